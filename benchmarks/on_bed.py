@@ -1,7 +1,7 @@
 """Runs a command with a site on this machine: `python benchmarks/on_bed.py broadleaf bench clusters`.
 
 The site is the bed of the tests: hosts with networks, names and files of their own, with sshd and Slurm. The command
-finds its description by the environment variable that `broadleaf bench clusters` reads. Needs root and Debian.
+finds its description through the environment variable that `broadleaf bench clusters` reads. Needs root and Debian.
 """
 
 from __future__ import annotations

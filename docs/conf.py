@@ -1,4 +1,4 @@
-"""Sphinx configuration. The pages on options and commands are written from the code before the pages are read."""
+"""Sphinx configuration. The pages on options and commands are generated from the code before the pages are read."""
 
 import inspect
 import os
@@ -21,10 +21,10 @@ author = "the Broadleaf developers"
 copyright = "2026, the Broadleaf developers"
 release = metadata.version("broadleaf")
 
-# It reads Markdown by way of myst-parser, and runs the notebooks among the pages. Sphinx reads a page again when it has
+# It reads Markdown through myst-parser, and runs the notebooks among the pages. Sphinx reads a page again if it has
 # changed, so a notebook runs then.
 extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_copybutton", "example_cards"]
-# Docstrings have the sections that tools/docstrings.py checks; types stand in the signatures.
+# Docstrings have the sections that tools/docstrings.py checks; types are in the signatures.
 napoleon_numpy_docstring = False
 # Docstrings name code in single backticks.
 default_role = "code"
@@ -46,7 +46,7 @@ html_title = "Broadleaf"
 html_static_path = ["static"]
 html_css_files = ["broadleaf.css"]
 nitpicky = True
-# Types of other packages, and the few of our own that people meet and never name.
+# Types of other packages, and the few of our own that people encounter but never name.
 nitpick_ignore_regex = [("py:class", r"(?!broadleaf\.[A-Z]).*"), ("py:exc", r"(?!broadleaf\.).*")]
 
 generated = Path(__file__).parent / "_build" / "generated"
@@ -54,16 +54,16 @@ generated.mkdir(parents=True, exist_ok=True)
 (generated / "options.md").write_text(config.markdown_list())
 (generated / "commands.md").write_text(command_reference.page(group))
 
-# The kernels of notebooks take no settings of whoever builds the pages, and leave nothing in their history.
+# The kernels of notebooks ignore the settings of whoever builds the pages, and leave nothing in their history.
 ipython = generated.parent / "ipython"
 (ipython / "profile_default").mkdir(parents=True, exist_ok=True)
-# They listen on loopback, and say at each start that what they send is not encrypted.
+# They listen on loopback, and report at each start that their traffic is not encrypted.
 (ipython / "profile_default" / "ipython_kernel_config.py").write_text("get_config().IPKernelApp.log_level = 'ERROR'\n")
 os.environ["IPYTHONDIR"] = str(ipython)
 
 
 def internal_members(cls: type) -> list[object]:
-    """The members of a public class and of its subclasses that are none of their users' (see `public_names`)."""
+    """Members of a public class and of its subclasses that are not meant for users (see `public_names`)."""
     own = [inspect.getattr_static(cls, name, None) for name in vars(cls).get("_internal_names", ())]
     return own + [member for subclass in cls.__subclasses__() for member in internal_members(subclass)]
 
@@ -72,7 +72,7 @@ analyze = ModuleAnalyzer.analyze
 
 
 def analyze_without_overloads(analyzer: ModuleAnalyzer) -> None:
-    """Has autodoc show each function's own signature: overloads tell type checkers the same several times."""
+    """Makes autodoc show each function's own signature: overloads tell type checkers the same several times."""
     analyze(analyzer)
     analyzer.overloads = {}
 

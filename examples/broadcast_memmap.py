@@ -1,10 +1,11 @@
-"""One array for all engines of a host: by a file that all of them map, and by a plain push, which does that by itself.
+"""One array for all engines of a host: through a file that all of them map, and by a plain push, which does that by
+itself.
 
-The program of IPython Parallel's page on broadcasting with memmap, corrected. As published the path of the file is set
-on the one engine of each host that wrote it, and looked up on all engines, so all others fail; and `np.memmap` without
-a dtype maps the header and bytes of the file as numbers. Here every engine is told the path of its host's file, and
-`np.load` maps what is behind the header. Run it with the number of engines, or with none for a running cluster of the
-profile "mpi".
+The program of IPython Parallel's page on broadcasting with memmap, corrected. In the published version, the path of the
+file is set only on the one engine of each host that wrote it, but looked up on all engines, so all others fail; and
+`np.memmap` without a dtype maps the header and bytes of the file as numbers. Here every engine is told the path of its
+host's file, and `np.load` maps what follows the header. Run it with the number of engines, or with none for a running
+cluster of the profile "mpi".
 """
 
 import socket
@@ -41,9 +42,10 @@ def load_memmap(name, paths, mode="c"):
 
 
 def bcast_memmap(data, name, client, host_engines):
-    """Broadcasts an array: sent to one engine a host, written there to a file, mapped by all engines of the host.
+    """Broadcasts an array: sends it to one engine per host, writes it to a file there, and maps it on all engines of
+    the host.
 
-    Returns the result to be, and the path of the file on each host: whoever calls this removes them.
+    Returns the result of the last step, and the path of the file on each host; the caller removes the files.
     """
     one_per_host = client.broadcast_view([engines[0] for engines in host_engines.values()], coalescing=True)
     sent = one_per_host.apply_async(array_to_file, data, name=f"_bcast_array_{name}")

@@ -16,7 +16,7 @@ REPEATS = 7
 
 
 def timeit(function: Callable[[], object]) -> float:
-    """Seconds that a call takes, the mean of some; printed with their spread."""
+    """Seconds that a call takes, the mean of several; printed with their spread."""
     runs_s = []
     for _ in range(REPEATS):
         begin = time.perf_counter()

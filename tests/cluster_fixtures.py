@@ -1,4 +1,4 @@
-"""A cluster of this machine and a client of it, one for each test module. A `conftest.py` imports what it needs."""
+"""A cluster on this machine and a client of it, one for each test module. A `conftest.py` imports what it needs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def cluster() -> Iterator[Cluster]:
 
 @pytest.fixture(scope="module")
 def rc(cluster: Cluster) -> Iterator[Client]:
-    """A client of it, once all engines are there."""
+    """A client of it, once all engines are up."""
     client = cluster.connect_client_sync()
     client.wait_for_engines(ENGINES, timeout=30)
     yield client

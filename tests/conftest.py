@@ -24,7 +24,7 @@ def interruptible():
 
 @pytest.fixture(scope="session", autouse=True)
 def no_leaks(tmp_path_factory):
-    """Clusters keep their files in a directory of this run, and leave no process, segment, socket or file."""
+    """Clusters store their files in a directory of this run, and leave no process, segment, socket or file behind."""
     run = uuid.uuid4().hex
     os.environ[MARKER] = run
     os.environ["BROADLEAF_DIR"] = str(tmp_path_factory.mktemp("broadleaf"))
@@ -56,5 +56,5 @@ def _descriptors() -> Counter[str]:
 
 @pytest.fixture
 def cluster_processes():
-    """A function that gives the living processes of a cluster id."""
+    """A function that returns the living processes of a cluster id."""
     return lambda cluster_id: processes_with("BROADLEAF_CLUSTER_ID", cluster_id)

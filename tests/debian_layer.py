@@ -1,6 +1,6 @@
-"""Debian packages for tests, installed into a folder of this checkout: the system outside stays as it is.
+"""Debian packages for tests, installed into a folder of this checkout: the system outside stays unchanged.
 
-A layer is the upper half of an overlay over this system. It is made once by `apt-get`, in a mount namespace, and kept
+A layer is the upper half of an overlay over this system. It is made once by `apt-get`, in a mount namespace, and stored
 in ``.bed``. Copies of it are mounted as lower halves, so that many may use it.
 """
 
@@ -39,7 +39,7 @@ chroot "$root" apt-get clean
 
 
 class LayerUnavailable(Exception):
-    """Packages cannot be had here; the text says why."""
+    """Packages are not available here; the text says why."""
 
 
 def why_no_layers() -> str | None:
@@ -59,7 +59,7 @@ def why_no_layers() -> str | None:
 
 
 def layer(*packages: str) -> Path:
-    """The directory of a layer with these packages, made now if it is not there.
+    """The directory of a layer with these packages, made now if it does not exist.
 
     Raises `LayerUnavailable`.
     """

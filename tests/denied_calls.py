@@ -1,4 +1,4 @@
-"""Calls of the system that a process and its children are denied, as containers do."""
+"""System calls that a process and its children are denied, as in containers."""
 
 import ctypes
 import platform
@@ -13,7 +13,7 @@ ALLOW, ERRNO = 0x7FFF0000, 0x00050000
 
 
 def forbid_memfd():
-    """From here on memfd_create fails with EPERM, in this process and all it starts."""
+    """From here on memfd_create fails with EPERM, in this process and everything it starts."""
 
     class Program(ctypes.Structure):
         _fields_ = [("length", ctypes.c_ushort), ("filter", ctypes.c_char_p)]

@@ -1,4 +1,4 @@
-"""Connections that take places and say nothing, against clients that want in.
+"""Connections that take up room and say nothing, against clients that want in.
 
 Run as a script it counts how many clients get in meanwhile, and how long they take:
 ``python tests/flood.py --seconds 60 --connects 1000``.
@@ -82,7 +82,7 @@ def over_tcp(connection_file):
 
 
 def times_to_connect(cluster, connects, period_s=0.0):
-    """Seconds that each of so many clients takes to connect and see the engines, local ones and others in turn."""
+    """Seconds that each of this many clients takes to connect and see the engines, local and remote ones in turn."""
     ways = [cluster.connection_file, over_tcp(cluster.connection_file)]
     times = []
     start = time.monotonic()

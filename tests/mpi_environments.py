@@ -1,4 +1,6 @@
-"""The MPIs of the package index, each in an environment of its own inside the checkout: their programs share names."""
+"""The MPIs of the package index, each in a separate environment inside the checkout, because their programs share
+names.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ class EnvironmentUnavailable(Exception):
 
 
 def mpi_python(name: str) -> Path:
-    """Python of the environment with this MPI, which is made now if it is not there; its `mpiexec` lies beside it.
+    """Python of the environment with this MPI, which is made now if it does not exist; its `mpiexec` is beside it.
 
     Raises `EnvironmentUnavailable`.
     """

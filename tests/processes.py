@@ -1,4 +1,4 @@
-"""What the processes of a cluster are and hold open, as `/proc` tells it."""
+"""What the processes of a cluster are and hold open, according to `/proc`."""
 
 import os
 from pathlib import Path
@@ -8,7 +8,7 @@ from waiting import until
 
 
 def processes_with(variable: str, value: str) -> dict[int, str]:
-    """Other processes, zombies left out, that have `variable` set to `value`: pid to command line."""
+    """Other processes, without zombies, that have `variable` set to `value`: pid to command line."""
     entry = f"{variable}={value}".encode()
     found = {}
     for path in Path("/proc").glob("[0-9]*"):
@@ -45,7 +45,7 @@ def memory_held(pid: int) -> tuple[int, int]:
 
 
 def check_memory(cluster: Cluster) -> None:
-    """What the controller's node says it holds is what `/proc` says: no segment is held that nobody counts."""
+    """What the controller's node says it holds matches `/proc`: no segment is held that nobody counts."""
 
     def told_and_held() -> tuple[tuple[int, int, int], tuple[int, int, int]]:
         status = cluster.status_sync()
@@ -54,7 +54,7 @@ def check_memory(cluster: Cluster) -> None:
         told = (node["segments"] + node["own_segments"], n_bytes, node["descriptors"])
         return told, (*memory_held(pid), len(os.listdir(f"/proc/{pid}/fd")))
 
-    # The status request comes with a connection of its own, which may be gone or not when `/proc` is read.
+    # The status request uses a connection of its own, which may or may not be gone when `/proc` is read.
     def agrees() -> bool:
         told, held = told_and_held()
         return told[:2] == held[:2] and abs(told[2] - held[2]) <= 1

@@ -1,4 +1,6 @@
-"""PSI/J from the package index, in a folder of its own in the checkout: it wants older versions of what tests use."""
+"""PSI/J from the package index, in a separate folder in the checkout, because it needs older versions of the tests'
+packages.
+"""
 
 from __future__ import annotations
 
@@ -16,11 +18,11 @@ _INSTALL_TIMEOUT_S = 300
 
 
 class PackagesUnavailable(Exception):
-    """They cannot be had here; the text says why."""
+    """They are not available here; the text says why."""
 
 
 def psij_packages() -> Path:
-    """A folder for the module search path that has PSI/J, made now if it is not there.
+    """A folder for the module search path that contains PSI/J, made now if it does not exist.
 
     Raises `PackagesUnavailable`.
     """

@@ -1,4 +1,4 @@
-"""The Python examples of the README and the pages run as they stand, each page from top to bottom as one script."""
+"""The Python examples of the README and the pages run unchanged, each page from top to bottom as one script."""
 
 import importlib.util
 import itertools

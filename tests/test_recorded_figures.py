@@ -1,4 +1,4 @@
-"""Tables and plots of README and pages are what the recorded results give; the check notices when they are not."""
+"""Tables and plots of README and pages match the recorded results; the check notices if they do not."""
 
 import importlib.util
 import json
@@ -29,7 +29,7 @@ figures = load_figures()
 
 @pytest.fixture
 def copied(tmp_path):
-    """What figures are made of and where they stand, to be spoilt."""
+    """A copy of what figures are made from, and where they appear, to be damaged."""
     for name in ("benchmarks", "docs/figures"):
         shutil.copytree(ROOT / name, tmp_path / name)
     for page in PAGES:

@@ -1,4 +1,4 @@
-"""`make` uses a recent Rust of the machine as it is, and otherwise installs one into the checkout and nowhere else."""
+"""`make` uses a recent Rust of the machine unchanged, and otherwise installs one into the checkout and nowhere else."""
 
 import shutil
 import subprocess
@@ -15,7 +15,7 @@ NEEDED = ("sh", "cat", "chmod", "mkdir", "dirname", "ldd", "uname")
 
 
 class Machine:
-    """A checkout with the tool in it, and a PATH on which there is what a test puts there."""
+    """A checkout with the tool in it, and a PATH that contains what a test puts there."""
 
     def __init__(self, root: Path) -> None:
         self.checkout = root / "a clone, größer"
@@ -103,7 +103,7 @@ def test_missing_or_old_rust_is_installed_into_the_checkout(machine, has):
     assert words[words.index("--default-toolchain") + 1] == PINNED
     assert {"--component=clippy", "--component=rustfmt"} <= set(words)
     assert machine.outside() == []
-    # The second time it is there.
+    # The second time it exists already.
     machine.serve_installer("exit 9")
     assert machine.run("cargo", "--version").stdout == f"cargo {PINNED}\n"
 

@@ -1,11 +1,11 @@
-"""Waiting for what is about to happen."""
+"""Waits for something that is about to happen."""
 
 import time
 from collections.abc import Callable
 
 
 def until(condition: Callable[[], object], timeout_s: float = 30.0) -> bool:
-    """Whether `condition` came true within `timeout_s`; it is looked at a hundred times a second."""
+    """Whether `condition` became true within `timeout_s`; it is checked a hundred times a second."""
     deadline = time.monotonic() + timeout_s
     while not condition():
         if time.monotonic() > deadline:

@@ -1,4 +1,4 @@
-"""The rules of docstrings: what everything public says of its parameters, its value and its errors.
+"""The rules of docstrings: what everything public says about its parameters, its value and its errors.
 
 Run as a script it checks this checkout. It reads the package by importing it, so that what `import broadleaf` offers is
 what is checked: the names of `__all__`, and the members of the classes among them that `dir` shows.
@@ -33,7 +33,7 @@ _ERROR_MODULES = (
 )  # fmt: skip
 _HEADING = re.compile(r"^(\w+):$", re.MULTILINE)
 _ENTRY = re.compile(r"^    (\*{0,2}\w+): +\S", re.MULTILINE)
-# A coroutine that does the same as a plain method: the text is that one's.
+# A coroutine that does the same as a plain method: the text is in that method.
 _COROUTINE_OF = re.compile(r"`(\w+)` as a coroutine\.")
 
 
@@ -68,7 +68,7 @@ def _is_own(value: Any) -> bool:
 
 
 def faults(name: str, value: Any, owner: type | None = None) -> list[str]:
-    """What the docstring of a function or a class lacks, or says that is not so."""
+    """What the docstring of a function or a class lacks, or states falsely."""
     text = inspect.getdoc(value) or (inspect.getdoc(getattr(owner, value.__name__)) if owner is not None else None)
     if not text:
         return [f"{name}: no docstring"]
@@ -151,7 +151,7 @@ def _has_constructor(cls: type) -> bool:
 
 
 def _documented_fields(cls: type) -> set[str]:
-    """Fields of a dataclass that a docstring stands below."""
+    """Fields of a dataclass that have a docstring below them."""
     found: set[str] = set()
     for base in cls.__mro__ if dataclasses.is_dataclass(cls) else ():
         if _is_own(base):
@@ -179,7 +179,7 @@ def _is_covered(value: Any, owner: type | None) -> bool:
 def errors_raised(function: Callable[..., Any]) -> set[str]:
     """Exceptions that a function raises in its own body, by name.
 
-    One that has no message is for the function itself, which catches it.
+    One without a message is for the function itself, which catches it.
     """
     waiting: list[ast.AST] = list(ast.parse(textwrap.dedent(inspect.getsource(function))).body[0].body)  # type: ignore[attr-defined]
     found = set()

@@ -1,7 +1,7 @@
-"""Makes the tables and plots of README and pages of the recorded results; `--check` says what is not as they give it.
+"""Makes the tables and plots of README and pages from the recorded results; `--check` reports what does not match.
 
-`benchmarks/tables.toml` says what each shows. A table stands between markers in a page; a plot has in its file which
-numbers it was drawn from, as two versions of Matplotlib do not draw the same bytes.
+`benchmarks/tables.toml` says what each one shows. A table is between markers on a page; a plot contains the numbers
+from which it was drawn, because two versions of Matplotlib do not draw the same bytes.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ COLOURS = {"broadleaf": "#0b5d3b", "raw": "#777777", "ppe": "#0072b2", "ipyparal
 
 
 class Mismatch(Exception):
-    """The declaration of a table, its results or its page do not go together."""
+    """The declaration of a table, its results or its page do not match."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Table:
-    """A declared table with the figures that it shows, all of one machine."""
+    """A declared table with the figures that it shows, all from one machine."""
 
     name: str
     pages: list[str]
@@ -52,7 +52,7 @@ class Table:
     rows: list[Row]
 
     def markdown(self) -> str:
-        """What stands between the markers: the machine, the table, and where the figures come from."""
+        """The text between the markers: the machine, the table, and where the figures come from."""
         head = "".join(f" {self.titles[system]} |" for system in self.systems)
         lines = [machine(self.runs[0]), "", f"| |{head} `broadleaf bench` |", "|---" * (len(self.systems) + 2) + "|"]
         for row in self.rows:
@@ -128,7 +128,7 @@ def cell(row: Row, system: str) -> str:
 
 
 def machine(run: dict[str, Any]) -> str:
-    """One line about the machine of a run, of what is known of it."""
+    """One line about the machine of a run, as far as it is known."""
     known = run["machine"]
     words = [known["processor"], f"{known['cores']} cores"]
     for name, word in ("memory", "{} of memory"), ("kernel", "Linux {}"), ("python", "Python {}"):
@@ -138,7 +138,7 @@ def machine(run: dict[str, Any]) -> str:
 
 
 def sources(runs: list[dict[str, Any]]) -> Iterator[str]:
-    """When the figures were taken, of which code, under which conditions."""
+    """When the figures were taken, with which code, under which conditions."""
     dates = sorted({run["date"][:10] for run in runs})
     commits = sorted({run["commit"] for run in runs if run["commit"]})
     span = dates[0] if len(dates) == 1 else f"{dates[0]} to {dates[-1]}"
@@ -160,7 +160,7 @@ def _remarks(run: dict[str, Any]) -> list[str]:
 
 
 def pages(tables: list[Table], root: Path) -> Iterator[tuple[Path, str, str]]:
-    """Each page with tables, what it says now and what it should say."""
+    """Each page with tables, its current text and the correct one."""
     for name in dict.fromkeys(page for table in tables for page in table.pages):
         path = root / name
         now = new = path.read_text()
@@ -232,7 +232,7 @@ def _folded(text: str, width: int = 24) -> str:
 
 
 def outdated(root: Path, write: bool) -> list[str]:
-    """The pages and plots that are not what the results give; with `write`, they are made anew."""
+    """The pages and plots that do not match the results; with `write`, they are made again."""
     tables, plots = load(root)
     found = []
     for path, now, new in pages(tables, root):

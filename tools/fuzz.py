@@ -1,4 +1,5 @@
-"""Runs the fuzz targets, as many at a time as there are cores: each for some seconds, from its committed corpus on.
+"""Runs the fuzz targets, as many at a time as there are cores: each for some seconds, starting with its committed
+corpus.
 
 Fails with the input of a finding.
 
@@ -14,7 +15,7 @@ from pathlib import Path
 
 FUZZ = Path(__file__).resolve().parent.parent / "fuzz"
 HOST = "x86_64-unknown-linux-gnu" if os.uname().machine == "x86_64" else f"{os.uname().machine}-unknown-linux-gnu"
-# What `cargo fuzz` passes without a sanitizer: the stable compiler does, and the decoders have no unsafe code.
+# What `cargo fuzz` passes without a sanitizer: the stable compiler supports it, and the decoders have no unsafe code.
 FLAGS = [
     "-Cpasses=sancov-module",
     "-Cllvm-args=-sanitizer-coverage-level=4",
@@ -23,7 +24,7 @@ FLAGS = [
     "-Cllvm-args=-sanitizer-coverage-trace-compares",
     "--cfg=fuzzing",
 ]
-# One allocation of a target, and its memory in all: far above what its messages give reason for.
+# One allocation of a target, and its total memory: far above what its messages justify.
 LIMITS = ["-malloc_limit_mb=128", "-rss_limit_mb=1024", "-timeout=10", "-max_len=4096"]
 
 
@@ -41,7 +42,7 @@ def build() -> Path:
 
 
 def run(program: Path, seconds: int) -> bool:
-    """Whether a target ran for so long without a finding."""
+    """Whether a target ran for this long without a finding."""
     found = FUZZ / "target" / "found" / program.name
     found.mkdir(parents=True, exist_ok=True)
     artifacts = f"-artifact_prefix={found.parent}/{program.name}-"

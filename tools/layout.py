@@ -1,7 +1,7 @@
 """The rules of the layout: folders that `ls` explains, a page that says what each entry is, imports without circles.
 
-Run as a script it checks this checkout. With `--write` it brings `docs/internals/layout.md` up to date: lines that are
-there stay, entries that are gone go, and a new entry gets the first sentence of its own documentation.
+Run as a script it checks this checkout. With `--write` it updates `docs/internals/layout.md`: existing lines stay,
+entries that are gone are removed, and a new entry gets the first sentence of its own documentation.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def python_folders(root: Path) -> Iterator[Path]:
     while waiting:
         folder = waiting.pop(0)
         inside = entries(folder)
-        # A folder of which git keeps nothing has at most compiled files of modules that are gone.
+        # A folder with nothing tracked by git contains at most compiled files of modules that are gone.
         if inside or (folder / "__init__.py").exists():
             yield folder
             waiting[:0] = [path for path in inside if path.is_dir()]
@@ -112,7 +112,7 @@ def page_differences(root: Path) -> list[str]:
 
 
 def first_sentence(path: Path) -> str:
-    """What a file or package says of itself, up to the first full stop."""
+    """What a file or package says about itself, up to the first full stop."""
     if path.is_dir():
         path = next((path / name for name in ("__init__.py", "mod.rs", "src/lib.rs") if (path / name).exists()), path)
         if path.is_dir():
@@ -157,7 +157,7 @@ def modules(root: Path) -> dict[str, Path]:
 def _import_statements(tree: ast.AST, deferred: bool) -> Iterator[ast.Import | ast.ImportFrom]:
     """Imports that run when the module is imported; with `deferred`, also those that run when a function is called.
 
-    What stands under `if TYPE_CHECKING:` never runs, and is not counted.
+    Code under `if TYPE_CHECKING:` never runs, and is not counted.
     """
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, ast.Import | ast.ImportFrom):
@@ -170,7 +170,7 @@ def _import_statements(tree: ast.AST, deferred: bool) -> Iterator[ast.Import | a
 
 
 def import_graph(root: Path, deferred: bool = False) -> dict[str, set[str]]:
-    """Module -> the modules of the package that it imports. Importing a package of one's own way up does not count."""
+    """Module -> the modules of the package that it imports. Importing a package above one's own does not count."""
     known = modules(root)
     graph: dict[str, set[str]] = {}
     for module, path in known.items():
@@ -191,7 +191,7 @@ def import_graph(root: Path, deferred: bool = False) -> dict[str, set[str]]:
 
 
 def circles(graph: dict[str, set[str]]) -> list[list[str]]:
-    """Groups of nodes of which each reaches each other (Tarjan's strongly connected components)."""
+    """Groups of nodes that can all reach each other (Tarjan's strongly connected components)."""
     number: dict[str, int] = {}
     low: dict[str, int] = {}
     stack: list[str] = []
@@ -234,8 +234,8 @@ def parts_graph(graph: dict[str, set[str]], package: str) -> dict[str, set[str]]
 def import_circles(root: Path) -> list[str]:
     """Modules that import each other when they are imported.
 
-    An import inside a function runs later, so it cannot fail for a circle; between the parts of the laboratory it
-    counts all the same, so that each part can be read without those above it.
+    An import inside a function runs later, so a circle cannot make it fail; between the parts of the laboratory it
+    counts anyway, so that each part can be read without those above it.
     """
     broken = [f"imports go in a circle: {', '.join(group)}" for group in circles(import_graph(root))]
     parts = parts_graph(import_graph(root, deferred=True), "broadleaf.lab")

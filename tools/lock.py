@@ -21,7 +21,7 @@ FILES = {
     "psij": ["psij"],
     "lint": ["lint", "test", "bench"],
 }
-# Groups that want other versions than all the rest; their files hold nothing but what they need.
+# Groups that need other versions than all the others; their files contain only what they need.
 APART = {"psij"}
 
 

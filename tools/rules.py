@@ -28,7 +28,7 @@ CRATES = {
 }
 DEV = {"broadleaf-sim"}
 
-# In crates/core and crates/proto these words mean an effect, a clock, chance or an order that changes between runs.
+# In crates/core and crates/proto these words mean an effect, a clock, randomness or an order that changes between runs.
 IMPURE = re.compile(
     r"\b(?:tokio|async_std|std::(?:net|fs|thread|env|process|os)\b|Instant|SystemTime|HashMap|HashSet|"
     r"getrandom|thread_rng|rand::rng|OsRng|RandomState|async fn|\.await\b|println!|eprintln!)"
@@ -39,8 +39,8 @@ UNSAFE = re.compile(r"\bunsafe\s*(?:\{|fn|impl|extern|trait)|allow\(unsafe_code\
 # Packages of python/broadleaf that may import `_native`, and those that may use only what `import broadleaf` offers.
 NATIVE_USERS = {"client", "engine", "cluster"}
 PUBLIC_API_USERS = {"cli", "dashboard", "lab", "bench", "plan", "notebook", "interop"}
-# What they may import besides: the version, the errors, the words for figures and the public objects' own modules hold
-# no machinery.
+# What they may import besides: the version, the errors, the words for figures and the public objects' own modules
+# contain no machinery.
 PUBLIC_MODULES = {"errors", "options", "config", "process_memory", "text"}
 # A command is a thin face of one of these.
 CLI_MODULES = PUBLIC_MODULES | {"cluster"} | PUBLIC_API_USERS
@@ -142,7 +142,9 @@ def file_lengths(root: Path) -> list[str]:
 
 
 def code_lines(path: Path) -> int:
-    """Lines of a file, but for what Python files say of their functions: docstrings, and signatures for overloads."""
+    """Lines of a file, except for what Python files say about their functions: docstrings, and signatures for
+    overloads.
+    """
     text = path.read_text()
     count = len(text.splitlines())
     if count <= MAX_LINES or path.suffix != ".py":
@@ -168,7 +170,7 @@ def file_names(root: Path) -> list[str]:
 
 
 def imports(tree: ast.AST, module: str, is_package: bool) -> Iterator[tuple[int, str]]:
-    """(line, absolute module) for every import in the tree, wherever it stands."""
+    """(line, absolute module) for every import in the tree, wherever it is."""
     package = module.split(".") if is_package else module.split(".")[:-1]
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -238,13 +240,13 @@ def loaded_by_import(python: str, modules: list[str]) -> list[str]:
 
 
 def time_limits(pyproject: dict) -> list[str]:
-    """Every test needs a limit: the default one, and no marker that takes it away."""
+    """Every test needs a time limit: the default one, and no marker that removes it."""
     options = pyproject["tool"]["pytest"]["ini_options"]
     return [] if options.get("timeout", 0) > 0 else ["pyproject.toml: no default time limit for tests"]
 
 
 def unlimited_tests(root: Path) -> list[str]:
-    """Markers that take a test's limit away."""
+    """Markers that remove a test's limit."""
     pattern = re.compile(r"mark\.timeout\(\s*(?:timeout\s*=\s*)?(?:0|None)\s*[,)]")
     return [
         f"{relative(path, root)}: a test without a time limit"

@@ -43,7 +43,7 @@ class CannotInstall(Exception):
 def main(command: list[str]) -> int:
     if not has_linker():
         return refuse(NO_LINKER)
-    # Of make's jobs, cargo hears by a pipe that it does not inherit.
+    # Cargo learns of make's jobs through a pipe that it does not inherit.
     environment = {name: value for name, value in os.environ.items() if name not in ("MAKEFLAGS", "MFLAGS")}
     minimum, found = minimum_version(), rust_version(environment)
     if found is None or found < minimum:
@@ -68,7 +68,7 @@ def refuse(message: str) -> int:
 
 
 def has_linker() -> bool:
-    """Whether rustc and the C code of dependencies find a compiler; one named by a variable is taken on trust."""
+    """Whether rustc and the C code of dependencies find a compiler; one named by a variable is trusted."""
     named = "CC" in os.environ or any(re.fullmatch(r"CARGO_TARGET_\w+_LINKER", name) for name in os.environ)
     return named or shutil.which("cc") is not None
 
@@ -118,7 +118,7 @@ def own_environment(channel: str) -> dict[str, str]:
 
 
 def install(pinned: dict, environment: dict[str, str]) -> None:
-    """Installs the pinned Rust into the checkout, all of it or nothing."""
+    """Installs the pinned Rust into the checkout, completely or not at all."""
     shutil.rmtree(OWN, ignore_errors=True)
     complete = False
     try:

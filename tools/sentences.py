@@ -1,4 +1,4 @@
-"""Picks sentences at random from pages, help, errors and comments, so that somebody judges whether each reads well.
+"""Picks sentences at random from pages, help, errors and comments, so that somebody can judge whether each reads well.
 
 `python tools/sentences.py --seed 1 --count 50` prints as many of each kind, with the file and line of each. `--all`
 prints every sentence of the paths that you name.
@@ -42,7 +42,7 @@ class Sentence:
 
 
 def sentences(text: str) -> Iterator[str]:
-    """The sentences of a paragraph that have a few words at least."""
+    """The sentences of a paragraph that have at least a few words."""
     start = 0
     flat = " ".join(text.split())
     for end in [*_END.finditer(flat), None]:

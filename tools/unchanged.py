@@ -26,7 +26,7 @@ MARK = "BROADLEAF_CI_RUN"
 
 
 def digest(root: Path, inputs: list[str], command: list[str]) -> str | None:
-    """A digest of all that the command's outcome may depend on; None where git cannot list the files."""
+    """A digest of everything that the command's outcome may depend on; None if git cannot list the files."""
     listing = ["git", "-C", str(root), "ls-files", "-z", "--cached", "--others", "--exclude-standard", "--", *inputs]
     try:
         names = subprocess.run(listing, capture_output=True, check=True).stdout.split(b"\0")
@@ -62,7 +62,7 @@ def main() -> int:
     options.record.unlink(missing_ok=True)
     began = time.monotonic()
     status = subprocess.run(options.command, check=False).returncode
-    # A file edited meanwhile may have been tested in neither state.
+    # A file edited in the meantime may have been tested in neither state.
     if status == 0 and before is not None and before == digest(root, options.inputs, options.command):
         on = datetime.datetime.now().astimezone().isoformat(" ", "seconds")
         options.record.write_text(json.dumps({"digest": before, "on": on, "seconds": time.monotonic() - began}))

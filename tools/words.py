@@ -1,4 +1,4 @@
-"""Words that the glossary rejects, wherever they stand in code, messages and pages.
+"""Words that the glossary rejects, wherever they are used in code, messages and pages.
 
 The table of `docs/concepts/glossary.md` says which, and what to write instead. A name counts by its parts: `on_bell`
 and `NodeBell` have the word "bell".
@@ -16,8 +16,8 @@ ROOT = Path(__file__).resolve().parent.parent
 GLOSSARY = Path("docs/concepts/glossary.md")
 _SOURCES = ("crates", "docs", "examples", "fuzz/src", "fuzz/fuzz_targets", "python", "tests", "tools", "README.md")
 _TEXTS = {".py", ".pyi", ".rs", ".md", ".toml"}
-# What was decided and measured keeps the words of its day; the compatibility layer and its guide have IPython
-# Parallel's; this rule and its test name what they look for.
+# Decisions and measurements keep the words of their day; the compatibility layer and its guide use IPython Parallel's;
+# this rule and its test name what they look for.
 _EXEMPT = re.compile(
     r"docs/(adr|internals/notebook)/|docs/guides/coming-from-ipyparallel\.md|python/broadleaf/compat/|tests/compat/"
     r"|tools/words\.py|tests/rules/test_words\.py"
@@ -39,7 +39,7 @@ def pattern(words: Mapping[str, str]) -> re.Pattern[str]:
         if capital == word:
             forms.append(rf"\b{word}\b")
         else:
-            # With a capital alone it may be somebody's name.
+            # Capitalised and alone, it may be a person's name.
             forms.append(rf"(?<![A-Za-z]){word}s?(?![a-z])|(?<=[a-z]){capital}s?(?![a-z])|\b{capital}s?(?=[A-Z]|::)")
     return re.compile("|".join(forms))
 
@@ -61,13 +61,13 @@ def found(root: Path, paths: list[Path]) -> Iterator[str]:
 
 
 def tracked(root: Path) -> list[Path]:
-    """The files of this checkout that the rule is for."""
+    """The files of this checkout that the rule applies to."""
     listed = subprocess.run(["git", "ls-files", "-z", *_SOURCES], cwd=root, check=True, capture_output=True, text=True)
     return [path for name in listed.stdout.split("\0") if name and (root / (path := Path(name))).exists()]
 
 
 def main() -> int:
-    """Prints what it finds; 1 if it finds anything."""
+    """Prints what it finds; returns 1 if it finds anything."""
     lines = list(found(ROOT, tracked(ROOT)))
     print("\n".join(lines) or "no word that the glossary rejects")
     return 1 if lines else 0

@@ -57,7 +57,7 @@ def _table(left: str, right: str, pairs: list[tuple[str, str]]) -> Iterator[str]
 
 
 def _cell(text: str) -> str:
-    """One line that does not end a table's cell."""
+    """A line that does not end a table's cell."""
     return _marked_up(re.sub(r"\s+", " ", text.replace("\b", "")).strip()).replace("|", "\\|")
 
 

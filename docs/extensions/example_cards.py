@@ -1,8 +1,8 @@
-"""The directive `example-card`: a picture of a page, its title, and what it shows, as one link to it.
+"""The directive `example-card`: a picture from a page, the page's title, and what it shows, as one link to it.
 
-The picture is an image that the page itself has, so a notebook's is the one that the notebook drew while the pages were
+The picture is an image on the page itself, so a notebook's is the one that the notebook drew while the pages were
 built. `:picture:` counts the page's images from 1, and from the end with a negative number. `:crop:` shows the upper
-part of one that would be too small as a whole, such as a picture of a screen.
+part of a picture that would be too small as a whole, such as a screenshot.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def fill_cards(app: Sphinx, doctree: nodes.document, docname: str) -> None:
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
-    """What Sphinx calls."""
+    """The function that Sphinx calls."""
     app.add_node(card)
     app.add_directive("example-card", ExampleCard)
     app.connect("doctree-resolved", fill_cards)

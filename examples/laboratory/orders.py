@@ -1,6 +1,6 @@
 """A small service: takes orders, adds them up, writes them down, and logs what it does.
 
-It tells the processor time per order, which other programs disturb less than the time on the clock.
+It reports the processor time per order, which other programs disturb less than elapsed time.
 """
 
 import argparse

@@ -1,8 +1,8 @@
-"""One array for all engines: by MPI's broadcast, by a window of memory that the ranks of a host share, by a push.
+"""One array for all engines: by MPI's broadcast, by a memory window that the ranks of a host share, and by a push.
 
 The second half of IPython Parallel's page on broadcasting: "You can also do the same thing with MPI." There the client
-sends the array to one engine, which hands it on to the others by `Bcast`, or writes it to memory that the ranks of its
-host share. A push by a broadcast view needs neither: the array comes to each host once, and all engines there map it.
+sends the array to one engine, which passes it on to the others by `Bcast`, or writes it to memory that the ranks of its
+host share. A push by a broadcast view needs neither: each host gets the array once, and all engines there map it.
 Run it with the number of engines: `python broadcast_by_mpi.py 4`.
 """
 
@@ -19,7 +19,7 @@ REPEATS = 5
 
 @ipp.interactive
 def by_bcast(name: str, shape: tuple[int, ...], dtype: str) -> None:
-    """Hands the array of rank 0 on to all ranks: each has a copy of its own."""
+    """Passes the array of rank 0 on to all ranks: each has a copy of its own."""
     import numpy as np
     from mpi4py import MPI
 
@@ -31,7 +31,7 @@ def by_bcast(name: str, shape: tuple[int, ...], dtype: str) -> None:
 
 @ipp.interactive
 def by_window(name: str, shape: tuple[int, ...], dtype: str) -> None:
-    """Hands the array of rank 0 on to one rank of each host, and maps it in the others: a copy a host."""
+    """Passes the array of rank 0 on to one rank of each host, and maps it in the others: one copy per host."""
     import numpy as np
     from mpi4py import MPI
 
@@ -64,7 +64,7 @@ def milliseconds(call: Callable[[], object]) -> float:
 
 
 def main(n: int, rows: int = 512, **options: Any) -> None:
-    """Brings an array of `rows` rows to all engines, in three ways."""
+    """Sends an array of `rows` rows to all engines, in three ways."""
     with ipp.Cluster(engines="mpi", n=n, **options) as rc:
         everyone = rc.broadcast_view()
         data = np.random.default_rng(1).random((rows, rows))

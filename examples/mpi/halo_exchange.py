@@ -1,6 +1,6 @@
-"""Heat in a rod whose pieces lie on engines: each step the ranks send each other the values at their borders.
+"""Heat in a rod whose pieces are on engines: in each step the ranks send each other the values at their borders.
 
-The client sets up the pieces, starts the steps and fetches what came of them; the steps are between the ranks alone.
+The client sets up the pieces, starts the steps and fetches the result; the ranks do the steps among themselves.
 Run it with the number of engines: `python halo_exchange.py 4`.
 """
 
@@ -14,14 +14,14 @@ STEPS, RATE = 200, 0.25
 
 
 def diffuse(piece: Any, steps: int, rate: float) -> Any:
-    """Takes `steps` steps with a piece of the rod, whose ends are kept cold; returns the piece as it is then."""
+    """Takes `steps` steps with a piece of the rod, whose ends are kept cold; returns the resulting piece."""
     import numpy as np
     from mpi4py import MPI
 
     world = MPI.COMM_WORLD
     left = world.rank - 1 if world.rank else MPI.PROC_NULL
     right = world.rank + 1 if world.rank + 1 < world.size else MPI.PROC_NULL
-    u = np.zeros(piece.size + 2)  # with a cell of each neighbour's
+    u = np.zeros(piece.size + 2)  # with one cell of each neighbour
     u[1:-1] = piece
     for _ in range(steps):
         world.Sendrecv(u[1:2], left, recvbuf=u[-1:], source=right)
@@ -40,7 +40,7 @@ def alone(rod: Any) -> Any:
 
 
 def main(n: int, **options: Any) -> None:
-    """Takes the steps on `n` engines, and compares with one process."""
+    """Takes the steps on `n` engines, and compares the result with that of one process."""
     rod = np.zeros(1_000)
     rod[480:520] = 1.0
     with ipp.Cluster(engines="mpi", n=n, **options) as rc:

@@ -1,6 +1,7 @@
-"""Stars that attract each other, shared out to the ranks of MPI: every step they tell each other where theirs are.
+"""Stars that attract each other, divided among MPI ranks: in every step the ranks tell each other the positions of
+their stars.
 
-The client makes the stars, starts the simulation and fetches what came of it; the steps are between the ranks alone.
+The client makes the stars, starts the simulation and fetches the result; the ranks do the steps among themselves.
 Run it with the number of engines: `python n_body.py 4`.
 """
 
@@ -34,7 +35,7 @@ def simulate(masses: Any, positions: Any, velocities: Any, steps: int, step: flo
 
 
 def alone(masses: Any, positions: Any, velocities: Any) -> Any:
-    """The same in one process: where the bodies are at the end."""
+    """The same in one process: the final positions of the bodies."""
     positions, velocities = positions.copy(), velocities.copy()
     for _ in range(STEPS):
         away = positions[None] - positions[:, None]
@@ -45,7 +46,7 @@ def alone(masses: Any, positions: Any, velocities: Any) -> Any:
 
 
 def main(n: int, **options: Any) -> None:
-    """Simulates on `n` engines, and compares with one process."""
+    """Simulates on `n` engines, and compares the result with that of one process."""
     random = np.random.default_rng(0)
     masses = random.uniform(0.5, 1.5, BODIES) / BODIES
     positions, velocities = random.standard_normal((2, BODIES, 2))

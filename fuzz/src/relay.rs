@@ -1,7 +1,7 @@
 //! What a relay sends to the controller. However it lies, engines of other hosts and their tasks come to no harm, nobody's
 //! process is signalled but its own, and what is made of it is bounded.
 
-use broadleaf_core::transfer::{Topology, Transfers};
+use broadleaf_core::transfer::{TopologyChoice, Transfers};
 use broadleaf_core::{HostEvent, Input, Output};
 use broadleaf_proto::control::{EngineInfo, ForkServerEvent};
 use broadleaf_proto::engine::EngineEvent;
@@ -69,7 +69,7 @@ impl Trial {
             OBJECT_BYTES,
             origin,
             &hosts,
-            Topology::default(),
+            TopologyChoice::default(),
             &mut orders,
         );
         let elsewhere = world.up();

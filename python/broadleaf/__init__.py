@@ -241,7 +241,7 @@ __all__ = [
 
 _sys.meta_path.append(_OldPaths)
 
-# Each client does this again, for programs that import joblib later.
+# This is done again for each client, for programs that import joblib later.
 _offer_backends()
 
 

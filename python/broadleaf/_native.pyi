@@ -62,8 +62,9 @@ class ClientHooks(Protocol):
     def on_new_function(self) -> None:
         """Called before a body is sent for the first time; may send what it needs first."""
     def dump_args(self, args: tuple[Any, ...], kwargs: dict[str, Any], out_of_band: bool) -> tuple[bytes, list[Any]]:
-        """Pickle 5 bytes and out-of-band buffers (objects of the buffer protocol); with `out_of_band` the smallest
-        too."""
+        """A pickle (protocol 5) and its out-of-band buffers (objects of the buffer protocol); with `out_of_band`, even
+        the smallest are kept out of band.
+        """
     def explain_too_large(
         self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None, sizes: tuple[int, int]
     ) -> BaseException:
@@ -71,7 +72,7 @@ class ClientHooks(Protocol):
     def load_value(self, data: Any, buffers: list[Any]) -> Any:
         """The value of a pickle, which is bytes or another object with a buffer."""
     def decode_failure(self, status: int, payload: bytes, engine_id: int, pending: Pending, part: int) -> BaseException:
-        """The exception that stands for a task that did not return. `payload` is the engine's error
+        """The exception for a task that did not return. `payload` is the engine's error
         record (status ERROR) or JSON text of the refusal or death certificate (other statuses)."""
     def on_event(self, kind: str, body: str) -> None:
         """'engine_up', 'engine_down', 'stopping', 'link_lost'; body is JSON."""
@@ -183,7 +184,7 @@ class Submitter:
     def each(
         self, function: Callable[..., Any], calls: Sequence[tuple[Any, ...]], options_ids: Sequence[int]
     ) -> Pending:
-        """One request whose i-th part is the i-th tuple sent with the i-th options (mode 'each', one target each)."""
+        """One request whose i-th part is the i-th tuple, sent with the i-th options (mode 'each', one target each)."""
 
     def subscribe(self, function: Callable[..., Any], tasks: Sequence[tuple[int, int]], run_again: bool) -> Pending:
         """The results of any client's tasks, given as (client id, number), or of running those tasks again: one part
@@ -334,7 +335,7 @@ class ForkServer:
 
 @final
 class Mover:
-    """A mover's connection to the payload plane of its host. Raises ConnectionRefused where the node takes no mover."""
+    """A mover's connection to the payload plane of its host. Raises ConnectionRefused if the node accepts no mover."""
     def __new__(cls, connection: str, world: int, rank: int) -> Mover: ...
     def fileno(self) -> int: ...
     def next_command(self) -> tuple[str, int, list[int], int | None] | None:
@@ -343,11 +344,11 @@ class Mover:
         `receive` and `send`: peer, tag, piece_bytes, segment_offset_bytes, len_bytes, from_bytes. `ready`: end_bytes.
         `stop` and `abandon`: none. The descriptor is the caller's. Raises LinkClosed when the node is gone."""
     def moved(self, flow: int, end_bytes: int) -> None:
-        """Says that all bytes up to `end_bytes` have come, with the next `flush`."""
+        """Reports with the next `flush` that all bytes up to `end_bytes` have arrived."""
     def ended(self, flow: int) -> None:
-        """Says that nothing of a flow is read or written any more, with the next `flush`."""
+        """Reports with the next `flush` that nothing of a flow will be read or written any more."""
     def flush(self) -> bool:
-        """Writes what waits; True when nothing is left."""
+        """Writes what is waiting; True when nothing is left."""
 
 @final
 class Buffer:

@@ -35,12 +35,12 @@ _FALSE = ("0", "false", "no", "off")
 
 
 class ConfigError(ValueError):
-    """An option that does not exist, or a value it cannot have; says where it was found."""
+    """An option does not exist, or a value is not allowed; says where it was found."""
 
 
 @dataclass(frozen=True)
 class Option:
-    """One option. `acts` is where it is read: node, client, engine, host (the fork server) or cluster."""
+    """One option. `acts` says where it is read: node, client, engine, host (the fork server) or cluster."""
 
     name: str
     kind: Kind
@@ -229,8 +229,8 @@ OPTIONS: dict[str, Option] = {
                "treats it as lost, in seconds. The same holds for the controller as its relays see it.",
                minimum=1, maximum=_YEAR_S),
         Option("drain_s", "float", 30.0, "node", "How long before the end of its batch job a host stops taking "
-               "tasks, in seconds; at most a tenth of the job's time. A relay that is sent SIGTERM has as long to "
-               "finish what runs.", maximum=_YEAR_S),
+               "tasks, in seconds; at most a tenth of the job's time. A relay that receives SIGTERM has as "
+               "long to finish its tasks.", maximum=_YEAR_S),
         # Network
         Option("listen", "str", "", "node", "TCP address to listen on, as `host:port`. The host may be the name of a "
                "network interface, such as `ib0`. Port 0 = any free port. Empty = unix socket only.",
@@ -288,7 +288,7 @@ class Settings:
 
 
 def is_strange(arguments: Mapping[str, Any]) -> bool:
-    """Whether an argument is no option, or has a value that only IPython Parallel gives it."""
+    """Whether an argument is not an option, or has a value that only IPython Parallel uses."""
     return not arguments.keys() <= OPTIONS.keys() or isinstance(arguments.get("log_level"), int)
 
 
@@ -311,7 +311,7 @@ def resolve(arguments: Mapping[str, Any] | None = None, profile_dir: Path | None
 
 
 def tables(name: str, profile_dir: Path | None = None) -> list[tuple[str, Mapping[str, Any]]]:
-    """The tables ``[name]`` of the configuration files, with the file of each, the weightiest last."""
+    """The tables ``[name]`` of the configuration files, with the file of each; the last one takes precedence."""
     found = [(str(path), _read_toml(path).get(name)) for path in _files(profile_dir)]
     return [(path, table) for path, table in found if isinstance(table, Mapping)]
 

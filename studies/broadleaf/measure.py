@@ -60,7 +60,7 @@ def batch(view: Any, tasks: int, payload: bytes) -> dict[str, float]:
 
 
 def connected(cluster: Any, transport: str) -> Any:
-    """A client that dials the transport asked for."""
+    """A client that uses the requested transport."""
     import broadleaf
 
     if transport == "unix":

@@ -1,13 +1,13 @@
-"""Three ways to judge pairs where runs are too few for all of them, on the same runs: the laboratory's, a hierarchical
-model, and the lasso with selective intervals.
+"""Three ways to judge pairs if there are too few runs for all of them, on the same runs: the laboratory's, a
+hierarchical model, and the lasso with selective intervals.
 
     python studies/coverage/choices.py --sets 100 few-12x100
 
 The hierarchical model draws every pair from one normal distribution, whose width is estimated (restricted maximum
 likelihood). The lasso's penalty is the expected maximum of what noise alone does; its intervals hold given the pairs
 and signs it selected (Lee, Sun, Sun and Taylor 2016). Both are told the true standard deviation of a run, which the
-laboratory has to estimate, so they look better here than they would be. All three count as flagged what passes
-Benjamini and Hochberg's procedure at 5 %.
+laboratory has to estimate, so they look better here than in practice. All three flag whatever passes Benjamini and
+Hochberg's procedure at 5 %.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Told = dict[frozenset[str], tuple[float, float, float]]
 def residual_pairs(
     known: truth.Truth, rows: list[dict[str, object]]
 ) -> tuple[list[frozenset[str]], np.ndarray, np.ndarray]:
-    """The pairs of flags, their columns and the response, freed from blocks and main effects."""
+    """The pairs of flags, their columns and the response, without blocks and main effects."""
     names = list(known.levels)
     flags = np.array([[float(row[name]) - 0.5 for name in names] for row in rows])
     block = np.array([row["block"] for row in rows])
@@ -46,7 +46,7 @@ def residual_pairs(
 
 
 def laboratory(known: truth.Truth, rows: list[dict[str, object]], _: float) -> Told:
-    """What the laboratory says."""
+    """The laboratory's answer."""
     factors = coverage.factors_of(known)
     made = fit(factors, frames.load(rows, factors))
     return {frozenset((p.a, p.b)): (p.ci_low, p.ci_high, p.q) for p in made.interactions()}

@@ -1,9 +1,10 @@
-"""How often the laboratory's 95 % intervals hold the truth, and how many of the pairs that it flags are false.
+"""How often the laboratory's 95 % intervals contain the truth, and how many of the pairs that it flags are false.
 
     python studies/coverage/coverage.py --sets 300 few- outliers
 
-For every scenario of tests/lab/truth.py whose name begins with one of the words (all, without words) it makes that many
-sets of runs, with numpy alone, gives them to the laboratory's analysis, and prints one line. `--csv FILE` keeps them.
+For every scenario of tests/lab/truth.py whose name starts with one of the words (all, without words), it makes that
+many sets of runs with numpy alone, passes them to the laboratory's analysis, and prints one line. `--csv FILE` keeps
+them.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from broadleaf.lab.spec.factors import Factor  # noqa: E402
 
 
 class Count:
-    """What a scenario adds up to."""
+    """The totals of a scenario."""
 
     def __init__(self) -> None:
         self.main: list[bool] = []
@@ -71,7 +72,7 @@ def factors_of(known: truth.Truth) -> list[Factor]:
 
 
 def one_set(known: truth.Truth, rows: list[dict[str, object]], count: Count) -> None:
-    """Analyses a set of runs and holds what is told against the truth."""
+    """Analyses a set of runs and compares the results with the truth."""
     factors = factors_of(known)
     begun = time.perf_counter()
     count.sets += 1
@@ -120,7 +121,7 @@ def scenario(name: str, sets: int, seed: int) -> Count:
 
 
 def main() -> None:
-    """Runs the scenarios that were asked for."""
+    """Runs the requested scenarios."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", help="beginnings of scenarios' names")
     parser.add_argument("--sets", type=int, default=300)

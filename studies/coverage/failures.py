@@ -1,12 +1,12 @@
-"""What the laboratory says of a setting that makes runs fail: does the rate's interval hold the truth, is the setting
-ever recommended, and is what fails said first?
+"""What the laboratory says about a setting that makes runs fail: does the rate's interval contain the truth, is the
+setting ever recommended, and are failures stated first?
 
     python studies/coverage/failures.py --sets 300
 
 Each set has 120 runs of four flags, drawn with numpy alone: `risky` saves a fifth of the time and fails with a given
-chance, runs fail at random in the background. Runs go through runs.csv, as those of a study do. A set is bad where more
-runs failed with `risky` than without it and it is called a help, is recommended unsaid, or where the first sentence of
-its verdict or of the recommendation is silent about it. `--csv FILE` keeps the rows.
+probability, and runs fail at random in the background. Runs go through runs.csv, like those of a study. A set is bad if
+more runs failed with `risky` than without it, and it is called a help, is recommended silently, or is not mentioned in
+the first sentence of its verdict or of the recommendation. `--csv FILE` keeps the rows.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def drawn(rng: np.random.Generator, chance: float, background: float, runs: int)
 
 
 def one(directory: Path, rows: list[list[object]], chance: float, background: float, count: dict[str, int]) -> None:
-    """Analyses a set, and counts what is wrong with what is said of it."""
+    """Analyses a set, and counts the mistakes in the results."""
     (directory / "study.toml").write_text(STUDY, encoding="utf-8")
     with (directory / "runs.csv").open("w", newline="") as file:
         writer = csv.writer(file)
@@ -68,7 +68,7 @@ def one(directory: Path, rows: list[list[object]], chance: float, background: fl
     count["worse"] += 1
     count["proven"] += risky.proven
     verdict = next(v for v in summary.verdicts if v.factor == "risky")
-    # Where the default fails too and nothing is proven, its time may be called a help: what fails is said first.
+    # If the default fails too and nothing is proven, its time may be called a help: failures are stated first.
     count["called a help"] += verdict.word == "helps" and bool(risky.word)
     count["verdict silent"] += not verdict.sentence.startswith(("risky fail", "risky may fail"))
     told = recommend(study)
@@ -78,7 +78,7 @@ def one(directory: Path, rows: list[list[object]], chance: float, background: fl
 
 
 def main() -> None:
-    """Prints a line for each chance of failing."""
+    """Prints a line for each probability of failure."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sets", type=int, default=300)
     parser.add_argument("--runs", type=int, default=120)

@@ -1,4 +1,4 @@
-"""Empty tasks through two engines: `measure.py TASKS` prints the processor time that one took, as a line of JSON.
+"""Empty tasks through two engines: `measure.py TASKS` prints the processor time per task, as a line of JSON.
 
 All processes of the cluster count: client, controller and engines. Only the public API is used, so that the same script
 measures commits that differ in everything behind it.
@@ -25,7 +25,7 @@ def family() -> set[int]:
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
-                # The name, in parentheses, may itself hold any character.
+                # The name, in parentheses, may itself contain any character.
                 parents[int(entry.name)] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
             except OSError:
                 continue

@@ -20,7 +20,7 @@ from parsl.config import Config
 from parsl.executors import HighThroughputExecutor
 from parsl.providers import LocalProvider
 
-# Where the lines are written that every task causes in the submitting process.
+# Where the lines that every task causes in the submitting process are written.
 HOT_LOGGERS = (
     "parsl.dataflow.dflow",
     "parsl.dataflow.memoization",
@@ -60,7 +60,7 @@ def settings() -> argparse.Namespace:
 
 
 def remove_hot_lines() -> None:
-    """What a patch that deletes these lines does: the calls are still made, and return at once."""
+    """Does what a patch that deletes these lines does: the calls are still made, and return at once."""
     for name in HOT_LOGGERS:
         logger = logging.getLogger(name)
         logger.debug = logger.info = lambda *args, **kwargs: None  # type: ignore[method-assign]
@@ -84,7 +84,7 @@ def configuration(given: argparse.Namespace, folder: str) -> Config:
         executors=[executor],
         run_dir=os.path.join(folder, "runinfo"),
         strategy=strategy,
-        # The first workers are asked for at the first period: the default of 5 s would be most of a run.
+        # The first workers are requested at the first period: the default of 5 s would be most of a run.
         strategy_period=1,
         initialize_logging=given.logging,
     )

@@ -4,9 +4,9 @@ wrong?
     python studies/settle/landscapes.py --landscapes 50
 
 Each landscape is made with numpy alone: flags of which a third do something, three pairs that interact, noise, blocks.
-The full design is what `broadleaf lab plan` makes of the same study; its runs are the budget of the other. A verdict is
-wrong where it helps, hinders or makes no practical difference and the truth lies on another side of the practical limit
-by more than a tenth of it.
+The full design is the one that `broadleaf lab plan` makes of the same study; its runs are the budget of the other. A
+verdict is wrong if it says helps, hinders or no practical difference, and the truth lies on another side of the
+practical limit by more than a tenth of it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ ROPE_PCT = 1.0
 
 
 class World:
-    """Runs of a truth in the order they are asked for."""
+    """Runs of a truth in the order in which they are requested."""
 
     def __init__(self, known: truth.Truth, rng: np.random.Generator, sd: float, block_sd: float) -> None:
         self.known, self.rng, self.sd, self.block_sd = known, rng, sd, block_sd
@@ -59,12 +59,12 @@ class World:
 
 
 def side(word: str) -> int | None:
-    """-1 faster, 1 slower, 0 no difference; None for what claims none of these."""
+    """-1 faster, 1 slower, 0 no difference; None if it claims none of these."""
     return {"helps": -1, "hinders": 1, "no practical difference": 0}.get(word)
 
 
 def wrong(word: str, effect: float) -> bool:
-    """Whether a verdict claims what is not so."""
+    """Whether a verdict makes a false claim."""
     rope = math.log1p(ROPE_PCT / 100)
     claimed = side(word)
     if claimed is None:
@@ -75,7 +75,7 @@ def wrong(word: str, effect: float) -> bool:
 
 
 def main() -> None:
-    """Prints a line for each landscape, and what they add up to."""
+    """Prints a line for each landscape, and the totals."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--landscapes", type=int, default=50)
     parser.add_argument("--factors", type=int, default=8)

@@ -69,7 +69,7 @@ def measured(command: list[str]) -> dict[str, object]:
 
 
 def main() -> None:
-    """Measures each size that was asked for."""
+    """Measures each requested size."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("sizes", nargs="+", metavar="RUNSxFACTORS")
     parser.add_argument("--report", action="store_true", help="the report too")
@@ -95,7 +95,7 @@ def main() -> None:
 
 
 def keep(file: Path, row: dict[str, object]) -> None:
-    """Puts a line in a table, in place of that of the same size and command."""
+    """Puts a line into a table, replacing the one with the same size and command."""
     rows: list[dict[str, object]] = []
     if file.exists():
         with file.open(newline="") as old:

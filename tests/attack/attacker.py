@@ -1,7 +1,7 @@
-"""A client that does random things until its time is over: `attacker.py CONNECTION SEED SECONDS [MAX_DESCRIPTORS]`.
+"""A client that does random things until its time is up: `attacker.py CONNECTION SEED SECONDS [MAX_DESCRIPTORS]`.
 
-Prints a line of JSON: how often it did what, the errors that were to be expected of a cluster whose engines are killed,
-and what must never be: wrong values, and errors of other kinds.
+Prints a line of JSON: how often it did what, the errors to be expected in a cluster whose engines are killed, and what
+must never happen: wrong values, and errors of other kinds.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from typing import Any
 import broadleaf as ipp
 from operations import OPERATIONS, StartedAgain, WrongValue
 
-#: What may happen to a task while engines and hosts are killed. What ends in none of these has a defect.
+#: What may happen to a task while engines and hosts are killed. A task that ends in any other way has a defect.
 OF_FAULTS = (ipp.EngineError, ipp.NoEnginesRegistered, ipp.TaskAborted, ipp.ImpossibleDependency, StartedAgain)
 
 
 def is_of_a_fault(error: BaseException) -> bool:
     if isinstance(error, ipp.CompositeError):
         return all(is_of_a_fault(each) for each in error.exceptions)
-    # What a task raised that waited for tasks.
+    # What a task that waited for tasks raised.
     if isinstance(error, ipp.RemoteError) and error.ename in {fault.__name__ for fault in OF_FAULTS}:
         return True
-    # An engine that has just gone is no target any more.
+    # An engine that has just gone is no longer a target.
     return isinstance(error, OF_FAULTS) or (isinstance(error, IndexError) and "engine" in str(error))
 
 
@@ -42,7 +42,7 @@ def attack(connection: dict[str, Any], seed: int, seconds: float) -> dict[str, A
     client = ipp.Client(connection)
     try:
         while time.monotonic() < deadline:
-            if rng.random() < 0.01:  # with results under way, or not
+            if rng.random() < 0.01:  # with unfinished results, or without
                 client.close()
                 client = ipp.Client(connection)
             name = rng.choice(list(OPERATIONS))

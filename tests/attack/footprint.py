@@ -1,4 +1,4 @@
-"""What processes hold, as `/proc` tells it."""
+"""What processes hold, according to `/proc`."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Footprint:
         )
 
     def excess_over(self, start: Footprint) -> dict[str, tuple[int, int]]:
-        """What is more than 5 % and more than `MARGINS` above the start, with both figures."""
+        """Figures that are more than 5 % and more than `MARGINS` above the start, with both values."""
         found = {}
         for name, margin in MARGINS.items():
             now, then = getattr(self, name), getattr(start, name)
@@ -41,7 +41,7 @@ class Footprint:
         return found
 
 
-#: The buffers of clients and engines grow to their longest message, some megabytes each, and stay.
+#: The buffers of clients and engines grow to their longest message, a few megabytes each, and stay.
 MARGINS = {
     "descriptors": 10,
     "memory_files": 10,

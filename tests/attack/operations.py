@@ -18,11 +18,11 @@ LONGEST_S = 60.0
 
 
 class WrongValue(Exception):
-    """A call gave something else than it must."""
+    """A call returned something other than it must."""
 
 
 class StartedAgain(Exception):
-    """An engine was started again between two calls, and what the first left there is gone."""
+    """An engine was restarted between two calls, and what the first left there is gone."""
 
 
 def expect(right: bool, what: str) -> None:
@@ -39,7 +39,7 @@ def array(rng: Random) -> np.ndarray[Any, Any]:
 def some_targets(client: ipp.Client, rng: Random) -> list[int]:
     ids = client.ids
     if not ids:
-        raise ipp.NoEnginesRegistered("none is up just now")
+        raise ipp.NoEnginesRegistered("none is up at the moment")
     return sorted(rng.sample(ids, rng.randint(1, len(ids))))
 
 
@@ -82,7 +82,7 @@ def same_array_again(client: ipp.Client, rng: Random) -> None:
 
 
 def left_there(call: Callable[[], Any]) -> Any:
-    """What a call gives that needs a variable of an earlier one."""
+    """The value of a call that needs a variable of an earlier one."""
     try:
         return call()
     except ipp.CompositeError as error:
@@ -179,7 +179,7 @@ def local_targets(client: ipp.Client) -> list[int]:
     """Engines of the controller's host, whose tasks can be clients."""
     local = [engine for engine, _, _, host in client.link.engines() if host != "relay"]
     if not local:
-        raise ipp.NoEnginesRegistered("none is up just now")
+        raise ipp.NoEnginesRegistered("none is up at the moment")
     return local
 
 

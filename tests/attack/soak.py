@@ -1,8 +1,8 @@
-"""Attacks a cluster over two hosts for some time, and looks afterwards whether all is as it was.
+"""Attacks a cluster over two hosts for some time, and checks afterwards whether everything is as it was.
 
 `soak.py --minutes 30 --seed 1`: several clients, local and over TCP, do random things and check every value, while
 engines are killed and stopped, a client is killed, and the other host is lost and comes back. Then every count of every
-process must be back at the start's.
+process must be back at its initial value.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from waiting import until
 
 HERE = Path(__file__).parent
 ENGINES = 3
-#: Seconds after which free segments are given back; the footprint is taken when they must be.
+#: Seconds after which free segments are released; the footprint is taken when they must be.
 WARM_S = 1.0
 
 
@@ -60,7 +60,7 @@ class Soak:
         return ipp.Relay(self.cluster.relay_file, ENGINES, name="relay")
 
     def write_connections(self, directory: Path) -> list[Path]:
-        """Files to connect by: through the unix socket, and through TCP alone."""
+        """Files to connect with: through the unix socket, and through TCP only."""
         local = json.loads(Path(self.cluster.connection_file).read_text())
         remote = {name: value for name, value in local.items() if name != "unix_path"}
         found = []
@@ -96,7 +96,7 @@ class Soak:
         return [pid for _, _, pid, _ in self.client.link.engines() if pid]
 
     def some_engine(self) -> int:
-        """The process of an engine; 0 when there is none just now."""
+        """The process of an engine; 0 if there is none at the moment."""
         pids = self.engine_pids()
         return self.rng.choice(pids) if pids else 0
 
@@ -115,7 +115,7 @@ class Soak:
         self.relay = self.start_relay()
 
     def kill_a_client(self) -> None:
-        """One that comes for a moment, and goes with its tasks under way."""
+        """A client that comes for a moment, and leaves with its tasks unfinished."""
         program = (
             "import sys, os, numpy as np, broadleaf as ipp; v = ipp.Client(sys.argv[1]).load_balanced_view();"
             "[v.apply_async(np.ones, 100_000) for _ in range(50)]; print(flush=True); os.kill(os.getpid(), 9)"
@@ -136,7 +136,7 @@ class Soak:
     # The end
 
     def reports(self, timeout_s: float) -> list[dict[str, Any]]:
-        """What the attackers say; one that hangs is told where."""
+        """What the attackers report; one that hangs is told where."""
         found = []
         for attacker in self.attackers:
             try:
@@ -193,11 +193,11 @@ def excess(soak: Soak, before: dict[str, Footprint]) -> dict[str, dict[str, tupl
 
 
 def run(seconds: float, seed: int) -> dict[str, Any]:
-    """Attacks for so long, and gives what came of it; `wrong` and `excess` are empty where all is well."""
+    """Attacks for this long, and returns the outcome; `wrong` and `excess` are empty if all is well."""
     with TemporaryDirectory() as directory:
         soak = Soak(Path(directory), seed)
         try:
-            # What is loaded and mapped at first use is no leak.
+            # What is loaded and mapped at first use is not a leak.
             soak.start_attackers(min(10.0, seconds / 3))
             wrong = [text for report in soak.reports(120) for text in report["wrong"]]
             soak.attackers.clear()

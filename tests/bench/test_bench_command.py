@@ -19,7 +19,7 @@ def record(peer="ppe", metric="roundtrip_median", values=(3.0, 1.0, 2.0), case="
 
 
 def shown(records, capsys, json_file=None):
-    """What is printed of these records."""
+    """The printed form of these records."""
     output = Records(json_file)
     for each in records:
         output.add(each)
@@ -107,7 +107,7 @@ def test_a_run_prints_a_table_and_tells_what_happens_elsewhere():
 
 def test_a_run_with_nothing_to_show_is_a_failure():
     done = bench("latency", "--quick", "--repeats", "1", "--engines", "1", "--only-peers")
-    # The bare machine is measured all the same.
+    # The bare machine is measured anyway.
     assert done.exit_code == 0
     done = bench("startup", "--quick", "--repeats", "1", "--only-peers")
     assert done.exit_code == 1

@@ -1,4 +1,4 @@
-"""What a network of namespaces sets on the machine, and puts back."""
+"""What a network of namespaces changes on the machine, and restores."""
 
 from __future__ import annotations
 

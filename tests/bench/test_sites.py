@@ -1,4 +1,4 @@
-"""Benchmarks on a site: its description, and what is counted of its scheduler."""
+"""Benchmarks on a site: its description, and what is counted about its scheduler."""
 
 from __future__ import annotations
 

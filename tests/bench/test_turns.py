@@ -1,4 +1,4 @@
-"""Turns on real child processes: the standard library's pool and the bare machine, which need no environment."""
+"""Turns with real child processes: the standard library's pool and the bare machine, which need no environment."""
 
 import json
 import os
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.timeout(120)
 
 
 def bench(*arguments: str, code: int = 0) -> str:
-    """Runs `broadleaf bench`; what it wrote to standard output, or to standard error where `code` is not 0."""
+    """Runs `broadleaf bench`; returns its standard output, or its standard error if `code` is not 0."""
     done = CliRunner().invoke(group, ["bench", *arguments])
     assert done.exit_code == code, done.output
     return done.stderr if code else done.stdout
@@ -65,7 +65,7 @@ def test_a_child_that_dies_is_noticed_and_its_workers_are_ended(tmp_path):
     with pytest.raises(TurnFailed, match=r"died|gone"), Turn(SYSTEMS["ppe"], tmp_path, 2) as turn:
         turn.start(2, "default")
         os.kill(turn.process.pid, signal.SIGKILL)
-        # So many that it is gone before it can answer: what is killed first is the namespace around it.
+        # So many that it is gone before it can answer: the namespace around it is killed first.
         turn.run("latency", {"mode": "submit", "calls": 100_000_000, "warmup": 0})
     assert tagged(turn.tag) == []
 
@@ -115,7 +115,7 @@ def test_a_system_that_cannot_start_becomes_a_record_and_the_others_go_on(tmp_pa
 
 
 def kill(turn: Turn) -> None:
-    """Ends a turn's child and waits until it cannot answer: what was killed is its parent in the process namespace."""
+    """Kills a turn's process, and waits until its child, which lives in that process's namespace, is gone."""
     os.kill(turn.process.pid, signal.SIGKILL)
     deadline = time.monotonic() + 20
     while tagged(turn.tag):

@@ -1,4 +1,4 @@
-"""What the shell offers after a tab."""
+"""What the shell offers after Tab."""
 
 import json
 import os
@@ -31,7 +31,7 @@ def offered(line):
 
 
 def running_here(base, profile, cluster_id, pid):
-    """Files of a cluster whose process has this number."""
+    """Files of a cluster whose process has this id."""
     directory = base / "profiles" / profile / cluster_id
     directory.mkdir(parents=True)
     files.write_json(directory / files.CLIENT_FILE, {})

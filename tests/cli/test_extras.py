@@ -1,4 +1,4 @@
-"""Commands where the libraries of an extra are not installed."""
+"""Commands when the libraries of an extra are not installed."""
 
 import subprocess
 import sys
@@ -55,7 +55,7 @@ def study(tmp_path_factory):
 )
 def test_one_line_says_what_to_install(study, arguments, extra):
     done = finished(*arguments, cwd=study)
-    # Where 1 is a verdict, what could not be done is 3.
+    # If 1 is a verdict, a failure to decide is 3.
     assert done.returncode == (3 if "tune" in arguments else 1)
     assert done.stdout == ""
     (line,) = done.stderr.splitlines()

@@ -1,4 +1,4 @@
-"""What a user's mistakes end in: one line on standard error, the closest command or option, and an exit code."""
+"""The outcome of a user's mistakes: one line on standard error, the closest command or option, and an exit code."""
 
 import pytest
 from broadleaf.cli import group
@@ -12,7 +12,7 @@ def base(tmp_path, monkeypatch):
 
 
 def said(*arguments, code):
-    """The one line that a mistake ends in."""
+    """The one line that reports a mistake."""
     done = CliRunner().invoke(group, arguments, prog_name="broadleaf")
     assert done.exit_code == code, done.output
     assert done.stdout == ""

@@ -11,12 +11,12 @@ _HELP = re.compile(r"# HELP ([a-zA-Z_:][a-zA-Z0-9_:]*) (\S.*)")
 _TYPE = re.compile(r"# TYPE ([a-zA-Z_:][a-zA-Z0-9_:]*) (counter|gauge|histogram|summary|untyped)")
 _LABEL = r'[a-zA-Z_][a-zA-Z0-9_]*="(?:[^"\\\n]|\\[\\"n])*"'
 _SAMPLE = re.compile(rf"([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{{({_LABEL}(?:,{_LABEL})*)\}})? (\S+)")
-# Figures that say what the process is, not how much of something there is.
+# Figures that identify the process, instead of counting something.
 _NO_FIGURES = {"pid", "engine", "host"}
 
 
 def parsed(text):
-    """Samples by name and labels; fails on whatever the format does not allow."""
+    """Samples by name and labels; fails on anything that the format does not allow."""
     assert text.endswith("\n")
     assert not text.startswith("\n")
     samples, kinds, helped, current = {}, {}, set(), None
@@ -68,7 +68,7 @@ HOST_STATUS = {
 
 @pytest.fixture(scope="module")
 def status():
-    """Of a cluster that has done something, and that has another host."""
+    """The status of a cluster that has done something, and that has another host."""
     cluster = Cluster(n=2)
     with cluster as rc:
         rc[:].apply_sync(int)

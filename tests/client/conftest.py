@@ -21,7 +21,7 @@ OPERATIONS = "broadleaf.engine.operations"
 
 @pytest.fixture(autouse=True)
 def operations(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Makes the fake's operations those that views call."""
+    """Makes the fake's operations the ones that views call."""
     module = type(sys)(OPERATIONS)
     module.__spec__ = importlib.machinery.ModuleSpec(OPERATIONS, None)
     for name in ("execute", "push", "pull", "clear"):

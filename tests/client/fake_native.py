@@ -70,7 +70,8 @@ class FakeEngine:
             with self.cluster.in_namespace(self):
                 function = functions.load_function(task.body)
                 args, kwargs = load_args(*task.payload) if task.payload[0] else ((), {})
-            # The namespace is the process's, so engines take turns, but for functions that are meant to overlap.
+            # The namespace belongs to the process, so engines take turns, except for functions that are meant to
+            # overlap.
             if functions.function_name(function) in ("sleep", "free"):
                 value = function(*args, **kwargs)
             else:
@@ -117,7 +118,7 @@ class FakeCluster:
             while not (self.stopped or engine.id not in self.engines):
                 if (taken := self.next_for(engine)) is not None:
                     return taken
-                # Without a name for any task, so that none is kept alive meanwhile.
+                # No name refers to a task, so that none is kept alive in the meantime.
                 self.changed.wait()
             return None
 

@@ -1,4 +1,4 @@
-"""What the fake controller answers to control requests."""
+"""The fake controller's answers to control requests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Arrays of NumPy as bytes: the same array arrives, whatever its form, and plain ones by the short way."""
+"""Arrays of NumPy as bytes: the same array arrives, whatever its form, and plain ones take the short way."""
 
 import copyreg
 import pickle
@@ -95,7 +95,7 @@ def test_one_array_twice_arrives_as_one():
 
 
 class Registered:
-    """Pickled as `copyreg` says, for as long as it does."""
+    """Pickled as `copyreg` says, for as long as it says so."""
 
 
 def test_what_is_registered_later_holds_here_too(monkeypatch):

@@ -1,4 +1,4 @@
-"""Views and results over the fake: what must hold whatever moves the bytes."""
+"""Views and results with the fake: what must hold however the bytes are moved."""
 
 import concurrent.futures
 import time

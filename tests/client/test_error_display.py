@@ -24,7 +24,7 @@ def remote(engine_id=0, function=divide, *args):
 
 
 def raised(function, *args):
-    """What the function raises, with its traceback as an engine's native loop has it."""
+    """The exception that the function raises, with its traceback as an engine's native loop has it."""
     try:
         function(*args)
     except Exception as error:
@@ -132,7 +132,7 @@ def test_own_frames_are_left_out_but_not_the_users():
     text = remote(0, MapChunk(lambda x: Caller()()), [1]).traceback
     assert "functions.py" not in text
     assert text.splitlines()[1].endswith("in <lambda>")
-    # What the user called stays.
+    # The user's own call stays.
     assert "asyncio" in text
     assert "in inner" in text
 

@@ -1,4 +1,4 @@
-"""An error that came from an engine is also of the type of what was raised there."""
+"""An error from an engine is also an instance of the type that was raised there."""
 
 import abc
 import concurrent.futures
@@ -89,7 +89,7 @@ class ClaimsOurNames(Exception):
 
 
 def sent(exception, engine_id=0, item=None):
-    """What a client makes of an exception that an engine raised."""
+    """The exception that a client makes from one that an engine raised."""
     try:
         raise exception
     except BaseException as raised:

@@ -1,4 +1,4 @@
-"""Functions and values as bytes: by reference, as code onto a namespace, with what they captured."""
+"""Functions and values as bytes: by reference, as code in a namespace, with captured values."""
 
 import functools
 import json
@@ -193,7 +193,7 @@ def test_references(names):
     assert names["g"] == [10, 20, 5]
     with pytest.raises(NameError):
         load_args(*dump_args((ipp.Reference("nothing"),), {}))
-    # A reference that a callable holds is resolved at each call.
+    # A reference held by a callable is resolved at each call.
     partial = load_function(resolve_function(functools.partial(max, ipp.Reference("g[0]")))[0])
     names["g"] = [99]
     assert partial(1) == 99
@@ -219,7 +219,7 @@ def test_buffers_travel_out_of_band():
     assert len(data) < 1000
     back = loads(data, [bytearray(b.raw()) for b in buffers])
     assert (back["a"] == array).all()
-    # Also when plain pickle gives up half-way.
+    # Also if plain pickle gives up half-way.
     data, buffers = dumps([array, lambda: 1])
     assert len(buffers) == 1
 

@@ -1,4 +1,4 @@
-"""What names `__main__` in a pickle, and what only holds its name as a text."""
+"""What names `__main__` in a pickle, and what only contains its name as text."""
 
 import collections
 import datetime

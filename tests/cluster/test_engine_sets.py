@@ -1,4 +1,4 @@
-"""Options of engine sets, and the scripts they make of them."""
+"""Options of engine sets, and the scripts made from them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from broadleaf.config import ConfigError
 
 
 def request(n: int | None = None) -> BlockRequest:
-    """A request of a cluster whose key is in what relays are told, and must be nowhere else."""
+    """A request of a cluster whose key is in the relays' order, and must be nowhere else."""
     return BlockRequest("lab", Path("/home/me/lab"), n, {"private_key": "SECRET"})
 
 
@@ -58,7 +58,7 @@ def test_the_command_says_nothing_secret():
 
 
 def directives(slurm: ipp.Slurm, n: int | None = None) -> list[str]:
-    """What the script asks Slurm for, beside its name and output."""
+    """What the script requests from Slurm, besides its name and output."""
     lines = [line for line in slurm.script(request(n)).splitlines() if line.startswith("#SBATCH ")]
     return [line.removeprefix("#SBATCH ") for line in lines[2:]]
 

@@ -79,7 +79,7 @@ def test_run_directories_are_where_only_the_user_can_make_them(tmp_path, monkeyp
     assert files.run_dirs("c") == [of_session, lasting]
     for path in (of_session, of_session.parent, lasting, lasting.parent, lasting.parent.parent):
         assert _mode(path) == 0o700
-    # One that others can write to is of no use, nor one that is not there.
+    # A directory that others can write to is not used, nor one that does not exist.
     session.chmod(0o770)
     assert files.make_run_dir("c").parent == lasting.parent
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "gone"))
@@ -120,7 +120,7 @@ def test_finding_the_latest_connection_file(base):
 
 
 def _place(profile, cluster_id, pid=None):
-    """Files of a cluster, whose process has this number if one is given."""
+    """Files of a cluster, whose process has this id if one is given."""
     path = files.cluster_dir(profile, cluster_id)
     path.mkdir(parents=True)
     files.write_json(path / files.CLIENT_FILE, {})
@@ -131,7 +131,7 @@ def _place(profile, cluster_id, pid=None):
 
 @pytest.fixture
 def process_of_a():
-    """The number of a process that is of a cluster 'a'."""
+    """The id of a process that belongs to a cluster 'a'."""
     code = "print(flush=True); input()"
     with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                           env=os.environ | {"BROADLEAF_CLUSTER_ID": "a"}) as child:  # fmt: skip
@@ -202,7 +202,7 @@ def test_a_process_is_known_by_its_marker():
     child = subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
     child.stdin.write(b"x\n")
     child.stdin.flush()
-    assert child.stdout.readline() == b"x\n"  # it runs, so its environment is in place
+    assert child.stdout.readline() == b"x\n"  # it is running, so its environment is in place
     assert files.process_of_cluster(child.pid, "c1")
     assert not files.process_of_cluster(child.pid, "c")
     child.communicate()

@@ -1,4 +1,4 @@
-"""Whose a cluster's files are, and who removes them when."""
+"""Who owns a cluster's files, and who removes them when."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ OTHERS = {
 
 
 def give_to(directory: Path, **changes: str) -> None:
-    """Makes a directory look as if it were made elsewhere."""
+    """Makes a directory look as if it was made elsewhere."""
     (directory / OWNER_FILE).write_text(json.dumps(dataclasses.asdict(dataclasses.replace(HERE, **changes))))
 
 
@@ -94,7 +94,7 @@ def test_whose_processes_can_be_judged_here(tmp_path, elsewhere):
 def test_a_list_elsewhere_removes_nothing_of_a_living_cluster(cluster, elsewhere):
     run_dir = Path(cluster.to_dict()["controller"]["run_dir"])
     before = contents(cluster)
-    # Seen from elsewhere the process has another number, or none.
+    # Seen from elsewhere, the process has another id, or none.
     state = files.read_json(Path(cluster.cluster_file))
     unseen = state | {"controller": state["controller"] | {"fork_server_pid": 2**22 + 1}}
     files.write_json(Path(cluster.cluster_file), unseen)
@@ -118,7 +118,7 @@ def test_orphans_of_others_in_a_shared_folder_stay(cluster, elsewhere, monkeypat
     give_to(run_dir, **elsewhere)
     os.utime(run_dir, (0, 0))
     before = contents(cluster)
-    # There nobody sees the processes, nor has the cluster's own directory.
+    # There nobody sees the processes, or has the cluster's own directory.
     monkeypatch.setattr(files, "process_ids", list)
     monkeypatch.setenv("BROADLEAF_DIR", str(tmp_path / "another base"))
     files.remove_orphans()

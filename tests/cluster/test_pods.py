@@ -1,4 +1,4 @@
-"""What is applied to Kubernetes: objects that it accepts, and keys in secrets alone."""
+"""What is applied to Kubernetes: objects that it accepts, and keys only in secrets."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from click.testing import CliRunner
 
 @pytest.fixture
 def manifest(tmp_path, monkeypatch):
-    """A function that gives the objects for some arguments, and the client's file."""
+    """A function that returns the objects for some arguments, and the client's file."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("BROADLEAF_DIR", str(tmp_path / "base"))
 
@@ -31,7 +31,7 @@ def manifest(tmp_path, monkeypatch):
 
 
 def content(secret: dict) -> dict:
-    """What a secret's only file holds."""
+    """The content of a secret's only file."""
     (text,) = secret["data"].values()
     return json.loads(base64.b64decode(text))
 

@@ -1,4 +1,4 @@
-"""What PSI/J is asked to submit to PBS and to LSF, and what is said where it cannot be."""
+"""What PSI/J is asked to submit to PBS and to LSF, and the error if it cannot."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ print(engines.script(BlockRequest("lab", Path("/home/me/lab"), n, {"private_key"
 
 
 def script(name: str, options: dict, n: int | None, folder: Path) -> str:
-    """What would be submitted, without what differs from machine to machine."""
+    """What would be submitted, without machine-specific parts."""
     try:
         packages = psij_packages()
     except PackagesUnavailable as error:

@@ -1,4 +1,4 @@
-"""How many blocks are asked for and which are released, also of schedulers that do all that schedulers do."""
+"""How many blocks are requested and which are released, even with schedulers that do everything that schedulers do."""
 
 import random
 
@@ -79,7 +79,9 @@ def test_three_failed_starts_in_a_row_pause():
 
 
 class Scheduler:
-    """A cluster in a scheduler's hands, on a clock of its own: it refuses, holds back forever, kills and preempts."""
+    """A cluster controlled by a scheduler, on a simulated clock: the scheduler refuses, holds back forever, kills and
+    preempts.
+    """
 
     LIFE_S = 60.0
     NOTICE_S = 6.0

@@ -1,4 +1,4 @@
-"""What `SGE` asks Grid Engine for, and what it reads from its answers."""
+"""What `SGE` requests from Grid Engine, and what it reads from the answers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from broadleaf.cluster.engine_sets.jobs.sge import _how_it_ended, _states
 
 
 def directives(sge: ipp.SGE, n: int | None = None) -> list[str]:
-    """What the script asks for, beside its name, shell and output."""
+    """What the script requests, besides its name, shell and output."""
     script = sge.script(BlockRequest("lab", Path("/home/me/lab"), n, {"private_key": "SECRET"}))
     assert "SECRET" not in script
     return [line.removeprefix("#$ ") for line in script.splitlines() if line.startswith("#$ ")][5:]

@@ -1,4 +1,4 @@
-"""How often schedulers are asked about jobs, on a clock of the tests."""
+"""How often schedulers are asked about jobs, on the tests' clock."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _OF_QSTAT = "<job_list><JB_job_number>{}</JB_job_number><state>r</state></job_li
 
 
 class Scheduler:
-    """All jobs run. It notes when it is asked for that."""
+    """All jobs run. It records when that is requested."""
 
     def __init__(self) -> None:
         self.now_s = 1000.0

@@ -1,4 +1,4 @@
-"""What `broadleaf run` knows of itself from its launcher."""
+"""What `broadleaf run` learns about itself from its launcher."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Hosts of a site, on this machine: each has a network, a name, files and a home of its own, and real daemons.
 
 A host is a network namespace (`broadleaf.bench.hosts.network`) and an overlay over this system with Debian packages.
-All hosts are in one process table, which ends with the bed: nothing is left behind.
+All hosts share one process table, which ends with the bed: nothing is left behind.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ PACKAGES = (
     "openssh-server", "munge", "slurm-wlm", "gridengine-master", "gridengine-exec", "gridengine-client", "bubblewrap"
 )  # fmt: skip
 
-# Arguments: the layer, a folder for mount points, number of hosts, folders to show as they are.
+# Arguments: the layer, a folder for mount points, number of hosts, folders to show unchanged.
 _MOUNT = r"""
 set -eu
 layer=$1 top=$2 n=$3; shift 3
@@ -54,7 +54,7 @@ exec cat  # until the tests are done
 
 
 class Bed:
-    """A `head` host and `n` others, `n1`, `n2` and so on. Raises `LayerUnavailable` where it cannot be made."""
+    """A `head` host and `n` others, `n1`, `n2` and so on. Raises `LayerUnavailable` if it cannot be made."""
 
     def __init__(self, n: int) -> None:
         if (reason := why_not()) is not None:
@@ -73,7 +73,7 @@ class Bed:
         addresses = "".join(f"{host.address} {self.names[host.index]}\n" for host in self.network.hosts)
         for name in self.names:
             self.write(name, "/etc/hosts", f"127.0.0.1 localhost\n{addresses}")
-            self.write(name, "/etc/resolv.conf", "")  # names are known at once, or not at all
+            self.write(name, "/etc/resolv.conf", "")  # names are known immediately, or never
 
     def _mount(self, upper: Path) -> subprocess.Popen[str]:
         seen_through = [
@@ -97,11 +97,11 @@ class Bed:
         return int(Path(f"/proc/{pid}/task/{pid}/children").read_text().split()[0])
 
     def host(self, name: str) -> Host:
-        """The network's host of this name."""
+        """The network's host with this name."""
         return self.network.hosts[self.names.index(name)]
 
     def path(self, name: str, path: str) -> Path:
-        """Where a file of a host is, as this process sees it."""
+        """The path of a host's file, as this process sees it."""
         return Path(f"/proc/{self._child}/root{self.top}/{self.names.index(name)}/root{path}")
 
     def write(self, name: str, path: str, text: str, mode: int = 0o644) -> None:
@@ -144,7 +144,7 @@ class Bed:
         return self.run("head", sys.executable, "-c", program, timeout_s=timeout_s, check=check, **env)
 
     def description(self) -> str:
-        """The site that the bed is, as `broadleaf bench clusters` reads it: TOML."""
+        """The bed described as a site, as `broadleaf bench clusters` reads it: TOML."""
         values = {
             "hosts": self.names[1:],
             "shared": "/shared/bench",
@@ -174,7 +174,7 @@ class Bed:
         return found
 
     def told_by_processes(self) -> dict[int, str]:
-        """What every process of every host shows: its command line and its environment."""
+        """What every process on every host shows: its command line and its environment."""
         found = {}
         namespace = os.readlink(f"/proc/{self._child}/ns/pid")
         for path in Path("/proc").glob("[0-9]*"):
@@ -187,7 +187,7 @@ class Bed:
         return found
 
     def files_with(self, words: Sequence[str]) -> list[Path]:
-        """Files that were written on any host and hold one of the words."""
+        """Files that were written on any host and contain one of the words."""
         top = Path(f"/proc/{self._child}/root{self.top}")
         changed = [top / "shared"]
         for index in range(len(self.names)):
@@ -202,7 +202,7 @@ class Bed:
         return [Path(line) for line in done.stdout.splitlines()]
 
     def close(self) -> None:
-        """Ends every process, and removes all."""
+        """Ends every process, and removes everything."""
         self._holder.kill()
         self._holder.communicate()
         self.network.close()

@@ -1,4 +1,4 @@
-"""A bed of hosts for the whole run; skipped with the reason where it cannot be made."""
+"""A bed of hosts for the whole run; skipped with the reason if it cannot be made."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def ssh_hosts(bed: Bed) -> Bed:
 
 @pytest.fixture
 def silent(ssh_hosts: Bed) -> Iterator[None]:
-    """A port of n2 that takes connections and never says a word."""
+    """A port on n2 that accepts connections and never says a word."""
     program = "import socket; s = socket.create_server(('', 2300)); print('listens', flush=True); input()"
     listener = ssh_hosts.start("n2", sys.executable, "-c", program, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert listener.stdout.readline() == "listens\n"

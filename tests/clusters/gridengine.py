@@ -30,7 +30,7 @@ echo head > /var/lib/gridengine/default/common/act_qmaster
 export SGE_MASTER_PIDFILE=/run/gridengine/qmaster.pid SGE_EXECD_PIDFILE=/run/gridengine/execd.pid
 exec {daemon}
 """
-# Root runs jobs here, and what a job was is known as soon as it has ended.
+# Root runs jobs here, and a job's record is available as soon as it has ended.
 _GLOBAL = {
     "min_uid": "0",
     "min_gid": "0",
@@ -38,14 +38,14 @@ _GLOBAL = {
     "reporting_params": "accounting=true reporting=false flush_time=00:00:01 accounting_flush_time=00:00:00 "
     "joblog=false sharelog=00:00:00",
 }
-# The scheduler runs when something has changed.
+# The scheduler runs whenever something has changed.
 _SCHEDULER = {"flush_submit_sec": "1", "flush_finish_sec": "1", "schedule_interval": "0:0:2"}
-# Jobs do not wait until the host is less busy: the four hosts are one machine, where other tests run too.
+# Jobs do not wait until the host is less busy: the four hosts are one machine, which runs other tests too.
 _QUEUE = {"hostlist": "@nodes", "load_thresholds": "NONE", "slots": str(SLOTS_PER_HOST), "pe_list": "mp one"}
 
 
 def start_gridengine(bed: Bed) -> None:
-    """Starts all daemons; every host takes jobs afterwards."""
+    """Starts all daemons; every host accepts jobs afterwards."""
     hosts = bed.names[1:]
     bed.run("head", "sh", "-c", _START.format(daemon="/usr/sbin/sge_qmaster"))
     assert until(lambda: bed.run("head", "qconf", "-sh", check=False).returncode == 0, 60), "qmaster does not answer"

@@ -34,14 +34,14 @@ def started(bed: Bed, cluster: str, **env: str) -> tuple[list[int], list[str]]:
 
 
 def refusal(bed: Bed, cluster: str, **env: str) -> str:
-    """What is said of a cluster that does not start; no process of it is left."""
+    """The error of a cluster that does not start; no process of it is left."""
     said = bed.python(_REFUSED.format(cluster=cluster), timeout_s=200, **env).stdout
     check_nothing_is_left(bed)
     return said
 
 
 def check_nothing_is_left(bed: Bed) -> None:
-    """No process of Broadleaf is on any host, or they end now."""
+    """No Broadleaf process is on any host, or they are just ending."""
     assert until(lambda: not bed.processes(), 60), bed.processes()
 
 

@@ -14,7 +14,7 @@ PYTHON = CHECKOUT / ".ray-venv" / "bin" / "python"
 _ENV = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "PYTHONPATH": str(CHECKOUT / "python"),
-    # A node that is lost is noticed soon.
+    # The loss of a node is noticed soon.
     "RAY_health_check_period_ms": "500",
     "RAY_health_check_initial_delay_ms": "500",
     "RAY_health_check_failure_threshold": "3",
@@ -32,7 +32,7 @@ def start_ray(bed: Bed, *hosts: str) -> None:
 
 
 def ray_python(bed: Bed, program: str) -> str:
-    """What a Python program prints that is run on the head, with Ray."""
+    """The output of a Python program that runs on the head, with Ray."""
     return bed.run("head", str(PYTHON), "-c", program, timeout_s=200, **_ENV).stdout
 
 
@@ -42,7 +42,7 @@ def ray_command(bed: Bed, program: str) -> list[str]:
 
 
 def kill_ray(bed: Bed, *hosts: str) -> None:
-    """Kills Ray's processes on these hosts, as when they lose power, but for what Ray has started there for others."""
+    """Kills Ray's processes on these hosts, as in a power failure, except for what Ray has started there for others."""
     for name in hosts:
         for pid in _processes(bed, name):
             os.kill(pid, signal.SIGKILL)

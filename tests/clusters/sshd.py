@@ -1,4 +1,4 @@
-"""sshd on every host of a bed, and a key of the head's that opens them."""
+"""sshd on every host of a bed, and a key of the head that they accept."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ Subsystem sftp internal-sftp
 
 
 def start_sshd(bed: Bed, name: str, more: str = "") -> None:
-    """Starts sshd on a host; it listens afterwards."""
+    """Starts sshd on a host; it is listening afterwards."""
     bed.write(name, "/etc/ssh/sshd_config", _SSHD.format(more=more))
     bed.run(name, "/usr/sbin/sshd", "-E", "/run/sshd.log")
     assert until(lambda: bed.run("head", "ssh-keyscan", "-T", "2", name, check=False).stdout), f"no sshd on {name}"
 
 
 def open_with_key(bed: Bed) -> None:
-    """Gives the head a key, has every other host accept it, and the head know their host keys."""
+    """Gives the head a key, which every other host accepts, and tells the head their host keys."""
     bed.run("head", "ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", "/root/.ssh/id_ed25519")
     key = bed.path("head", "/root/.ssh/id_ed25519.pub").read_text()
     known = []

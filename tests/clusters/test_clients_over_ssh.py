@@ -30,13 +30,13 @@ assert time.monotonic() - started < 15
 
 
 def refusal(bed, arguments):
-    """What is said of a client that does not connect."""
+    """The error of a client that does not connect."""
     return bed.python(_REFUSED.format(arguments=arguments)).stdout
 
 
 @pytest.fixture
 def cluster_on(ssh_hosts):
-    """Starts clusters on hosts, of which nothing is left afterwards."""
+    """Starts clusters on hosts; nothing of them is left afterwards."""
     started = []
 
     def start(name, *options, profile="default"):
@@ -51,7 +51,7 @@ def cluster_on(ssh_hosts):
 
 @pytest.fixture
 def login_host(cluster_on, ssh_hosts):
-    """n1 has a cluster that listens where nobody else gets."""
+    """n1 has a cluster that listens where nobody else has access."""
     cluster_on("n1", "-n", "2", "--tcp", "127.0.0.1")
     return ssh_hosts
 
@@ -223,7 +223,7 @@ except ipp.error.LinkLost as error:
 
 @pytest.fixture
 def behind_a_jump_host(ssh_hosts):
-    """The head and n4 do not reach each other, n3 reaches both; n4 may log in to n1 and n2."""
+    """The head and n4 cannot reach each other, but n3 reaches both; n4 may log in to n1 and n2."""
     bed, head, far = ssh_hosts, ssh_hosts.host("head").address, ssh_hosts.host("n4").address
     rules = [("head", f"to {far}"), ("n4", f"to {head}")]
     for name, rule in rules:

@@ -15,14 +15,14 @@ BROADLEAF = (sys.executable, "-m", "broadleaf")
 
 
 def examined(bed, name, *arguments, **env):
-    """What is found on a host: step to (result, found, advice)."""
+    """The findings on a host: step to (result, found, advice)."""
     said = bed.run(name, *BROADLEAF, "doctor", *arguments, "-o", "json", check=False, **env).stdout
     return {one["step"]: (one["result"], one["found"], one["advice"]) for one in json.loads(said)}
 
 
 @pytest.fixture
 def engine_file(bed):
-    """The engine.json of a cluster of the head, in a folder that all hosts see."""
+    """The engine.json of a cluster on the head, in a folder that all hosts see."""
     bed.run("head", *BROADLEAF, "start", "-n", "1", "--tcp", "0.0.0.0", **SHARED)
     yield "/shared/broadleaf/profiles/default/default/engine.json"
     bed.run("head", *BROADLEAF, "stop", **SHARED)

@@ -1,4 +1,4 @@
-"""Clusters that grow and shrink by jobs of Slurm, with its daemons."""
+"""Clusters that grow and shrink with Slurm jobs, with its daemons."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ lview = rc.load_balanced_view()
 
 @pytest.fixture(autouse=True)
 def nothing_is_left(slurm):
-    """No job and no process is left by a test."""
+    """A test leaves no job and no process behind."""
     yield
     check_nothing_is_left(slurm)
     assert until(lambda: not slurm.run("head", "squeue", "-h").stdout, 60), slurm.run("head", "squeue").stdout
 
 
 def run(slurm: Bed, program: str, walltime: str = "5m", timeout_s: float = 200) -> str:
-    """What a program says that has a cluster without engines."""
+    """The output of a program with a cluster without engines."""
     whole = f"{_HEAD.replace('WALLTIME', repr(walltime))}\ntry:\n"
     whole += "".join(f"    {line}\n" for line in program.strip().splitlines())
     whole += "finally:\n    rc.close()\n    cluster.stop_cluster_sync()\n"
@@ -144,7 +144,7 @@ os.kill(os.getpid(), 9)
         check_nothing_is_left(slurm)
     finally:
         slurm.run("head", "scancel", holder.strip())
-    # What was pending starts now, and finds no controller.
+    # Pending jobs start now, and find no controller.
     assert until(lambda: pending not in slurm.run("head", "squeue", "-h", "-o", "%i").stdout.split(), 60)
 
 

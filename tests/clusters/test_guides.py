@@ -1,4 +1,4 @@
-"""The examples of the guides that need hosts run as they stand; that of Ray is run by `test_on_ray.py`."""
+"""The examples of the guides that need hosts run unchanged; `test_on_ray.py` runs the one for Ray."""
 
 from __future__ import annotations
 

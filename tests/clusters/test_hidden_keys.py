@@ -1,7 +1,7 @@
-"""Where a cluster's keys are while it runs, whatever started its engines: in files of ours alone, and nowhere else.
+"""Where a cluster's keys are while it runs, whatever started its engines: only in private files.
 
-Looked at: the command line and the environment of every process on the hosts, the scheduler's copy of a script, and
-every file that was written on any host since the bed was made.
+The test examines the command line and the environment of every process on the hosts, the scheduler's copy of a script,
+and every file that was written on any host since the bed was made.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ sys.stdin.readline()
 rc.close()
 cluster.stop_cluster_sync()
 """
-# Files that hold a key: connection files, and what jobs join by.
+# Files that contain a key: connection files, and the files with which jobs join.
 ALLOWED = {"client.json", "engine.json", "order-slurm.json", "order-sge.json"}
 
 
@@ -62,7 +62,7 @@ def keys(directory: Path) -> list[str]:
 
 
 def check(bed: Bed, directory: Path, *scripts: str) -> None:
-    """The keys are in files of mode 0600 that are meant to hold them, and nowhere else."""
+    """The keys are in files of mode 0600 that are meant to contain them, and nowhere else."""
     secret = keys(directory)
     n_processes = 0
     for pid, told in bed.told_by_processes().items():
@@ -111,7 +111,7 @@ def test_dask(bed):
 
 @contextmanager
 def running_on_dask(bed: Bed) -> Iterator[Path]:
-    """A cluster whose engines are on Dask's hosts; Dask goes on."""
+    """A cluster whose engines are on Dask's hosts; Dask continues."""
     program = HOLD.format(engines="ipp.OnDask('tcp://head:8786')", before="")
     client = subprocess.Popen(
         bed.command("head", [sys.executable, "-c", program]),

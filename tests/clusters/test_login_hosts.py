@@ -1,4 +1,4 @@
-"""`via="ssh:login"`: a scheduler's commands run on a host that is logged in to once, from one that has none of them."""
+"""`via="ssh:login"`: a scheduler's commands run on a host reached by one login, from a host that has none of them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from waiting import until
 pytestmark = pytest.mark.timeout(300)
 
 AWAY = "n4"
-# Of the host that is away: no scheduler's program is in its search path.
+# On the remote host, no scheduler's program is in the search path.
 ONLY_SSH = {"PATH": "/root/only"}
 SETS = {
     "slurm": "ipp.Slurm(nodes=2, engines_per_host=1, via='ssh:head', shared_dir='/shared/jobs'{more})",
@@ -28,7 +28,7 @@ SETS = {
 
 @pytest.fixture(scope="module")
 def logins(ssh_hosts) -> Bed:
-    """The bed, whose head lets n4 log in; n4 itself has nothing of a scheduler in its search path."""
+    """The bed, whose head lets n4 log in; n4 itself has no scheduler in its search path."""
     bed = ssh_hosts
     start_sshd(bed, "head")
     bed.write("head", "/root/.ssh/authorized_keys", bed.path("head", "/root/.ssh/id_ed25519.pub").read_text(), 0o600)
@@ -40,18 +40,18 @@ def logins(ssh_hosts) -> Bed:
 
 @pytest.fixture(params=SETS)
 def engines(request, logins) -> str:
-    """An engine set of each scheduler, which runs."""
+    """A running engine set of each scheduler."""
     request.getfixturevalue(request.param)
     return SETS[request.param]
 
 
 def python(bed: Bed, program: str, **options) -> subprocess.CompletedProcess[str]:
-    """Runs a program on the host that is away."""
+    """Runs a program on the remote host."""
     return bed.run(AWAY, sys.executable, "-c", program, timeout_s=200, **ONLY_SSH, **options)
 
 
 def refused(bed: Bed, engines: str) -> str:
-    """What is said of a cluster that does not start."""
+    """The error of a cluster that does not start."""
     program = f"""
 import broadleaf as ipp
 from broadleaf.cluster.start_error import ClusterStartError
@@ -67,7 +67,7 @@ except ClusterStartError as error:
 
 
 def left_over(bed: Bed) -> list[str]:
-    """What clusters have left on the login host, beside packages."""
+    """What clusters have left on the login host, besides packages."""
     folder = bed.path("head", "/shared/jobs")
     return [path.name for path in folder.iterdir() if path.name != "packages"] if folder.exists() else []
 
@@ -92,7 +92,7 @@ with ipp.Cluster(engines={engines.format(more="")}) as rc:
 
 
 def logins_so_far(bed: Bed) -> int:
-    """Logins that the head's sshd has let in."""
+    """Logins that the head's sshd has accepted."""
     return bed.path("head", "/run/sshd.log").read_text().count("Accepted publickey")
 
 

@@ -1,4 +1,4 @@
-"""The examples of engines under MPI run as they stand."""
+"""The examples of engines under MPI run unchanged."""
 
 from __future__ import annotations
 

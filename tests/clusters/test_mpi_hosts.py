@@ -16,7 +16,7 @@ HOSTS = {
     "mpich": ["-hosts", "n1,n2,n3,n4", "-ppn", str(PER_HOST)],
     "openmpi": ["--allow-run-as-root", "--host", "n1:2,n2:2,n3:2,n4:2"],
 }
-# Every second rank is on the next host, so that the engines of a host are not next to each other.
+# Every second rank is on the next host, so that the engines of a host are not adjacent.
 ROUND_ROBIN = {
     "mpich": ["-hosts", "n1,n2,n3,n4", "-ppn", "1"],
     "openmpi": [*HOSTS["openmpi"], "--map-by", "node"],
@@ -50,10 +50,10 @@ def mpi(request, ssh_hosts) -> tuple[Bed, str, str]:
 
 
 def output_of(mpi: tuple[Bed, str, str], hosts: dict[str, list[str]], body: str) -> list[object]:
-    """What a program on the head prints, as JSON in each line, with a cluster of two ranks a host."""
+    """The output of a program on the head, with JSON in each line, and a cluster of two ranks per host."""
     bed, name, python = mpi
     arguments = hosts[name]
-    # Without that, UCX moves data from "host" to "host" by the memory that they share here.
+    # Otherwise UCX moves data from "host" to "host" through the memory that they share here.
     program = PROGRAM.format(python=python, arguments=arguments, n=N_HOSTS * PER_HOST, body=body.strip())
     done = bed.python(program, timeout_s=120, BROADLEAF_DIR="/shared/mpi", UCX_TLS="tcp,self")
     assert until(lambda: not bed.processes()), bed.processes()

@@ -66,7 +66,7 @@ def mpi(request, ssh_hosts) -> tuple[Bed, str, str]:
 def test_arrays_go_from_mover_to_mover_and_both_end_with_the_cluster(mpi):
     bed, name, python = mpi
     program = PROGRAM.format(mpiexec=python.rpartition("/")[0] + "/mpiexec", arguments=HOSTS[name], python=python)
-    # Without that, UCX moves data from "host" to "host" by the memory that they share here.
+    # Otherwise UCX moves data from "host" to "host" through the memory that they share here.
     done = bed.python(program, timeout_s=120, UCX_TLS="tcp,self", UCX_NET_DEVICES="eth0")
     (ranks, n_bytes, came, is_right), code = (json.loads(line) for line in done.stdout.splitlines())
     assert ranks == [1, 2]

@@ -130,7 +130,7 @@ def test_a_task_is_interrupted_and_its_rank_lives(world):
     waiting.abort()
     with pytest.raises(ipp.CompositeError, match="TaskAborted"):
         waiting.get(20)
-    # Whatever SIGINT comes from elsewhere: mpiexec has no part in it.
+    # SIGINT may come from anywhere: mpiexec has no part in it.
     waiting = client[:].apply_async(time.sleep, 200)
     assert until(lambda: all(client.queue_status()[rank]["tasks"] for rank in range(4)))
     cluster.signal_engines_sync(signal.SIGINT)
@@ -147,7 +147,7 @@ def test_worlds_end_cleanly_time_after_time(mpi):
             assert client[:].apply_sync(rank_and_sum) == [(rank, 3) for rank in range(3)]
             log = Path(cluster.blocks()[0].facts["log"])
             cluster.stop_engines_sync()
-            assert log.read_text() == ""  # mpiexec has nothing to complain of
+            assert log.read_text() == ""  # mpiexec has nothing to complain about
             assert until(lambda: client.ids == [])
         assert ranks_of(cluster.cluster_id) == {}
 

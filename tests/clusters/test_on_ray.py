@@ -1,4 +1,4 @@
-"""Engines on the nodes of a Ray cluster, which goes on with its own tasks."""
+"""Engines on the nodes of a Ray cluster, which continues with its own tasks."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def ray_hosts(bed) -> Iterator[Bed]:
 
 
 def run(bed: Bed, program: str) -> list[str]:
-    """The lines that a program prints on the head; afterwards Ray has all that was taken of it."""
+    """The lines that a program prints on the head; afterwards Ray has back everything that was taken."""
     end = """
 until(lambda: ray.available_resources().get("CPU") == ray.cluster_resources()["CPU"])
 print("done")
@@ -136,6 +136,6 @@ with cluster as rc:
     assert lost in ("n1", "n2", "n3"), client.communicate()
     kill_ray(ray_hosts, lost)
     said, errors = client.communicate(timeout=150)
-    words = [line for line in said.splitlines() if line in ("host_gone", "replaced")]  # Ray tells of its node, too
+    words = [line for line in said.splitlines() if line in ("host_gone", "replaced")]  # Ray reports its own node, too
     assert words == ["host_gone", "replaced"], errors[-3000:]
     check_nothing_is_left(ray_hosts)

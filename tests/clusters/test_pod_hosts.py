@@ -18,7 +18,7 @@ from waiting import until
 pytestmark = pytest.mark.timeout(240)
 
 CLIENT_FILE = "/root/lab-client.json"
-# As a pod of the service has it; nobody needs the port 4242 of another one.
+# As a pod of the service sees it; nobody needs the port 4242 of another one.
 MANIFEST = ("manifest", "kubernetes", "-n", "4", "--image", "I", "--engines-per-pod", "2", "--name", "lab",
             "--python", sys.executable)  # fmt: skip
 
@@ -46,7 +46,7 @@ class Pods:
         return pod
 
     def stop(self, host: str) -> None:
-        """Ends the pod of a host as Kubernetes does: its first process is told to."""
+        """Ends the pod of a host as Kubernetes does: its first process is told to end."""
         for pid, line in self.bed.processes(host).items():
             if f"{sys.executable} -m broadleaf.cluster.hosts.pods.run" in line:
                 os.kill(pid, signal.SIGTERM)
@@ -61,7 +61,7 @@ class Pods:
 
 @pytest.fixture
 def pods(bed):
-    """The pods of a manifest that was made on the head, whose service is called as the cluster."""
+    """The pods of a manifest that was made on the head, whose service is named after the cluster."""
     written = bed.run("head", sys.executable, "-m", "broadleaf", *MANIFEST)
     hosts = bed.path("head", "/etc/hosts").read_text()
     for name in bed.names:
@@ -76,7 +76,7 @@ def pods(bed):
 
 
 def client_program(bed: Bed, body: str) -> str:
-    """What a client on the head prints; the service's address stands for the forwarded port."""
+    """The output of a client on the head; the service's address stands for the forwarded port."""
     return bed.python(f"""
 import json, socket, broadleaf as ipp
 connection = json.load(open({CLIENT_FILE!r}))
@@ -88,7 +88,7 @@ with ipp.Client(connection) as rc:
 
 
 def test_controller_and_engines_find_each_other(pods):
-    early = pods.start("n2", "lab-engines")  # before there is a controller, as it may happen
+    early = pods.start("n2", "lab-engines")  # before there is a controller, as may happen
     controller = pods.start("n1", "lab-controller")
     assert "cluster 'lab' listens on port 4242" in controller.stdout.readline()
     pods.start("n3", "lab-engines")
@@ -106,7 +106,7 @@ def test_fewer_pods_and_more(pods):
     first, second = pods.start("n2", "lab-engines"), pods.start("n3", "lab-engines")
     for pod in (first, second):
         assert "has joined with 2 engines" in pod.stdout.readline()
-    pods.stop("n3")  # as when the job's parallelism is made less
+    pods.stop("n3")  # as when the job's parallelism is reduced
     assert second.wait(30) == 0
     said = client_program(pods.bed, """
     while len(rc) > 2:

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.timeout(300)
 
 @pytest.fixture(scope="module")
 def env():
-    """Variables by which programs find PSI/J, and hosts the clusters' directory."""
+    """Variables that tell programs where PSI/J is, and hosts where the clusters' directory is."""
     try:
         return SHARED | {"PYTHONPATH": str(psij_packages())}
     except PackagesUnavailable as error:
@@ -25,7 +25,7 @@ def env():
 
 @pytest.fixture(autouse=True)
 def nothing_is_left(slurm):
-    """No job, process or file is left by a test."""
+    """A test leaves no job, process or file behind."""
     yield
     check_nothing_is_left(slurm)
     assert until(lambda: not slurm.run("head", "squeue", "-h").stdout, 60), slurm.run("head", "squeue").stdout

@@ -1,5 +1,4 @@
-"""Engines in jobs of Grid Engine: its daemons, on a head and four hosts with networks of their own and a shared
-folder."""
+"""Engines in Grid Engine jobs: its daemons, on a head and four hosts with networks of their own and a shared folder."""
 
 from __future__ import annotations
 
@@ -20,7 +19,7 @@ pytestmark = pytest.mark.timeout(300)
 
 @pytest.fixture(autouse=True)
 def nothing_is_left(sge):
-    """No job and no process is left by a test."""
+    """A test leaves no job and no process behind."""
     yield
     check_nothing_is_left(sge)
     assert until(lambda: not sge.run("head", "qstat").stdout, 60), sge.run("head", "qstat").stdout

@@ -1,4 +1,4 @@
-"""Hosts without Broadleaf: it is sent there, once, be it over SSH or into a directory that jobs see."""
+"""Hosts without Broadleaf: it is sent there, once, over SSH or into a directory that jobs see."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CACHE = "/root/.cache/broadleaf/packages"
 
 
 def hide(bed: Bed, *names: str) -> None:
-    """Hides the checkout and its environment from hosts: they have a Python, and no Broadleaf."""
+    """Hides the checkout and its environment from hosts: they have a Python, but no Broadleaf."""
     for name in names:
         bed.run(name, "/bin/mount", "-t", "tmpfs", "tmpfs", str(CHECKOUT))
         bed.run(name, "/bin/rm", "-rf", CACHE)
@@ -41,7 +41,7 @@ def bare_hosts(ssh_hosts):
 
 
 def packages(bed: Bed, name: str) -> dict[str, int]:
-    """The packages that a host keeps, with the inodes that say whether they are the same."""
+    """The packages that a host stores, with the inodes that show whether they are the same."""
     folder = bed.path(name, CACHE)
     return {path.name: path.stat().st_ino for path in folder.iterdir()} if folder.exists() else {}
 

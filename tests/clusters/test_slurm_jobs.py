@@ -1,4 +1,4 @@
-"""Engines in jobs of Slurm: its daemons, on a head and four hosts with networks of their own and a shared folder."""
+"""Engines in Slurm jobs: its daemons, on a head and four hosts with networks of their own and a shared folder."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.timeout(300)
 
 @pytest.fixture(autouse=True)
 def nothing_is_left(slurm):
-    """No job and no process is left by a test."""
+    """A test leaves no job and no process behind."""
     yield
     check_nothing_is_left(slurm)
     assert until(lambda: not slurm.run("head", "squeue", "-h").stdout, 60), slurm.run("head", "squeue").stdout
@@ -38,7 +38,7 @@ with ipp.Cluster(engines=ipp.Slurm(nodes=4, engines_per_host=2)) as rc:
     hosts, block = slurm.python(program, **SHARED).stdout.splitlines()
     assert hosts == str(sorted(["n1", "n2", "n3", "n4"] * 2))
     assert block == "running 4 8"
-    # The first news of a pending block, if it was pending so long.
+    # The first report of a pending block, if it was pending that long.
     assert status_calls(slurm) - before <= 1
 
 
@@ -122,7 +122,7 @@ cluster.stop_cluster_sync()
                 if ("ipp.Slurm(nodes=2" in line) == (how == "client"):
                     os.kill(pid, signal.SIGKILL)
         else:
-            # The first node has the job's script too, which goes on with the others.
+            # The first node also runs the job's script, which continues with the others.
             for pid, line in bed.processes("n2").items():
                 if "join import main" in line:
                     os.kill(pid, signal.SIGKILL)

@@ -162,7 +162,7 @@ with ipp.Cluster(engines=ipp.SSH(["n4:2"], jump="n3")) as rc:
 
 
 def test_engines_in_a_container_with_a_tmp_of_its_own_and_little_dev_shm(ssh_hosts):
-    # The checkout may lie below the /tmp that is hidden.
+    # The checkout may be below the /tmp that is hidden.
     bind = f"--bind {shlex.quote(str(CHECKOUT))} {shlex.quote(str(CHECKOUT))}"
     program = """
 import os, numpy as np, broadleaf as ipp
@@ -236,7 +236,7 @@ with ipp.Cluster(engines=ipp.SSH(["n1:2", "n2:2"])) as rc:
     print(rc.load_balanced_view().map_sync(abs, [-1, -2]), len(rc))
 """
     refusal_said, blocks, values = ssh_hosts.python(program).stdout.splitlines()
-    assert "hosts can be released, but no more be added" in refusal_said
+    assert "hosts can be released, but no more can be added" in refusal_said
     assert blocks == "[('', 0), ('n2:ssh-1', 2)]"
     assert values == "[1, 2] 2"
     check_nothing_is_left(ssh_hosts)

@@ -25,7 +25,7 @@ sys.exit(int(sys.argv[1]))
 
 @pytest.fixture(autouse=True)
 def nothing_is_left(slurm):
-    """No job and no process is left by a test."""
+    """A test leaves no job and no process behind."""
     yield
     check_nothing_is_left(slurm)
     assert until(lambda: not slurm.run("head", "squeue", "-h").stdout, 60), slurm.run("head", "squeue").stdout

@@ -1,4 +1,4 @@
-"""Objects canned for plain pickle, and messages made of them."""
+"""Objects canned for plain pickle, and messages made from them."""
 
 import functools
 import pickle
@@ -65,7 +65,7 @@ def test_functions_get_the_globals_they_are_restored_in():
 
 
 def test_a_function_of_a_module_keeps_that_modules_globals():
-    # As for an engine that has the module: no globals of the receiver are used.
+    # As for an engine that has the module: the receiver's globals are not used.
     assert there_and_back(functools.wraps, {"WRAPPER_ASSIGNMENTS": ()})(len) is not None
 
 

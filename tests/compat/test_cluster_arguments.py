@@ -1,4 +1,4 @@
-"""What `Cluster` and `Client` make of IPython Parallel's arguments."""
+"""How `Cluster` and `Client` interpret IPython Parallel's arguments."""
 
 import json
 import os
@@ -20,7 +20,7 @@ from broadleaf.compat import warning
 
 @pytest.fixture(autouse=True)
 def every_warning(monkeypatch):
-    """Has each test see warnings that another has seen."""
+    """Lets each test see warnings that an earlier one has seen."""
     monkeypatch.setattr(warning, "_said", set())
 
 

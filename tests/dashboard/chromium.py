@@ -1,4 +1,4 @@
-"""A headless Chromium, told what to do over its debugging protocol: https://chromedevtools.github.io/devtools-protocol/."""
+"""A headless Chromium, controlled over its debugging protocol: https://chromedevtools.github.io/devtools-protocol/."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Tab:
         """Exceptions, errors on the console, and requests that failed or left this host."""
 
     async def call(self, method: str, **parameters: Any) -> dict[str, Any]:
-        """What the browser answers."""
+        """The browser's answer."""
         number = next(self._numbers)
         await self._socket.write_message(json.dumps({"id": number, "method": method, "params": parameters}))
         while True:
@@ -59,13 +59,13 @@ class Tab:
                 self.problems.append(f"asked for {url}")
 
     async def value(self, expression: str) -> Any:
-        """What JavaScript gives for an expression."""
+        """The value of an expression in JavaScript."""
         result = await self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
         assert "exceptionDetails" not in result, result["exceptionDetails"]
         return result["result"].get("value")
 
     async def until(self, expression: str, timeout_s: float = 60.0) -> None:
-        """Waits until JavaScript finds the expression true."""
+        """Waits until the expression is true in JavaScript."""
 
         async def poll() -> None:
             while not await self.value(expression):
@@ -74,7 +74,7 @@ class Tab:
         await asyncio.wait_for(poll(), timeout_s)
 
     async def open(self, url: str, width: int = 1440, height: int = 1000, theme: str = "light") -> None:
-        """Goes to an address, in a window of that size."""
+        """Opens an address, in a window of that size."""
         for domain in ("Page", "Runtime", "Log", "Network"):
             await self.call(f"{domain}.enable")
         size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
@@ -83,7 +83,7 @@ class Tab:
         await self.call("Page.navigate", url=url)
 
     async def close(self) -> None:
-        """Leaves the page to itself."""
+        """Closes the connection to the page."""
         self._socket.close()
         while await asyncio.wait_for(self._socket.read_message(), 60) is not None:
             pass
@@ -96,7 +96,7 @@ class Tab:
 
 @contextmanager
 def browser(directory: Path) -> Iterator[int]:
-    """The debugging port of a browser that lasts as long as the block."""
+    """The debugging port of a browser that runs as long as the block."""
     assert PROGRAM is not None
     profile = directory / "chromium"
     with open(directory / "chromium.log", "wb") as log:

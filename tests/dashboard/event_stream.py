@@ -38,7 +38,7 @@ def token_of(url: str) -> str:
 
 
 def ask(url: str, path: str = "/", **headers: str) -> tuple[int, dict[str, str], bytes]:
-    """Status, headers and body of what is answered."""
+    """Status, headers and body of the answer."""
     connection = connect(url)
     try:
         connection.request("GET", path, headers=headers)
@@ -77,7 +77,7 @@ class EventStream:
         return kind.decode().removeprefix("event: ").strip(), json.loads(data.removeprefix(b"data: "))
 
     def until(self, wanted: Callable[[dict[str, Any]], Any], kind: str = "look") -> dict[str, Any]:
-        """The first event of a kind that is wanted."""
+        """The first event of the requested kind."""
         deadline = time.monotonic() + 60
         while time.monotonic() < deadline:
             event = self.next()

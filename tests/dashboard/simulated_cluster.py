@@ -1,4 +1,4 @@
-"""A cluster that is not there: 1,000 engines' counters and events, as a controller would tell them."""
+"""A simulated cluster: 1,000 engines' counters and events, as a controller would report them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _TASKS = [("simulate", 0.9, 0.75), ("reduce_block", 0.25, 0.2), ("load_chunk", 0
 class SimulatedCluster:
     """Engines on hosts that run tasks of three functions; some are dead.
 
-    Its past is `past_s` long, and from then on its time is that of this machine. `idle` engines run nothing.
+    Its past is `past_s` long; after that, its time is that of this machine. `idle` engines run nothing.
     """
 
     cluster_id = "simulated"
@@ -81,7 +81,7 @@ class SimulatedCluster:
                 event = ["failed_task" if failed else "task", start_ns, start_ns + length_ns, engine, 0, kind + 1]
                 self._events.append(event)
         self._now_ns = end_ns
-        # As of a ring, the newest are left.
+        # As in a ring, the newest remain.
         self._events = sorted(self._events, key=lambda event: event[2])[-40_000:]
 
     def status(self) -> dict[str, Any]:
@@ -112,7 +112,7 @@ class SimulatedCluster:
 
     @property
     def n_hosts(self) -> int:
-        """Hosts, the controller's own included."""
+        """Hosts, including the controller's own."""
         return -(-self.n // self.per_host)
 
     def _engine(self, engine: int) -> dict[str, Any]:
@@ -136,7 +136,7 @@ class SimulatedCluster:
     def watch(self, after: int, most: int) -> dict[str, Any]:
         """As `ControlLink.watch`."""
         events, self._events = self._events, []
-        # A task is told of when it has ended.
+        # A task is reported when it has ended.
         coming = [event for event in events if event[2] > self._now_ns]
         ended = [event for event in events if event[2] <= self._now_ns]
         self._events = coming

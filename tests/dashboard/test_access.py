@@ -1,4 +1,4 @@
-"""Whom the dashboard answers."""
+"""To whom the dashboard answers."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_nobody_is_answered_without_the_token(url: str, path: str) -> None:
         assert (status, b"token" in body) == (403, True) or (status == 400 and given == "?token=%FF")
     name = cookie(url).split("=")[0]
     assert ask(url, path, Cookie=f"{name}={wrong}")[0] == 403
-    # Of a dashboard on another port of this host: browsers send it here, too.
+    # A cookie of a dashboard on another port of this host: browsers send it here, too.
     assert ask(url, path, Cookie=f"broadleaf-dashboard-1={token_of(url)}")[0] == 403
 
 
@@ -121,7 +121,7 @@ def test_a_unix_socket_is_for_its_user_alone(tmp_path: Path) -> None:
     path = tmp_path / "dashboard.sock"
     with Dashboard(SimulatedCluster(3), unix_socket=path) as dashboard:
         assert path.stat().st_mode & 0o777 == 0o600
-        # Jupyter is in front of it, which has judged the request and passes on its own host's name.
+        # Jupyter is in front of it, has judged the request, and passes on its own host's name.
         assert ask(dashboard.url, "/", Host="hub.example", Origin="https://hub.example")[0] == 200
         with EventStream(dashboard.url) as stream:
             assert stream.until(bool)["engines"]["id"] == [0, 1, 2]

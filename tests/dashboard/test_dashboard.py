@@ -1,4 +1,4 @@
-"""The dashboard of a cluster that runs."""
+"""The dashboard of a running cluster."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def named(frame: dict, name: str) -> dict:
 
 
 def tasks_of(frames: list[dict], name: str) -> list[tuple[int, int]]:
-    """(engine, whether it failed) of each task of a function that frames tell of."""
+    """(engine, whether it failed) of each task of a function that frames report."""
     columns = [frame["tasks"] for frame in frames]
     return [
         (engine, failed)
@@ -78,10 +78,10 @@ def test_what_ran_is_told(rc: ipp.Client, url: str) -> None:
         completed = sum(engine["completed"] for engine in rc.cluster.status_sync()["engines"])
 
         def is_all(kind: str, frame: dict) -> bool:
-            # A page that has not read for long is told everything anew.
+            # A page that has not read for long gets everything again.
             frames[:] = [frame] if kind == "history" else [*frames, frame]
             tasks = [len(tasks_of(frames, name)) for name in ("cube", "fail_on_seven")]
-            # The table of engines may be of a look before the last tasks.
+            # The table of engines may be from before the last tasks.
             return kind == "look" and tasks == [200, 20] and sum(frame["engines"]["completed"]) == completed
 
         event = stream.next()
@@ -108,7 +108,7 @@ def test_what_ran_is_told(rc: ipp.Client, url: str) -> None:
 def test_a_page_that_comes_later_is_told_what_was(rc: ipp.Client, url: str) -> None:
     rc[:].apply_sync(square, 3)
     with EventStream(url) as stream:
-        # Those of the first look's events, or of the look after these tasks.
+        # Those of the first answer's events, or of the answer after these tasks.
         frames = []
 
         def has_come(frame: dict) -> bool:
@@ -148,7 +148,7 @@ def test_a_queue_is_told(rc: ipp.Client, url: str, tmp_path: Path) -> None:
     with EventStream(url) as stream:
 
         def all_are_there(frame: dict) -> bool:
-            # Engines have been given some of the fifty; the others wait.
+            # Engines have received some of the fifty; the others wait.
             queued = frame["cluster"]["waiting"] + sum(frame["engines"]["outstanding"])
             return queued == 50 and frame["cluster"]["running"] == 4
 
@@ -203,7 +203,7 @@ def test_broadcasts_are_told_as_they_travel() -> None:
                 for stop in stops:
                     assert stop["parent"] in before
                     before.append(stop["host"])
-            # It is told of when nobody needs it any more, too.
+            # It is reported even when nobody needs it any more.
             rc[:].clear(block=True)
             with EventStream(dashboard.url) as stream:
                 frame = stream.until(bool)
@@ -269,7 +269,7 @@ def test_nothing_is_left_behind(cluster: ipp.Cluster) -> None:
         streams = [EventStream(dashboard.url) for _ in range(5)]
         for stream in streams:
             stream.until(bool)
-        # Some leave before the end, some are left.
+        # Some leave before the end, some remain.
         for stream in streams[:2]:
             stream.close()
         dashboard.close()
@@ -287,7 +287,7 @@ def test_nothing_is_left_behind(cluster: ipp.Cluster) -> None:
 
     def is_clean() -> bool:
         descriptors, threads = held()
-        # Fewer where the dashboard of other tests has closed its connection meanwhile.
+        # Fewer if the dashboard of other tests has closed its connection meanwhile.
         return descriptors <= before[0] and threads == before[1]
 
     assert until(is_clean, 30), f"{before} before, {held()} now"

@@ -19,7 +19,7 @@ pytestmark = [
     pytest.mark.timeout(300),
 ]
 LOOKS = "Number(document.documentElement?.dataset.looks ?? 0)"
-# How many of the timeline's pixels are drawn by tasks: neither empty, nor grey as its lines are.
+# How many of the timeline's pixels are drawn by tasks: neither empty nor grey like its lines.
 INK = """(() => {
   const canvas = document.querySelector('#timeline canvas');
   const data = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data;
@@ -33,7 +33,7 @@ INK = """(() => {
 
 
 def in_browser(directory: Path, use: Callable[[Tab], Awaitable[None]]) -> None:
-    """Does something with a page; it must neither fail nor ask for anything of another host."""
+    """Does something with a page, which must neither fail nor request anything from another host."""
 
     async def with_tab(port: int) -> None:
         tab = await first_tab(port)
@@ -75,7 +75,7 @@ def test_the_page_shows_a_cluster(tmp_path: Path) -> None:
             assert "SIGKILL" in await tab.value(text("#deaths"))
             assert "2 / 3" in await tab.value(text("#tiles"))
             await tab.until(f"{text('#log')}.includes('engine 2 is gone')")
-            # The page without the address's token: the cookie has it.
+            # The page without the address's token: the cookie contains it.
             await tab.call("Page.reload")
             await tab.until(f"{text('#tiles')}.includes('2 / 3')")
 
@@ -92,7 +92,7 @@ def test_a_thousand_engines_fit(tmp_path: Path) -> None:
         assert await tab.value("document.documentElement.dataset.theme") == "dark"
         assert "998 / 1,000" in await tab.value(text("#tiles"))
         assert "998 up, 2 gone" in await tab.value(text("#engines-note"))
-        # A square for each, but rows for those in view only.
+        # A square for each, but rows only for those in view.
         assert not await tab.value("document.getElementById('engines-grid').hidden")
         assert 0 < await tab.value("document.querySelectorAll('#engines-table tbody tr').length") < 60
         await tab.value("document.getElementById('engines-table').scrollTop = 1e6")

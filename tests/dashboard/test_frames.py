@@ -1,4 +1,4 @@
-"""What pages are sent, of clusters that are not there."""
+"""What pages are sent, for simulated clusters."""
 
 from __future__ import annotations
 

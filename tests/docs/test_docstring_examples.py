@@ -1,4 +1,4 @@
-"""The examples in the docstrings of everything public run as they stand."""
+"""The examples in all public docstrings run unchanged."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_there_are_examples():
 
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_examples_give_what_they_say(name, rc):
-    # What the pages of the reference say that examples begin with.
+    # The setup that the reference pages state for their examples.
     names = {"ipp": ipp, "rc": rc, "__name__": "__main__"}
     test = doctest.DocTestParser().get_doctest(EXAMPLES[name], names, name, None, None)
     said: list[str] = []

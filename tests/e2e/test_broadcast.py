@@ -1,4 +1,4 @@
-"""Broadcast views: one message to all, replies together, every end kept."""
+"""Broadcast views: one message to all, replies together, every ending kept."""
 
 import itertools
 import os
@@ -145,7 +145,7 @@ def test_shown_to_status_and_history(rc):
             deadline = time.monotonic() + 20
             while sum(tasks["running"] + tasks["queue"] for tasks in _queues(other)) != 4:
                 if time.monotonic() > deadline:
-                    # What asks a controller something also sends what was not sent yet, so these come in this order.
+                    # A request to the controller also sends what was not sent yet, so these arrive in this order.
                     pytest.fail(f"{rc.counters()}, {_queues(other)}, {rc.explain(result)}, {_queues(other)}")
                 time.sleep(0.01)
         assert result.label == "fill" or set(result["label"]) == {"fill"}

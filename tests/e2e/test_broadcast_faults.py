@@ -1,4 +1,4 @@
-"""Deaths around a broadcast: of an engine, of the client, of everything. The living go on, and memory comes back."""
+"""An engine, the client or everything dies during a broadcast: the others continue, and memory is released."""
 
 import os
 import select
@@ -18,13 +18,13 @@ from broadleaf.cluster.state import files as cluster_files
 pytestmark = pytest.mark.timeout(120)
 BROADCASTS = int(os.environ.get("BROADLEAF_BROADCASTS", "500"))
 LARGE_BYTES = 200_000_000
-# What a death may take to be known and settled; the time it took is printed.
+# How long it may take until a death is known and settled; the time is printed.
 SETTLED_WITHIN_S = 10.0
 
 
 @pytest.fixture(autouse=True)
 def clean():
-    """Each test here has a cluster of its own, and leaves it in no state to be cleaned."""
+    """Each test here has a cluster of its own, and leaves it in a state that cannot be cleaned."""
 
 
 @pytest.fixture
@@ -68,7 +68,7 @@ def written_by(pid):
 
 # An engine dies ---------------------------------------------------------------------------------
 
-# Runs beside the client, whose threads wait while it copies: kills once so much of the payload is in the segment.
+# Runs beside the client, whose threads wait while it copies: kills once this much of the payload is in the segment.
 KILLER = """
 import os, signal, sys, time
 client, engine, least = map(int, sys.argv[1:])
@@ -100,11 +100,11 @@ def killer(engine_pid, min_bytes):
 
 
 def settle(rc, result, killed_at_s):
-    """Waits for a result of which engine 2 died; prints what it took."""
+    """Waits for a result for which engine 2 died; prints how long it took."""
     assert result.wait(SETTLED_WITHIN_S)
     took_s = time.clock_gettime(time.CLOCK_MONOTONIC) - killed_at_s
     print(f"settled {took_s * 1e3:.0f} ms after the kill")
-    # The result may be here before the news of the death, with which comes the certificate of a call refused.
+    # The result may arrive before the event of the death, which brings the certificate of a refused call.
     until(lambda: rc.ids == [0, 1, 3])
     values = result.get(return_exceptions=True)
     lost = [target for target, value in enumerate(values) if isinstance(value, error.EngineError)]
@@ -134,7 +134,7 @@ def test_an_engine_killed_during_a_push(rc, percent, coalescing):
     view = rc.broadcast_view([0, 1, 2, 3], coalescing=coalescing)
     pids = view.apply_sync(os.getpid)
     array = np.ones(LARGE_BYTES // 8)
-    # So that it does not answer where the kill comes late.
+    # So that it does not answer if the kill comes late.
     os.kill(pids[2], signal.SIGSTOP)
     with killer(pids[2], max(LARGE_BYTES * percent // 100, 4096)) as killed:
         result = view.push({"x": array}, block=False)
@@ -175,7 +175,7 @@ def test_an_engine_killed_right_before_a_push(rc):
     finally:
         os.kill(node, signal.SIGCONT)
     settle(rc, result, time.clock_gettime(time.CLOCK_MONOTONIC))
-    # Sent after: said at once, by name and cause; no byte moves.
+    # Sent after: reported at once, by name and cause; no byte moves.
     copied = rc.counters()["copied_bytes"]
     with pytest.raises(IndexError, match=r"2: it .*SIGKILL"):
         view.push({"x": np.ones(1_000_000)}, block=True)
@@ -256,7 +256,7 @@ def test_a_client_killed_in_a_push(rc, cluster_processes, percent):
 
 
 def test_a_closed_client_holds_no_memory():
-    """One that is kept in a variable, say of a `with` block's end."""
+    """One that is kept in a variable, for example at the end of a `with` block."""
     before = segments_of([os.getpid()])
     with ipp.Cluster(n=2) as rc:
         rc[:].push({"x": np.ones(1_000_000)}, block=True)
@@ -267,7 +267,7 @@ def test_a_closed_client_holds_no_memory():
         arrays.wait(20)
         del born
         assert sum(segments_of([os.getpid()]).values()) >= 8_000_000
-    # What has arrived can still be looked at, and is freed with it.
+    # What has arrived can still be read, and is released with it.
     assert [float(array.sum()) for array in arrays.get()] == [1_000_000.0] * 2
     assert [array.shape for array in late.get()] == [(1,)] * 2
     del arrays, late
@@ -319,14 +319,14 @@ def test_nothing_is_left_of_many_broadcasts(rc, cluster_processes):
     for view in views:
         view.apply_sync(int)
     pids = [os.getpid(), *sorted(cluster_processes(rc.cluster.cluster_id))]
-    # On these engines take their tasks.
+    # From now on these engines take their tasks.
     boards = segments_of(pids)
 
     def idle():
         views[0].clear(block=True)
         deadline = time.monotonic() + 40
         while (rc.counters()["segments"] or node_counts(rc)[0]) and time.monotonic() < deadline:
-            # Free segments are closed after some seconds by their owners, the client and engines, when these have
+            # The owners of free segments, the client and engines, close them after some seconds, when these have
             # something to do.
             views[0].apply_sync(int)
             time.sleep(0.2)
@@ -375,7 +375,7 @@ view.apply_sync(__import__("time").sleep, 1000)
 def own_memory():
     """A function that gives the memory of a control group of our own, in bytes, and one that enters it.
 
-    Where no group can be made it is the shared memory of the host, which others use too.
+    If no group can be made, it is the shared memory of the host, which others use too.
     """
     group = Path(f"/sys/fs/cgroup/memory/broadleaf-killed-{os.getpid()}")
     usage = group / "memory.usage_in_bytes"
@@ -415,7 +415,7 @@ def test_nothing_is_left_when_everything_is_killed(cluster_processes, own_memory
     # Not to the byte: the group also pays for the pages of files that were read.
     until(lambda: used_bytes() < before + n_bytes // 4)
     print(f"{held / 1e6:.0f} MB of memory held, {(used_bytes() - before) / 1e6:.0f} MB left")
-    # The files of the connection are found stale and removed.
+    # The files of the connection are found to be stale, and removed.
     killed = ipp.Cluster(n=0, cluster_id="killed-all")
     for path in (Path(killed.cluster_file), killed.cluster_dir, *cluster_files.run_dirs("killed-all")):
         if path.exists():

@@ -1,4 +1,4 @@
-"""Large values that a function takes along: they travel as arguments do, and no size of them ends a connection."""
+"""Large captured values of a function: they travel as arguments do, and no size of them ends a connection."""
 
 import functools
 import gc
@@ -48,7 +48,7 @@ def in_main(source: str, **names):
 
 
 def functions():
-    """Functions that take a large array along, by the way they do."""
+    """Functions that capture a large array, by the way in which they do."""
     return {
         "variable": closure(large),
         "method": Model(large).predict,
@@ -72,7 +72,7 @@ def test_a_large_array_is_taken_along(rc, lview, way):
     assert lview.apply_async(function, 1).get(timeout=60) == 2
     before = copied_bytes(rc)
     assert lview.map(function, range(30), chunksize=1).get(timeout=60) == [1.0 + i for i in range(30)]
-    # Once for all items, and the few that the pickle itself takes.
+    # Once for all items, plus the few bytes that the pickle itself takes.
     assert copied_bytes(rc) - before <= LARGE_BYTES + MIB
     assert other.get(timeout=10) == 1
 
@@ -163,13 +163,13 @@ def test_what_calls_have_in_common_counts_once_against_the_bound(tmp_path: Path)
     array = np.ones(8 * MIB // 8)
     with ipp.Cluster(n=2, max_outstanding_bytes=10 * MIB) as client:
         view = client.load_balanced_view()
-        # Two of them together are over the bound, if each counted the array.
+        # Two of them together would exceed the limit if each counted the array.
         both = [view.apply_async(meet, array, str(tmp_path), *ids) for ids in ((0, 1), (1, 0))]
         assert [r.get(timeout=30) for r in both] == [1.0, 1.0]
         met = view.map(functools.partial(meet, array, str(tmp_path)), (2, 3), (3, 2), chunksize=1)
         assert met.get(timeout=30) == [1.0, 1.0]
         assert client.link.outstanding() == 0
-        # Nothing of it counts any more: the bound is as wide as before.
+        # It no longer counts: the limit is as wide as before.
         throttled = client.link.counters()["throttled"]
         slow = view.apply_async(first_when_open, np.zeros(MIB // 8), str(tmp_path / "open"))
         assert view.apply_async(of_array, np.ones(8 * MIB // 8), 1).get(timeout=30) == 2
@@ -188,7 +188,7 @@ def test_nothing_of_it_stays_in_use(rc, lview):
     assert sum(lview.map(function, range(10), chunksize=1).get(timeout=30)) == 55
     deadline = time.monotonic() + 20
     while bytes_in_use() and time.monotonic() < deadline:
-        # Engines give back what they had with their next reply.
+        # Engines return what they had with their next reply.
         rc[:].apply_sync(abs, 1)
     assert bytes_in_use() == 0
 

@@ -1,4 +1,4 @@
-"""The `broadleaf` command against real clusters."""
+"""The `broadleaf` command with real clusters."""
 
 import json
 import os
@@ -34,7 +34,7 @@ def finished(*arguments, **environment):
 
 
 def run(*arguments, code=0, **environment):
-    """Runs the command; returns what it wrote to standard output, or to standard error where `code` is not 0."""
+    """Runs the command; returns its standard output, or its standard error if `code` is not 0."""
     done = finished(*arguments, **environment)
     assert done.returncode == code, done.stderr
     return done.stderr if code else done.stdout
@@ -210,7 +210,7 @@ def test_a_start_without_its_engines_shows_their_log_and_leaves_nothing():
 
 
 def test_a_start_is_broken_off_by_ctrl_c(tmp_path):
-    # Engines that never get as far as being one.
+    # Processes that die before they become engines.
     (tmp_path / "sitecustomize.py").write_text(
         "import sys, time\n'--setup-from-stdin' in sys.orig_argv and time.sleep(99)\n"
     )

@@ -1,4 +1,4 @@
-"""`@require` and `@depend` hold for whatever calls the function: maps, partials, remote and parallel functions."""
+"""`@require` and `@depend` apply to whatever calls the function: maps, partials, remote and parallel functions."""
 
 import functools
 

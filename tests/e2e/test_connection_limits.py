@@ -1,4 +1,4 @@
-"""Connections that take places without saying who they are keep nobody out who says it."""
+"""Connections that take up room without identifying themselves keep nobody out who does."""
 
 import os
 import socket
@@ -65,7 +65,7 @@ def test_at_its_descriptor_limit_a_node_says_so_and_keeps_whom_it_has():
             for _ in range(64):
                 clients.append(ipp.Client(file))
         assert len(clients) > 20
-        # Strangers who come now are let go, and take no turn of anybody.
+        # Strangers who connect now are dropped, and take nobody's turn.
         tcp = over_tcp(file)["tcp"]
         strangers = [socket.create_connection((tcp["host"], tcp["port"])) for _ in range(20)]
 
@@ -76,7 +76,7 @@ def test_at_its_descriptor_limit_a_node_says_so_and_keeps_whom_it_has():
         for client in clients:
             assert client.ids == [0]
             assert client[0].apply_sync(lambda: 5) == 5
-        # There is a descriptor for what those need who are in.
+        # There is a descriptor for whatever accepted peers need.
         assert clients[0][0].apply_sync(len, bytearray(3_000_000)) == 3_000_000
         assert wakeups() - before < 20 * len(clients)
         for stranger in strangers:

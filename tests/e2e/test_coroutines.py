@@ -83,7 +83,7 @@ def test_an_interrupt_cancels_the_coroutine_and_lets_it_clean_up(rc):
     result.abort()
     with pytest.raises(error.TaskAborted):
         result.get(20)
-    # Aborted before its first step it has nothing to clean up.
+    # If it is aborted before its first step, it has nothing to clean up.
     assert rc[0].apply_sync(lambda: globals().get("began") == globals().get("cleaned_up"))
     assert rc[0].apply_sync(twice, 2) == 4, "the loop is usable"
 

@@ -1,6 +1,7 @@
-"""CPython's own cases for executors, run on ours: those of `test.test_concurrent_futures` that apply to process pools.
+"""CPython's own test cases for executors, run on ours: those of `test.test_concurrent_futures` that apply to process
+pools.
 
-Few installations have that module. Where it is missing, Debian's package for the same minor version of Python has it.
+Few installations have that module. If it is missing, Debian's package for the same minor version of Python has it.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ DEBIAN_FOLDER = ""
 
 
 def search_too(folder: str) -> None:
-    """Has the package `test` of this process find modules in `folder`, too."""
+    """Lets this process's package `test` find modules in `folder`, too."""
     if folder:
         importlib.import_module("test").__path__.append(folder)
 
@@ -72,7 +73,7 @@ MIXINS: dict[tuple[str, str], dict[str, str]] = {
         "test_exit_during_result_unpickle_in_result_handler": "what loading the result raises is raised here",
     },
 }
-# What a pool that breaks as a whole is to its cases. Here one engine dies, or one task ends in an error.
+# The cases expect that a pool breaks as a whole. Here one engine dies, or one task ends in an error.
 BROKEN = (ipp.EngineError, ipp.RemoteError, pickle.UnpicklingError)
 ERRORS = {
     "BrokenProcessPool": BROKEN,
@@ -83,7 +84,7 @@ ERRORS = {
 
 @pytest.fixture(scope="module")
 def pool():
-    """A client whose engines are started again when they die."""
+    """A client whose engines are restarted when they die."""
     with ipp.Cluster(
         n=ENGINES, restart_engines=True, max_restarts=1_000_000, restart_backoff_max_s=0.1, preload=["numpy"]
     ) as client:
@@ -92,7 +93,7 @@ def pool():
 
 
 class OurExecutor:
-    """What stands in the place of CPython's mixin for an executor type."""
+    """Replaces CPython's mixin for an executor type."""
 
     worker_count = ENGINES
     executor: Any
@@ -100,7 +101,7 @@ class OurExecutor:
 
     @pytest.fixture(autouse=True)
     def own_executor(self, pool):
-        """Gives each case an executor, and waits until what it has left is over."""
+        """Gives each case an executor, and waits until everything it left is over."""
         self.client = pool
         pool.wait_for_engines(ENGINES, timeout=60)
         self.executor = pool.executor()
@@ -108,7 +109,7 @@ class OurExecutor:
         self.executor.shutdown(wait=True)
 
     def executor_type(self, max_workers: int, mp_context: Any = None) -> Any:
-        """An executor of so many engines."""
+        """An executor with this many engines."""
         self.client.wait_for_engines(ENGINES, timeout=60)
         return self.client.executor(range(max_workers))
 
@@ -116,7 +117,7 @@ class OurExecutor:
         """No context: engines are processes already."""
 
     def _check_crash(self, error: type[BaseException], function: Any, *args: Any, ignore_stderr: bool = False) -> None:
-        """Has `function` fail in an executor: nothing hangs, the error is as expected, and the next call is right."""
+        """Makes `function` fail in an executor: nothing hangs, the error is as expected, and the next call is right."""
         executor = self.executor_type(max_workers=2)
         with pytest.raises(ERRORS.get(error.__name__, error)):
             executor.submit(function, *args).result(timeout=60)

@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("distributed")
 pytest.importorskip("psutil")
 
-# In a process of its own: Dask's scheduler and its event loop stay in the client's.
+# In a separate process: Dask's scheduler and its event loop stay in the client's.
 PROGRAM = """
 import json, os, warnings
 import broadleaf as ipp
@@ -41,7 +41,7 @@ with ipp.Cluster(n=2) as rc, ipp.Cluster(n=1) as other:
 
 @pytest.mark.timeout(180)
 def test_two_clusters_become_dask_and_listen_on_this_host_alone():
-    """Dask asks nobody who connects for a key."""
+    """Dask does not ask anyone who connects for a key."""
     done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=160)
     assert done.returncode == 0, done.stderr[-3000:]
     values, addresses = json.loads(done.stdout.splitlines()[-1])

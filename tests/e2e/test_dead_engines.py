@@ -1,4 +1,4 @@
-"""Engines that died: started again, and what is said of how they ended."""
+"""Engines that died: restarted, and how their ends are reported."""
 
 from __future__ import annotations
 

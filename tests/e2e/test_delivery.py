@@ -1,4 +1,4 @@
-"""What engines get of arrays: every kind bit by bit, isolated or shared as the mode says, one copy a host."""
+"""What engines get of arrays: every kind bit by bit, isolated or shared as the mode says, one copy per host."""
 
 import gc
 import os
@@ -298,7 +298,7 @@ def test_in_place_refuses_what_it_cannot_do(rc, view):
     view.push({"fixed": np.zeros(LARGE)}, mode="readonly", block=True)
     with pytest.raises(error.CompositeError, match="read-only"):
         view.push({"fixed": np.ones(LARGE)}, mode="inplace", block=True)
-    # One that does not fit leaves the others as they are.
+    # One that does not fit leaves the others unchanged.
     with pytest.raises(error.CompositeError, match="small"):
         view.push({"x": np.ones(LARGE), "small": np.zeros(4)}, mode="inplace", block=True)
     assert on_engines(view, "float(x.sum())") == [0.0] * 4

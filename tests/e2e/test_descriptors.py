@@ -1,4 +1,4 @@
-"""Few descriptors: arrays share segments, and where there is none left for another segment they are copied.
+"""Few descriptors: arrays share segments, and if no descriptor is left for another segment they are copied.
 
 Each case runs as a program of its own, whose cluster inherits its limit.
 """
@@ -70,7 +70,7 @@ assert (kept[6] == 6).all() and (kept[8] == 8).all(), "neighbours in a segment s
 
 
 def test_without_descriptors_arrays_are_copied(tmp_path):
-    """Each of these arrays wants a segment of its own, and there cannot be so many."""
+    """Each of these arrays wants a segment of its own, and there cannot be that many."""
     body = """
 n = 200_000
 for i in range(150):

@@ -31,12 +31,12 @@ def other_cluster():
 
 
 def content(cluster) -> dict:
-    """What relays join the cluster by."""
+    """The file with which relays join the cluster."""
     return json.loads(Path(cluster.relay_file).read_text())
 
 
 def doctor(*arguments, prefix=(), before=None, **environment):
-    """Exit code, and what is found: step to (result, found, advice)."""
+    """Exit code, and findings: step to (result, found, advice)."""
     command = [*prefix, sys.executable, "-m", "broadleaf", "doctor", *arguments, "-o", "json"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=50, preexec_fn=before,
                           env=os.environ | environment)  # fmt: skip
@@ -46,7 +46,7 @@ def doctor(*arguments, prefix=(), before=None, **environment):
 
 
 def examined(tmp_path, connection, **options):
-    """What is found of a connection file with this content."""
+    """The findings about a connection file with this content."""
     path = tmp_path / "engine.json"
     path.touch(mode=0o600)
     path.write_text(json.dumps(connection))

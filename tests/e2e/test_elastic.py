@@ -19,12 +19,12 @@ pytestmark = pytest.mark.timeout(120)
 
 
 def states(cluster: Cluster) -> dict[int, str]:
-    """What the controller says of each engine."""
+    """What the controller says about each engine."""
     return {engine["engine"]: engine["state"] for engine in cluster.status_sync()["engines"]}
 
 
 def living(cluster: Cluster) -> int:
-    """Engines that are there or come."""
+    """Engines that are up or will come."""
     return sum(state not in ("gone", "draining", "leaving", "dying") for state in states(cluster).values())
 
 
@@ -133,7 +133,7 @@ def test_adapt_follows_the_queue(tmp_path):
             (tmp_path / "gate").touch()
             assert [one.get(60) for one in results] == [gate] * 10
             assert until(lambda: not rc.ids, 60)
-            # It comes again for one task, and only for that.
+            # It comes back for one task, and only for that.
             assert lview.apply_sync(lambda: 42) == 42
             assert living(cluster) <= 1
             assert until(lambda: not rc.ids, 60)

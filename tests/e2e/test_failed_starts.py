@@ -1,4 +1,4 @@
-"""Engines that the operating system gives no process: theirs is the only start that fails, and it is tried again."""
+"""Engines for which the operating system has no process: only their start fails, and it is tried again."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ cluster.stop_cluster_sync()
 
 def test_a_fork_that_fails_is_that_engines_trouble_alone(tmp_path):
     command = [sys.executable, "-c", SCRIPT]
-    if os.getuid() == 0:  # whom no limit on processes stops
+    if os.getuid() == 0:  # who is exempt from limits on processes
         if shutil.which("setpriv") is None:
             pytest.skip("needs setpriv to run as another user")
         # Folders above the interpreter may be closed to others.
@@ -67,7 +67,7 @@ def test_a_fork_that_fails_is_that_engines_trouble_alone(tmp_path):
 
 @pytest.fixture
 def limited():
-    """A cluster whose fork server can open no more descriptors until the limits given with it are set again."""
+    """A cluster whose fork server cannot open more descriptors until the limits returned with it are restored."""
     with ipp.Cluster(n=2, engine_start="spawn", start_timeout_s=20) as client:
         host = client.cluster.to_dict()["controller"]["fork_server_pid"]
         limits = resource.prlimit(host, resource.RLIMIT_NOFILE)
@@ -109,7 +109,7 @@ def test_a_cluster_whose_engines_get_no_process_says_so():
 
 @pytest.fixture
 def unlicensed(tmp_path):
-    """Keywords of a cluster whose engines' interpreters end with a message before they are engines."""
+    """Keywords of a cluster whose engines' interpreters end with a message before they become engines."""
     text = "import sys\nif '--setup-from-stdin' in sys.orig_argv:\n    raise SystemExit('no licence')\n"
     (tmp_path / "sitecustomize.py").write_text(text)
     return {"engine_start": "spawn", "env": {"PYTHONPATH": str(tmp_path)}}

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.timeout(60)
 
 @pytest.fixture(autouse=True)
 def clean():
-    """Each test here has a cluster of its own, and leaves it in no state to be cleaned."""
+    """Each test here has a cluster of its own, and leaves it in a state that cannot be cleaned."""
 
 
 @pytest.fixture
@@ -67,7 +67,7 @@ def test_kill_9_in_a_task(rc, tmp_path):
 
 
 def test_a_death_is_known_with_the_result_that_tells_it(rc, monkeypatch):
-    # What tells Python of a death may run later than who waits for the result.
+    # What tells Python about a death may run later than the code that waits for the result.
     monkeypatch.setattr(rc, "on_event", lambda kind, body: None)
     assert rc.ids == [0, 1]
     with pytest.raises(EngineError):
@@ -114,7 +114,7 @@ def test_tasks_behind_the_deadly_one_were_not_started(rc, tmp_path):
     told = tmp_path / "told"
     deadly = rc[0].apply_async(die_when, told)
     behind = rc[0].apply_async(lambda: 1)
-    rc[1].apply_sync(int)  # What was submitted before it is at the controller.
+    rc[1].apply_sync(int)  # What was submitted before it has reached the controller.
     told.touch()
     assert _certificate(deadly).task_started
     assert not _certificate(behind).task_started
@@ -132,13 +132,13 @@ def test_a_retry_runs_elsewhere(rc, tmp_path):
     view = rc.load_balanced_view()
     view.retries = 1
     assert view.apply_sync(die_once) > 0
-    # A task is retried when the link is gone; that the engine is, is told once its process was seen to have ended.
+    # A task is retried when the link is gone; the engine is reported gone once its process was seen to have ended.
     while len(rc.ids) > 1:
         time.sleep(0.01)
 
 
 def test_an_interrupt_that_a_task_missed_is_sent_again(rc, tmp_path):
-    """A signal in the instant before a call that blocks is as good as lost; this task loses the first by intent."""
+    """A signal in the instant before a blocking call is as good as lost; this task loses the first on purpose."""
     ready = tmp_path / "ready"
 
     def miss_one(ready):
@@ -274,7 +274,7 @@ def test_a_killed_client_leaves_nothing(cluster_processes, start):
         client.kill()
     _until(lambda: cluster_processes(cluster_id) == {})
     assert not (files.cluster_dir("default", cluster_id) / files.CLIENT_FILE).exists()
-    # Killed early it may have left what only age tells from a cluster that starts just now.
+    # If it is killed early, only age distinguishes what it left from a cluster that is just starting.
     for path in (files.cluster_dir("default", cluster_id), *files.run_dirs(cluster_id)):
         if path.exists():
             os.utime(path, (0, 0))

@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.timeout(60), pytest.mark.filterwarnings("ignore:.*fork
 
 
 def in_child(function):
-    """What `function` gives in a forked child, by way of JSON: a value, or the type and text of what it raised."""
+    """What `function` returns in a forked child, through JSON: a value, or the type and text of what it raised."""
     read_end, write_end = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -80,7 +80,7 @@ def test_a_child_that_comes_back_from_its_task_ends(rc, child, code):
 
 
 def test_a_child_of_a_coroutine_ends(rc):
-    # asyncio has no running loop in a child, so what the child comes to is not the point.
+    # asyncio has no running loop in a child, so the child's outcome is not the point.
     assert rc[0].apply_async(fork_in_coroutine).get(timeout=20) in (0, 1)
     assert rc[0].apply_async(lambda: "the engine").get(timeout=20) == "the engine"
 

@@ -1,4 +1,4 @@
-"""Results as futures: what is true at once after `cancel`, what runs, waiting among other futures, `async for`."""
+"""Results as futures: what is true immediately after `cancel`, what runs, waiting among other futures, `async for`."""
 
 import asyncio
 import concurrent.futures

@@ -1,4 +1,4 @@
-"""Who is believed to be the cluster, who is let in, and where the keys are."""
+"""Who is believed to be the cluster, who is accepted, and where the keys are."""
 
 import json
 import os
@@ -124,7 +124,7 @@ def test_a_listener_without_the_key_learns_nothing(rc, tmp_path):
     def answer():
         accepted, _ = listener.accept()
         heard.append(accepted.recv(65536))
-        # An answer as long as a real one, with a proof that is none.
+        # An answer as long as a real one, with an invalid proof.
         accepted.sendall(bytes([64, 0, 0, 0, 5, 0, 0, 0]) + bytes(64))
         while part := accepted.recv(65536):
             heard.append(part)
@@ -228,7 +228,7 @@ def test_without_tls_the_keys_are_proven_all_the_same(plain):
 def test_without_tls_who_knows_the_port_alone_learns_nothing(plain):
     far = over_tcp(plain.connection_file)
     with socket.create_connection((far["tcp"]["host"], far["tcp"]["port"]), timeout=20) as stranger:
-        # A hello, as it was the first frame once.
+        # A hello, which used to be the first frame.
         stranger.sendall(bytes([4, 0, 0, 0, 1, 0, 0, 0]) + b"\x08\x01x\x01")
         said = b""
         while part := stranger.recv(4096):
@@ -287,7 +287,7 @@ def test_no_key_is_in_sight_of_a_task(way):
         own = connection(rc)
         assert re.match(r"M[A-Za-z0-9+/]{60}", own["private_key"])
         assert rc[0].apply_sync(keys_in_sight) == []
-        # It is there nevertheless: a task's own client connects by it.
+        # It exists nevertheless: a task's own client connects with it.
         assert rc[0].apply_sync(lambda: ipp.Client().ids) == [0]
 
         def ask_for_it():

@@ -1,4 +1,4 @@
-"""What connections held for large messages goes back to the system when they are idle."""
+"""Memory that connections held for large messages is returned to the system when they are idle."""
 
 import json
 from pathlib import Path
@@ -23,7 +23,7 @@ def test_the_controllers_memory_after_large_messages(tmp_path: Path):
         connection = json.loads(Path(local.cluster.connection_file).read_text()) | {"transport": "tcp"}
         path = tmp_path / "tcp.json"
         path.write_text(json.dumps(connection))
-        # From another host all travels in messages.
+        # From another host everything travels in messages.
         with ipp.Client(str(path)) as remote:
             remote[:].apply_sync(abs, 1)
             before = anonymous_bytes(node)

@@ -1,4 +1,4 @@
-"""The cluster under other libraries' interfaces."""
+"""The cluster through other libraries' interfaces."""
 
 import asyncio
 import concurrent.futures
@@ -56,7 +56,7 @@ def test_executor_shutdown(rc):
 
 
 def test_executor_cancels_on_shutdown(rc):
-    """What has not started is cancelled; what runs goes on, as the futures of a process pool do."""
+    """Tasks that have not started are cancelled; running ones continue, like the futures of a process pool."""
     executor = rc.load_balanced_view([0]).executor
     futures = [executor.submit(time.sleep, 0.5)] + [executor.submit(time.sleep, 30) for _ in range(5)]
     mapped = rc.load_balanced_view([0]).executor

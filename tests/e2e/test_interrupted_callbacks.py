@@ -30,7 +30,7 @@ def test_ctrl_c_during_a_callback_ends_the_wait():
         with open(cluster.connection_file) as file:
             link = _native.Link(file.read(), Interrupted(), 10.0, "interrupted")
         starts = threading.Thread(target=cluster.start_engines_sync, args=(1,))
-        # The engine's coming is told to the hooks while this waits for a second one.
+        # The hooks are told about the new engine while this waits for a second one.
         with pytest.raises(KeyboardInterrupt):
             starts.start()
             link.wait_for_engines(2, 30.0)

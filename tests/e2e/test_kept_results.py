@@ -1,4 +1,4 @@
-"""Ended tasks as the cluster keeps them: for other clients, for clients that come back, and to run them again."""
+"""Ended tasks as the cluster stores them: for other clients, for clients that come back, and to run them again."""
 
 import time
 from datetime import datetime
@@ -83,7 +83,7 @@ def test_a_client_leaves_and_another_finds_what_it_left(cluster, other, tmp_path
     results = [leaver.load_balanced_view().apply_async(time.sleep, 0.05) for _ in range(12)]
     mapped = leaver[:].map_async(lambda x: x * x, range(8))
     numpy = pytest.importorskip("numpy")
-    # A large result that came before its client left is that client's, and not kept.
+    # A large result that arrived before its client left belongs to that client, and is not stored.
     array = leaver[3].apply_async(array_once_left, 50_000, tmp_path / "left")
     ids = [msg_id for ar in results for msg_id in ar.msg_ids]
     leaver.leave()

@@ -13,13 +13,13 @@ FIVE_LINES = "".join(f"line {number}\n" for number in range(5))
 
 @pytest.fixture(scope="module")
 def mortals():
-    """A client of engines that come back."""
+    """A client of engines that are restarted."""
     with ipp.Cluster(n=ENGINES, restart_engines=True, max_restarts=1000, restart_backoff_max_s=0.1) as client:
         yield client
 
 
 def written_by_killed(mortals: ipp.Client, code: str, signal: str = "SIGKILL") -> list[tuple[str, str]]:
-    """Runs code on all engines, which are killed behind it; gives what they wrote to each stream."""
+    """Runs code on all engines, which are then killed; returns what they wrote to each stream."""
     mortals.wait_for_engines(ENGINES, timeout=30)
     ar = mortals[:].execute(f"{code}\n{KILL.format(signal=signal)}", silent=False, block=False)
     errors = ar.get(30, return_exceptions=True)
@@ -32,7 +32,7 @@ def written_by_killed(mortals: ipp.Client, code: str, signal: str = "SIGKILL") -
 def test_five_lines(mortals, signal):
     code = "for number in range(5): print('line', number)"
     for _ in range(ROUNDS):
-        # Of a fault Python itself tells in the error stream.
+        # Python itself reports a fault in the error stream.
         assert [out for out, _ in written_by_killed(mortals, code, signal)] == [FIVE_LINES] * ENGINES
 
 

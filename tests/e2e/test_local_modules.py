@@ -1,4 +1,4 @@
-"""Modules of the user's own on engines: found where the client finds them, sent where they are not."""
+"""The user's own modules on engines: found where the client finds them, sent if they are not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What one sees of the objects: tab completion, `repr`, and progress in a file."""
+"""What the objects show: tab completion, `repr`, and progress in a file."""
 
 import io
 import sys
@@ -30,7 +30,7 @@ def offered(obj):
 
 
 def completions(source, names):
-    """What IPython offers behind a dot, by its own completer and by Jedi."""
+    """What IPython offers after a dot, by its own completer and by Jedi."""
     completer = pytest.importorskip("IPython.core.completer")
     found = []
     for use_jedi in (False, True):

@@ -1,4 +1,4 @@
-"""What results say whose connection is gone before they came."""
+"""What results say whose connection was lost before they arrived."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Shared memory that nobody uses goes back to the system: on one host and between hosts, also while nothing is sent."""
+"""Unused shared memory is returned to the system: on one host and between hosts, even while nothing is sent."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Less memory than the payload needs, a small /dev/shm, no memfd: refused with a clear error, or done another way.
+"""Less memory than the payload needs, a small /dev/shm, no memfd: refused with a clear error, or done in another way.
 
-Each case runs as a program of its own, under a limit that it sets itself or is put under before it starts; its cluster
-inherits the limit. A program that dies of a signal fails its test, and so does a cluster that lost an engine.
+Each case is a separate program, under a limit that it sets itself or gets before it starts; its cluster inherits the
+limit. A program that dies of a signal fails its test, and so does a cluster that lost an engine.
 """
 
 import os
@@ -53,7 +53,7 @@ if __name__ == "__main__":
 
 
 def run(tmp_path, body, before=None, prefix=()):
-    """Runs a program whose cluster is `rc`, with `before` called in the child; gives what it printed."""
+    """Runs a program whose cluster is `rc`, with `before` called in the child; returns its output."""
     script = tmp_path / "program.py"
     script.write_text(PROGRAM.replace("BODY", body.strip().replace("\n", "\n        ")))
     environment = os.environ | {"PYTHONPATH": str(Path(ipp.__file__).parents[1])}
@@ -89,7 +89,7 @@ assert view["x"] == [0, 0]
 
 
 def memory_group():
-    """Where a control group can be made, and the name of its limit; None where none can."""
+    """Where a control group can be made, and the name of its limit; None if none can be made."""
     for parent, limit in (
         (Path("/sys/fs/cgroup/memory"), "memory.limit_in_bytes"),
         (Path("/sys/fs/cgroup"), "memory.max"),
@@ -109,7 +109,7 @@ def memory_group():
 
 @pytest.fixture
 def group():
-    """A function that makes a control group of so many bytes; it gives what a child calls to enter it."""
+    """A function that makes a control group with this many bytes; it returns what a child calls to enter it."""
     found = memory_group()
     if found is None:
         pytest.skip("needs a memory control group that may be written to")
@@ -137,14 +137,15 @@ def oom_kills(path):
 
 
 def test_a_control_group_below_the_payload(tmp_path, group):
-    # The array itself has no page of its own: it is zeros that were never written, so only the segment is too much.
+    # The array itself has no page of its own: it consists of zeros that were never written, so only the segment is too
+    # much.
     body = EVERY_WAY.replace("np.ones(50_000_000)", "np.zeros(50_000_000)")
     run(tmp_path, body, before=group(400 * MIB))
     assert oom_kills(group.path) == 0
 
 
 def test_a_control_group_that_fills_up(tmp_path, group):
-    """Payloads that fit one by one, and then no longer: the next is refused, and those there stay whole."""
+    """Payloads that fit one by one, until they no longer do: the next is refused, and the existing ones stay intact."""
     body = """
 kept = []
 try:
@@ -162,7 +163,7 @@ for number in kept:
 
 
 def test_results_one_after_another_in_a_control_group(tmp_path, group):
-    """What each engine freed is no longer in the way of the next one."""
+    """What each engine freed does not prevent the next one."""
     body = """
 with ipp.Cluster(n=6) as other:
     for number in range(18):
@@ -178,12 +179,12 @@ with ipp.Cluster(n=6) as other:
 
 
 def test_a_limit_on_file_size(tmp_path):
-    """Going over it raises a signal in whoever writes."""
+    """Exceeding it raises a signal in the writer."""
     run(tmp_path, EVERY_WAY, before=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (100 * MIB, 100 * MIB)))
 
 
 def test_a_limit_on_address_space(tmp_path):
-    """The client alone is limited: it cannot map the segment. What it need not map it can still send."""
+    """Only the client is limited: it cannot map the segment. What it need not map it can still send."""
     limit = """
 import resource
 array = np.zeros(50_000_000)

@@ -20,7 +20,7 @@ WAIT_S = 30
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[ipp.Cluster]:
-    """A cluster of two engines: every test here has more tasks that wait than that."""
+    """A cluster of two engines: every test here has more waiting tasks than that."""
     cluster = ipp.Cluster(n=2, restart_engines=True)
     cluster.start_cluster_sync()
     yield cluster
@@ -132,7 +132,7 @@ def test_variables_are_pushed_from_a_task_to_its_own_engine(rc):
 
 
 def waits_by(way):
-    """Waits for three tasks of this task in one of the ways there are."""
+    """Waits for three tasks of this task in one of the possible ways."""
     import broadleaf as ipp
 
     rc = ipp.get_client()

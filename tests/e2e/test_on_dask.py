@@ -1,4 +1,4 @@
-"""Engines on the workers of a Dask cluster, which goes on with its own tasks."""
+"""Engines on the workers of a Dask cluster, which continues with its own tasks."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ if __name__ == "__main__":
 
 
 def run(functions: str, tmp_path) -> str:
-    """What a program wrote to standard error that uses Dask's cluster in `body(dask, workers)`."""
+    """The standard error of a program that uses Dask's cluster in `body(dask, workers)`."""
     script = tmp_path / "program.py"
     script.write_text(PROGRAM.format(functions=functions))
     done = subprocess.run(

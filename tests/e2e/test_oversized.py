@@ -1,4 +1,6 @@
-"""Calls that are too large for something: they work, or that call alone ends in an error that names what is large."""
+"""Calls that are too large for something: either they work, or only that call ends in an error that names what is
+large.
+"""
 
 import json
 import re
@@ -17,7 +19,7 @@ pytestmark = pytest.mark.timeout(180)
 
 @pytest.fixture
 def other(rc, tmp_path: Path):
-    """A task of the same client, which must live to its end, and all engines with it."""
+    """A task of the same client, which must survive, and all engines with it."""
     gate = tmp_path / "other"
     result = rc[3].apply_async(wait_for, str(gate))
     yield result
@@ -144,7 +146,7 @@ def test_options(rc, lview, other):
 
 @pytest.fixture(scope="module")
 def remote(tmp_path_factory: pytest.TempPathFactory):
-    """A client that no segment reaches, as one on another host."""
+    """A client that no segment reaches, like one on another host."""
     with ipp.Cluster(n=2, listen="127.0.0.1:0") as local:
         connection = json.loads(Path(local.cluster.connection_file).read_text()) | {"transport": "tcp"}
         path = tmp_path_factory.mktemp("tcp") / "tcp.json"

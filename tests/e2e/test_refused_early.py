@@ -1,4 +1,4 @@
-"""What has too many bytes to be sent is refused before it is pickled, which would take seconds."""
+"""A payload with too many bytes is refused before it is pickled, which would take seconds."""
 
 import json
 from pathlib import Path

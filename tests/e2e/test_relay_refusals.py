@@ -1,4 +1,6 @@
-"""Relays that a controller does not let in, or that find another in its place: the error says which key is wrong."""
+"""Relays that a controller does not accept, or that find another controller in its place: the error says which key is
+wrong.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ pytestmark = pytest.mark.timeout(60)
 
 @pytest.fixture(scope="module")
 def files():
-    """What relays of two clusters join by."""
+    """The files with which relays of two clusters join."""
     options = {"n": 0, "listen": "127.0.0.1:0"}
     with ipp.Cluster(**options) as one, ipp.Cluster(**options) as other:
         yield [json.loads(Path(rc.cluster.relay_file).read_text()) for rc in (one, other)]

@@ -1,4 +1,4 @@
-"""Relays over the loopback interface: engines of other hosts as far as the cluster can tell."""
+"""Relays over the loopback interface: to the cluster, their engines are on other hosts."""
 
 from __future__ import annotations
 
@@ -182,7 +182,7 @@ def _children(pid: int) -> list[str]:
 
 
 def _is_node(pid: str) -> bool:
-    """Engines have names of their own; the node keeps that of the interpreter."""
+    """Engines have names of their own; the node has the interpreter's."""
     return "broadleaf-" not in Path(f"/proc/{pid}/comm").read_text()
 
 

@@ -320,7 +320,7 @@ def test_a_dropped_result_frees_its_value(rc):
 
 
 def interrupt_once(condition, function="get"):
-    """Sends SIGINT to this process once `condition()` holds and the main thread is in a `function` of ours."""
+    """Sends SIGINT to this process once `condition()` holds and the main thread is in one of our functions."""
     main = threading.main_thread().ident
 
     def waiting():

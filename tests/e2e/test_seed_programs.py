@@ -1,7 +1,7 @@
 """IPython Parallel's published programs on broadcasting, cell by cell, with `import broadleaf as ipp`.
 
-The cells are as published but for the name of the package and the number of engines. Cells with magics run in IPython;
-`%px`, which belongs to the notebook, is `view.execute` here.
+The cells are as published except for the name of the package and the number of engines. Cells with magics run in
+IPython; `%px`, which belongs to the notebook, is `view.execute` here.
 """
 
 import importlib.util
@@ -121,7 +121,7 @@ for cell in json.load(sys.stdin):
 
 @pytest.fixture(scope="module")
 def cluster():
-    """A cluster of the profile that the pages name."""
+    """A cluster with the profile that the pages name."""
     with ipp.Cluster(n=ENGINES, profile="mpi") as client:
         yield client.cluster
 
@@ -193,7 +193,7 @@ def load_memmap(name, path, mode="r+"):
 
 
 def bcast_memmap(data, name, client, host_engines):
-    """broadcast a numpy array efficiently, as published; the send's result is returned too, which the page drops"""
+    """broadcasts a numpy array efficiently, as published; the send's result is returned too, which the page drops"""
     rc = client
     memmap_path_name = f"_bcast_array_{name}"
 
@@ -233,7 +233,7 @@ def form(array):
 
 
 def test_the_published_memmap_program_reaches_one_engine_and_that_with_other_numbers(rc, eall, host_engines, data):
-    """What is wrong is the program: here it is seen, because every error is kept."""
+    """The program itself is wrong: here that shows, because every error is kept."""
     ar = rc[:].push({"data": data}, block=False)
     ar.wait_interactive()
     ar, sent = bcast_memmap(data, "data", rc, host_engines)
@@ -244,7 +244,7 @@ def test_the_published_memmap_program_reaches_one_engine_and_that_with_other_num
             ar.get()
         assert {entry[0] for entry in caught.value.elist} == {"NameError"}
         forms = eall.apply_sync(form, ipp.Reference("data"))
-        # Header and bytes of the file as numbers on one engine; on the others what was pushed before.
+        # Header and bytes of the file as numbers on one engine; on the others, what was pushed before.
         assert forms[0] == ("memmap", "|u1", (data.nbytes + 128,))
         assert forms[1:] == [("ndarray", "<f8", (512, 512))] * (ENGINES - 1)
         norms = eall.apply_sync(np.linalg.norm, ipp.Reference("data"))

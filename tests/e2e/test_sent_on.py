@@ -1,4 +1,4 @@
-"""Arrays that were received and not written to are sent on without a copy; all others are copied, and right."""
+"""Arrays that were received and not written to are sent on without a copy; all others are copied, correctly."""
 
 import gc
 import os
@@ -220,7 +220,7 @@ def test_everything_is_given_back(rc):
     def settled() -> tuple[int, int]:
         rc[:].apply_sync(gc.collect)
         gc.collect()
-        rc[:].apply_sync(len, "")  # what was dropped is told with the next message
+        rc[:].apply_sync(len, "")  # what was dropped is reported with the next message
         counters = rc.counters()
         in_use = counters["segment_bytes"] - counters["warm_bytes"]
         engines = rc[:].apply_sync(engine_counters)
@@ -235,7 +235,7 @@ def test_everything_is_given_back(rc):
     during = settled()
     assert during[0] > 0
     del y, kept
-    # What earlier tests left mapped may go at any time.
+    # What earlier tests left mapped may be unmapped at any time.
     assert until(lambda: settled()[0] == 0 and settled()[1] < during[1] and settled()[1] <= base[1])
 
 

@@ -1,4 +1,4 @@
-"""Modules that engines cannot find: what is said, and how they are sent."""
+"""Modules that engines cannot find: the error, and how they are sent."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def client(far: ipp.Cluster) -> Iterator[ipp.Client]:
 
 
 class Project:
-    """Modules of this process that engines have no way to find: their folder is on the path while they are imported."""
+    """Modules of this process that engines cannot find: their folder is on the path while they are imported."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -250,7 +250,7 @@ def test_nothing_of_it_is_left_behind(project):
 
 
 def test_local_modules_are_sent_by_themselves(tmp_path):
-    """In a process of its own, since what is local depends on its working directory and its script."""
+    """In a separate process, because what is local depends on its working directory and its script."""
     (tmp_path / "elsewhere").mkdir()
     for folder in ("beside", "below"):
         (tmp_path / folder).mkdir()

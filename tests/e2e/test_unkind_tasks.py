@@ -1,4 +1,4 @@
-"""What tasks do to their engine, to its limits and to its process, that must not end it or its client."""
+"""What tasks do to their engine, to its limits and to its process, without ending it or its client."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Preparations that replace one another while an engine does not read: they cannot fill its queue without end."""
+"""Preparations that replace one another while an engine does not read: they cannot fill its queue without limit."""
 
 from pathlib import Path
 
@@ -40,7 +40,7 @@ def test_an_engine_that_runs_a_long_task(tmp_path: Path):
         contents = [name + b"x" * (3 * MIB) for name in (b"# one ", b"# two ")]
         answers = [prepare(client, contents[n % 2]) for n in range(12)]
         assert answers[:3] == ["done"] * 3
-        assert "are waiting for engines that run tasks" in answers[-1], answers
+        assert "are waiting for engines that are running tasks" in answers[-1], answers
         gate.touch()
         busy.get(timeout=60)
         client[0].apply_sync(abs, -1)

@@ -1,4 +1,4 @@
-"""`use_cloudpickle`, and what is said of globals and values that no way but dill's can send."""
+"""`use_cloudpickle`, and the errors for globals and values that only dill can send."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_a_global_that_cannot_be_sent_is_explained(rc, session_value, tmp_path):
         session_value(file)
         with pytest.raises(ipp.RemoteError, match=r"your session's could not be sent \(BufferedWriter: .*use_dill\(\)"):
             rc[0].apply_sync(get)
-        # What the engine has is as good as ever.
+        # What the engine has still works.
         rc[0].push({"where_it_is_from": "engine"}, block=True)
         assert rc[0].apply_sync(get) == "engine"
 

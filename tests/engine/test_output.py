@@ -103,7 +103,7 @@ def test_what_an_engine_left_in_its_pipes_is_saved(tmp_path):
     capture = Capture.create(str(log))
     os.write(capture.stdout_write, b"out\n")
     os.write(capture.stderr_write, b"err\n")
-    assert capture.save_rest() == b"out\nerr\n"  # the other ends are open still, as when a child has them
+    assert capture.save_rest() == b"out\nerr\n"  # the other ends are still open, as when a child has them
     assert capture.save_rest() == b""
     assert log.read_text() == "before\nout\nerr\n"
     capture.close_write_ends()

@@ -1,4 +1,4 @@
-"""Hosts in network namespaces of this machine; skipped with the reason where they cannot be made."""
+"""Hosts in network namespaces of this machine; skipped with the reason if they cannot be made."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ REASON = why_not()
 
 @pytest.fixture
 def hosted() -> Iterator[Callable[..., HostedCluster]]:
-    """A function that makes a cluster over `n` hosts; all of it is removed afterwards, whatever happens."""
+    """A function that makes a cluster over `n` hosts; everything is removed afterwards, whatever happens."""
     if REASON is not None:
         pytest.skip(REASON)
     made: list[Network] = []

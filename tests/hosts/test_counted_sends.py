@@ -40,7 +40,7 @@ def test_one_host_is_a_tree_of_depth_0(n_engines):
         again_own, again_node = frames()
         view.apply_sync(int)
         after_own, after_node = frames()
-        # What asking costs is known from asking twice. The node's one more is the reply to the client.
+        # Asking twice shows what asking costs. The node's one more is the reply to the client.
         asked_own, asked_node = again_own - own, again_node - node
         sent_own, sent_node = after_own - again_own - asked_own, after_node - again_node - asked_node - 1
         assert (sent_own, sent_node) == (1, n_engines)

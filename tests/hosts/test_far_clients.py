@@ -1,4 +1,4 @@
-"""Clients on other hosts, that nobody can dial: large results come over a connection of their own."""
+"""Clients on other hosts that nobody can dial: large results come over a connection of their own."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class FarClients:
         )
 
     def run(self, program: str) -> str:
-        """Runs one to its end; what it printed."""
+        """Runs one to its end; returns its output."""
         child = self.start(program)
         try:
             out, _ = child.communicate(timeout=150)
@@ -95,7 +95,7 @@ def far() -> Iterator[Callable[..., FarClients]]:
             one.close()
 
 
-# Nothing of it is left at the node, nor in the client, once its last value is gone.
+# Nothing of it remains at the node or in the client once its last value is gone.
 _NOTHING_IS_LEFT = """
 gc.collect()
 until(lambda: rc.status()["node"]["objects_out"] == 0)
@@ -118,7 +118,7 @@ del value, result
 
 
 def test_a_small_task_overtakes_a_large_result(far):
-    # 64 MiB take five seconds: in a queue of one connection the small result would come last.
+    # 64 MiB take five seconds: in the queue of one connection the small result would come last.
     program = """
 large = rc[0].apply_async(make, 64 << 20)
 until(lambda: rc.status()["node"]["objects_out"] > 0)

@@ -1,4 +1,4 @@
-"""Broadcasts over hosts that die, stop, are cut off, or come late."""
+"""Broadcasts over hosts that die, stop, are cut off, or join late."""
 
 from __future__ import annotations
 
@@ -183,7 +183,7 @@ def test_hosts_that_were_paused_together_do_not_take_each_other_for_dead(hosted)
         for host in cluster.network.hosts:
             cluster.network.signal(host, number)
         if number == signal.SIGSTOP:
-            time.sleep(3)  # As a virtual machine that is suspended.
+            time.sleep(3)  # Like a virtual machine that is suspended.
     assert cluster.client[:].apply_sync(lambda: 1) == [1] * len(before)
     resumed_at = time.monotonic()
     wait_until(lambda: time.monotonic() - resumed_at > 2, 30, "longer than the timeout")

@@ -1,4 +1,4 @@
-"""Payload by MPI between hosts: a mover on each, and TCP where one is missing or dies."""
+"""Payload by MPI between hosts: a mover on each, and TCP if one is missing or dies."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_an_array_comes_by_mpi_over_the_links_once_a_host(moved):
     assert set(sums) == {zlib.crc32(data)}
     by_mpi = [now - had for now, had in zip(fetched(cluster, "mover_bytes"), moved_before, strict=True)]
     assert by_mpi == [N_BYTES, N_BYTES]
-    # MPI took the links, and not the memory that these hosts share.
+    # MPI used the links, and not the memory that these hosts share.
     for host, had in zip(cluster.network.hosts[1:], before, strict=True):
         received = cluster.network.received_bytes(host) - had
         assert N_BYTES <= received <= 1.1 * N_BYTES

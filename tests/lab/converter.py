@@ -1,6 +1,6 @@
 """Starts the converter that draws charts, which keeps sockets of its runtime for the life of the process.
 
-Imported while tests are collected, that is before the descriptors open at the start are counted.
+Imported while tests are collected, before the descriptors open at the start are counted.
 """
 
 from __future__ import annotations

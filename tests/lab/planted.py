@@ -36,7 +36,7 @@ def planted() -> SyntheticSystem:
 
 
 def written_study(folder: Path) -> Study:
-    """A study of it whose runs are all made."""
+    """A study of it with all runs made."""
     system = planted()
     study = system.study(folder, "planted & <known>", kind="full", paths=14, seed=5)
     rows = simulate(study.plan(), system, seed=2)

@@ -203,7 +203,7 @@ def test_a_path_is_planned_again_and_then_shown_as_measured(tmp_path):
         assert sorted(row.path_step for row in block) == list(range(n_nodes))
     orders = [[row.path_step for row in added if row.replicate == r] for r in range(4)]
     assert len({tuple(order) for order in orders}) > 1
-    # Before they are made, that is said.
+    # Before they are made, the command says so.
     early = call("path", "greedy", "--study", study.directory)
     assert isinstance(early.exception, AnalysisError)
     run(study, after, 9, first_row=len(before.rows))
@@ -218,7 +218,7 @@ def test_a_path_is_planned_again_and_then_shown_as_measured(tmp_path):
         assert step.change == pytest.approx(truth, abs=0.08)
         config[step.factor] = True
     assert remeasure.measured_again(after, runs, study.factors, "nice") is None
-    # These steps are no sample of random orders.
+    # These steps are not a sample of random orders.
     assert len(paths.path_vectors(runs, study.factors).path_ids) == 8
 
 
@@ -228,7 +228,7 @@ def test_main_effects_are_told_where_pairs_cannot_be(tmp_path):
     study = written(tmp_path / "few", kind="full", n_paths=0, replicates=1)
     runs = frames.load(study.runs_path, study.factors).iloc[:12]
     found = summarise(study.factors, runs)
-    # Told beside the main effects, one by one, and none of them known.
+    # Estimated beside the main effects, one by one, and none of them known.
     assert not found.fit.coding.pairs
     assert all(pair.q > 0.05 for pair in found.interactions)
     assert any(note.startswith("Too few runs to fit all 6 pairs") for note in found.notes)

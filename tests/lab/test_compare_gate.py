@@ -34,7 +34,7 @@ from click.testing import CliRunner
 
 AT_ONCE = Quiet(max_wait_s=0)
 
-# Tells a time instead of taking it, and its noise is the same in every test run: nothing here depends on the machine.
+# Reports a time instead of taking it, and its noise is the same in every test run: nothing here depends on the machine.
 PROGRAM = """
 import json, os, random, sys
 time_us = 100.0
@@ -125,7 +125,7 @@ def test_gated_runs_alternate_and_are_kept(repository):
     assert sum(path.is_dir() for path in trees.iterdir()) == 2
 
 
-# Each run of a pair waits for the other: made in turn, the first would wait in vain.
+# Each run of a pair waits for the other: if they were made in turn, the first would wait in vain.
 SIDE_BY_SIDE = """
 import json, os, sys, time
 calls = os.open(os.environ["CALLS"], os.O_RDWR | os.O_CREAT | os.O_APPEND)
@@ -187,7 +187,7 @@ def test_gates_are_right_where_there_is_a_difference_and_seldom_wrong_where_ther
     assert [harmless for harmless, _ in slower].count(False) >= 99
     same = [gate_verdict(0.0, 0.03, rng) for _ in range(100)]
     assert [harmless for harmless, _ in same].count(True) >= 99
-    # The smallest slow-down that matters: each of both answers would be wrong by a hair.
+    # The smallest slow-down that matters: either answer would be wrong by a hair.
     edge = [gate_verdict(math.log(1.02), 0.03, rng)[0] for _ in range(100)]
     assert edge.count(None) >= 90
 

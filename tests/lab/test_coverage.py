@@ -1,5 +1,6 @@
-"""Intervals hold the truth as often as they say, and few of the pairs called real are not, on runs that the laboratory
-did not make. A few seeded sets each; `studies/coverage/coverage.py` has the long tables."""
+"""Intervals contain the truth as often as they claim, and few of the pairs called real are false, on runs that the
+laboratory did not make. A few seeded sets each; `studies/coverage/coverage.py` has the long tables.
+"""
 
 import numpy as np
 import pytest
@@ -33,7 +34,7 @@ def held(known, made):
     return [e.ci_low <= known.effect(e.factor, e.level) <= e.ci_high for e in made.effects()]
 
 
-# Of 72 or more intervals 95 % hold the truth; below 85 % happens once in a thousand times.
+# 95 % of 72 or more intervals contain the truth; below 85 % happens once in a thousand times.
 @pytest.mark.parametrize("name", ["plateau-4", "peak-6", "few-6x60", "few-12x60", "outliers-8x160", "unequal-8x160"])
 def test_intervals_hold_the_truth(name):
     inside = [hold for known, made in tried(name) for hold in held(known, made)]

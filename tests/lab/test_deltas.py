@@ -1,4 +1,4 @@
-"""Acceptance 5: deltas are the join of all runs with all runs, and where there are none that is said."""
+"""Acceptance 5: deltas are the join of all runs with all runs, and if there are none, that is reported."""
 
 import csv
 
@@ -34,7 +34,7 @@ def placed(rows):
 
 
 def brute_force(rows):
-    """Every (treatment, level, context) with the runs before and after, by trying all runs with all runs."""
+    """Every (treatment, level, context) with the runs before and after, found by trying all runs with all runs."""
     good = [row for row in rows if row["status"] == "ok"]
     found = {}
     for f in FACTORS:
@@ -202,7 +202,7 @@ def test_dialects(tmp_path, dialect, separator, point):
         rows = list(csv.DictReader(file, delimiter=separator))
     assert len(rows) == len(table)
     assert rows[0]["before_us"] == repr(float(table["before_us"][0])).replace(".", point)
-    # The treatment itself is no part of its context.
+    # The treatment itself is not part of its context.
     assert rows[0]["treatment"] == "a"
     assert rows[0]["a"] == ""
     assert rows[0]["b"] in ("0", "1")

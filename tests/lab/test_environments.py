@@ -1,4 +1,4 @@
-"""Where configurations run: worktrees with patches, builds, refs, and what does not fit together."""
+"""Where configurations run: worktrees with patches, builds, refs, and combinations that do not fit together."""
 
 import subprocess
 from pathlib import Path

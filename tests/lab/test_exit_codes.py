@@ -1,4 +1,4 @@
-"""A script can tell verdicts from one another, from wrong options and from what could not be done."""
+"""A script can tell verdicts from one another, from wrong options and from failures to decide."""
 
 from __future__ import annotations
 

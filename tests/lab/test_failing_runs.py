@@ -111,7 +111,7 @@ def test_a_recommendation_says_first_what_fails_more(chance, background, tmp_pat
         first = sentences(study, found)[0]
         assert "risky" in first
         assert "fail" in first
-        # What its default never did is enough to leave it out.
+        # A failure that its default never had is enough to leave it out.
         if not background:
             assert not found.config["risky"]
             assert f"without risky, which {risky.word}" in first

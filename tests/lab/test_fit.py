@@ -1,4 +1,4 @@
-"""Models of runs: what they estimate is what was planted, and what runs cannot tell is not told."""
+"""Models of runs: they estimate what was planted, and report nothing that the runs cannot show."""
 
 import math
 
@@ -18,7 +18,7 @@ from broadleaf.lab.synthetic.system import SyntheticSystem, simulate, two_level
 
 
 def runs_of(system, configs, seed=0, per_block=8):
-    """Rows of runs.csv as far as an analysis needs them."""
+    """Rows of runs.csv, with the columns that an analysis needs."""
     rng = np.random.default_rng(seed)
     return [
         {
@@ -138,7 +138,7 @@ def test_columns_are_centred_over_the_levels():
     coding = Coding(factors)
     rows = coding.rows([{"py": p, "n": n} for p in "abc" for n in (1, 2, 4, 64)])
     assert coding.column_names[:6] == ["mean", "py[b]", "py[c]", "n[2]", "n[4]", "n[64]"]
-    # Level by level: nothing is taken for granted of how a number acts.
+    # Level by level: no shape is assumed for a number's effect.
     assert coding.column_names[6:] == [f"py[{p}]:n[{n}]" for p in "bc" for n in (2, 4, 64)]
     assert np.allclose(rows[:, 1:].sum(axis=0), 0)
 
@@ -267,7 +267,7 @@ def test_with_few_runs_pairs_are_chosen_and_told_with_all_of_them():
     assert set(made.coding.pairs) == {("f0", "f1"), ("f2", "f3")}
     assert "all 66 pairs" in made.notes[0]
     pairs = {(i.a, i.b): i for i in made.interactions()}
-    # Those beside the model are told, too.
+    # Those outside the model are estimated, too.
     assert len(pairs) == 66
     assert abs(pairs["f0", "f1"].estimate + 0.25) < 4 * pairs["f0", "f1"].se
     assert {pair for pair, i in pairs.items() if i.q <= 0.05} == set(made.coding.pairs)
@@ -296,7 +296,7 @@ def test_a_pair_told_beside_the_model_is_the_one_of_the_model_with_it():
 
 
 def test_a_fraction_made_for_all_pairs_is_not_split():
-    """Resolution V has fewer than two runs per parameter, and tells them all."""
+    """Resolution V has fewer than two runs per parameter, and estimates them all."""
     system = two_level({f"f{i}": -0.1 for i in range(8)}, {("f0", "f1"): 0.2})
     made = fitted(system, kind="resolution5")
     assert made.n_runs < 2 * len(made.coding.column_names)

@@ -1,4 +1,4 @@
-"""Constraints: the evaluator, the solver, that they agree, and whom they blame."""
+"""Constraints: the evaluator, the solver, whether they agree, and which constraints they blame."""
 
 import itertools
 

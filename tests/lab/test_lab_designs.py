@@ -45,7 +45,7 @@ def signs(configs, factors):
 
 
 def brute_force_resolution(matrix, up_to=5):
-    """The least number of columns whose product is constant: the shortest defining word."""
+    """The smallest number of columns whose product is constant: the shortest defining word."""
     for size in range(1, up_to):
         for columns in itertools.combinations(range(matrix.shape[1]), size):
             if abs(matrix[:, columns].prod(axis=1).sum()) == len(matrix):
@@ -135,7 +135,7 @@ def test_optimal_designs_of_a_free_space_are_orthogonal_where_they_can_be():
 
 def test_optimal_designs_say_what_constraints_make_unknowable():
     made = dopt.dopt(MIXED.factors, MIXED.rules(), np.random.default_rng(1))
-    # What a nested factor does where it does not exist is no question.
+    # A nested factor's effect where it does not exist is not a question.
     assert MIXED.rules().nested_pairs() == {"jit:py", "py:jit"}
     assert made.spec["not_estimable"] == ["a:b"]
     assert made.spec["runs"] == math.ceil(1.5 * made.spec["terms"])
@@ -160,7 +160,7 @@ def test_model_columns_are_orthonormal_over_all_combinations():
     terms = Terms(MIXED.factors)
     matrix = terms.matrix(every)
     assert np.allclose(matrix.T @ matrix / len(every), np.eye(len(terms)), atol=1e-12)
-    # A number of four levels is three columns, so that any shape can be told.
+    # A number with four levels takes three columns, so that any shape can be estimated.
     assert terms.names.count("n") == 3
     assert terms.names.count("log") == 2
     assert terms.names.count("log:n") + terms.names.count("n:log") == 6
@@ -261,7 +261,7 @@ def test_edges_hold_every_neighbour_of_their_points():
 
 
 def test_a_fraction_alone_has_no_pairs_that_differ_in_one_factor():
-    # Why paths belong to a design whose deltas are wanted.
+    # Why paths belong to a design that should give deltas.
     configs = [tuple(row.config.values()) for row in of(study(8, kind="resolution5").plan(), "design")]
     assert not any(
         sum(a != b for a, b in zip(one, other, strict=True)) == 1 for one, other in itertools.combinations(configs, 2)

@@ -1,4 +1,4 @@
-"""Power: the formulas, the published figures, and runs that bear them out."""
+"""Power: the formulas, the published figures, and runs that confirm them."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Study files: what they say, and what is said of wrong ones."""
+"""Study files: what they say, and the errors for wrong ones."""
 
 import pytest
 from broadleaf.lab import Study, StudyFileError

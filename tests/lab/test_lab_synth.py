@@ -1,4 +1,4 @@
-"""Synthetic systems: the truth they promise is the truth their runs have."""
+"""Synthetic systems: the truth that they promise is the truth of their runs."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""Small promises of the laboratory's commands: what they write, what they say, and how they read a score."""
+"""Small promises of the laboratory's commands: what they write, what they print, and how they read a score."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.timeout(300)
 
 
 def rows_of(names, n, log_us, seed=1, noise=0.02):
-    """Runs of random settings; `log_us` tells the logarithm of the time of a configuration."""
+    """Runs of random settings; `log_us` returns the logarithm of a configuration's time."""
     rng = np.random.default_rng(seed)
     rows = []
     for i in range(n):
@@ -91,7 +91,7 @@ def test_drift_is_told_in_percent_and_only_where_there_is_some(tmp_path):
 
 @pytest.mark.parametrize(("rest", "ending"), [(0.0, "either one is enough."), (-0.6, "not the reverse.")])
 def test_either_one_is_enough_only_where_both_are(rest, ending):
-    """b saves 0.2 alone and nothing beside a; a saves 0.2 + rest more. Where a does more than b, b is no substitute."""
+    """b saves 0.2 alone and nothing beside a; a saves 0.2 + rest more. If a does more than b, b is no substitute."""
 
     def log_us(on, _):
         return 6 + (-0.2 + rest) * on["a"] - 0.2 * on["b"] + 0.2 * (on["a"] and on["b"])
@@ -117,7 +117,7 @@ def test_a_number_of_runs_beyond_reach_becomes_advice():
      (r"regex:took (?P<t>[0-9.]+)", 2.0)],
 )  # fmt: skip
 def test_units_and_the_last_of_several_results(score, us):
-    """What comes first may be progress: JSON and regular expressions both take the last one."""
+    """Earlier output may be progress: JSON and regular expressions both use the last match."""
     key = score.partition(":")[2]
     lines = [f'{{"{key}": {x}}}' for x in (9, 2)] if score.startswith("json") else ["took 9", "took 2"]
     study = Study(name="s", factors=(), command=("true",), score=score)
@@ -135,7 +135,7 @@ def test_the_method_and_the_command_fit_the_same_model(tmp_path):
 
 
 def test_the_report_of_a_study_with_few_runs_is_made(tmp_path):
-    """Where the model took a part of the runs, the figure of drift still has one row a run."""
+    """If the model used only some of the runs, the figure of drift still has one row per run."""
     names = [f"f{i}" for i in range(9)]
 
     def log_us(on, _):

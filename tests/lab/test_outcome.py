@@ -117,7 +117,7 @@ def test_configurations_of_very_different_speed_have_their_own_numbers_of_tasks(
     slow, fast = runner.run({}), runner.run({"fast": True})
     assert 498 <= slow["n_tasks"] <= 700
     assert 49_800 <= fast["n_tasks"] <= 70_000
-    # All runs of a configuration have the same number, those of another session too.
+    # All runs of a configuration have the same number, including those of another session.
     again = found.runner(environments, quiet=Quiet(max_wait_s=0), made=[{**fast, "n_tasks": 50_000}])
     assert again.run({"fast": True})["n_tasks"] == 50_000
     assert again.run({})["n_tasks"] == slow["n_tasks"]
@@ -188,7 +188,7 @@ def test_a_busy_machine_is_told_at_once_and_once():
     loads = iter([2.0, 1.5, 0.2])
     told = []
     assert wait_until_quiet(0.5, 60, lambda: next(loads), lambda cores: told.append((cores, next(loads))))
-    # Told before it waits: the second measurement was still to come.
+    # Reported before it waits: the second measurement was still to come.
     assert told == [(2.0, 1.5)]
 
 

@@ -1,4 +1,4 @@
-"""Pairs that are told beside the model have the size they would have in it."""
+"""Pairs that are estimated beside the model have the size that they would have in it."""
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.timeout(120)
 
 @pytest.mark.parametrize("noise", [truth.Noise(), truth.Noise(outliers=0.05)])
 def test_a_pair_beside_the_model_is_as_large_as_within_it(noise):
-    # Bounded residuals hold less of a pair than residuals do: taken as they are, pairs were 14 % too small.
+    # Bounded residuals contain less of a pair than residuals do: without correction, pairs were 14 % too small.
     beside, within = [], []
     for seed in range(2):
         rng = np.random.default_rng([5, seed])

@@ -1,4 +1,4 @@
-"""Acceptance 7: paths and shares add up exactly, and the greedy path is the one that trying everything gives."""
+"""Acceptance 7: paths and shares add up exactly, and the greedy path is the one found by trying everything."""
 
 import itertools
 import math
@@ -36,7 +36,7 @@ def value(fit, config, scale):
 
 
 def by_all_orders(fit, scale):
-    """Shares as their definition has them: averages over every order."""
+    """Shares according to their definition: averages over every order."""
     names = [f.name for f in fit.factors]
     start = dict.fromkeys(names, False)
     changes = {name: [] for name in names}

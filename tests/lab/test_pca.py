@@ -23,7 +23,7 @@ def test_an_either_or_pair_is_the_first_component():
     assert found.real[0]
     assert not found.real[1]
     first = dict(zip(found.factors, found.components[0], strict=True))
-    # In opposition: what one takes is not left to the other.
+    # Opposed: what one saves, the other cannot save again.
     assert first["a"] * first["b"] < 0
     assert min(abs(first["a"]), abs(first["b"])) > 0.5
     low, high = found.loading_ci

@@ -1,7 +1,7 @@
 """Acceptance 6: R's lm and prcomp, and SQL in sqlite3, read the same files and find the same numbers.
 
-R comes from Debian's packages: the fixture installs r-base-core where it may (as root, with the package index in reach)
-and skips the tests that need it elsewhere, with the reason.
+R comes from Debian's packages: the fixture installs r-base-core if it may (as root, with access to the package index),
+and otherwise skips the tests that need it, with the reason.
 """
 
 import shutil

@@ -67,7 +67,7 @@ def test_what_is_proven_is_recommended_and_what_fails_is_not(study):
     said = CliRunner().invoke(group, ["lab", "recommend", str(study.directory)]).stdout
     assert said.splitlines()[0].endswith(", without crash, which fails more.")
     assert "elsewhere: wrapper taskset 1" in said
-    assert recommend(study, most_tier=2).config["log"] == "debug"
+    assert recommend(study, max_tier=2).config["log"] == "debug"
 
 
 def test_a_toml_file_keeps_what_is_not_recommended(study, tmp_path):

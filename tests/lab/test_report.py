@@ -1,4 +1,4 @@
-"""The report of a study: what the page says, in which order, and what it leaves to the network (nothing)."""
+"""The report of a study: what the page says, in which order, and that it loads nothing from the network."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_the_evidence_is_what_was_planted(found: collecting.Collected) -> None:
 
 
 def test_deltas_kept_without_logging_are_those_of_runs_without_it(found: collecting.Collected) -> None:
-    """The mean of pin's deltas without either log factor, counted by hand from the runs."""
+    """The mean of pin's deltas without either log factor, computed by hand from the runs."""
     assert found.evidence is not None
     frame, rest = found.frame, ["debug_off", "batch", "placebo"]
     kept = frame[(frame[LOG_OFF] == 0) & (frame[LINES_OFF] == 0)]

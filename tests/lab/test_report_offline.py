@@ -33,7 +33,7 @@ def page(report: Report) -> Path:
 
 
 def without_network() -> list[str]:
-    """What to put before a command so that it has no network at all, where this user may do that."""
+    """A prefix that gives a command no network at all, if this user may do that."""
     unshare = shutil.which("unshare")
     if unshare is None:
         return []
@@ -93,7 +93,7 @@ CONDITIONS = (
     "(pin or batch == 8) and not (lines_off and debug_off)",
     "batch != 8 or placebo == True",
 )
-# Does what a reader does, and leaves what came of it in an attribute of the page.
+# Does what a reader does, and leaves the outcome in an attribute of the page.
 READER = """
 <script>
 (async function () {
@@ -139,7 +139,7 @@ def told(report: Report, found: Collected, tmp_path_factory: pytest.TempPathFact
     asked = json.dumps({"places": places, "configs": configs, "conditions": CONDITIONS})
     text = report.html.read_text(encoding="utf-8")
     page = folder / "page.html"
-    # The scripts inside the page have that tag in their text too.
+    # The scripts inside the page contain that tag in their text too.
     before, tag, after = text.rpartition("</body>")
     page.write_text(before + READER.replace("ASKED", asked) + tag + after, encoding="utf-8")
     dom = chromium(page, folder / "profile", "--dump-dom").stdout

@@ -1,4 +1,4 @@
-"""Any column of runs.csv as a response, a study's own numbers, and what gains in one cost in another."""
+"""Any column of runs.csv as a response, a study's own numbers, and what a gain in one costs in another."""
 
 import json
 

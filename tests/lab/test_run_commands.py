@@ -1,4 +1,4 @@
-"""`lab run`, `status`, `sweep` and `doctor` on a study whose times are told, not taken."""
+"""`lab run`, `status`, `sweep` and `doctor` on a study whose times are reported, not taken."""
 
 import json
 import math
@@ -115,7 +115,7 @@ def test_a_sweep_shows_the_curve_and_continues(directory):
     assert math.exp(points[2].ratio.estimate) == pytest.approx(0.5)
     assert again.best is not None
     assert (again.best.level, again.best.median_us) == (8, 145.0)
-    # Levels between those listed may be asked for, those that the constraints forbid are left out.
+    # Levels between the listed ones may be requested; those that the constraints forbid are left out.
     more = call("sweep", "workers", "--study", directory, "--levels", "1,3", "--replicates", 2, "--max-wait", 0)
     assert more.exit_code == 0, more.output
     assert "333.3" in more.output

@@ -1,4 +1,4 @@
-"""Studies that choose their own runs: what is open gets them, verdicts are right, and they stop."""
+"""Studies that choose their own runs: open questions get the runs, verdicts are right, and they stop."""
 
 import json
 import math
@@ -75,8 +75,8 @@ def test_landscapes_are_settled_with_part_of_the_runs_and_without_a_wrong_verdic
             settler.add(world.block(configs, block), configs)
             block += 1
         assert settler.done
-        assert len(settler.rows) <= settler.most_runs
-        shares.append(len(settler.rows) / settler.most_runs)
+        assert len(settler.rows) <= settler.max_runs
+        shares.append(len(settler.rows) / settler.max_runs)
         for question in settler.questions.values():
             if question.state == DECIDED:
                 wrong += simulation.wrong(question.verdict.word, known.effect(question.factor, True))

@@ -1,4 +1,4 @@
-"""Runs of a plan, and both sides of a comparison, at once on one processor, and what it is good for."""
+"""Runs of a plan, and both sides of a comparison, at once on one processor, and the benefit."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ kind = "full"
 replicates = 2
 paths = 0
 """
-# Each run of a pair waits for the other: made in turn, the first would wait in vain.
+# Each run of a pair waits for the other: if they were made in turn, the first would wait in vain.
 PROGRAM = """
 import json, os, sys, time
 calls = os.open(os.environ["CALLS"], os.O_RDWR | os.O_CREAT | os.O_APPEND)
@@ -62,7 +62,7 @@ def test_planned_runs_are_made_two_by_two(study):
     first = run_plan(study, max_runs=5, quiet=QUIET)
     rows = read_runs(study.runs_path, study.factors)
     assert first.statuses == {"ok": 5}, rows
-    # The fifth was left over: it ran beside another of itself.
+    # The fifth had no partner: it ran beside a copy of itself.
     assert [row["pair_id"] for row in rows] == [0, 0, 1, 1, 2]
     assert (study.directory / "calls").stat().st_size == 6
     run_plan(study, quiet=QUIET)

@@ -1,4 +1,4 @@
-"""A tuning beside runs that fail: what fails more never wins unsaid."""
+"""A tuning with runs that fail: what fails more often never wins silently."""
 
 import json
 
@@ -53,7 +53,7 @@ def test_what_fails_seldom_is_not_recommended_without_a_word():
         if failed and found.config["crash"]:
             assert "crash may fail more (" in lines[0]
         if found.config["crash"]:
-            # Its own runs at least were all good, or the default's were no better.
+            # At least all of its own runs were good, or the default's were no better.
             assert not found.winner_failing.word
 
 

@@ -1,5 +1,6 @@
-"""Full disks and folders that may only be read: results are still shown, what was kept stays whole, and a line says
-what to do. The folders are file systems of a few hundred kilobytes in a mount namespace of their own."""
+"""Full disks and read-only folders: results are still shown, stored data stays intact, and a line says what to do. The
+folders are file systems of a few hundred kilobytes in a mount namespace of their own.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +51,7 @@ READ_ONLY = "mount -o remount,ro .."
 
 @pytest.fixture
 def measured(tmp_path: Path) -> Path:
-    """A study with runs and a plan, and nothing that was made of them."""
+    """A study with runs and a plan, and nothing made from them."""
     write(tmp_path / "study", "eight", design={"paths": 4})
     return tmp_path / "study"
 

@@ -1,4 +1,4 @@
-"""Verdicts in words, and when they may be spoken."""
+"""Verdicts in words, and when they may be given."""
 
 import dataclasses
 import math
@@ -131,7 +131,7 @@ def test_stopping_is_on_precision():
 
 
 def test_a_needless_effect_never_stops_early():
-    """The rule does not look at p values: a huge, clear effect that is known badly is not enough."""
+    """The rule does not look at p values: a huge, clear effect that is known imprecisely is not enough."""
     _, made = study({"a": -2.0, "b": 0.0}, noise=0.3)
     assert max(e.p for e in made.effects() if e.factor == "a") < 1e-6
     assert not convergence.precision(made).reached

@@ -1,5 +1,6 @@
-"""`lab vs`: two commands against each other. The times are told by a run that is not made, so that no machine's load
-matters; processes are started only where nothing is timed."""
+"""`lab vs`: two commands against each other. A fake run reports the times, so that no machine's load matters; processes
+are started only where nothing is timed.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ pytestmark = pytest.mark.timeout(300)
 
 
 class Told:
-    """In place of `run_command`: a times 0.1 s, b as much more as `ratio` says, both disturbed alike and then apart."""
+    """Replaces `run_command`: a takes 0.1 s, b as much more as `ratio` says, both disturbed together and separately."""
 
     def __init__(self, ratio=1.0, noise=0.02, seed=1, fails=0.0, wall=None):
         self.ratio, self.noise, self.fails, self.wall = ratio, noise, fails, wall

@@ -1,4 +1,4 @@
-"""The fixture `versus` of the plugin for pytest: functions and commands in pairs, a verdict, and what is told of it."""
+"""The fixture `versus` of the pytest plugin: functions and commands in pairs, a verdict, and its report."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def run_tests(folder: Path, text: str, *options: str) -> subprocess.CompletedPro
 
 
 class Clocks:
-    """A clock that only moves when it is told to: `wall` and `cpu` seconds."""
+    """A clock that moves only when told to: `wall` and `cpu` seconds."""
 
     def __init__(self, monkeypatch):
         self.wall = self.cpu = 0.0
@@ -109,7 +109,7 @@ def test_what_a_function_raises_is_its_own():
 
     with pytest.raises(KeyError, match="its own"):
         duel(Functions(lambda: None, broken), budget_s=5)
-    with pytest.raises(RunError, match="is no function"):
+    with pytest.raises(RunError, match="is not a function"):
         Functions(lambda: None, 3)
 
 

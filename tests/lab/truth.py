@@ -1,4 +1,4 @@
-"""Runs of systems whose truth is known, made with numpy alone: nothing of the laboratory is used to make them.
+"""Runs of systems whose truth is known, made with numpy alone, without the laboratory.
 
 A system is a sum on the scale of ln(time): an effect for each level of each factor and, for pairs, a table of what two
 levels do together beyond that. Tables are centred over the levels, so that the effect of a level over the default,
@@ -73,7 +73,7 @@ def curve(shape: str, n: int, height: float = 0.2) -> np.ndarray:
 
 
 def flags(rng: np.random.Generator, count: int, pairs: int = 3, size: float = 0.12) -> Truth:
-    """`count` flags of which a third do something, and `pairs` pairs among them that interact by `size`."""
+    """`count` flags of which a third have an effect, and `pairs` pairs among them that interact by `size`."""
     names = [f"f{number}" for number in range(count)]
     effects = {}
     for place, name in enumerate(names):

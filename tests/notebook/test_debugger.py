@@ -1,4 +1,4 @@
-"""`breakpoint()` in tasks, and debuggers of tasks that have failed, with somebody at the terminal who types."""
+"""`breakpoint()` in tasks, and debuggers of failed tasks, with somebody at the terminal who types."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def traced():
 
 @pytest.fixture(scope="module")
 def at_a_terminal():
-    """Has this process look as if somebody sat before it."""
+    """Makes this process look as if somebody sat in front of it."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "stdin", SimpleNamespace(isatty=lambda: True, closed=False))
         before = signal.getsignal(signal.SIGURG)
@@ -65,7 +65,7 @@ def rc(at_a_terminal, cluster):
 
 @pytest.fixture
 def types(monkeypatch, at_a_terminal):
-    """A function that has these lines typed, what is callable called first; it gives the list of prompts so far."""
+    """A function that types these lines (it calls those that are callable) and returns the list of prompts so far."""
     lines, prompts = [], []
 
     def typed(prompt=""):

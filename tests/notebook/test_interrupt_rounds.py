@@ -19,7 +19,7 @@ from waiting import until
 
 ROUNDS = int(os.environ.get("BROADLEAF_INTERRUPT_ROUNDS", "3"))
 ENGINES = 8
-# A call into BLAS goes to its end; the interrupt comes behind it.
+# A call into BLAS continues to its end; the interrupt comes afterwards.
 PRODUCT = f"import numpy\nfactor = numpy.ones((1000, 1000))\n{BEGUN}for _ in range(10_000):\n    factor @ factor"
 # An engine that nobody interrupts is busy for a minute.
 IDLE_S = 20.0
@@ -46,7 +46,7 @@ def are_idle(rc: ipp.Client) -> bool:
 
 
 def rounds(rc: ipp.Client, directory, interrupt: Callable[[str, Callable[[], bool]], float], code: str) -> None:
-    """Has `interrupt` interrupt `code` again and again; it gives the moment of the interrupt."""
+    """Makes `interrupt` interrupt `code` again and again; returns the moment of the interrupt."""
     took_s = []
     for number in range(ROUNDS):
         here = directory / str(number)

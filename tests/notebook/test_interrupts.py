@@ -119,7 +119,7 @@ def test_what_is_no_signal(rc):
 
 
 def test_an_interrupt_that_comes_late_is_not_the_next_task_s(rc):
-    """Tasks are aborted as they end; what follows them is left alone."""
+    """Tasks are aborted as they end; later ones are left alone."""
     view = rc[0]
     for _ in range(200):
         ended = view.apply_async(abs, -1)

@@ -68,7 +68,7 @@ def test_output_is_in_its_own_cell(cells):
 def test_rich_values_and_displays(cells):
     html = [output["data"].get("text/html") for output in cells["rich"] if "data" in output]
     assert html == ["<b>rich</b>"] * 4
-    # Neither the displays nor the values say themselves whose they are.
+    # Neither the displays nor the values show which engine they belong to.
     assert sorted(re.findall(r"\[[01]\b|\[output:[01]\]", text(cells["rich"]))) == [
         "[0",
         "[1",

@@ -1,4 +1,4 @@
-"""Every line of every engine, also of those that raise and die."""
+"""Every line of every engine, including those that raise and die."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`%px` and its kin in a session of IPython."""
+"""`%px` and related magics in a session of IPython."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from waiting import until
 
 
 def run(ip, cell):
-    """Runs a cell; what it wrote to standard output and standard error, and what it raised."""
+    """Runs a cell; returns what it wrote to standard output and standard error, and what it raised."""
     with capture_output(display=False) as captured:
         done = ip.run_cell(cell, store_history=True)
     return captured.stdout, captured.stderr, done.error_before_exec or done.error_in_exec
@@ -242,7 +242,7 @@ def test_autopx(px, rc):
     assert "b" not in px.user_ns
     assert run(px, "b")[0].count("Out[") == 4
     assert "ZeroDivisionError" in run(px, "1/0")[1]
-    # A cell is complete when it is complete, though all of it is for engines.
+    # A cell is complete when it is complete, even if all of it is for engines.
     assert px.check_complete("for i in range(3):")[0] == "incomplete"
     assert px.check_complete("x = 1")[0] == "complete"
     assert run(px, "%autopx")[0] == "%autopx disabled\n"

@@ -15,16 +15,16 @@ from pathlib import Path
 import pytest
 
 CELLS = int(os.environ.get("BROADLEAF_CELLS", "400"))
-# A tenth of the cells run before the first look: what is made once, and kept, is there then.
+# A tenth of the cells run before the first measurement: whatever is made once and kept exists by then.
 FIRST_CELLS = max(20, CELLS // 10)
 ENGINES = 4
-# So much that the cells of a short run print several times what may be left of them.
+# So much that the cells of a short run print several times what may remain of them.
 PRINTED_BYTES = 64_000
 GROWTH_BYTES = 20 << 20
 
 
 def own_bytes(pid: int) -> int:
-    """Memory of a process that no other shares, and that is no file's."""
+    """Memory of a process that no other process shares, and that belongs to no file."""
     text = Path(f"/proc/{pid}/smaps_rollup").read_text()
     found = re.search(r"^Private_Dirty:\s+(\d+) kB", text, re.MULTILINE)
     assert found is not None

@@ -1,4 +1,4 @@
-"""The cells of the page on magics run as they stand."""
+"""The cells of the page on magics run unchanged."""
 
 from __future__ import annotations
 

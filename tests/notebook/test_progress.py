@@ -22,7 +22,7 @@ class Terminal(io.StringIO):
 
 @pytest.fixture
 def on_terminal(monkeypatch):
-    """A function that puts a terminal in the place of standard error, in the test itself: pytest changes it before."""
+    """A function that replaces standard error with a terminal, in the test itself: pytest changes it before."""
 
     def replace():
         written = Terminal()
@@ -80,7 +80,7 @@ def test_everything_that_a_client_waits_for(rc, on_terminal):
 
 
 def test_results_that_are_gone_can_be_waited_for(rc, on_terminal):
-    """The result is dropped while its task runs; its id alone was a `KeyError`."""
+    """The result is dropped while its task runs; its id alone used to be a `KeyError`."""
     on_terminal()
     rc.load_balanced_view().apply_async(time.sleep, 0.2)
     assert rc.wait_interactive(interval=0.01)

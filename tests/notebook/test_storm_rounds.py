@@ -38,7 +38,7 @@ def random_lines(seed: int) -> tuple[list[str], list[str]]:
 
 
 def storm(round_number: int, raising: int, dying: int, end: str) -> str:
-    """A cell in which every engine prints its lines, and two come to a bad end."""
+    """A cell in which every engine prints its lines, and two end badly."""
     return f"""
 out, err = random_lines({round_number * ENGINES} + engine_id)
 import sys

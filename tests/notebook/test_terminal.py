@@ -31,7 +31,7 @@ def session(tmp_path):
 
 
 def run(child, line):
-    """Runs a line; what was shown until the next prompt."""
+    """Runs a line; returns what was shown until the next prompt."""
     child.sendline(line)
     child.expect(PROMPT)
     return child.before

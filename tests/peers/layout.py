@@ -1,7 +1,7 @@
 """Lays out the tests of the installed IPython Parallel for a run on Broadleaf. Nothing of them is kept here.
 
-The modules are as they are installed, but for what stands between them and a cluster: the package's own `__init__`
-and fixtures, which are ours, and the two lines that are changed below.
+The modules are used as installed, except for what stands between them and a cluster: the package's own `__init__` and
+fixtures, which are ours, and the two lines that are changed below.
 """
 
 import importlib.util

@@ -1,11 +1,11 @@
-"""Runs tests of IPython Parallel's own suite on Broadleaf, and says what became of each.
+"""Runs tests of IPython Parallel's own suite on Broadleaf, and reports the outcome of each.
 
     python tests/peers/run.py IDS [OUT]
 
 IDS is a file of ids (`test_view.py::TestView::test_len`, one a line, `#` for comments). OUT, by default
-`bench-results/peer-tests`, gets `report.txt`, `results.jsonl`, and what each pytest process wrote. Exits with 1 unless
-all pass. Each module of the suite runs in a process of its own. A test that takes longer than 30 s fails. A process
-that is silent for 100 s is killed, and the rest of its module goes on in a new one, as when it dies.
+`bench-results/peer-tests`, gets `report.txt`, `results.jsonl`, and the output of each pytest process. Exits with 1
+unless all pass. Each module of the suite runs in a process of its own. A test that takes longer than 30 s fails. A
+process that is silent for 100 s is killed, and the rest of its module continues in a new one, as when it dies.
 """
 
 import json
@@ -41,7 +41,7 @@ def environment(tests: Path, events: Path) -> dict[str, str]:
 
 
 def end_leaked() -> list[str]:
-    """Ends the processes of this run that are left after a while; returns their command lines."""
+    """Ends the remaining processes of this run after a while; returns their command lines."""
     deadline = time.monotonic() + GRACE_S
     while (left := _processes()) and time.monotonic() < deadline:
         time.sleep(0.25)
@@ -67,7 +67,7 @@ def _processes() -> dict[int, str]:
 
 
 def run_module(tests: Path, name: str, ids: list[str], out: Path) -> dict[str, dict[str, Any]]:
-    """What became of each id of one module."""
+    """The outcome of each id of one module."""
     results: dict[str, dict[str, Any]] = {}
     rounds = 0
     while left := [test for test in ids if test not in results]:
@@ -78,7 +78,7 @@ def run_module(tests: Path, name: str, ids: list[str], out: Path) -> dict[str, d
 
 
 def run_process(tests: Path, ids: list[str], events: Path, log: Path) -> dict[str, dict[str, Any]]:
-    """What became of the ids that one pytest process got to; of all, if it got to none."""
+    """The outcome of the ids that one pytest process reached; of all, if it reached none."""
     events.unlink(missing_ok=True)
     command = [sys.executable, "-m", "pytest", "-p", "event_plugin", "-p", "no:cacheprovider", "-q"]
     command += [f"--timeout={TEST_TIMEOUT_S}", "--timeout-method=signal", f"--rootdir={tests}", *ids]
@@ -97,7 +97,7 @@ def run_process(tests: Path, ids: list[str], events: Path, log: Path) -> dict[st
 
 
 def _watch(process: subprocess.Popen[bytes], events: Path) -> bool:
-    """Waits for a process; whether it had to be killed because it no longer did anything."""
+    """Waits for a process; returns whether it had to be killed because it no longer did anything."""
     size, changed = -1, time.monotonic()
     while process.poll() is None:
         time.sleep(0.1)
@@ -160,7 +160,7 @@ def report(ids: list[str], results: dict[str, dict[str, Any]], seconds: float) -
 def main() -> int:
     if len(sys.argv) not in (2, 3):
         raise SystemExit(__doc__)
-    # Started in a shell's background, this process would have its engines inherit that Ctrl-C is ignored.
+    # If it was started in a shell's background, this process would make its engines inherit that Ctrl-C is ignored.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     ids = read_ids(Path(sys.argv[1]))
     out = Path(sys.argv[2] if len(sys.argv) == 3 else layout.ROOT / "bench-results" / "peer-tests").resolve()

@@ -55,7 +55,7 @@ def test_the_answer_is_in_words():
     assert best.startswith("a tree of 3 branches, 3 levels deep")
     assert "14 sends   1.4 ms" in best
     assert "7.1 times sooner" in text
-    # Words of the model are those of the tables.
+    # The words of the model are those of the tables.
     assert not re.search(r"arity|depth|scheduler|leaves|formula\b", text.replace("--tables shows every depth", ""))
 
 
@@ -138,7 +138,7 @@ def test_without_matplotlib_the_message_says_what_to_install(tmp_path, monkeypat
     done = CliRunner().invoke(group, ["plan", "--engines", "5", "--plot", str(tmp_path / "figures")])
     assert done.exit_code == 1
     assert "pip install 'broadleaf[plan]'" in done.stderr
-    # It is told before anything is computed.
+    # It is reported before anything is computed.
     assert done.stdout == ""
     assert not (tmp_path / "figures").exists()
 

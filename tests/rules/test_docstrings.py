@@ -1,4 +1,4 @@
-"""Docstrings say what is to be known of parameters, values and errors, and the rule notices where one does not."""
+"""Docstrings explain parameters, values and errors, and the rule notices if one does not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What type checkers know of calls: `make lint` has mypy and pyright check every line. Nothing here runs."""
+"""What type checkers know about calls: `make lint` has mypy and pyright check every line. Nothing here runs."""
 
 from __future__ import annotations
 

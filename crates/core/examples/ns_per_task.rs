@@ -1,4 +1,5 @@
-//! Nanoseconds of the controller per plain task: submit, assign, done and result. With and without the result store.
+//! Nanoseconds that the controller spends on a plain task: submit, assign, done and result. With
+//! and without the result store.
 
 #![expect(
     clippy::disallowed_types,

@@ -1,8 +1,8 @@
-//! Who may wait to be let in: connections whose peer has not identified itself.
+//! Limits connections whose peer has not identified itself yet.
 //!
-//! Anyone who can reach the port can open such connections. So they are limited, have a deadline, and are counted by
-//! origin: strangers never use up the budget of this host's own processes, or of addresses that have proven a key
-//! before.
+//! Anyone who can reach the port can open such connections. So they are limited, have a deadline,
+//! and are counted by origin: strangers never use up the budget of this host's own processes, or of
+//! addresses that have proven a key before.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -34,12 +34,12 @@ pub enum Budget {
     Strangers,
 }
 
-/// The connections that wait.
+/// The connections that have not been identified.
 #[derive(Debug)]
 pub struct Admission {
     /// Maximum number of connections in one budget.
     limit: usize,
-    /// How long a peer has.
+    /// How long a peer has to identify itself.
     deadline_ns: Nanos,
     /// For each budget, oldest first: arrival number and peer.
     queues: [BTreeMap<u64, usize>; 3],

@@ -22,7 +22,7 @@ fn ensure(holds: bool, what: impl FnOnce() -> String) -> Result<(), Violation> {
 }
 
 impl Controller {
-    /// Verifies every invariant; takes time proportional to the size of the whole state.
+    /// Verifies every invariant, in time proportional to the size of the whole state.
     ///
     /// # Errors
     /// The first [`Violation`] found.
@@ -86,7 +86,7 @@ impl Controller {
         if let Some(client) = task.client {
             let known = self.known(client, task.seq);
             ensure(known == Known::Live(key.slot() as u32), || {
-                at(&format!("its client knows it as {known:?}"))
+                at(&format!("its client believes it {known:?}"))
             })?;
         }
         ensure(
@@ -129,7 +129,7 @@ impl Controller {
         let at = |what: &str| format!("engine {} ({}): {what}", engine.id.0, engine.state_name());
         ensure(engine.is_consistent(), || at("miscounts its offers"))?;
         ensure(engine.pinned.is_consistent(&self.tasks), || {
-            at("miscounts its own tasks")
+            at("Requests whose results reach their client together.")
         })?;
         let idle = engine.outstanding == 0 && engine.stack.is_empty();
         ensure(idle || engine.is_connected(), || {
@@ -186,7 +186,7 @@ impl Controller {
             })?;
             let subscribed = self.awaited.values().flatten().filter(|(by, _)| by == id);
             ensure(subscribed.count() as u64 == client.n_subscribed, || {
-                format!("client {} miscounts what it subscribed to", id.0)
+                format!("client {} miscounts its subscriptions", id.0)
             })?;
             ensure(n <= self.config.max_outstanding_tasks, || {
                 format!("client {} is over its bound", id.0)
@@ -204,7 +204,7 @@ impl Controller {
             let n = own.count() as u64;
             ensure(n == reply_group.n_missing && n > 0, || {
                 format!(
-                    "the request {:?} misses {} results of {n} tasks",
+                    "the request {:?} lacks {} results of {n} tasks",
                     reply_group.first_seq, reply_group.n_missing
                 )
             })?;
@@ -214,7 +214,7 @@ impl Controller {
 
     fn check_kept(&self) -> Result<(), Violation> {
         ensure(self.kept.is_consistent(), || {
-            "what is kept is miscounted, or over its bound".into()
+            "the result store is miscounted, or over its bound".into()
         })?;
         ensure(self.departed.is_empty(), || {
             "a departed client is still listed".into()
@@ -231,7 +231,7 @@ impl Controller {
         for (slot, subscribers) in &self.awaited {
             let task = self.tasks.key_at(*slot).and_then(|k| self.tasks.get(k));
             ensure(task.is_some_and(|t| t.is_awaited), || {
-                format!("slot {slot} is subscribed to and does not know it")
+                format!("slot {slot} is subscribed to but not marked so")
             })?;
             let here = |id| self.clients.get(id).is_some_and(|c| !c.away);
             ensure(subscribers.iter().all(|(id, _)| here(id)), || {
@@ -270,7 +270,7 @@ impl Controller {
         for slot in self.dependencies.awaited() {
             let task = self.tasks.key_at(slot).and_then(|k| self.tasks.get(k));
             ensure(task.is_some_and(|t| t.has_dependents), || {
-                format!("slot {slot} is awaited and does not know it")
+                format!("slot {slot} is awaited but not marked so")
             })?;
         }
         Ok(())

@@ -15,8 +15,8 @@ pub(crate) const MAX_DEFINITIONS: usize = 1 << 20;
 pub(crate) enum Defined {
     /// Its slot.
     At(u32),
-    /// There was no room for it. Records with it are refused, and each stands for this many tasks; `None` for one on
-    /// each existing engine.
+    /// There was no room for the set. Records that use the set are refused, and each stands for
+    /// this many tasks; `None` for one on each existing engine.
     OverLimit(Option<usize>),
 }
 
@@ -44,7 +44,7 @@ pub(crate) struct Client {
     pub options_bytes: u64,
     /// Total size of its functions' bodies.
     pub function_bytes: u64,
-    /// Tasks of any client whose results it waits for.
+    /// Tasks of any client whose results this one waits for.
     pub n_subscribed: u64,
 }
 

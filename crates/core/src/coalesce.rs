@@ -38,14 +38,15 @@ impl ReplyGroups {
             .iter()
             .map(|(id, reply_group)| (id as u32, reply_group))
     }
-    /// Its client is gone: nobody will ask for what was collected.
+    /// The client is gone: nobody will ask for what was collected.
     pub fn drop_client(&mut self, client: ClientId) {
         self.0.retain(|_, reply_group| reply_group.client != client);
     }
 }
 
 impl Controller {
-    /// Sends a result to its client, or keeps it until the results it is coalesced with have arrived.
+    /// Sends a result to its client, or holds it until the results it is coalesced with have
+    /// arrived.
     pub(crate) fn deliver(
         &mut self,
         client: ClientId,

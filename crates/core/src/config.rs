@@ -32,7 +32,7 @@ pub struct Config {
     pub kept_results_bytes: u64,
     /// Number of engines to run, numbered from 0. 0.
     pub n_engines: u32,
-    /// Whether an engine that died is started again. False.
+    /// Whether to restart an engine that died. False.
     pub restart_engines: bool,
     /// Number of restarts of one engine within a minute before it is given up. 10.
     pub max_restarts_per_minute: u32,

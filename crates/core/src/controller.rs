@@ -60,7 +60,7 @@ pub struct Controller {
     pub(crate) kept: Kept,
     /// By slot of a live task: who besides its client gets its result, and under which number.
     pub(crate) awaited: IndexMap<u32, Vec<(ClientId, TaskSeq)>, FxBuildHasher>,
-    /// The number of those.
+    /// Number of tasks with such entries.
     pub(crate) n_awaited: u64,
     /// Clients that start engines.
     pub(crate) n_awaiting: u32,
@@ -72,7 +72,8 @@ pub struct Controller {
     pub(crate) tick: u64,
     /// Memory of the placement heap: (outstanding, last used, engine).
     pub(crate) heap: Vec<Reverse<(u32, u64, u32)>>,
-    /// If an engine is idle beside waiting tasks that are too short to be worth moving: when to look again.
+    /// When to look again if an engine is idle while the waiting tasks are too short to be worth
+    /// moving.
     pub(crate) steal_at: Option<Nanos>,
 }
 
@@ -167,7 +168,7 @@ impl Controller {
         self.timers.next().into_iter().chain(self.steal_at).min()
     }
 
-    /// Does what is due by `now`; call [`Self::schedule`] after it.
+    /// Handles everything that is due by `now`; call [`Self::schedule`] afterwards.
     pub fn on_deadline(&mut self, now: Nanos, out: &mut Vec<Output>) {
         self.steal_at = self.steal_at.filter(|at| *at > now);
         while let Some(timer) = self.timers.pop_due(now) {
@@ -197,13 +198,13 @@ impl Controller {
             .is_some_and(|e| match e.state {
                 State::Up | State::Draining | State::Leaving | State::Dying => true,
                 State::Starting { .. } | State::Restarting => false,
-                State::Gone => e.guest.is_some(), // Only a rank of its world may have it.
+                State::Gone => e.guest.is_some(), // Only a rank of its world may.
             });
         let is_own = self.host_of(engine) == HostId::CONTROLLER;
         !taken && is_own && engine.0 < MAX_ENGINES && !self.supervisor.stopping
     }
 
-    /// A slot for an engine that was started by hand; its `EngineUp` takes it.
+    /// A slot for an engine that was started by hand; the engine's `EngineUp` takes it.
     pub fn vacant_engine(&self) -> EngineId {
         let next = self.engines.len() as u32;
         let is_vacant = |e: &&Engine| {
@@ -242,7 +243,7 @@ impl Controller {
         if gone.leaves {
             gone.away = true;
             let is_done = gone.outstanding_tasks == 0;
-            // Nobody reads, so nobody can be slow to.
+            // Nobody reads this client's results, so it cannot be congested.
             self.on_congested(client, false);
             self.reply_groups.drop_client(client);
             self.drop_subscriber(client);
@@ -262,7 +263,7 @@ impl Controller {
                 self.dependencies.forget_dependents(key.slot() as u32);
             }
             if let Place::Offered(engine, offer) = task.place {
-                // If it runs, it may finish; otherwise it is taken back.
+                // A task that runs may finish; one that does not is taken back.
                 task.client = None;
                 if task.stopping == Stopping::No {
                     task.stopping = Stopping::Cancel;

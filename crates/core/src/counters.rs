@@ -95,7 +95,7 @@ pub struct EngineCounters {
     pub last_death: Option<(DeathCertificate, Nanos)>,
     /// Its host's name, while it lives.
     pub host: String,
-    /// Whether it received a task addressed to it, which may have left data in its memory.
+    /// Offers that have not ended.
     pub holds_data: bool,
     /// Since when it has been idle.
     pub idle_since: Option<Nanos>,

@@ -1,4 +1,5 @@
-//! The deaths of engines: each is certified, its tasks are moved, retried or lost, and its slot is filled again.
+//! The deaths of engines: each is certified; the engine's tasks are moved, retried or lost; its
+//! slot is filled again.
 //!
 //! A death arrives as two notices in either order: the link closes, and the fork server sees the process exit. Each
 //! waits for the other for a limited time.
@@ -36,7 +37,7 @@ impl Controller {
         let engine = &mut self.engines[index];
         let no_events = engine.exit.is_some() || engine.spawned_pid == 0 || !told;
         if no_events {
-            self.bury(now, index, out); // No more news to come.
+            self.bury(now, index, out); // Nothing more will be reported.
             return;
         }
         engine.state = State::Dying;
@@ -113,7 +114,8 @@ impl Controller {
         }
     }
 
-    /// No process could be created for an engine: memory or a limit on processes is exhausted, which may be temporary.
+    /// No process could be created for an engine: memory or the number of processes is exhausted,
+    /// perhaps only for now.
     pub(crate) fn on_not_started(
         &mut self,
         now: Nanos,

@@ -7,7 +7,7 @@ use indexmap::IndexMap;
 use rustc_hash::FxBuildHasher;
 use smallvec::SmallVec;
 
-/// The engine of a task that never ran.
+/// Where a task ran that never ran: on no engine.
 pub(crate) const NOWHERE: EngineId = EngineId(u32::MAX);
 
 /// Whether a wait is over.
@@ -30,7 +30,7 @@ struct Tally {
     rule: DependencyRule,
     total: u32,
     resolved: u32,
-    /// The number of resolved ones that the rule counts.
+    /// How many of the resolved ones satisfy the rule.
     counted: u32,
 }
 

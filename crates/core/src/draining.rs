@@ -9,7 +9,7 @@ use crate::targets::Targets;
 use crate::tasks::Place;
 use crate::{Controller, Nanos, Output};
 
-/// Number of engines that a refusal names one by one.
+/// Number of engines that a refusal lists individually.
 const MOST_NAMED: usize = 16;
 
 impl Engine {
@@ -30,8 +30,8 @@ impl Engine {
 }
 
 impl Controller {
-    /// Releases engines, and hosts together with all their engines. It is all or nothing: without `stateless`, none of
-    /// them may hold a client's data.
+    /// Releases engines, and hosts together with all their engines. All are released or none:
+    /// without `stateless`, none of them may hold a client's data.
     pub(crate) fn drain(
         &mut self,
         now: Nanos,
@@ -70,7 +70,7 @@ impl Controller {
         ControlReply::Done
     }
 
-    /// Why these engines may not go, if one holds data.
+    /// Why these engines may not be released, if one holds data.
     fn data_of(&self, chosen: &[usize]) -> Option<String> {
         let engines = chosen.iter().map(|index| &self.engines[*index]);
         let holding = engines.filter(|e| e.state == State::Up && e.may_hold_data());
@@ -91,7 +91,7 @@ impl Controller {
         ))
     }
 
-    /// The time of a host is nearly over: with its last engine it leaves.
+    /// A host's time is nearly over: it leaves with its last engine.
     pub(crate) fn on_host_timer(&mut self, now: Nanos, host: HostId, out: &mut Vec<Output>) {
         self.hosts.clear_timer(host);
         self.hosts.release(host);
@@ -100,7 +100,7 @@ impl Controller {
                 self.drain_engine(now, index, None, out);
             }
         }
-        // A world that is partly elsewhere ends as a whole.
+        // An MPI world that is partly on other hosts ends as a whole.
         for index in 0..self.engines.len() {
             if self.engines[index].state == State::Draining {
                 for other in self.of_same_world(index) {
@@ -137,7 +137,7 @@ impl Controller {
                 self.supervisor.drains = true;
                 self.stop_engine(now, index, false, out);
             }
-            State::Gone => self.supervisor.drains = true, // It may have been the last of its host.
+            State::Gone => self.supervisor.drains = true, // Perhaps the last of its host.
             State::Draining | State::Leaving | State::Dying => {}
         }
         let engine = &self.engines[index];
@@ -149,7 +149,7 @@ impl Controller {
         }
     }
 
-    /// Makes engines leave that have finished, and hosts without engines.
+    /// Makes engines leave that have finished, and hosts leave that have no engines left.
     pub(crate) fn release_drained(&mut self, now: Nanos, out: &mut Vec<Output>) {
         if !self.supervisor.drains {
             return;

@@ -83,7 +83,7 @@ pub(crate) struct Engine {
     pub last_death: Option<(DeathCertificate, Nanos)>,
     /// Number of consecutive failures to create a process for it.
     pub failed_starts: u32,
-    /// Until when to retry.
+    /// When to stop retrying.
     pub start_by: Nanos,
     /// Times of its restarts within the last minute.
     pub restart_times: VecDeque<Nanos>,
@@ -166,7 +166,7 @@ impl Engine {
         }
     }
 
-    /// Forgets everything of the process before.
+    /// Forgets everything about the previous process.
     pub fn reset(&mut self, config: &Config) {
         self.info = None;
         self.spawned_pid = 0;
@@ -189,7 +189,7 @@ impl Engine {
         self.known_functions.clear();
     }
 
-    /// It is to be started now, for the first time or after attempts that failed.
+    /// The engine is to be started now, for the first time or after attempts that failed.
     pub fn begin_start(&mut self, now: Nanos, timeout_ns: Nanos) {
         if self.failed_starts == 0 {
             self.start_by = now.saturating_add(timeout_ns);

@@ -147,7 +147,7 @@ fn explain_offer(engine: &Engine, key: TaskKey, offer: u32) -> String {
     }
 }
 
-/// Engines that are named one by one.
+/// Number of engines that are listed individually.
 const MOST_NAMED: usize = 64;
 
 fn engines_in_words(key: &options::GroupKey) -> String {
@@ -167,7 +167,7 @@ fn engines_in_words(key: &options::GroupKey) -> String {
         }
     };
     if !key.not.is_empty() {
-        words = format!("{words} but {} (unmet there)", list(&key.not));
+        words = format!("{words} except {} (unmet there)", list(&key.not));
     }
     words
 }

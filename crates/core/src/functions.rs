@@ -1,4 +1,5 @@
-//! Functions by content: each body is kept once while a connected client, a live task or a kept one names it.
+//! Functions by content: each body is held once while a connected client, a live task or a stored
+//! one names it.
 
 use broadleaf_proto::ids::{FunctionHash, FunctionId};
 use broadleaf_proto::task::FunctionRecord;
@@ -25,7 +26,7 @@ pub struct Times {
     pub errors: u64,
     /// Total time.
     pub total_ns: u64,
-    /// Time of the longest one.
+    /// Duration of the longest one.
     pub max_ns: u64,
 }
 
@@ -40,8 +41,8 @@ pub struct FunctionTimes {
     pub times: Times,
 }
 
-/// See the module. Its slots are the function ids towards engines; a slot may be used again, its new
-/// record then replaces the old one on every engine before a task names it.
+/// See the module. Its slots are the function ids that engines see. A slot may be used again: its
+/// new record then replaces the old one on every engine before a task names it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Functions {
     cache: Slab<Cached>,
@@ -50,8 +51,8 @@ pub(crate) struct Functions {
 }
 
 impl Functions {
-    /// Takes a reference to a function, keeping a copy of its body if it is new: the body itself shares memory with
-    /// everything that was received with it.
+    /// Takes a reference to a function and copies its body if it is new: the body itself shares
+    /// memory with everything that was received with it.
     pub fn define(&mut self, hash: FunctionHash, name: &Bytes, body: &Bytes) -> u32 {
         if let Some(slot) = self.by_hash.get(&hash) {
             self.cache[*slot as usize].references += 1;

@@ -109,8 +109,8 @@ impl History {
         }
     }
 
-    /// Remembers tasks with consecutive numbers that were refused together, without ever being live. However many they
-    /// are, they take the space of one.
+    /// Remembers tasks with consecutive numbers that were refused together, without ever being
+    /// live. However many they are, they take the space of a single task.
     pub fn refuse(&mut self, seq: TaskSeq, n_tasks: u64) {
         if self.refused.len() >= self.keep {
             self.refused.pop_first();

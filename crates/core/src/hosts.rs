@@ -82,7 +82,8 @@ impl Hosts {
         }
     }
 
-    /// It ends within so much time, if it would not before. Returns the timer that it had, 0 for none.
+    /// Makes a host end within this time, if it would not end sooner. Returns the timer that it
+    /// had, 0 for none.
     fn end_within(&mut self, now: Nanos, host: HostId, ends_in_ns: Nanos) -> Nanos {
         let Some(host) = self.0.get_mut(&host) else {
             return 0;
@@ -171,7 +172,8 @@ impl Controller {
         self.is_host_up(self.engines[index].host) && !self.has_host(index)
     }
 
-    /// A relay has connected and wants engines. Slots left by a host of its name are filled first.
+    /// A relay has connected and wants engines. It first fills slots left by a host of the same
+    /// name.
     pub(crate) fn on_host_up(
         &mut self,
         now: Nanos,

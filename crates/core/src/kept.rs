@@ -80,9 +80,10 @@ pub(crate) struct KeptTask {
     completed_ns: u64,
     /// Where its small payloads begin, counting all bytes that ever went into the ring.
     small_at: u64,
-    /// Nothing if they are in segments, or too large.
+    /// A payload in segments is omitted, and so is one that is too large.
     arguments: KeptPayload,
-    /// Nothing if it is too large, or if it is in segments and its client is connected to hold it.
+    /// A value is omitted if it is too large, or if it is in segments and its client is not
+    /// connected to hold it.
     result: KeptPayload,
 }
 
@@ -333,7 +334,7 @@ impl Controller {
         }
     }
 
-    /// Sends a client the results of these tasks; for live tasks, when they end.
+    /// Sends a client the results of these tasks, and those of live tasks once they end.
     pub(crate) fn subscribe(
         &mut self,
         client: ClientId,
@@ -354,7 +355,7 @@ impl Controller {
                 let weight_bytes = task.map_or(0, |task| task.result.len_bytes());
                 sent_bytes = sent_bytes.saturating_add(weight_bytes);
                 if sent_bytes > self.config.max_outstanding_bytes {
-                    answers.push(refused(seq, &RefusalReason::OverLimit)); // One result, again and again.
+                    answers.push(refused(seq, &RefusalReason::OverLimit)); // One result, asked for again and again.
                     continue;
                 }
                 let result = task.and_then(|task| Some((task, self.kept.result(task)?)));

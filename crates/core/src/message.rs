@@ -43,7 +43,8 @@ pub enum Input {
         /// The options under the client's own id.
         define: DefineOptions,
     },
-    /// A client submitted a task (or one per target). Only queued until [`crate::Controller::schedule`].
+    /// A client submitted a task (or one per target). Only queued until
+    /// [`crate::Controller::schedule`].
     Submit {
         /// The client.
         client: ClientId,
@@ -80,7 +81,8 @@ pub enum Input {
         /// Time until it ends by itself, with the batch job that it runs in.
         ends_in_ns: Option<Nanos>,
     },
-    /// The link of a relay closed, or it has not answered for too long. No news of its engines comes after it.
+    /// The link of a relay closed, or it has not answered for too long. No event of its engines
+    /// comes after it.
     HostDown {
         /// The host.
         host: HostId,
@@ -96,7 +98,7 @@ pub enum Input {
     ForkServerUp,
     /// The fork server's link closed.
     ForkServerDown,
-    /// News from the fork server of the controller's host.
+    /// An event from the fork server of the controller's host.
     ForkServer(ForkServerEvent),
     /// An engine of the controller's host said hello and was accepted. Its offers are numbered from 0.
     EngineUp {
@@ -239,7 +241,7 @@ pub enum Output {
         /// Its host.
         host: HostId,
     },
-    /// A task of a client is resolved. Exactly one for each.
+    /// A task of a client is resolved. There is exactly one for each task.
     Result {
         /// The client.
         client: ClientId,
@@ -267,7 +269,8 @@ pub enum Output {
         /// What; `task` holds a `TaskSeq`.
         record: OutputRecord,
     },
-    /// News for a client.
+    /// Take an offer back from the claim board if the engine has not claimed it; answered by
+    /// [`Input::Revoked`].
     Event {
         /// The client.
         client: ClientId,

@@ -19,7 +19,7 @@ pub(crate) struct Suspended {
     /// The offer's number.
     pub number: u32,
     pub offer: Offer,
-    /// Whether it is waiting. Only the last task of a stack may not be.
+    /// Whether it is waiting. Only the last task of a stack may be running.
     pub waits: bool,
 }
 

@@ -24,7 +24,7 @@ pub(crate) struct Offer {
     /// `None` once done or taken back.
     pub key: Option<TaskKey>,
     pub claim: Claim,
-    /// It may run elsewhere.
+    /// It may run on another engine.
     pub movable: bool,
     /// The nesting depth of its task.
     pub depth: u16,
@@ -188,7 +188,7 @@ impl Engine {
         self.takeable - u32::from(head.is_some_and(|o| o.is_takeable()))
     }
 
-    /// Those that an engine could take whose task waits for others.
+    /// Offers that an engine could take while its task waits for others.
     pub fn n_stealable_nested(&self) -> u32 {
         if self.takeable_nested == 0 {
             return 0;

@@ -10,7 +10,7 @@ use crate::Nanos;
 use crate::ready::{GroupId, ReadyQueue};
 use crate::targets::Targets;
 
-/// A set of options, shared by its tasks. Slot 0 is the predefined set.
+/// A set of options, shared by its tasks. Slot 0 holds the predefined set.
 #[derive(Clone, Debug)]
 pub(crate) struct OptionSet {
     /// Without its targets.
@@ -91,13 +91,13 @@ impl OptionSets {
 /// Which engines a load-balanced task may run on.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct GroupKey {
-    /// These alone, sorted; `None` for all.
+    /// Only these engines, sorted; `None` for all.
     pub only: Option<Targets>,
-    /// But not these, sorted.
+    /// Except these engines, sorted.
     pub not: Vec<u32>,
-    /// And not this one while there is another.
+    /// Preferably not this one.
     pub avoid: Option<u32>,
-    /// And only where this much time is left.
+    /// Only where at least this much time is left.
     pub needs_ns: Option<Nanos>,
 }
 

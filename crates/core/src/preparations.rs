@@ -18,8 +18,8 @@ const MAX_PREPARATIONS: usize = 1024;
 pub(crate) type Preparations = IndexMap<(ClientId, String), u32, FxBuildHasher>;
 
 impl Controller {
-    /// Makes engines run a preparation, which replaces the client's earlier one of this name. With `reload` each
-    /// function is sent to them again before the next task that names it.
+    /// Makes engines run a preparation, which replaces the client's earlier one of this name. With
+    /// `reload` each function is sent to them again before the next task that names it.
     pub(crate) fn prepare(
         &mut self,
         client: ClientId,

@@ -1,6 +1,6 @@
 //! What relays report. Whoever has the engines' key can act as one, so a relay is believed only about its own host and
-//! its engines, and no number in its reports may exceed what was sent there. A relay that reports anything else is cut
-//! off.
+//! its engines, and no number in its reports may exceed what was sent there. How often each range
+//! is named.
 
 use broadleaf_proto::control::ForkServerEvent;
 use broadleaf_proto::ids::{EngineId, HostId, TaskKey};
@@ -12,7 +12,7 @@ use crate::engines::Engine;
 use crate::tasks::Place;
 use crate::{Controller, Nanos, Output};
 
-/// What a relay reports about its engines.
+/// The bytes that a payload would add.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HostEvent {
     /// An engine, or its process, came, went or changed. [`crate::transfer`] handles the progress of payload.
@@ -126,7 +126,7 @@ impl Controller {
             return;
         }
         let Some(engine) = subject(&news) else {
-            self.totals.ignored += 1; // About payload, which is not decided here.
+            self.totals.ignored += 1; // Reports about payload are not decided here.
             return;
         };
         if self.host_of(engine) != host {
@@ -169,7 +169,7 @@ impl Controller {
                 }
                 let n = books.n_on_the_way(next_offer);
                 let Some(n) = n.filter(|_| unclaimed_offers.len() <= CLAIM_SLOTS) else {
-                    self.expel(host, out); // It counts offers that were never made.
+                    self.expel(host, out); // The report counts offers that were never made.
                     return;
                 };
                 let unclaimed = Unclaimed {

@@ -10,7 +10,7 @@ use crate::submit::LAST_SEQ;
 use crate::targets::Targets;
 use crate::{Controller, Nanos, Output};
 
-/// Number of engines that a reply names one by one.
+/// Number of engines that a reply lists individually.
 const MOST_NAMED: usize = 64;
 
 impl Controller {

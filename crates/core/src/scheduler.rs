@@ -42,7 +42,7 @@ impl Controller {
                     break;
                 }
                 let Some(key) = self.engines[index].pinned.pop(&self.tasks) else {
-                    break; // Its clients are congested.
+                    break; // All of its clients are congested.
                 };
                 self.offer(now, index as u32, key, out);
             }
@@ -56,7 +56,7 @@ impl Controller {
                 let top = self.groups.at(ALL).queue.top_rank();
                 top.map_or(0, |rank| rank.depth)
             } else {
-                u16::MAX // Every engine accepts it, so it is not checked.
+                u16::MAX // Every engine accepts this rank, so it is not checked.
             };
             let Some(engine) = self.least_loaded(&mut heap, depth) else {
                 break;

@@ -223,7 +223,7 @@ impl Controller {
     pub(crate) fn is_hopeful(&self, group: u32) -> bool {
         let key = &self.groups.at(group).key;
         if self.n_awaiting > 0 && key.only.is_none() {
-            return true; // Somebody starts more.
+            return true; // A client will start more.
         }
         let hopeful = |e: &Engine| e.state != State::Gone && key.allows(e.id.0);
         self.engines.iter().any(hopeful)
@@ -426,7 +426,7 @@ impl Controller {
     ) {
         let offered = self.tasks.get(key).map(|t| t.place);
         let Some(Place::Offered(at, offer)) = offered else {
-            return; // Done, or its engine died, before the answer came.
+            return; // The task ended, or its engine died, before the answer came.
         };
         let claim = self.engines[at.0 as usize].claim(offer);
         let asked = matches!(claim, Some(Claim::Revoking(_) | Claim::Returning));
@@ -456,7 +456,8 @@ impl Controller {
                 self.resolve(key, End::bare(Status::Timeout, engine), out);
             }
             Stopping::Timeout => {
-                // It had not even started: its time has not run out; the engine is stuck or slow.
+                // The task had not even started, so its time has not run out; the engine is stuck
+                // or slow.
                 task.stalled = true;
                 task.stopping = Stopping::No;
                 task.avoid = Some(engine);

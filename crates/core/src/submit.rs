@@ -74,7 +74,7 @@ pub(crate) struct Part {
 const MAX_RUNS: usize = 64;
 
 impl Submission {
-    /// One without dependencies.
+    /// A part without dependencies.
     pub fn bare(client: ClientId, options: u32, function: u32, depth: u16) -> Self {
         Self {
             client,
@@ -113,8 +113,9 @@ impl Controller {
             return;
         };
         if known.history.get(record.seq) != Known::Unknown || record.seq > LAST_SEQ {
-            // A number that was used before (answering it would resolve that task twice), or is absurd. Numbers need
-            // not arrive in order: a client's threads take them before they send.
+            // This number was used before (answering it would resolve that task twice), or is
+            // absurd. Numbers need not arrive in order: a client's threads take them before they
+            // send.
             self.totals.ignored += 1;
             return;
         }
@@ -283,9 +284,9 @@ impl Controller {
 
     /// Whether this payload would exceed the client's limit on unresolved bytes. If the client has no other unresolved
     /// bytes, it is always accepted, as the arguments of one task or of all parts of a broadcast: it could never be
-    /// sent otherwise. So is a very large payload beside little else, so that it need not wait for the end of a long
-    /// task with a small argument. (Clients do the same, with slightly stricter thresholds: what they let through is
-    /// never refused.)
+    /// sent otherwise. A very large payload is accepted beside a small one as well, so that it need
+    /// not wait for the end of a long task with a small argument. (Clients do the same, with
+    /// slightly stricter thresholds: what they let through is never refused.)
     fn is_over_bytes(&self, client: &Client, payload: &Payload, dependency_bytes: u64) -> bool {
         let most_bytes = self.config.max_outstanding_bytes;
         if dependency_bytes > most_bytes {

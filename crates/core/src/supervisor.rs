@@ -90,7 +90,7 @@ impl Controller {
         Some(id.0 as usize)
     }
 
-    /// Makes the fork server start an engine, now or as soon as there is one.
+    /// Makes the fork server start an engine, now or once it is connected.
     pub(crate) fn start(&mut self, now: Nanos, index: usize, out: &mut Vec<Output>) {
         let spawn_sent = self.can_spawn(self.engines[index].host);
         let engine = &mut self.engines[index];
@@ -187,7 +187,7 @@ impl Controller {
                 self.on_not_started(now, engine, reason, out);
                 return;
             }
-            ForkServerEvent::Guest { .. } => return, // About no slot; see `on_guest`.
+            ForkServerEvent::Guest { .. } => return, // This event is about no slot; see `on_guest`.
         };
         let index = id.0 as usize;
         let Some(engine) = self.engines.get_mut(index) else {
@@ -211,7 +211,7 @@ impl Controller {
                     engine.spawned_pid = pid;
                     engine.failed_starts = 0;
                 }
-                // No longer wanted.
+                // The engine is no longer wanted.
                 _ => out.push(Output::Kill {
                     engine: id,
                     pid,
@@ -221,7 +221,7 @@ impl Controller {
             return;
         };
         if engine.spawned_pid != pid || engine.exit.is_some() {
-            return; // An earlier process of this slot, already accounted for.
+            return; // This is an earlier process of this slot, already accounted for.
         }
         let cause = match (out_of_memory, signal, code) {
             (true, ..) => DeathCause::OutOfMemory,
@@ -256,7 +256,7 @@ impl Controller {
             return;
         };
         if self.engines[index].has_process() {
-            // Its successor arrived before the news of its death.
+            // The engine's successor arrived before the death was reported.
             self.drop_link(now, index, &Unclaimed::default(), out);
             self.engines[index].restart = Some(true);
             self.bury(now, index, out);
@@ -273,7 +273,8 @@ impl Controller {
             _ => 0,
         };
         if let Some(guest) = &engine.guest {
-            // Named like the relays of blocks, so that the engines of a set are identified by their hosts.
+            // These are named like the relays of blocks, so that the engines of a set are
+            // identified by their hosts.
             let host = info.host.split(':').next().unwrap_or_default();
             info.host = format!("{host}:{}", guest.world);
         }
@@ -314,8 +315,8 @@ impl Controller {
                 self.kill(now, id, cause, out);
             }
             State::Leaving | State::Dying => {
-                // The other notice does not arrive. Without the link's notice, everything offered counts as started:
-                // losing a task is better than running it twice.
+                // The other notice has not arrived in time. Without the link's notice, everything
+                // offered counts as started: losing a task is better than running it twice.
                 if !self.engines[index].link_down {
                     self.drop_link(now, index, &Unclaimed::default(), out);
                 }

@@ -9,8 +9,8 @@ use crate::engines::MAX_ENGINES;
 pub(crate) struct Targets(Vec<(u32, u32)>);
 
 impl Targets {
-    /// The targets of a set that could exist; `None` for all. If a set names one that cannot exist, or too many, the
-    /// result is that one alone.
+    /// The targets of a set that could exist; `None` for all. If a set names one that cannot exist,
+    /// or too many, only that target is returned.
     pub fn of(targets: &TargetSet) -> Option<Self> {
         let TargetSet::Ranges(ranges) = targets else {
             return None;

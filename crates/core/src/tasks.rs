@@ -20,7 +20,7 @@ pub(crate) enum Place {
     Ready(GroupId),
     /// Queued for this engine (mode `Each`).
     Pinned(EngineId),
-    /// On an engine's claim board, running, or done without the news having arrived.
+    /// On an engine's claim board, running, or done but not reported yet.
     Offered(EngineId, u32),
     /// Between two states, within one call.
     Detached,
@@ -60,11 +60,12 @@ pub(crate) struct Task {
     pub stopping: Stopping,
     /// An interrupt was sent to it: an error is then no reason to retry.
     pub interrupted: bool,
-    /// Its time ran out once, on an engine that had not even started it.
+    /// Its time has run out once, on an engine that had not even started it.
     pub stalled: bool,
-    /// Its arguments are on their way to the host of its engine. Its timeout starts when they have arrived.
+    /// Its arguments are on their way to the host of its engine. Its timeout starts when they have
+    /// arrived.
     pub is_travelling: bool,
-    /// Others wait for it.
+    /// Other tasks wait for it.
     pub has_dependents: bool,
     /// Clients that did not submit it wait for its result.
     pub is_awaited: bool,

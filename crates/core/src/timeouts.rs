@@ -58,7 +58,8 @@ impl Controller {
             (Place::Offered(engine, offer), Stopping::Timeout)
                 if self.engines[engine.0 as usize].is_buried(offer) =>
             {
-                // It gets its interrupt when the task on top of it has ended, which has its own time limit.
+                // The task is interrupted once the task on top of it, which has its own time limit,
+                // has ended.
                 self.set_timer(key, now.saturating_add(self.config.interrupt_grace_ns));
             }
             (Place::Offered(engine, _), Stopping::Timeout) => {

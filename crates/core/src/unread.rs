@@ -20,7 +20,8 @@ impl Unread {
     /// Counts a record as dropped; `false` if its stream is unknown.
     pub fn count(&mut self, record: &OutputRecord) -> bool {
         if self.task != record.task {
-            // The other task's engine never reported its end: it is run again, or lost with its output.
+            // The other task's engine never reported its end: the task is run again, or lost with
+            // its output.
             *self = Self {
                 task: record.task,
                 ..Self::default()

@@ -12,7 +12,8 @@ use crate::{Controller, Nanos, Output};
 
 const SIGKILL: i32 = 9;
 
-/// The slots of one world. They stay with it, so it has the same engines when it is started again.
+/// The slots of one world. They stay with the world, so it has the same engines when it is started
+/// again.
 #[derive(Clone, Copy, Debug)]
 struct World {
     first: u32,
@@ -26,7 +27,8 @@ struct World {
 pub(crate) struct Worlds(BTreeMap<String, World>);
 
 impl Controller {
-    /// A rank requests its slot. Whether that is possible: a world has as many ranks as before.
+    /// A rank requests its slot. Whether that is possible: a world always has the same number of
+    /// ranks.
     #[expect(clippy::too_many_arguments, reason = "the fields of a message")]
     pub(crate) fn on_guest(
         &mut self,
@@ -49,7 +51,8 @@ impl Controller {
         };
         let index = (first + rank) as usize;
         if self.engines[index].state != State::Gone {
-            // The previous one is still alive as far as is known. The fork server will ask again.
+            // The previous process of this rank seems to be alive still. The fork server will ask
+            // again.
             self.totals.ignored += 1;
             return true;
         }

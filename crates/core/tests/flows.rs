@@ -1,5 +1,6 @@
-//! Payload by MPI: a chain of simulated hosts whose movers die, are stopped or come late at any step. Every host gets all,
-//! over TCP at the worst; nothing is got in two ways at a time, and no byte twice.
+//! Payload by MPI: a chain of simulated hosts whose movers die, are stopped or start late at any
+//! step. Every host gets everything, over TCP if need be; no object is received in two ways at once,
+//! and no byte twice.
 #![allow(clippy::unwrap_used)] // a test fails by panicking
 
 use broadleaf_core::transfer::Transfers;
@@ -23,16 +24,16 @@ fn rank(world: u64, rank: usize) -> MoverRank {
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Process {
     Running,
-    /// Alive, and does nothing.
+    /// Alive, but does nothing.
     Stopped,
     Gone,
 }
 
-/// What a host's mover was told, and has not ended.
+/// What a host's mover was told to do and has not ended.
 #[derive(Clone, Copy, Debug)]
 struct Incoming {
     flow: u32,
-    /// The flow at the other end, once it is there.
+    /// The flow at the other end, once that exists.
     sent_as: Option<u32>,
     is_abandoned: bool,
     is_stopped: bool,
@@ -52,7 +53,7 @@ struct Host {
 struct World {
     transfers: Transfers,
     hosts: Vec<Host>,
-    /// News of movers that the controller has not had.
+    /// Events of movers that the controller has not received yet.
     unheard: Vec<(usize, Option<MoverRank>)>,
     now: u64,
     random: u64,
@@ -101,7 +102,7 @@ impl World {
         self.transfers.on_mover(HostId(index as u32), mover);
     }
 
-    /// A mover's process ends: its host sees that at once, the controller later.
+    /// A mover's process ends: its host notices at once, the controller later.
     fn end_mover(&mut self, index: usize) {
         let host = &mut self.hosts[index];
         if host.mover == Process::Gone {
@@ -112,7 +113,7 @@ impl World {
         let ended = host.flows.on_gone();
         assert!(!host.flows.holds(OBJECT), "what is gone holds nothing");
         self.unheard.push((index, None));
-        // It asks over TCP instead, so that nothing is sent by MPI any more.
+        // The host asks over TCP instead, so nothing is sent by MPI any more.
         if let Some(flow) = sent_as {
             self.hosts[index - 1].flows.stop_one(self.now, flow);
         }
@@ -133,7 +134,7 @@ impl World {
         }
     }
 
-    /// Asks the host before for what is missing.
+    /// Asks the previous host for what is missing.
     fn ask(&mut self, index: usize) {
         let (source, target) = (HostId(index as u32 - 1), HostId(index as u32));
         let from = self.transfers.mover_between(source, target);
@@ -162,7 +163,7 @@ impl World {
         let host = &mut self.hosts[index];
         assert!(
             !(host.asks_over_tcp && host.incoming.is_some()),
-            "got in two ways"
+            "received in two ways"
         );
         if host.asks_over_tcp {
             let got = has.saturating_sub(host.have).min(RATE);
@@ -219,7 +220,7 @@ impl World {
         }
     }
 
-    /// The host is sent elsewhere for the rest: what comes has to end before.
+    /// The host is told to get the rest elsewhere; the flow that it has must end first.
     fn redirect(&mut self, index: usize) {
         let now = self.now;
         let host = &mut self.hosts[index];
@@ -272,7 +273,7 @@ fn every_host_gets_all_whichever_movers_die_stand_still_or_come_late() {
                 world.start_mover(index, number);
             }
         }
-        // Who is asked for before the controller has heard of movers sends over TCP.
+        // A host that is asked before the controller has heard of movers sends over TCP.
         while !world.unheard.is_empty() && seed % 5 > 0 {
             world.hear();
         }
@@ -282,7 +283,7 @@ fn every_host_gets_all_whichever_movers_die_stand_still_or_come_late() {
             }
             let victim = world.below(n_hosts) as usize;
             match world.below(5) {
-                // As `mpiexec` has it: with one, all.
+                // As with `mpiexec`: if one rank ends, all do.
                 0 => (0..n).for_each(|index| world.end_mover(index)),
                 1 => world.end_mover(victim),
                 2 if world.hosts[victim].mover == Process::Running => {

@@ -1,14 +1,14 @@
-//! What who looks is told of objects on their way.
+//! What observers are told about objects on their way.
 
-use broadleaf_core::transfer::cost::Shape;
-use broadleaf_core::transfer::{Stop, Topology, Transfers};
+use broadleaf_core::transfer::cost::Topology;
+use broadleaf_core::transfer::{Stop, TopologyChoice, Transfers};
 use broadleaf_proto::relay::Progress;
 use broadleaf_proto::{HostId, ObjectId};
 
 const MS: u64 = 1_000_000;
 const OBJECT: ObjectId = ObjectId(7);
 const LEN: u64 = 64 << 20;
-const CHAIN: Topology = Topology::Shape(Shape::Chain);
+const CHAIN: TopologyChoice = TopologyChoice::Fixed(Topology::Chain);
 
 fn progress(source: HostId, have_bytes: u64) -> Progress {
     Progress {
@@ -36,8 +36,8 @@ fn who_looks_is_told_the_tree_and_how_far_it_is() {
     let stops = |transfers: &Transfers| -> Vec<(u32, u32, u64, bool, Option<u64>)> {
         let route = transfers.routes().next().unwrap();
         assert_eq!(
-            (route.object, route.len_bytes, route.shape),
-            (OBJECT, LEN, Shape::Chain)
+            (route.object, route.len_bytes, route.topology),
+            (OBJECT, LEN, Topology::Chain)
         );
         let of = |s: &Stop| {
             (

@@ -3,8 +3,8 @@
 
 use std::collections::BTreeMap;
 
-use broadleaf_core::transfer::cost::Shape;
-use broadleaf_core::transfer::{Topology, TransferCommand, Transfers};
+use broadleaf_core::transfer::cost::Topology;
+use broadleaf_core::transfer::{TopologyChoice, TransferCommand, Transfers};
 use broadleaf_proto::relay::Progress;
 use broadleaf_proto::{HostId, ObjectId};
 
@@ -30,7 +30,7 @@ fn progress(source: HostId, have_bytes: u64) -> Progress {
     }
 }
 
-fn wanted(n: u32, topology: Topology) -> (Transfers, Vec<TransferCommand>) {
+fn wanted(n: u32, topology: TopologyChoice) -> (Transfers, Vec<TransferCommand>) {
     let mut transfers = Transfers::default();
     let mut out = Vec::new();
     for host in hosts(n) {
@@ -41,7 +41,7 @@ fn wanted(n: u32, topology: Topology) -> (Transfers, Vec<TransferCommand>) {
     (transfers, out)
 }
 
-/// Host, its sources and the epoch of each order to fetch.
+/// The host, its sources and the epoch of each order to fetch.
 fn fetches(orders: &[TransferCommand]) -> Vec<(u32, Vec<u32>, u32)> {
     let of = |order: &TransferCommand| match order {
         TransferCommand::Fetch {
@@ -55,7 +55,7 @@ fn fetches(orders: &[TransferCommand]) -> Vec<(u32, Vec<u32>, u32)> {
     orders.iter().filter_map(of).collect()
 }
 
-const CHAIN: Topology = Topology::Shape(Shape::Chain);
+const CHAIN: TopologyChoice = TopologyChoice::Fixed(Topology::Chain);
 
 #[test]
 fn a_chain_falls_back_to_those_before_and_to_the_origin_last() {
@@ -79,13 +79,16 @@ fn shapes_can_be_forced_and_large_objects_go_down_a_chain_else() {
             .map(|f| f.1[0])
             .collect()
     };
-    assert_eq!(parents(Topology::Shape(Shape::Flat)), [0; 6]);
+    assert_eq!(parents(TopologyChoice::Fixed(Topology::Flat)), [0; 6]);
     assert_eq!(
-        parents(Topology::Shape(Shape::Binomial)),
+        parents(TopologyChoice::Fixed(Topology::Binomial)),
         [0, 0, 2, 0, 4, 4]
     );
-    assert_eq!(parents(Topology::Shape(Shape::Kary(2))), [0, 0, 1, 1, 2, 2]);
-    assert_eq!(parents(Topology::Cheapest), [0, 1, 2, 3, 4, 5]);
+    assert_eq!(
+        parents(TopologyChoice::Fixed(Topology::Kary(2))),
+        [0, 0, 1, 1, 2, 2]
+    );
+    assert_eq!(parents(TopologyChoice::Cheapest), [0, 1, 2, 3, 4, 5]);
 }
 
 #[test]
@@ -160,7 +163,7 @@ fn who_is_slow_by_itself_ends_with_nobody_behind_it() {
     let chunk = u64::from(transfers.chunk_bytes(OBJECT).unwrap());
     for tick in 1..12 {
         let now = tick * 260 * MS;
-        // 1 is fast; 2 is slow by itself; 3 and 4 have all that 2 has.
+        // 1 is fast; 2 is itself slow; 3 and 4 have everything that 2 has.
         let have = [40 * chunk * tick, chunk * tick, chunk * tick, chunk * tick];
         for (host, have_bytes) in (1..).zip(have) {
             let source = HostId(host - 1);
@@ -173,7 +176,7 @@ fn who_is_slow_by_itself_ends_with_nobody_behind_it() {
         }
         transfers.check().unwrap();
     }
-    // The median is that of the slow three, so nobody is slow beside them.
+    // The median is that of the three slow ones, so nobody is slow compared to them.
     assert_eq!(out, []);
     let (mut transfers, mut out) = wanted(6, CHAIN);
     out.clear();
@@ -249,7 +252,7 @@ const TICK_NS: u64 = 50 * MS;
 const RATE: u64 = 2 << 20;
 
 impl Network {
-    fn new(n: u32, topology: Topology, seed: u64) -> Self {
+    fn new(n: u32, topology: TopologyChoice, seed: u64) -> Self {
         let (transfers, out) = wanted(n, topology);
         let mut network = Self {
             transfers,
@@ -292,7 +295,7 @@ impl Network {
         }
     }
 
-    /// Everyone receives once; who hears nothing for a second turns to the next.
+    /// Every host receives once; one that hears nothing for a second turns to the next source.
     fn tick(&mut self) {
         self.now += TICK_NS;
         let before = self.nodes.clone();
@@ -362,9 +365,9 @@ impl Network {
 fn the_living_complete_whoever_dies_or_stalls() {
     let wishes = [
         CHAIN,
-        Topology::Shape(Shape::Binomial),
-        Topology::Shape(Shape::Kary(3)),
-        Topology::Cheapest,
+        TopologyChoice::Fixed(Topology::Binomial),
+        TopologyChoice::Fixed(Topology::Kary(3)),
+        TopologyChoice::Cheapest,
     ];
     for seed in 0..200 {
         for topology in wishes {
@@ -442,7 +445,7 @@ fn what_a_host_says_of_its_progress_stays_within_the_object() {
         }
     }
     assert_eq!(fetches(&out), []);
-    // Not all of it is there, whatever is said.
+    // Not all of it has arrived, whatever the report says.
     let (mut transfers, mut out) = wanted(1, CHAIN);
     out.clear();
     let early = Progress {

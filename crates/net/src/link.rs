@@ -249,7 +249,7 @@ impl Link {
     /// Takes the next whole frame, or `None` until [`Link::fill`] brings more.
     ///
     /// # Errors
-    /// When the bytes are no frame, or one above a limit.
+    /// If the bytes are not a frame, or the frame exceeds a limit.
     pub fn next_frame(&mut self) -> Result<Option<Frame>, LinkError> {
         self.inbox.next_frame()
     }

@@ -1,4 +1,4 @@
-//! Blocks that pass by the encryption of a link, between its frames.
+//! Blocks that bypass a link's encryption, between its frames.
 #![allow(clippy::unwrap_used)] // a test fails by panicking
 
 mod wires;
@@ -52,7 +52,7 @@ fn send_block(link: &mut Link, n: usize, bytes: &[u8]) -> Result<(), LinkError> 
     })
 }
 
-/// The receiving end of a link: what it has got, and the block under way.
+/// The receiving end of a link: what it has received, and the block in progress.
 #[derive(Default)]
 struct Taker {
     frames: Vec<Frame>,
@@ -66,7 +66,7 @@ impl Taker {
         &mut self.target
     }
 
-    /// Takes all that has arrived.
+    /// Handles everything that has arrived.
     fn take_all(&mut self, link: &mut Link) {
         loop {
             while let Some(frame) = link.next_frame().unwrap() {
@@ -210,7 +210,7 @@ fn of_many_blocks_only_the_first_is_moved() {
         });
         in_place.push(of_block);
     }
-    // With it comes the header of the next one, and nothing with the last.
+    // It brings the header of the next block, and nothing with the last one.
     assert!(in_place[1] >= bytes.len(), "{in_place:?}");
     assert!(in_place[2] == bytes.len(), "{in_place:?}");
 }
@@ -231,7 +231,7 @@ fn a_block_above_the_limit_ends_the_link_before_memory_is_taken() {
     };
     assert!(matches!(error, LinkError::Decode(e) if e == claimed));
     assert!(b.block().is_none());
-    // A caller that goes on regardless gets errors, nothing worse.
+    // A caller that continues regardless gets errors, nothing worse.
     send_block(&mut a, 2, &[0; 10]).unwrap();
     until(|| {
         a.flush().unwrap();
@@ -300,7 +300,7 @@ fn a_backlog_of_blocks_takes_no_more_memory_than_what_waits() {
     for link in [&mut a, &mut b] {
         link.set_block_limit(LIMIT_BYTES);
     }
-    // The sockets take little at a time, so that there is always some left.
+    // The sockets accept little at a time, so something is always left.
     rustix::net::sockopt::set_socket_recv_buffer_size(b.as_fd(), 65_536).unwrap();
     rustix::net::sockopt::set_socket_send_buffer_size(a.as_fd(), 32_768).unwrap();
     let mut taker = Taker::default();

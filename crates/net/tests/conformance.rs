@@ -12,7 +12,7 @@ use broadleaf_proto::{DecodeError, FrameKind};
 use proptest::prelude::*;
 use wires::{BREATH, Relay, Wire, connect, take, tcp_pair, until};
 
-/// What one side does.
+/// One side's script.
 #[derive(Clone, Debug)]
 enum Act {
     Append(FrameKind, usize),
@@ -42,7 +42,7 @@ fn acts() -> impl Strategy<Value = Vec<Act>> {
     prop::collection::vec(act, 1..40)
 }
 
-/// What arrives, but for where frames of appended records end.
+/// Everything that arrives, ignoring where frames of appended records end.
 #[derive(Debug, Default, PartialEq)]
 struct Transcript(Vec<(FrameKind, Vec<u8>, Vec<u64>)>);
 
@@ -181,7 +181,7 @@ fn closing_between_frames(wire: Wire) {
     let error = until(|| take(&mut b, &mut frames).err());
     assert!(matches!(error, LinkError::Closed), "{error}");
     assert_eq!(&frames[0].body[..], b"last words");
-    // TCP takes what is sent first, and learns from the answer that nobody reads it.
+    // TCP accepts what is sent first; only the answer shows that nobody reads it.
     let error = until(|| {
         b.send(FrameKind::Event, b"too late", &[]).unwrap();
         b.flush().err()
@@ -206,7 +206,7 @@ fn oversized_header_takes_no_memory(wire: Wire) {
         "{}",
         b.read_capacity_bytes()
     );
-    // It stays refused, whether or not the caller looks for frames in between.
+    // It stays refused, whether or not the caller takes frames in between.
     for _ in 0..3 {
         assert!(b.fill().is_err());
     }

@@ -38,7 +38,7 @@ fn header(body_bytes: u32, fd_count: u16) -> [u8; 8] {
     .encode()
 }
 
-/// Sends bytes and descriptors as a peer might that keeps to no rule.
+/// Sends bytes and descriptors as a peer might that follows no rule.
 fn send_raw(stream: &UnixStream, bytes: &[u8], fds: &[BorrowedFd<'_>]) {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(253))];
     let mut control = SendAncillaryBuffer::new(&mut space);

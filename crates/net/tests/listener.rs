@@ -102,7 +102,7 @@ fn nobody_dials_into_a_directory_that_others_can_write_to() {
     fs::set_permissions(root.path(), fs::Permissions::from_mode(0o777)).unwrap();
     let error = local::dial(&path).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::PermissionDenied, "{error}");
-    // A link to a private directory is another's to exchange.
+    // Others could replace a link to a private directory.
     fs::set_permissions(root.path(), fs::Permissions::from_mode(0o700)).unwrap();
     let elsewhere = private_directory();
     let link = elsewhere.path().join("link");

@@ -1,4 +1,4 @@
-//! Who is let in, and who is believed, on a connection without TLS.
+//! Which peers are accepted, and which are believed, on a connection without TLS.
 #![allow(clippy::unwrap_used)] // a test fails by panicking
 
 mod wires;
@@ -17,7 +17,7 @@ use broadleaf_proto::proof::{Answer, Challenge, DialKey};
 use broadleaf_proto::{FrameKind, PROTOCOL_VERSION};
 use wires::{client_proof, establish, listen_proof, take, until, until_error};
 
-/// A dialing link, and what it is connected to.
+/// A dialing link, and the peer it is connected to.
 fn dial(proof: &DialProof) -> (Link, UnixStream) {
     let (near, far) = UnixStream::pair().unwrap();
     let link = Link::unix(near).unwrap().prove_as_dialer(proof).unwrap();
@@ -34,10 +34,10 @@ fn pair(dialer: &DialProof, listener: ListenProof) -> (Link, Link) {
     (a, listen(far, listener))
 }
 
-/// Runs both to the error of the first.
+/// Runs both until the first error.
 fn first_error(a: &mut Link, b: &mut Link) -> LinkError {
     until(|| {
-        // What counts is what the first says.
+        // Only what the first one reports counts.
         let _ = b.flush();
         let _ = b.fill();
         a.flush().and_then(|_| a.fill()).err()
@@ -49,7 +49,7 @@ fn both_sides_learn_who_the_other_is_in_one_round_trip_more() {
     let keys = tls::generate().unwrap();
     let (mut a, mut b) = pair(&client_proof(&keys), listen_proof(&keys));
     a.set_frame_limit(MAX_FRAME_BYTES);
-    // What is queued before the proof leaves behind it, and with its descriptor.
+    // What is queued before the proof is sent after it, with its descriptor.
     let file = File::open("/dev/null").unwrap();
     a.send(FrameKind::Hello, b"hello", &[file.as_fd()]).unwrap();
     assert!(!a.flush().unwrap());
@@ -69,7 +69,7 @@ fn both_sides_learn_who_the_other_is_in_one_round_trip_more() {
         (&b"hello"[..], 1)
     );
     assert_eq!((a.counters().writes, b.counters().writes), (3, 1));
-    // A frame of any size is welcome from here on.
+    // From here on a frame of any size is accepted.
     b.send(FrameKind::Welcome, &vec![7; 100_000], &[]).unwrap();
     let mut frames = Vec::new();
     until(|| {
@@ -99,7 +99,7 @@ fn a_dialer_without_the_key_is_refused() {
     let (keys, others) = (tls::generate().unwrap(), tls::generate().unwrap());
     let (mut a, mut b) = pair(&client_proof(&others), listen_proof(&keys));
     assert!(matches!(first_error(&mut a, &mut b), LinkError::Impostor));
-    // One that does not mind goes on all the same, with a proof of its own making.
+    // A dialer that ignores this continues with a proof of its own making.
     let (near, far) = UnixStream::pair().unwrap();
     let (mut a, mut b) = (Link::unix(near).unwrap(), listen(far, listen_proof(&keys)));
     let challenge = Challenge {
@@ -148,7 +148,7 @@ fn a_listener_without_the_key_learns_nothing_and_sends_nothing() {
         impostor.flush().unwrap();
         until_error(&mut a);
         assert!(a.next_frame().is_ok_and(|frame| frame.is_none()));
-        // It says nothing more, if asked to.
+        // It says nothing more, even if asked to.
         let _ = a.flush();
         drop(a);
         let mut frames = Vec::new();

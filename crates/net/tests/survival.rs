@@ -1,5 +1,5 @@
-//! The stable compiler's share of fuzzing: no decoder panics, over-reads or takes memory on the
-//! word of a peer. `fuzz/` goes deeper with the same checks.
+//! The fuzzing that the stable compiler can do: no decoder panics, over-reads or allocates memory
+//! on the word of a peer. `fuzz/` goes deeper with the same checks.
 #![allow(clippy::unwrap_used)] // a test fails by panicking
 
 use broadleaf_net::Inbox;
@@ -36,7 +36,7 @@ macro_rules! messages {
     )*};
 }
 
-/// Random bytes rarely get far; small ones often do, as lengths, kinds and tags are small.
+/// Random bytes rarely get far; small ones often do, because lengths, kinds and tags are small.
 fn hostile_bytes() -> impl Strategy<Value = Vec<u8>> {
     let byte = prop_oneof![4 => Just(0u8), 4 => 0..24u8, 1 => any::<u8>()];
     prop::collection::vec(byte, 0..400)

@@ -1,4 +1,4 @@
-//! Who is let in over TLS.
+//! Which peers are accepted over TLS.
 #![allow(clippy::unwrap_used)] // a test fails by panicking
 
 mod wires;
@@ -94,7 +94,7 @@ fn plaintext_on_the_tls_port_is_refused() {
 
 #[test]
 fn a_broken_first_flight_is_refused_without_a_panic() {
-    // Found by fuzzing: a handshake message cut over records, then one of no known type.
+    // Found by fuzzing: a handshake message split across records, then one of an unknown type.
     let flight = [
         0x16, 3, 0x14, 0, 14, 0, 0x16, 3, 0x14, 0, 3, 0, 0x9e, 0x9e, 0x9e, 0x9e, 0x9e, 0x9e, 0x9e,
         0x9e, 14, 14, 0, 0, 0,
@@ -104,7 +104,7 @@ fn a_broken_first_flight_is_refused_without_a_panic() {
     stranger.write_all(&flight).unwrap();
     let error = until_error(&mut server);
     assert!(matches!(error, LinkError::Tls(_)), "{error}");
-    // A caller that goes on regardless gets errors, nothing worse.
+    // A caller that continues regardless gets errors, nothing worse.
     stranger.write_all(&flight).unwrap();
     server.send(FrameKind::Event, b"", &[]).unwrap();
     let _ = server.flush();
@@ -144,7 +144,7 @@ fn a_recorded_handshake_is_worth_nothing() {
     });
     assert_eq!(&frame.body[..], b"let me in");
 
-    // The same bytes again, to the same server: the first flight is answered, the rest is not taken.
+    // The same bytes again, to the same server: the first flight is answered, the rest is refused.
     let (mut thief, dialled) = tcp_pair();
     let mut b = Link::tls_server(dialled, &server).unwrap();
     thief.write_all(&relay.from_near).unwrap();
@@ -170,7 +170,7 @@ fn no_ticket_is_handed_out_and_nothing_travels_in_clear() {
         b.next_frame().unwrap()
     });
     assert!(!relay.from_near.windows(8).any(|w| w == &secret[..8]));
-    // Whatever the server sent, the client took as handshake: nothing of it is left to come.
+    // The client has consumed everything the server sent as handshake: nothing more will come.
     let before = a.counters().bytes_in;
     assert!(b.flush().unwrap());
     relay.pass();

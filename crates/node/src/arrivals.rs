@@ -1,4 +1,4 @@
-//! Connections that have come and whose peer has not said who it is.
+//! Accepts connections, and limits those whose peer has not identified itself.
 
 use std::fs::File;
 use std::io;
@@ -15,14 +15,14 @@ use crate::node::{Node, TCP_LISTENER, UNIX_LISTENER};
 use crate::peers::Role;
 use crate::ring::Kind;
 
-/// Time that a new connection has to prove its key and say hello.
+/// How long a new connection may take to prove its key and say hello.
 const HELLO_TIME_NS: Nanos = 10_000_000_000;
-/// Most connections of one budget, where the process may have descriptors enough.
+/// Maximum number of connections in one budget, if the process may have enough descriptors.
 const MAX_WAITING: u64 = 1024;
-/// Time for which nobody is let in after the system had no descriptor or memory for a connection.
+/// How long nobody is accepted after the system had no descriptor or memory for a connection.
 const PAUSE_NS: Nanos = 100_000_000;
 
-/// Where connections come in.
+/// Where connections arrive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Gate {
     /// The unix socket.
@@ -35,26 +35,28 @@ pub enum Gate {
 #[derive(Debug)]
 pub struct Arrivals {
     admission: Admission,
-    /// First descriptor that no new connection may take: the rest is for what those need who are here.
+    /// First descriptor that no new connection may use: the rest is reserved for peers that are
+    /// already connected.
     first_reserved: u64,
-    /// A descriptor given up for a moment to tell somebody that there are no more.
+    /// A spare descriptor, given up for a moment to tell a peer that there are no more.
     spare: Option<File>,
-    /// When the gates that are shut open again.
+    /// When closed gates open again.
     shut_until_ns: Option<Nanos>,
 }
 
-/// Most connections of one budget: each of the three may take a quarter of the process's descriptors.
+/// Maximum number of connections in one budget: each of the three may use a quarter of the
+/// process's descriptors.
 pub fn waiting_limit() -> usize {
     (n_descriptors() / 4).clamp(16, MAX_WAITING) as usize
 }
 
-/// Descriptors that this process may have.
+/// Number of descriptors that this process may have.
 fn n_descriptors() -> u64 {
     let limit = rustix::process::getrlimit(Resource::Nofile).current;
     limit.unwrap_or(u64::MAX)
 }
 
-/// Where a connection comes from, as it is counted.
+/// The origin of a connection, which decides its budget.
 pub fn origin(address: Option<IpAddr>) -> Origin {
     let mapped = |ip: IpAddr| -> Address {
         match ip {
@@ -73,7 +75,7 @@ fn is_out_of_descriptors(error: &io::Error) -> bool {
 }
 
 impl Arrivals {
-    /// Nobody has come yet.
+    /// Nobody has connected yet.
     pub fn open() -> Self {
         let n_descriptors = n_descriptors();
         Self {
@@ -84,13 +86,13 @@ impl Arrivals {
         }
     }
 
-    /// When somebody is to be cut off, or the gates open again.
+    /// When the next connection must be closed, or the gates open again.
     pub fn next_deadline(&self) -> Option<Nanos> {
         let times = [self.admission.next_deadline(), self.shut_until_ns];
         times.into_iter().flatten().min()
     }
 
-    /// A peer has said who it is.
+    /// A peer has identified itself.
     pub fn introduce(&mut self, token: usize) {
         self.admission.on_introduced(token);
     }
@@ -144,12 +146,12 @@ impl Node {
         }
     }
 
-    /// Takes in everyone who waits at a gate.
+    /// Accepts everyone who waits at a gate.
     pub(crate) fn accept(&mut self, gate: Gate) {
         while let Some(listener) = self.gate(gate) {
             match listener.accept() {
                 Ok(Some((mut link, address))) => {
-                    // Numbers are given out from the lowest.
+                    // The system always uses the lowest free number.
                     let number = u64::from(link.as_fd().as_raw_fd().unsigned_abs());
                     if number < self.arrivals.first_reserved || self.drop_stranger() {
                         self.on_arrival(link, address);
@@ -174,7 +176,7 @@ impl Node {
 
     fn on_arrival(&mut self, link: Link, address: Option<IpAddr>) {
         let Ok(token) = self.add_peer(link, Role::Unknown) else {
-            return; // The poller has no memory for it.
+            return; // The poller has no memory for the connection.
         };
         let origin = origin(address);
         let displaced = self
@@ -187,7 +189,7 @@ impl Node {
         }
     }
 
-    /// With no descriptor left: drops the oldest stranger, if there is one.
+    /// With no descriptor left, drops the oldest stranger, if there is one.
     fn drop_stranger(&mut self) -> bool {
         let stranger = self.arrivals.admission.make_room();
         if let Some(token) = stranger {
@@ -199,11 +201,12 @@ impl Node {
     /// Tells a peer that there is no descriptor for it.
     fn turn_away(&mut self, link: &mut Link) {
         self.ring.note(Kind::Refused, RefusalKind::Full as u32, 0);
-        // It is closed anyway.
+        // The connection is closed in any case.
         let _ = link.refuse(&no_descriptor());
     }
 
-    /// The same for the next at a gate, by the descriptor that is kept for this; whether there was one.
+    /// Does the same for the next peer at a gate, using the spare descriptor; returns whether there
+    /// was such a peer.
     fn turn_away_next(&mut self, gate: Gate) -> bool {
         if self.arrivals.spare.take().is_none() {
             return false;
@@ -220,13 +223,13 @@ impl Node {
     fn send_away(&mut self, token: usize, why: &Refusal) {
         self.ring.note(Kind::Refused, why.kind as u32, 0);
         if let Some(peer) = self.peers.get_mut(token) {
-            // It is closed anyway.
+            // The connection is closed in any case.
             let _ = peer.link.refuse(why);
         }
         self.close(token);
     }
 
-    /// Lets nobody in for a moment: the system cannot, and would say so again at once.
+    /// Accepts nobody for a moment: the system cannot, and an attempt would fail again at once.
     fn shut(&mut self) {
         if self.arrivals.shut_until_ns.is_none() {
             for gate in [Gate::Unix, Gate::Tcp] {
@@ -238,7 +241,7 @@ impl Node {
         self.arrivals.shut_until_ns = Some(self.now_ns + PAUSE_NS);
     }
 
-    /// Opens gates that have been shut for long enough.
+    /// Opens gates that have been closed for long enough.
     pub(crate) fn listen_again(&mut self) {
         if self
             .arrivals

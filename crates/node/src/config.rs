@@ -1,4 +1,4 @@
-//! What a node is told at its start.
+//! The configuration that a node gets when it starts.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -10,14 +10,15 @@ use broadleaf_net::tls::{KeyError, ServerTls};
 use broadleaf_shm::WARM_SECONDS;
 use serde::{Deserialize, Serialize};
 
-/// Heap that is touched before the first task comes: ended tasks that are kept, events and task numbers of the first ten
-/// thousand or so then fault no page, and later ones one in some thirty tasks.
+/// Heap that is touched before the first task: stored tasks, events and task numbers of about the
+/// first ten thousand tasks then cause no page faults, and later ones cause one in about thirty
+/// tasks.
 pub const BOOKKEEPING_BYTES: usize = 2 * 1024 * 1024;
 
-/// The configuration is not what it should be.
+/// The configuration is invalid.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
-    /// Not JSON of this form.
+    /// It is not JSON of this form.
     #[error("node configuration: {0}")]
     Json(#[from] serde_json::Error),
 }
@@ -49,12 +50,14 @@ pub struct RelayConfig {
     pub tls: bool,
     /// This host's name, unique in the cluster.
     pub name: String,
-    /// Address to listen on for other relays; `None` for the one that the controller is reached by.
+    /// Address to listen on for other relays; `None` for the address that the controller is reached
+    /// from.
     pub listen: Option<(String, u16)>,
-    /// Whether other hosts cannot dial this one: its payload then goes through the controller's host.
+    /// Whether other hosts cannot dial this one: its payload then goes through the controller's
+    /// host.
     #[serde(default)]
     pub outbound_only: bool,
-    /// Time until the batch job that this runs in ends, in seconds; `None` where nothing ends it.
+    /// Seconds until the batch job of this host ends; `None` if nothing ends it.
     #[serde(default)]
     pub ends_in_s: Option<f64>,
 }
@@ -128,35 +131,37 @@ pub struct NodeOptions {
     pub stop_grace_s: f64,
     /// See [`Config::start_timeout_ns`].
     pub start_timeout_s: f64,
-    /// Most bytes of the node's own segments, warm ones included; `None` for a quarter of the memory there is.
+    /// Maximum size of the node's own segments, warm ones included; `None` for a quarter of the
+    /// available memory.
     pub pool_max_bytes: Option<u64>,
     /// How long the node's free segments are kept, in seconds.
     pub shared_memory_warm_s: u64,
-    /// Shape of the tree by which large arguments reach several hosts.
+    /// Topology of the tree by which large arguments reach several hosts.
     pub broadcast_topology: String,
-    /// Branches of a k-ary tree; 0 for the number that takes least time.
+    /// Branches of a k-ary tree; 0 for the number that takes the least time.
     pub tree_arity: u32,
-    /// Most levels of a k-ary tree; 0 for any.
+    /// Maximum number of levels of a k-ary tree; 0 for no limit.
     pub tree_depth: u32,
     /// See [`Config::drain_ns`].
     pub drain_s: f64,
-    /// How payload goes between hosts: `tcp` or `mpi`.
+    /// How payload travels between hosts: `tcp` or `mpi`.
     pub payload: String,
-    /// Who may read payload on its way: `encrypted` for nobody, `fabric` for whoever reads what MPI sends.
+    /// Who may read payload on its way: with `encrypted` nobody, with `fabric` everyone who can
+    /// read what MPI sends.
     pub payload_trust: String,
-    /// Bytes of a message of MPI.
+    /// Size of an MPI message.
     pub mpi_message_bytes: u32,
     /// Bytes of payload that may wait in a socket.
     pub payload_socket_bytes: usize,
-    /// Cores that the payload thread keeps to; 0 for the last one as long as it suffices.
+    /// Number of cores that the payload thread uses; 0 for the last core, as long as that suffices.
     pub payload_cores: usize,
     /// Niceness of the payload thread above its process's, 0 to 19.
     pub payload_niceness: u8,
-    /// Silence after which a host, or for a relay its controller, counts as gone.
+    /// Silence after which a host (or, for a relay, its controller) is considered gone.
     pub host_timeout_s: f64,
-    /// Outgoing bytes of a client above which none of its tasks is started.
+    /// Number of outgoing bytes of a client above which none of its tasks is started.
     pub congestion_bytes: usize,
-    /// Events kept in the ring.
+    /// Number of events in the ring.
     pub trace_events: usize,
     /// 0 off, 1 errors, 2 info, 3 debug.
     pub log_level: u8,
@@ -223,20 +228,20 @@ fn to_ns(seconds: f64) -> u64 {
     (seconds.max(0.0) * 1e9) as u64
 }
 
-/// What a node is told at its start.
+/// The configuration that a node gets when it starts.
 #[derive(Clone, Debug, Deserialize)]
 pub struct NodeConfig {
-    /// The cluster's name; peers must know it.
+    /// The cluster's name; peers must name it in their hello.
     pub cluster_id: String,
-    /// Where its socket goes.
+    /// Directory or path of its socket.
     pub unix_path: PathBuf,
     /// `major.minor` of the cluster's Python.
     pub python: String,
-    /// Descriptor to write one line of JSON to when peers can connect.
+    /// Descriptor to which one line of JSON is written when peers can connect.
     pub ready_fd: Option<i32>,
     /// Descriptor whose end of file means that the owner is gone.
     pub lifeline_fd: Option<i32>,
-    /// TCP, if any.
+    /// Where to listen for TCP, if at all.
     pub tcp: Option<TcpConfig>,
     /// The cluster that this node joins as a relay, if it is one.
     pub relay: Option<RelayConfig>,
@@ -246,7 +251,7 @@ pub struct NodeConfig {
     /// Engines to start.
     #[serde(default)]
     pub n_engines: u32,
-    /// Environment for engines, beside the fork server's own.
+    /// Environment for engines, in addition to the fork server's own.
     #[serde(default)]
     pub engine_env: BTreeMap<String, String>,
     /// Settings.
@@ -258,7 +263,7 @@ impl NodeConfig {
     /// Reads the JSON form.
     ///
     /// # Errors
-    /// [`ConfigError`] when it is not.
+    /// [`ConfigError`] if it is invalid.
     pub fn parse(text: &str) -> Result<Self, ConfigError> {
         Ok(serde_json::from_str(text)?)
     }
@@ -276,7 +281,7 @@ impl NodeConfig {
         })
     }
 
-    /// What proves the engines' key.
+    /// What proves that a peer has the engines' key.
     ///
     /// # Errors
     /// [`KeyError`] when the key is malformed.

@@ -1,4 +1,4 @@
-//! Peers that do not read what they asked for, or were sent.
+//! Peers that do not read what they requested or were sent.
 
 use broadleaf_core::Input;
 use rustix::event::epoll::{self, EventData, EventFlags};
@@ -7,8 +7,8 @@ use crate::node::Node;
 use crate::peers::Role;
 
 impl Node {
-    /// Has the poller watch a peer for what is waited for. A client that does not read its answers is not read from: what
-    /// it would ask for next could not be sent either.
+    /// Has the poller watch a peer for whatever the node waits for. While a client does not read
+    /// its answers, nothing is read from it: answers to further requests could not be sent either.
     pub(crate) fn watch_peer(&mut self, token: usize, watches_write: bool) {
         let Some(peer) = self.peers.get_mut(token) else {
             return;
@@ -29,11 +29,11 @@ impl Node {
         flags.set(EventFlags::IN, peer.watches_read);
         flags.set(EventFlags::OUT, peer.watches_write);
         let data = EventData::new_u64(token as u64);
-        // It can only fail for a descriptor that is not registered, and this one is.
+        // This can only fail for a descriptor that is not registered, and this one is.
         let _ = epoll::modify(&self.poller, peer.link.as_fd(), data, flags);
     }
 
-    /// Bytes in the queues to engines, and to relays for theirs.
+    /// Number of bytes in the queues to engines, and to relays for their engines.
     pub(crate) fn unread_by_engines(&self) -> u64 {
         let links = self.peers.iter().filter_map(|(_, peer)| {
             let is_theirs = matches!(peer.role, Role::Engine { .. } | Role::Relay { .. });
@@ -42,7 +42,7 @@ impl Node {
         links.sum()
     }
 
-    /// Tells the controller when a client's queue of answers has become long, or short again.
+    /// Tells the controller when a client's queue of answers becomes long, or short again.
     pub(crate) fn note_congestion(&mut self, token: usize) {
         let limit = self.config.options.congestion_bytes;
         let peer = &mut self.peers[token];

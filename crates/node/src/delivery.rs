@@ -1,10 +1,10 @@
 //! What waits for payload from other hosts: at a relay, tasks for its engines; at the controller's
-//! node, the values of tasks, and the news of engines that must not overtake them.
+//! node, the values of tasks, and events of engines that must not overtake them.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::AsFd;
 
-use broadleaf_core::transfer::{Topology, TransferCommand, cost};
+use broadleaf_core::transfer::{TopologyChoice, TransferCommand, cost};
 use broadleaf_core::{HostEvent, Input};
 use broadleaf_net::LinkError;
 use broadleaf_proto::relay::{AssignMany, Fetch, RelayCommand, RelayEvent, RelayedDone, Source};
@@ -21,16 +21,17 @@ use crate::segments::NODE;
 /// See the module.
 #[derive(Debug, Default)]
 pub struct Waiting {
-    /// At a relay: tasks of each engine, in order, from the first whose payload is not here.
+    /// At a relay: the tasks of each engine, in order, starting with the first one whose payload
+    /// has not arrived.
     tasks: BTreeMap<EngineId, VecDeque<AssignRecord>>,
-    /// At the controller's node: values that are not here.
+    /// At the controller's node: values that have not arrived.
     values: BTreeMap<EngineId, Vec<DoneRecord>>,
     /// Events of an engine that must come after its values.
     news: BTreeMap<EngineId, Vec<RelayEvent>>,
 }
 
 impl Waiting {
-    /// Forgets what was kept back of an engine's end, because its successor is here.
+    /// Forgets the held-back end of an engine, because its successor has connected.
     pub fn drop_events(&mut self, engine: EngineId) {
         self.news.remove(&engine);
     }
@@ -44,8 +45,8 @@ impl Waiting {
 impl Node {
     // Tasks, at a relay
 
-    /// Offers a task to engines of this host; they get it once its payload is here. Until then it can
-    /// be taken back like any other.
+    /// Offers a task to engines of this host; they get it once its payload has arrived. Until then
+    /// it can be taken back like any other offer.
     pub(crate) fn assign_many(&mut self, mut many: AssignMany) {
         let is_missing = self.objects.is_missing(&many.payload).is_some();
         if !is_missing {
@@ -54,7 +55,7 @@ impl Node {
         }
         for (engine, key, offer) in many.offers {
             if !self.offer(engine, offer) {
-                continue; // Gone; the controller is told of what never reached its board.
+                continue; // Gone; the controller is told what never reached its board.
             }
             let record = AssignRecord {
                 key,
@@ -74,7 +75,7 @@ impl Node {
         }
     }
 
-    /// An engine is gone: what waited for it is no more.
+    /// An engine is gone: drops everything that waited for it.
     pub(crate) fn drop_waiting(&mut self, engine: EngineId) {
         self.waiting.tasks.remove(&engine);
     }
@@ -87,7 +88,7 @@ impl Node {
                     self.waiting.tasks.remove(&engine);
                     break;
                 };
-                // One that was let wait for its engine's order alone has its segments already.
+                // A task that only waited for its turn has its segments already.
                 let missing = match record.payload.lease {
                     Some(_) => None,
                     None => self.objects.is_missing(&record.payload),
@@ -111,7 +112,8 @@ impl Node {
         }
     }
 
-    /// Gives a task to its engine, and says so if the controller waits for its arguments to be here.
+    /// Sends a task to its engine, and reports this if the controller waits for the task's
+    /// arguments to arrive.
     fn deliver(&mut self, engine: EngineId, record: &AssignRecord) {
         if !record.payload.segments.is_empty() {
             let key = record.key;
@@ -120,7 +122,7 @@ impl Node {
         self.hand_over(engine, record);
     }
 
-    /// A task whose payload will not come: taken back, unless it was already.
+    /// The payload of a task will not arrive: takes the task back, unless that was done already.
     fn give_up(&mut self, engine: EngineId, record: &AssignRecord, reason: String) {
         let won = self.board(engine).is_some_and(|b| b.revoke(record.offer));
         if won {
@@ -135,7 +137,7 @@ impl Node {
 
     // Values, at the controller's node
 
-    /// A task ended on another host. Its value may have to be fetched from there first.
+    /// A task ended on another host. Its value may first have to be fetched from there.
     pub(crate) fn on_relayed_done(
         &mut self,
         host: HostId,
@@ -156,7 +158,7 @@ impl Node {
         let controller = self.decider.controller();
         let is_wanted = controller.is_some_and(|c| c.is_offered(engine, record.key));
         if !is_wanted || self.waiting.has_value(engine, record.key) {
-            // Memory is taken for what was asked for, and once.
+            // Memory is taken only for objects that were requested, and only once.
             let objects = record.payload.segments.iter();
             let objects = objects.map(|place| ObjectId(place.segment.0)).collect();
             self.tell_host(host, &RelayCommand::Forget(objects));
@@ -184,7 +186,7 @@ impl Node {
         Ok(())
     }
 
-    /// Keeps news of an engine's end back while values of its tasks are on their way.
+    /// Holds back an event of an engine while values of its tasks are on their way.
     pub(crate) fn defer(&mut self, engine: EngineId, event: RelayEvent) -> Option<RelayEvent> {
         if !self.waiting.values.contains_key(&engine) {
             return Some(event);
@@ -235,13 +237,13 @@ impl Node {
             }
             let host = self.decider.host_of(engine);
             for event in self.waiting.news.remove(&engine).unwrap_or_default() {
-                // It was checked when it came.
+                // The record was checked when it arrived.
                 let _ = self.on_relay_event(host, event);
             }
         }
     }
 
-    /// A host is gone: its values do not come any more.
+    /// A host is gone: its values will not arrive.
     pub(crate) fn drop_values(&mut self, host: HostId) {
         let decider = &self.decider;
         self.waiting
@@ -266,7 +268,7 @@ impl Node {
 
     // Both
 
-    /// Takes in what the payload plane has done.
+    /// Handles what the payload plane has done.
     pub(crate) fn on_plane_event(&mut self) {
         let Some(plane) = &self.objects.plane else {
             return;
@@ -321,7 +323,7 @@ impl Node {
         self.hand_over_waiting();
     }
 
-    /// Tells hosts of objects whose last payload here is gone.
+    /// Tells hosts which objects have lost their last payload here.
     pub(crate) fn drop_objects(&mut self) {
         let mut by_host: BTreeMap<HostId, Vec<ObjectId>> = BTreeMap::new();
         for object in self.segments.take_dropped_objects() {
@@ -336,7 +338,8 @@ impl Node {
 
     // Transfers, at the controller's node
 
-    /// Makes objects of what assignments to these hosts name, and has those who need them get them.
+    /// Turns the segments that assignments to these hosts name into objects, and has the hosts that
+    /// need them fetch them.
     pub(crate) fn plan_transfers(&mut self, hosts: &[HostId]) {
         let mut wanted: BTreeMap<ObjectId, (u64, RequestedTopology, Vec<HostId>)> = BTreeMap::new();
         let mut fresh: BTreeMap<ObjectId, SegmentRef> = BTreeMap::new();
@@ -377,7 +380,7 @@ impl Node {
         self.carry_out_transfers(orders);
     }
 
-    fn cluster_topology(&self, n_hosts: usize) -> Topology {
+    fn cluster_topology(&self, n_hosts: usize) -> TopologyChoice {
         let options = &self.config.options;
         let arity = match (options.tree_arity, options.tree_depth) {
             (0, 0) => 0,
@@ -392,10 +395,10 @@ impl Node {
             _ if arity > 0 => RequestedTopology::Kary(arity),
             _ => RequestedTopology::Auto,
         };
-        topology(requested, Topology::Cheapest)
+        topology(requested, TopologyChoice::Cheapest)
     }
 
-    /// Carries out what the transfer machine asks for.
+    /// Carries out the commands of the transfer machine.
     pub(crate) fn carry_out_transfers(&mut self, orders: Vec<TransferCommand>) {
         for order in orders {
             let (host, fetch) = match order {
@@ -437,7 +440,7 @@ impl Node {
     }
 
     pub(crate) fn tell_host(&mut self, host: HostId, command: &RelayCommand) {
-        // What a client gets it forgets by itself.
+        // A client forgets by itself what it has received.
         if let Some(token) = self.relays.links.get(&host).map(|link| link.token) {
             self.command(token, command);
         }

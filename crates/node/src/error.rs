@@ -1,4 +1,4 @@
-//! Why a node could not start or go on.
+//! Why a node could not start or continue.
 
 use std::io;
 
@@ -12,7 +12,7 @@ pub enum NodeError {
     /// The operating system failed a call.
     #[error("{context}: {source}")]
     Io {
-        /// What was tried.
+        /// The operation that failed.
         context: &'static str,
         /// How it failed.
         source: io::Error,
@@ -20,16 +20,16 @@ pub enum NodeError {
     /// The keys cannot be used.
     #[error("keys of the node: {0}")]
     Tls(#[from] KeyError),
-    /// Payload between hosts could not be hidden.
+    /// Payload between hosts could not be encrypted.
     #[error("{0}")]
     Seal(#[from] SealError),
     /// The link to the controller failed before it was accepted.
     #[error("the controller: {0}")]
     Link(LinkError),
-    /// The controller does not want this relay.
+    /// The controller refused this relay.
     #[error("the controller refused this relay: {0}")]
     Refused(String),
-    /// The controller said neither yes nor no.
+    /// The controller neither accepted nor refused this relay.
     #[error("the controller did not answer; is it reachable from this host?")]
     NoAnswer,
 }

@@ -1,13 +1,14 @@
-//! Clients on other hosts: a large result leaves as objects, which such a client pulls over a connection of its own.
+//! Clients on other hosts: a large result is sent as objects, which such a client pulls over a
+//! connection of its own.
 //!
-//! So a small task never waits behind a large result. Such a client has a number as a host has, and is a host of the payload
-//! plane that nobody dials and that serves nobody.
+//! So a small task never waits behind a large result. Such a client has a host number, and takes
+//! part in the payload plane as a host that nobody dials and that serves nobody.
 
 use std::collections::BTreeMap;
 
-use broadleaf_core::transfer::cost::Shape;
+use broadleaf_core::transfer::cost::Topology;
 use broadleaf_core::transfer::values::INLINE_BYTES;
-use broadleaf_core::transfer::{Topology, TransferCommand};
+use broadleaf_core::transfer::{TopologyChoice, TransferCommand};
 use broadleaf_net::{Frame, LinkError};
 use broadleaf_proto::relay::{self, Fetch, RelayCommand, RelayEvent, Source};
 use broadleaf_proto::task::LeaseGuard;
@@ -16,10 +17,11 @@ use broadleaf_proto::{DecodeError, FrameKind, HostId, ObjectId, Payload, Segment
 use crate::node::Node;
 use crate::payload::PlaneCommand;
 
-/// What each of them has yet to get, by its number, and what keeps that.
+/// For each client, by its number: the objects that it has yet to get, and the leases that hold
+/// them.
 #[derive(Debug, Default)]
 pub struct FarClients {
-    /// A lease for each order that is not over.
+    /// One lease for each order that is not complete.
     coming: BTreeMap<HostId, BTreeMap<ObjectId, Vec<LeaseGuard>>>,
 }
 
@@ -29,7 +31,7 @@ impl FarClients {
         self.coming.contains_key(&host)
     }
 
-    /// One order to get an object is over: nothing is kept for it any more.
+    /// One order to get an object is complete: its lease is released.
     fn on_ended(&mut self, host: HostId, object: ObjectId) {
         let Some(coming) = self.coming.get_mut(&host) else {
             return;
@@ -44,8 +46,8 @@ impl FarClients {
 }
 
 impl Node {
-    /// The number of a client that has just said hello; the controller's where it is on this host, or gets no connection
-    /// for payload.
+    /// The host number of a client that has just said hello; the controller's if the client is on
+    /// this host, or cannot open a payload connection.
     pub(crate) fn on_client_host(&mut self, token: usize) -> HostId {
         if self.peers[token].link.is_local() || self.start_plane().is_err() {
             return HostId::CONTROLLER;
@@ -56,7 +58,7 @@ impl Node {
         host
     }
 
-    /// A client is gone, and with it what it had yet to get.
+    /// A client is gone; drops what it had yet to get.
     pub(crate) fn on_far_client_gone(&mut self, host: HostId) {
         if self.far_clients.coming.remove(&host).is_none() {
             return;
@@ -66,8 +68,9 @@ impl Node {
         self.carry_out_transfers(orders);
     }
 
-    /// Puts objects in the place of a large result's segments, and has the client at the other end get them. False, and
-    /// nothing done, where the result is small, or its client gets no objects.
+    /// Replaces a large result's segments with objects, and has the client at the other end get
+    /// them. Returns false and does nothing if the result is small, or the client does not accept
+    /// objects.
     pub(crate) fn send_apart(&mut self, token: usize, payload: &mut Payload) -> bool {
         let crate::peers::Role::Client { host, .. } = self.peers[token].role else {
             return false;
@@ -84,7 +87,7 @@ impl Node {
             let transfers = &mut self.objects.transfers;
             let mut orders = Vec::new();
             let (now_ns, origin) = (self.now_ns, HostId::CONTROLLER);
-            let topology = Topology::Shape(Shape::Flat);
+            let topology = TopologyChoice::Fixed(Topology::Flat);
             transfers.want(
                 now_ns,
                 object,
@@ -95,7 +98,7 @@ impl Node {
                 &mut orders,
             );
             let Some(chunk_bytes) = transfers.chunk_bytes(object) else {
-                continue; // It was just wanted.
+                continue; // It was added just above.
             };
             let bytes = fresh.remove(&object);
             if let Some(bytes) = bytes.and_then(|place| self.segments.map(&place)) {
@@ -106,7 +109,7 @@ impl Node {
                     memory: None,
                 });
             }
-            // Also where it had the object before: it may have dropped that.
+            // This is repeated even if the client had the object before: it may have dropped it.
             let fetch = RelayCommand::Fetch(Fetch {
                 object,
                 len_bytes: place.len_bytes,
@@ -128,7 +131,7 @@ impl Node {
         true
     }
 
-    /// Takes in what a client says of objects.
+    /// Handles what a client reports about objects.
     pub(crate) fn on_far_client_frame(
         &mut self,
         host: HostId,

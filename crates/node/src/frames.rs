@@ -1,4 +1,4 @@
-//! What peers say becomes the controller's inputs.
+//! Turns frames from peers into the controller's inputs.
 
 use broadleaf_core::Input;
 use broadleaf_net::{Frame, LinkError};
@@ -20,7 +20,7 @@ fn too_long(claimed: usize, limit: usize) -> DecodeError {
 }
 
 impl Node {
-    /// Takes in one frame of a peer.
+    /// Handles one frame from a peer.
     pub(crate) fn on_frame(&mut self, token: usize, frame: Frame) -> Result<(), LinkError> {
         match self.peers[token].role {
             Role::Unknown => self.on_hello(token, &frame),
@@ -86,18 +86,19 @@ impl Node {
     fn on_request(&mut self, token: usize, client: ClientId, number: u64, request: ControlRequest) {
         let unread_bytes = self.peers[token].link.queued_bytes();
         let reply = match request {
-            // An answer may be many times as long as what asks for it.
+            // An answer may be many times as long as its request.
             _ if unread_bytes > self.config.options.congestion_bytes => {
                 ControlReply::Failed(format!(
                     "{unread_bytes} bytes of earlier answers are waiting for this client: read them first"
                 ))
             }
-            // Each that replaces another would be added to what the engines have still to read.
+            // Every replacement would add to what the engines have yet to read.
             ControlRequest::Prepare { .. }
                 if self.unread_by_engines() > self.config.options.function_cache_bytes =>
             {
                 ControlReply::Failed(format!(
-                    "{} bytes are waiting for engines that run tasks and do not read them: prepare the engines again when the tasks have ended, or interrupt them",
+                    "{} bytes are waiting for engines that are running tasks and do not read \
+                    them: prepare the engines again when the tasks have ended, or interrupt them",
                     self.unread_by_engines()
                 ))
             }
@@ -117,7 +118,8 @@ impl Node {
                     number,
                     request,
                 });
-                // The next one may follow in the same frame's batch, and must find this answer in the queue.
+                // The next request may follow in the same batch of frames, and must find this
+                // answer in the queue.
                 self.carry_out();
                 return;
             }
@@ -145,7 +147,7 @@ impl Node {
                 while !reader.is_empty() {
                     let record = OutputRecord::decode(&mut reader)?;
                     if let Role::Engine { arrived_bytes, .. } = &mut self.peers[token].role {
-                        // The decoder knows no other streams.
+                        // The decoder accepts no other streams.
                         arrived_bytes[usize::from(record.stream) - 1] += record.bytes.len() as u64;
                     }
                     self.input(Input::Output { engine, record });

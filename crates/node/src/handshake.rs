@@ -1,4 +1,4 @@
-//! Who may connect.
+//! Decides who may connect.
 
 use std::os::fd::AsFd;
 
@@ -19,7 +19,7 @@ use crate::ring::Kind;
 /// Fresh keys as JSON: `server`, `client` and `engine`, each `private` and `public` in base64.
 ///
 /// # Errors
-/// When the system gives no randomness.
+/// The system provides no randomness.
 pub fn keys_json() -> Result<String, KeyError> {
     let keys = tls::generate()?;
     let pair =
@@ -82,9 +82,10 @@ pub fn check(config: &NodeConfig, hello: &Hello, link: &Link) -> Result<(), Refu
         Some(PeerKey::Client) if is_relay && !is_payload => {
             identity("a client's key does not open a relay's connection")
         }
-        Some(PeerKey::Client) if !is_client && !is_payload => {
-            identity("a client's key does not open an engine's connection; use the engines' file")
-        }
+        Some(PeerKey::Client) if !is_client && !is_payload => identity(
+            "a client's key does not open an engine's connection; use the engines' \
+            connection file",
+        ),
         Some(_) if is_relay && is_local => identity("relays connect over TCP"),
         Some(_) if !is_relay && !is_client && !is_local => {
             identity("engines connect to the relay of their own host")
@@ -101,7 +102,7 @@ pub fn check(config: &NodeConfig, hello: &Hello, link: &Link) -> Result<(), Refu
 }
 
 impl Node {
-    /// Takes in a peer's first frame.
+    /// Handles a peer's first frame.
     pub(crate) fn on_hello(&mut self, token: usize, frame: &Frame) -> Result<(), LinkError> {
         if frame.kind != FrameKind::Hello {
             return Err(DecodeError::UnknownKind(frame.kind as u8).into());
@@ -192,7 +193,7 @@ impl Node {
             control::Role::Mover(mover) => self.on_mover_hello(token, &welcome, mover),
             control::Role::ForkServer { .. } => {
                 if self.fork_server.is_some() {
-                    let message = "the node has a fork_server already".to_owned();
+                    let message = "the node already has a fork server".to_owned();
                     self.refuse(token, &refuse(RefusalKind::Full, message));
                     return Ok(());
                 }
@@ -205,7 +206,7 @@ impl Node {
         Ok(())
     }
 
-    /// The relay of another host: its engines are wanted from here on.
+    /// The relay of another host: its engines may be started from now on.
     fn on_relay_hello(&mut self, token: usize, mut welcome: Welcome, role: control::Role) {
         let control::Role::Relay {
             name,
@@ -219,7 +220,8 @@ impl Node {
         let controller = self.decider.controller();
         if controller.is_none_or(|c| c.has_host_named(&name)) {
             let message = format!(
-                "a relay called {name:?} is connected already; give this one another --name, or wait until the loss of the other one is noticed"
+                "a relay named {name:?} is already connected; give this one another --name, or \
+                wait until the loss of the other one is noticed"
             );
             self.refuse(token, &refuse(RefusalKind::Full, message));
             return;
@@ -243,7 +245,8 @@ impl Node {
         });
     }
 
-    /// A payload connection of a relay's, or of a client's on another host: served by the payload plane.
+    /// A payload connection from a relay, or from a client on another host: the payload plane
+    /// serves it.
     fn on_payload_hello(&mut self, token: usize, mut welcome: Welcome, host: HostId) {
         let is_known = match self.peers[token].link.peer_key() {
             Some(PeerKey::Client) => self.far_clients.has(host),
@@ -262,7 +265,7 @@ impl Node {
         }
     }
 
-    /// A place for an engine that was started by hand; a relay has none to give.
+    /// A slot for an engine that was started by hand; a relay has none to assign.
     fn vacant_engine(&self) -> EngineId {
         let controller = self.decider.controller();
         controller.map_or(
@@ -285,7 +288,8 @@ impl Node {
 
 fn random_hex() -> String {
     let mut bytes = [0_u8; 16];
-    // Identity, not secrecy: if the system had no randomness, the process and time would still tell engines apart.
+    // This is for identity, not secrecy: without randomness, the process and the time would still
+    // tell engines apart.
     if rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()).is_err() {
         bytes[..8].copy_from_slice(&u64::from(std::process::id()).to_le_bytes());
     }

@@ -1,11 +1,12 @@
-//! Interrupts that were sent and that the task has not taken.
+//! Interrupts that were sent and that the task has not acted on.
 //!
-//! Python notes a signal and acts on it between two instructions. One that comes in the instant before a call that
-//! blocks is acted on only after that call, so it is sent again, each time after twice the time, until the task takes
-//! it or ends.
+//! Python notes a signal and acts on it between two bytecode instructions. A signal that arrives
+//! just before a blocking call takes effect only after that call. So it is sent again, at doubling
+//! intervals, until the task acts on it or ends.
 //!
-//! The signal is SIGURG, which does nothing by default. SIGINT is left to users: one that reaches an engine was sent on
-//! purpose and interrupts what runs, while a SIGURG that comes late is known to be meant for a task that has ended.
+//! The signal is SIGURG, which does nothing by default. SIGINT is left to users: a SIGINT that
+//! reaches an engine was sent on purpose and interrupts what runs, while a late SIGURG is known to
+//! be meant for a task that has ended.
 
 use broadleaf_core::Nanos;
 use broadleaf_proto::EngineId;
@@ -15,9 +16,10 @@ use crate::node::Node;
 use crate::outputs::signal_process;
 use crate::peers::Role;
 
-/// Time until a signal is first sent again.
+/// Delay before a signal is first sent again.
 const FIRST_AGAIN_NS: Nanos = 10_000_000;
-/// Times a signal is sent again: to 10 s after the first. Whoever has not taken it then has other plans.
+/// Number of times that a signal is sent again: up to 10 s after the first. A task that has not
+/// reacted by then ignores interrupts.
 const MOST_AGAIN: u32 = 10;
 
 #[derive(Debug)]
@@ -35,14 +37,14 @@ pub struct Interrupts {
 }
 
 impl Interrupts {
-    /// When the next one is to be looked at, ns of the node's clock.
+    /// When the next interrupt must be checked, ns of the node's clock.
     pub fn due_ns(&self) -> Option<Nanos> {
         self.sent.iter().map(|s| s.again_ns).min()
     }
 }
 
 impl Node {
-    /// Interrupts the task of an offer, if it runs.
+    /// Interrupts the task of an offer if it is running.
     pub(crate) fn interrupt(&mut self, engine: EngineId, offer: u32) {
         let is_new = !(self.interrupts.sent.iter()).any(|s| s.engine == engine && s.offer == offer);
         if self.signal_task(engine, |board| board.request_interrupt(offer)) && is_new {
@@ -55,7 +57,7 @@ impl Node {
         }
     }
 
-    /// Signals again where an interrupt is still to be taken.
+    /// Sends the signal again for interrupts that no task has acted on.
     pub(crate) fn repeat_interrupts(&mut self) {
         if self.interrupts.due_ns().is_none_or(|at| at > self.now_ns) {
             return;

@@ -18,13 +18,13 @@ use crate::payload::{Dialer, Plane, Setup};
 use crate::peers::Role as PeerRole;
 use crate::uplink::{Decider, Uplink};
 
-/// Time that the controller has to accept a relay.
+/// How long the controller may take to accept a relay.
 const DIAL_TIME: Duration = Duration::from_secs(10);
 
 /// Dials the controller and introduces this host.
 ///
 /// # Errors
-/// [`NodeError`] when the controller cannot be reached or says no.
+/// [`NodeError`] if the controller cannot be reached or refuses.
 fn dial(
     config: &NodeConfig,
     relay: &RelayConfig,
@@ -58,7 +58,7 @@ fn connect(host: &str, port: u16) -> std::io::Result<TcpStream> {
     Err(last)
 }
 
-/// How this relay proves who it is to another node; `tls` says who that is.
+/// How this relay proves its identity to another node; `tls` defines that identity.
 fn dial_security(
     config: &NodeConfig,
     relay: &RelayConfig,
@@ -73,7 +73,7 @@ fn dial_security(
     }))
 }
 
-/// What this node says of itself.
+/// What this node says about itself.
 fn hello(config: &NodeConfig, role: Role) -> Hello {
     Hello {
         protocol: PROTOCOL_VERSION,
@@ -117,7 +117,7 @@ fn introduce(
     }
 }
 
-/// Where other relays reach this one: the listener, and the address to tell them.
+/// Where other relays reach this one: the listener, and the address to announce.
 fn listen_for_relays(
     config: &NodeConfig,
     relay: &RelayConfig,
@@ -150,7 +150,7 @@ fn listen_for_relays(
 }
 
 impl Node {
-    /// Where this is a relay: joins its controller's cluster.
+    /// If this is a relay, joins its controller's cluster.
     pub(crate) fn join(&mut self) -> Result<(), NodeError> {
         let Some(relay) = self.config.relay.clone() else {
             return Ok(());
@@ -196,7 +196,7 @@ impl Node {
         let token = self.add_peer(link, PeerRole::Controller)?;
         self.decider = Decider::Upstream(Uplink::new(token, host));
         self.host = relay.name;
-        // The first orders may have come together with the welcome.
+        // The first commands may have arrived together with the welcome.
         self.read(token)?;
         self.carry_out();
         Ok(())

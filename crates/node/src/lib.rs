@@ -1,8 +1,9 @@
-//! The doing: one thread that drives the controller's machine over links, shared memory and processes.
+//! Performs the I/O: one thread drives the controller's machine over links, shared memory and
+//! processes.
 //!
-//! Nothing is decided here. An event becomes an [`broadleaf_core::Input`], every
-//! [`broadleaf_core::Output`] becomes bytes, a signal or an entry of the claim board. All that came in with one
-//! wake-up is scheduled together and leaves with one write per peer.
+//! Nothing is decided here. Every event becomes an [`broadleaf_core::Input`]; every
+//! [`broadleaf_core::Output`] becomes bytes, a signal or an entry of the claim board. Everything
+//! that arrives with one wake-up is scheduled together and leaves with one write per peer.
 
 mod arrivals;
 mod config;

@@ -1,4 +1,5 @@
-//! The pipe from whoever started this node. Its end is the owner's; what comes through it is said of the host.
+//! The pipe from the process that started this node. The other end belongs to the owner, which may
+//! write about the host's end.
 
 use std::io::Read;
 use std::time::Duration;
@@ -8,10 +9,10 @@ use broadleaf_proto::relay::RelayEvent;
 
 use crate::node::Node;
 
-/// More than a few lines; what does not fit is read next.
+/// This holds more than a few lines; whatever does not fit is read next time.
 const READ_BYTES: usize = 256;
 
-/// The time that the last whole line gives: `ends in 30.5`, in seconds.
+/// The time that the last complete line gives: `ends in 30.5`, in seconds.
 fn time_left(text: &str) -> Option<Duration> {
     let seconds = text
         .lines()
@@ -23,7 +24,7 @@ fn time_left(text: &str) -> Option<Duration> {
 }
 
 impl Node {
-    /// Whoever started this node is gone, or the host was told that it will be ended.
+    /// The owner of this node is gone, or the host was told that it will be ended.
     pub(crate) fn on_lifeline(&mut self) {
         let Some(pipe) = &mut self.lifeline else {
             return;
@@ -31,7 +32,7 @@ impl Node {
         let mut bytes = [0; READ_BYTES];
         let n = pipe.read(&mut bytes).unwrap_or(0);
         if n == 0 {
-            // Closing it takes it out of the poller.
+            // Closing the pipe removes it from the poller.
             self.lifeline = None;
             self.input(Input::OwnerDown);
             return;

@@ -1,5 +1,5 @@
-//! This host's mover, as the node's own thread knows it: let in, made known to the controller, and handed to the payload
-//! plane.
+//! This host's mover, as the node's own thread sees it: accepted, announced to the controller, and
+//! handed to the payload plane.
 
 use broadleaf_proto::control::{self, Refusal, RefusalKind, Welcome};
 use broadleaf_proto::relay::RelayEvent;
@@ -37,21 +37,21 @@ impl Node {
         }
         if self.objects.is_encrypted && self.config.options.payload_trust != "fabric" {
             return Err(
-                "this cluster encrypts payload, and MPI does not: if nobody else can read what MPI sends, start the \
-                 cluster with the option payload_trust=\"fabric\""
+                "this cluster encrypts payload, and MPI does not: if nobody else can read what \
+                MPI sends, start the cluster with the option payload_trust=\"fabric\""
                     .to_owned(),
             );
         }
         match self.objects.mover {
             Some(other) => Err(format!(
-                "this host has a mover already, rank {} of its world: start one on each host",
+                "this host already has a mover, rank {} of its world: start one on each host",
                 other.rank
             )),
             None => Ok(()),
         }
     }
 
-    /// The plane has lost it.
+    /// The payload plane has lost the mover.
     pub(crate) fn on_mover_gone(&mut self) {
         self.objects.mover = None;
         self.tell_of_mover(None);
@@ -69,10 +69,10 @@ impl Node {
     /// Has the payload plane serve a range of a segment of this host.
     pub(crate) fn provide(&self, object: ObjectId, place: &SegmentRef, chunk_bytes: u32) {
         let Some(bytes) = self.segments.map(place) else {
-            return; // Whoever asks for it is refused.
+            return; // The object is refused to hosts that ask for it.
         };
         let is_for_mpi = self.config.options.payload == "mpi";
-        // Without a descriptor it goes over TCP.
+        // Without a descriptor the object travels over TCP.
         let segment = self.segments.fd(place.segment).filter(|_| is_for_mpi);
         let segment = segment.and_then(|fd| fd.try_clone_to_owned().ok());
         self.objects.order(PlaneCommand::Provide {

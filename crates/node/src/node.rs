@@ -50,7 +50,7 @@ pub struct Node {
     pub(crate) finished: bool,
     pub(crate) epoch: Instant,
     pub(crate) wakeups: u64,
-    /// When free segments are looked at next.
+    /// When free segments are checked next.
     pub(crate) trim_due_ns: Option<Nanos>,
     pub(crate) idle_due_ns: Option<Nanos>,
     pub(crate) now_ns: Nanos,
@@ -58,7 +58,7 @@ pub struct Node {
     pub(crate) poller: std::os::fd::OwnedFd,
     pub(crate) unix: Listener,
     pub(crate) tcp: Option<Listener>,
-    /// Open as long as the owner may still be there.
+    /// Open while the owner may still be alive.
     pub(crate) lifeline: Option<File>,
     dirty: Vec<usize>,
     pub(crate) arrivals: Arrivals,
@@ -70,7 +70,7 @@ pub struct Node {
 /// Runs a node until it is stopped; returns its exit code.
 ///
 /// # Errors
-/// [`NodeError`] when it cannot listen or poll.
+/// [`NodeError`] if it cannot listen or poll.
 pub fn run(config: NodeConfig) -> Result<i32, NodeError> {
     broadleaf_shm::raise_descriptor_limit();
     let mut node = Node::start(config)?;
@@ -171,12 +171,13 @@ impl Node {
             .map_err(io_error("writing the ready pipe"))
     }
 
-    /// Monotonic time as the controller counts it: read once a batch, since it costs as much as placing a task.
+    /// Monotonic time as the controller counts it: read once per batch, because reading it costs as
+    /// much as placing a task.
     pub(crate) fn read_clock(&mut self) {
         self.now_ns = self.epoch.elapsed().as_nanos() as Nanos;
     }
 
-    /// Tells the controller something, here or up the link.
+    /// Passes an input to the controller, here or over the link.
     pub(crate) fn input(&mut self, input: Input) {
         match &mut self.decider {
             Decider::Own(controller) => controller.on_input(self.now_ns, input, &mut self.outputs),
@@ -299,11 +300,11 @@ impl Node {
     }
 
     pub(crate) fn unwatch(&self, fd: BorrowedFd<'_>) {
-        // It can only fail for a descriptor that is not registered.
+        // This can only fail for a descriptor that is not registered.
         let _ = epoll::delete(&self.poller, fd);
     }
 
-    /// Lets a connection go that is somebody else's from now on.
+    /// Releases a connection that someone else owns from now on.
     pub(crate) fn release_peer(&mut self, token: usize) -> Option<Link> {
         let peer = self.peers.try_remove(token)?;
         self.unwatch(peer.link.as_fd());
@@ -315,7 +316,7 @@ impl Node {
         let Some(peer) = self.peers.try_remove(token) else {
             return;
         };
-        // Closing the descriptor takes it out of the poller too.
+        // Closing the descriptor also removes it from the poller.
         match peer.role {
             Role::Client { client, host, .. } => {
                 self.clients.remove(&client);
@@ -335,7 +336,8 @@ impl Node {
                 self.tell_unsent(engine, unsent.missing(&arrived_bytes));
                 self.engines.remove(&engine);
                 self.ring.note(Kind::EngineDown, engine.0, 0);
-                // Won back one by one: an engine that lost its link may still be alive and claiming.
+                // The offers are taken back one by one: an engine that lost its link may still be
+                // alive and claiming.
                 let unclaimed = board
                     .unclaimed(next_offer)
                     .into_iter()
@@ -355,13 +357,13 @@ impl Node {
         self.segments.on_peer_gone(token as u32);
     }
 
-    /// Passes on what an engine had written and not sent as it died.
+    /// Passes on what an engine had written but not sent when it died.
     fn tell_unsent(&mut self, engine: EngineId, pieces: Vec<UnsentPiece>) {
         for piece in pieces {
             let record = OutputRecord {
                 task: piece.task,
                 engine,
-                // There are three.
+                // There are three streams.
                 stream: piece.stream as u8 + 1,
                 bytes: piece.bytes.into(),
             };

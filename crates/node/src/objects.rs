@@ -1,12 +1,12 @@
-//! Payload that goes to other hosts and comes from them, as the node's own thread keeps it.
+//! Payload that travels to and from other hosts, as the node's own thread manages it.
 //!
-//! A range of a segment that leaves its host is an object there: named once, brought to a host once,
-//! and mapped by all its engines.
+//! A range of a segment that leaves its host becomes an object there: it is named once, sent to a
+//! host once, and mapped by all of that host's engines.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use broadleaf_core::transfer::cost::Shape;
-use broadleaf_core::transfer::{Topology, Transfers};
+use broadleaf_core::transfer::cost::Topology;
+use broadleaf_core::transfer::{TopologyChoice, Transfers};
 use broadleaf_proto::relay::Fetch;
 use broadleaf_proto::task::LeaseGuard;
 use broadleaf_proto::{
@@ -17,28 +17,29 @@ use broadleaf_shm::{Lease, Pool, PoolConfig, memory_is_short};
 use crate::payload::{Plane, PlaneCommand};
 use crate::segments::Segments;
 
-/// Pieces in which a result travels to the controller's host.
+/// Size of the chunks in which a result travels to the controller's host.
 pub const RESULT_CHUNK_BYTES: u32 = 256 * 1024;
 
-/// A payload of this host that is wanted on others.
+/// A payload of this host that other hosts need.
 #[derive(Debug)]
 struct Outgoing {
-    /// Keeps its segments; given up when all who want it have it, or nobody wants it.
+    /// Holds the payload's segments; released when all hosts that need it have it, or none needs it
+    /// any more.
     lease: Option<LeaseGuard>,
     objects: Vec<ObjectId>,
-    /// Those that not every host has.
+    /// Objects that not every host has yet.
     travelling: BTreeSet<ObjectId>,
     hosts: BTreeSet<HostId>,
 }
 
-/// How far an object of another host is.
+/// The state of an object of another host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Arrival {
     /// Under way.
     Coming,
-    /// All here, at the start of this segment.
+    /// It has arrived, at the start of this segment.
     Here(SegmentId),
-    /// It does not come.
+    /// It will not arrive.
     Failed(String),
 }
 
@@ -52,20 +53,21 @@ struct Incoming {
 /// See the module.
 #[derive(Debug)]
 pub struct Objects {
-    /// The thread that moves them, once there is another host.
+    /// The thread that moves objects, once there is another host.
     pub plane: Option<Plane>,
-    /// At the controller's node: what they are sealed with, once there is another host and if TCP is encrypted.
+    /// At the controller's node: the key that seals objects, once there is another host and if TCP
+    /// is encrypted.
     pub secret: Option<PayloadSecret>,
-    /// Whether they are sealed on their way between hosts.
+    /// Whether objects are sealed on their way between hosts.
     pub is_encrypted: bool,
     /// This host's mover.
     pub mover: Option<MoverRank>,
-    /// Who gets what from whom.
+    /// Decides which host gets which object from whom.
     pub transfers: Transfers,
     host: HostId,
     last: u64,
     pool: Pool,
-    /// By the first object that was new in each payload.
+    /// Exported payloads, by the first object that was new in each.
     outgoing: BTreeMap<ObjectId, Outgoing>,
     first_of: BTreeMap<ObjectId, ObjectId>,
     incoming: BTreeMap<ObjectId, Incoming>,
@@ -99,13 +101,13 @@ impl Objects {
         }
     }
 
-    /// Starts to move objects as that host.
+    /// Starts to move objects, under this host number.
     pub fn start(&mut self, host: HostId, plane: Plane) {
         self.host = host;
         self.plane = Some(plane);
     }
 
-    /// Orders something of the plane, where there is one.
+    /// Sends a command to the payload plane, if there is one.
     pub fn order(&self, order: PlaneCommand) {
         if let Some(plane) = &self.plane {
             plane.order(order);
@@ -120,7 +122,7 @@ impl Objects {
         ObjectId::new(self.host, self.last)
     }
 
-    /// Puts objects in the place of a payload's segments, for a peer on another host. Returns those
+    /// Replaces a payload's segments with objects, for a peer on another host. Returns those
     /// that are new, with their ranges.
     pub fn export(
         &mut self,
@@ -130,7 +132,8 @@ impl Objects {
         if payload.segments.is_empty() {
             return Vec::new();
         }
-        // A value is given up once its one reader has it; arguments only when their tasks are over.
+        // A value is released once its only reader has it; arguments only when their tasks have
+        // ended.
         let shared = self.host == HostId::CONTROLLER;
         let (host, last) = (self.host, &mut self.last);
         let objects = segments.objects_of(payload, shared, || {
@@ -148,7 +151,7 @@ impl Objects {
                 len_bytes: place.len_bytes,
             };
         }
-        // Those of another payload stay with that one.
+        // Objects of another payload remain with that payload.
         let objects: Vec<ObjectId> = fresh.iter().map(|(object, _)| *object).collect();
         if let Some(first) = objects.first() {
             for object in &objects {
@@ -171,7 +174,7 @@ impl Objects {
         self.outgoing.get_mut(first)
     }
 
-    /// A host was told of an object.
+    /// A host was told about an object.
     pub fn note_host(&mut self, object: ObjectId, host: HostId) {
         if let Some(outgoing) = self.outgoing(object) {
             outgoing.hosts.insert(host);
@@ -179,7 +182,7 @@ impl Objects {
         }
     }
 
-    /// Everyone who wants an object has it: from here on its payload alone keeps it.
+    /// Every host that needs an object has it: from now on only its payload holds it.
     pub fn on_complete(&mut self, object: ObjectId) {
         if let Some(outgoing) = self.outgoing(object) {
             outgoing.travelling.remove(&object);
@@ -189,7 +192,7 @@ impl Objects {
         }
     }
 
-    /// Gives up on what travels and nobody wants any more: its tasks are over.
+    /// Abandons transfers that nobody needs any more because their tasks have ended.
     pub fn abandon_unwanted(&mut self) {
         for outgoing in self.outgoing.values_mut() {
             let holders = |lease: &LeaseGuard| std::sync::Arc::strong_count(&lease.0);
@@ -199,7 +202,7 @@ impl Objects {
         }
     }
 
-    /// An object's last payload is gone; returns who has to be told.
+    /// An object's last payload is gone; returns the hosts that must be told.
     pub fn on_dropped(&mut self, object: ObjectId) -> BTreeSet<HostId> {
         self.transfers.forget(object);
         self.order(PlaneCommand::Drop(object));
@@ -217,14 +220,15 @@ impl Objects {
         hosts
     }
 
-    /// The one who fetched an object of this host has it, and wants it no more.
+    /// The host that fetched an object of this host has it, and needs it no more.
     pub fn release(&mut self, object: ObjectId) {
         self.on_complete(object);
     }
 
     // In
 
-    /// Gets an object, or has one that is under way come from elsewhere. A failure shows in its arrival.
+    /// Fetches an object, or redirects a fetch that is already under way. A failure shows in its
+    /// arrival.
     pub fn fetch(&mut self, fetch: Fetch) {
         let object = fetch.object;
         match self.incoming.get(&object).map(|i| &i.arrival) {
@@ -256,30 +260,31 @@ impl Objects {
         self.incoming.insert(object, incoming);
     }
 
-    /// How far an object is; `None` for one nobody has spoken of.
+    /// The state of an object; `None` for one that nobody has mentioned.
     pub fn arrival(&self, object: ObjectId) -> Option<&Arrival> {
         self.incoming.get(&object).map(|i| &i.arrival)
     }
 
-    /// Whether a payload that came from another host waits for objects: then why, if it waits in vain.
+    /// Whether a payload from another host still waits for objects; an error says why it waits in
+    /// vain.
     pub fn is_missing(&self, payload: &Payload) -> Option<Result<(), String>> {
         for place in &payload.segments {
             let object = ObjectId(place.segment.0);
             let known = self.incoming.get(&object);
             if place.offset_bytes != 0 || known.is_some_and(|i| i.len_bytes != place.len_bytes) {
-                return Some(Err("it names more than its data".to_owned()));
+                return Some(Err("it names more bytes than its data has".to_owned()));
             }
             match self.arrival(object) {
                 Some(Arrival::Here(_)) => {}
                 Some(Arrival::Coming) => return Some(Ok(())),
                 Some(Arrival::Failed(reason)) => return Some(Err(reason.clone())),
-                None => return Some(Err("its data was given up".to_owned())),
+                None => return Some(Err("its data was dropped".to_owned())),
             }
         }
         None
     }
 
-    /// Puts segments of this host in the place of objects that are all here.
+    /// Replaces objects that have all arrived with segments of this host.
     pub fn import(&self, payload: &mut Payload) {
         for place in &mut payload.segments {
             if let Some(Arrival::Here(segment)) = self.arrival(ObjectId(place.segment.0)) {
@@ -295,14 +300,14 @@ impl Objects {
         }
     }
 
-    /// An object does not come.
+    /// An object will not arrive.
     pub fn on_failed(&mut self, object: ObjectId, reason: String) {
         if let Some(incoming) = self.incoming.get_mut(&object) {
             incoming.arrival = Arrival::Failed(reason);
         }
     }
 
-    /// No payload to come will name an object.
+    /// No later payload will name this object.
     pub fn forget(&mut self, object: ObjectId, segments: &Segments) {
         let Some(incoming) = self.incoming.get_mut(&object) else {
             return;
@@ -314,7 +319,7 @@ impl Objects {
         }
     }
 
-    /// Nobody holds one of the node's own segments any more.
+    /// Nobody holds this segment of the node's own pool any more.
     pub fn on_free(&mut self, segment: SegmentId) {
         match self.in_segment.get(&segment).copied() {
             Some(object) => {
@@ -322,7 +327,7 @@ impl Objects {
                     self.discard(object);
                 }
             }
-            // Copied in by the node; a reference that is not there was given back already.
+            // The node copied it in; a range that is not there was released already.
             None => drop(self.pool.release(segment)),
         }
     }
@@ -338,18 +343,20 @@ impl Objects {
         self.pool.cancel(lease);
     }
 
-    /// Whether there are segments to [`trim`](Self::trim): free ones, or some whose end nobody was told of.
+    /// Whether there are segments to [`trim`](Self::trim): free ones, or some whose end was not
+    /// announced yet.
     pub fn needs_trim(&self) -> bool {
         self.pool.needs_trim()
     }
 
-    /// Segments that are gone, as [`trim`](Self::trim) gives them.
+    /// Segments that are gone and that [`trim`](Self::trim) has yet to report.
     pub fn take_retired(&mut self) -> Vec<SegmentId> {
         self.pool.take_retired()
     }
 
-    /// Frees segments that were not used for a while; call it once a second while it is needed. Returns the segments
-    /// that are gone: whoever has their descriptors must close them, the node first.
+    /// Frees segments that were not used for a while; call it once a second while it is needed.
+    /// Returns the segments that are gone: everyone who has their descriptors must close them, the
+    /// node first.
     pub fn trim(&mut self) -> Vec<SegmentId> {
         if memory_is_short() {
             self.pool.give_up_warm();
@@ -357,7 +364,7 @@ impl Objects {
         self.pool.trim()
     }
 
-    /// Copies bytes into a segment of the node's own.
+    /// Copies bytes into a segment of the node's own pool.
     pub fn copy_in(&mut self, bytes: &[u8]) -> Option<(SegmentRef, &broadleaf_shm::Segment)> {
         let place = self.pool.copy_in(bytes).ok()?;
         self.pool.mark_announced(place.segment);
@@ -365,7 +372,8 @@ impl Objects {
         Some((place, self.pool.segment(place.segment)?))
     }
 
-    /// Segments of the node's own pool, their bytes in use and free, and objects on their way out and in.
+    /// Segments of the node's own pool, their bytes in use and free, and the number of objects on
+    /// their way out and in.
     pub fn totals(&self) -> (u64, u64, u64, usize, usize) {
         let counters = self.pool.counters();
         (
@@ -378,14 +386,14 @@ impl Objects {
     }
 }
 
-/// What is wished for by a request's options, else by the cluster's.
-pub fn topology(requested: RequestedTopology, cluster: Topology) -> Topology {
+/// The topology that a request's options ask for, otherwise the cluster's.
+pub fn topology(requested: RequestedTopology, cluster: TopologyChoice) -> TopologyChoice {
     match requested {
         RequestedTopology::Auto => cluster,
-        RequestedTopology::Flat => Topology::Shape(Shape::Flat),
-        RequestedTopology::Binomial => Topology::Shape(Shape::Binomial),
-        RequestedTopology::Chain => Topology::Shape(Shape::Chain),
-        RequestedTopology::Kary(0) => Topology::AnyKary,
-        RequestedTopology::Kary(arity) => Topology::Shape(Shape::Kary(arity)),
+        RequestedTopology::Flat => TopologyChoice::Fixed(Topology::Flat),
+        RequestedTopology::Binomial => TopologyChoice::Fixed(Topology::Binomial),
+        RequestedTopology::Chain => TopologyChoice::Fixed(Topology::Chain),
+        RequestedTopology::Kary(0) => TopologyChoice::AnyKary,
+        RequestedTopology::Kary(arity) => TopologyChoice::Fixed(Topology::Kary(arity)),
     }
 }

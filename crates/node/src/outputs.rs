@@ -1,4 +1,4 @@
-//! What the controller asks for becomes bytes, signals and entries of claim boards.
+//! Turns the controller's outputs into bytes, signals and entries of claim boards.
 
 use std::collections::BTreeMap;
 use std::os::fd::AsFd;
@@ -19,7 +19,7 @@ use crate::ring::Kind;
 use crate::segments::NODE;
 
 impl Node {
-    /// Carries out everything the controller asked for, until it asks for nothing more.
+    /// Carries out everything that the controller asked for, until it asks for nothing more.
     pub(crate) fn carry_out(&mut self) {
         self.decider.schedule(self.now_ns, &mut self.outputs);
         self.forget_functions();
@@ -37,7 +37,7 @@ impl Node {
         self.return_segments();
     }
 
-    /// Returns whether the controller was told something.
+    /// Returns whether the controller received new inputs.
     pub(crate) fn carry_out_one(&mut self, output: Output) -> bool {
         let Some(output) = self.relay_out(output) else {
             return false;
@@ -132,7 +132,7 @@ impl Node {
         false
     }
 
-    /// Whether there was a relay to close the link of.
+    /// Whether there was a relay whose link had to be closed.
     fn close_relay(&mut self, host: HostId, is_malformed: bool) -> bool {
         let Some(token) = self.relays.links.get(&host).map(|link| link.token) else {
             return false;
@@ -154,7 +154,8 @@ impl Node {
         }
     }
 
-    /// Makes a result's payload readable by its client: exported on this host, inlined for another.
+    /// Makes a result's payload readable by its client: exported on this host, inline for another
+    /// host.
     fn lend_result(&mut self, token: usize, status: &mut Status, payload: &mut Payload) {
         if payload.segments.is_empty()
             || (self.peers[token].link.is_local() && self.lend(token, payload))
@@ -208,7 +209,7 @@ impl Node {
         let mut record = record.clone();
         self.segments.inline(&mut record.payload);
         if record.payload.bytes.len() > MAX_INLINE_PAYLOAD_BYTES {
-            // Nothing is left that would carry it: its engine finds it malformed, and says so.
+            // Without its arguments, the engine finds the task malformed and reports that.
             record.payload = Payload::default();
         }
         self.append(token, FrameKind::Assign, |frame| record.encode(frame));
@@ -222,8 +223,8 @@ impl Node {
         }
     }
 
-    /// Announces to a peer the segments of a payload that it has not seen, and notes that it holds them. False, and
-    /// nothing done, where descriptors are too short for that.
+    /// Announces to a peer the segments of a payload that it has not seen, and records that the
+    /// peer holds them. Returns false and does nothing if there are too few descriptors.
     fn lend(&mut self, token: usize, payload: &Payload) -> bool {
         if payload.segments.is_empty() {
             return true;
@@ -276,7 +277,7 @@ impl Node {
         }
     }
 
-    /// A segment of the node's own is gone: those who have it close it.
+    /// A segment of the node's own pool is gone: everyone who has it must close it.
     pub(crate) fn retire(&mut self, id: SegmentId) {
         for (peer, id) in self.segments.on_release(NODE, &[], &[id]) {
             let release = SegmentRelease {
@@ -297,7 +298,7 @@ impl Node {
     }
 }
 
-/// Signals a process; one that is gone already needs no signal.
+/// Signals a process; one that is already gone needs no signal.
 pub(crate) fn signal_process(pid: u32, signal: i32) {
     let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
     if let (Some(pid), Some(signal)) = (pid, Signal::from_named_raw(signal)) {

@@ -6,13 +6,13 @@ use broadleaf_shm::{ClaimBoard, OUTPUT_STREAMS, UnsentOutput};
 
 /// What a peer has proved to be.
 pub enum Role {
-    /// Connected, no hello yet; see [`crate::arrivals`].
+    /// Connected, but no hello yet; see [`crate::arrivals`].
     Unknown,
     /// A client.
     Client {
         /// Its id.
         client: ClientId,
-        /// Its number as a host that gets results; the controller's for one that is there.
+        /// Its host number as a receiver of results; the controller's for a client on this host.
         host: HostId,
         /// Whether its outgoing queue is long.
         congested: bool,
@@ -23,13 +23,13 @@ pub enum Role {
         engine: EngineId,
         /// Its process.
         pid: u32,
-        /// Where it claims what it is offered.
+        /// The board on which it claims its offers.
         board: ClaimBoard,
-        /// The number after the last offer made.
+        /// The number after the last offer.
         next_offer: u32,
-        /// Where its last output is found should it die.
+        /// Where its last output can be found if it dies.
         unsent: UnsentOutput,
-        /// What came of each of its streams.
+        /// What has arrived of each of its streams.
         arrived_bytes: [u64; OUTPUT_STREAMS],
     },
     /// The fork server.
@@ -39,9 +39,9 @@ pub enum Role {
         /// Its host.
         host: HostId,
     },
-    /// The controller, where this node is a relay.
+    /// The controller, if this node is a relay.
     Controller,
-    /// Refused or malformed: its last bytes go out, then it is closed.
+    /// Refused or malformed: its last bytes are sent, then it is closed.
     Leaving,
 }
 
@@ -49,13 +49,13 @@ pub enum Role {
 pub struct Peer {
     /// The connection.
     pub link: Link,
-    /// What it is.
+    /// What the peer is.
     pub role: Role,
-    /// High half of the ids of its segments, once it has said who it is.
+    /// High half of the ids of its segments, once it has identified itself.
     pub segment_token: Option<u32>,
-    /// Whether the poller watches for room to write.
+    /// Whether the poller watches for writability.
     pub watches_write: bool,
-    /// Whether it watches for something to read.
+    /// Whether the poller watches for readability.
     pub watches_read: bool,
     /// Whether it is in the list of peers to flush.
     pub dirty: bool,

@@ -1,6 +1,7 @@
-//! Learning how fast hosts are reached before anybody broadcasts, so that the first plans are no guesses.
+//! Measures the bandwidth to hosts before anybody broadcasts, so that the first topologies are not
+//! guesses.
 
-use broadleaf_core::transfer::{PROBE_BYTES, Topology};
+use broadleaf_core::transfer::{PROBE_BYTES, TopologyChoice};
 use broadleaf_proto::relay::RelayCommand;
 use broadleaf_proto::{HostId, ObjectId};
 use broadleaf_shm::Segment;
@@ -9,7 +10,7 @@ use crate::node::Node;
 use crate::payload::PlaneCommand;
 
 impl Node {
-    /// Sends a host bytes that nobody needs, where nothing else has told the bandwidth.
+    /// Sends a host bytes that nobody needs, if nothing else has measured the bandwidth.
     pub(crate) fn probe_bandwidth(&mut self, host: HostId) {
         let transfers = &mut self.objects.transfers;
         if self.relays.probe.is_some() || !transfers.lacks_bandwidth() {
@@ -18,7 +19,7 @@ impl Node {
         let made = Segment::create(PROBE_BYTES, &[]);
         let mapped = made.and_then(|(segment, _)| segment.map_readonly(0, PROBE_BYTES));
         let Ok(bytes) = mapped else {
-            return; // Without memory plans stay guesses.
+            return; // Without memory, topologies remain guesses.
         };
         let object = self.objects.name();
         let mut orders = Vec::new();
@@ -30,7 +31,7 @@ impl Node {
             PROBE_BYTES,
             origin,
             &[host],
-            Topology::Cheapest,
+            TopologyChoice::Cheapest,
             &mut orders,
         );
         let Some(chunk_bytes) = transfers.chunk_bytes(object) else {
@@ -51,7 +52,8 @@ impl Node {
         self.relays.probe.is_some_and(|(probe, _)| probe == object)
     }
 
-    /// What was sent to measure has come, or will not: it is given up here and there. Nothing if the object is another.
+    /// A probe has arrived, or will not: it is dropped on both hosts. Does nothing for any other
+    /// object.
     pub(crate) fn end_probe(&mut self, host: HostId, object: ObjectId) {
         if self
             .relays

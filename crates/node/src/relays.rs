@@ -1,5 +1,5 @@
-//! The controller's links to relays: what the controller wants of the engines of other hosts goes
-//! there, and what they have to say comes from there.
+//! The controller's links to relays: commands for engines on other hosts leave here, and their
+//! reports arrive here.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -16,7 +16,7 @@ use broadleaf_proto::{
 
 use crate::node::Node;
 
-/// Records of one batch that are looked through for one to join.
+/// Number of records of one batch that are searched for one to join.
 const OPEN_RECORDS: usize = 8;
 /// Time between two heartbeats.
 const HEARTBEAT: Duration = Duration::from_millis(500);
@@ -32,14 +32,14 @@ pub struct RelayLink {
     pub listen: Option<String>,
     /// Functions it has, by id and content.
     functions: BTreeMap<FunctionId, broadleaf_proto::FunctionHash>,
-    /// Assignments of this batch, not written yet.
+    /// Assignments of this batch that are not written yet.
     open: Vec<(AssignMany, RequestedTopology)>,
     heard: Instant,
     /// When it was last pinged, ns of the node's clock.
     pinged_ns: u64,
     /// Last measured round trip, ns.
     pub round_trip_ns: u64,
-    /// Payload that came to it: objects, bytes over the wire, changes of parent, corrupt chunks.
+    /// Payload that it received: objects, bytes over the wire, changes of parent, corrupt chunks.
     pub fetched: Fetched,
 }
 
@@ -48,26 +48,26 @@ pub struct RelayLink {
 pub struct Fetched {
     /// Objects that are complete.
     pub objects: u64,
-    /// Bytes over the wire for them.
+    /// Bytes that they took on the wire.
     pub wire_bytes: u64,
-    /// Bytes by MPI.
+    /// Bytes received by MPI.
     pub mover_bytes: u64,
-    /// Times that one went on from another parent.
+    /// Number of times that a fetch continued from another parent.
     pub resumptions: u64,
     /// The highest offset at which one did.
     pub resumed_at_bytes: u64,
-    /// Chunks that were refused.
+    /// Number of chunks that were rejected.
     pub corrupt_chunks: u64,
-    /// Time from the first chunk of the last one to its end, ns.
+    /// Time from the first chunk of the latest object to its end, ns.
     pub last_ns: u64,
 }
 
-/// The relays there are.
+/// The connected relays.
 #[derive(Debug)]
 pub struct Relays {
     /// By host.
     pub links: BTreeMap<HostId, RelayLink>,
-    /// What is sent to a host to measure the bandwidth, while it travels.
+    /// The probe that measures the bandwidth to a host, while it is on its way.
     pub probe: Option<(ObjectId, HostId)>,
     /// Hosts with assignments that are not written yet.
     unsent: BTreeSet<HostId>,
@@ -88,7 +88,7 @@ impl Default for Relays {
 }
 
 impl Relays {
-    /// Takes a relay in; gives its host's number.
+    /// Adds a relay; returns its host's number.
     pub fn insert(&mut self, token: usize, name: String, listen: Option<String>) -> HostId {
         let host = self.next_host();
         let link = RelayLink {
@@ -108,7 +108,7 @@ impl Relays {
 }
 
 impl Relays {
-    /// A number for a host, or for a client on one, that none has had.
+    /// An unused number for a host, or for a client on one.
     pub fn next_host(&mut self) -> HostId {
         self.last += 1;
         HostId(self.last)
@@ -134,7 +134,8 @@ impl Relays {
 }
 
 impl RelayLink {
-    /// Adds an assignment to the batch: to a record with the same arguments, if the engine's order allows.
+    /// Adds an assignment to the batch: to a record with the same arguments, if the engine's order
+    /// allows.
     fn assign(&mut self, engine: EngineId, record: AssignRecord, requested: RequestedTopology) {
         let offer = (engine, record.key, record.offer);
         for (open, _) in self.open.iter_mut().rev().take(OPEN_RECORDS) {
@@ -160,7 +161,7 @@ impl RelayLink {
         self.open.push((many, requested));
     }
 
-    /// Assignments that are not written yet, and how their payload is to travel.
+    /// Assignments that are not written yet, and how their payload should travel.
     pub fn open_records(&mut self) -> impl Iterator<Item = &mut (AssignMany, RequestedTopology)> {
         self.open.iter_mut()
     }
@@ -182,7 +183,7 @@ fn engine_of(output: &Output) -> Option<EngineId> {
 }
 
 impl Node {
-    /// Sends what is for an engine of another host there; gives back what is not.
+    /// Sends an output for an engine of another host to that host; returns any other output.
     pub(crate) fn relay_out(&mut self, output: Output) -> Option<Output> {
         let Some(engine) = engine_of(&output) else {
             return Some(output);
@@ -191,7 +192,7 @@ impl Node {
         if host == HostId::CONTROLLER {
             return Some(output);
         }
-        // Its relay's link may just have closed: the controller hears of that next.
+        // The relay's link may just have closed: the controller will be told next.
         let link = self.relays.links.get_mut(&host)?;
         let command = match output {
             Output::Assign {
@@ -213,7 +214,8 @@ impl Node {
                     };
                     self.command(token, &command);
                 }
-                // Ahead of the batch, which is no harm: no task of the batch means another function by this id.
+                // This is sent ahead of the batch, which is harmless: no task of the batch means
+                // another function by this id.
                 self.command(token, &RelayCommand::GiveFunction { engine, function });
                 return None;
             }
@@ -274,7 +276,8 @@ impl Node {
         });
     }
 
-    /// Writes the assignments of this batch: one record for all engines of a host that share arguments.
+    /// Writes the assignments of this batch: one record for all engines of a host that share
+    /// arguments.
     pub(crate) fn send_all_assignments(&mut self) {
         if self.relays.unsent.is_empty() {
             return;
@@ -298,8 +301,8 @@ impl Node {
         }
     }
 
-    /// Takes in one frame of a relay. The controller judges what it says of engines; what is kept here until its values
-    /// have come is checked before.
+    /// Handles one frame from a relay. The controller judges reports about engines; those that are
+    /// held back until their values arrive are checked before.
     pub(crate) fn on_relay_frame(&mut self, host: HostId, frame: &Frame) -> Result<(), LinkError> {
         if let Some(link) = self.relays.links.get_mut(&host) {
             link.heard = Instant::now();
@@ -390,21 +393,22 @@ impl Node {
                 let ns = now_ns.saturating_sub(sent_ns);
                 let mut is_first = false;
                 if let Some(link) = self.relays.links.get_mut(&host) {
-                    // It cannot have answered what it was not sent.
+                    // It cannot have answered a ping that it was not sent.
                     if sent_ns > link.pinged_ns {
                         return Err(DecodeError::Malformed.into());
                     }
                     is_first = std::mem::replace(&mut link.round_trip_ns, ns) == 0;
                 }
                 self.objects.transfers.on_round_trip(host, ns);
-                // Once a host: one that cannot be sent a probe must not be sent it again and again.
+                // Only once per host: one that cannot be sent a probe must not be tried again and
+                // again.
                 if is_first {
                     self.probe_bandwidth(host);
                 }
             }
             event => {
                 if let RelayEvent::EngineUp(info) = &event {
-                    // News of the one before it, which the controller has long given up.
+                    // This is about the previous relay, which the controller has long given up.
                     self.check_host(host, info.engine)?;
                     self.waiting.drop_events(info.engine);
                 }
@@ -428,19 +432,20 @@ impl Node {
         self.input(Input::HostDown { host });
     }
 
-    /// When the next heartbeat is due; `None` where there is nobody to hear one.
+    /// When the next heartbeat is due; `None` if no relay is connected.
     pub(crate) fn heartbeat_at(&self) -> Option<Instant> {
         let watched = !self.relays.links.is_empty() || self.decider.is_upstream();
         watched.then_some(self.relays.beat_at)
     }
 
-    /// Sends heartbeats that are due, and gives up on those who have not answered for too long.
+    /// Sends heartbeats that are due, and gives up on relays that have not answered for too long.
     pub(crate) fn beat(&mut self) {
         let now = Instant::now();
         if self.heartbeat_at().is_none_or(|at| at > now) {
             return;
         }
-        // Who was stopped cannot have heard anybody: what came meanwhile is read after this.
+        // A process that was stopped cannot have heard anybody: what arrived in the meantime is
+        // read after this.
         let late = now.duration_since(self.relays.beat_at);
         if late > HEARTBEAT {
             self.excuse_silence(late, now);

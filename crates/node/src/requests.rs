@@ -90,7 +90,8 @@ impl Node {
     }
 }
 
-/// Descriptors of this process, but for the one that counts them; 0 where the system does not tell.
+/// Number of descriptors of this process, except the one used for counting; 0 if the system does
+/// not tell.
 fn open_descriptors() -> usize {
     let listed = std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count);
     listed.saturating_sub(1)

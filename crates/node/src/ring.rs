@@ -1,4 +1,5 @@
-//! The event ring: what happened, as numbers. Text is made when somebody reads it, or a sink is on.
+//! The event ring: what happened, recorded as numbers. Text is made only when somebody reads it, or
+//! a sink is on.
 
 use std::fmt::Write as _;
 use std::fs::File;
@@ -12,19 +13,19 @@ use broadleaf_proto::task::{DoneRecord, Status};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Kind {
-    /// A client came: its id.
+    /// A client connected: its id.
     ClientUp,
     /// A client left: its id.
     ClientDown,
-    /// An engine came: its place, its process.
+    /// An engine connected: its slot, its process.
     EngineUp,
-    /// An engine's link closed: its place.
+    /// An engine's link closed: its slot.
     EngineDown,
     /// A peer was refused.
     Refused,
-    /// A peer sent bytes that are no frame.
+    /// A peer sent bytes that are not a frame.
     Malformed,
-    /// A task ended: engine; slot, and by its high half function.
+    /// A task ended: its engine, and its slot with the function in the high half.
     Task,
     /// A task ended in an error: the same.
     FailedTask,
@@ -33,7 +34,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// The level from which it is recorded: 1 errors, 2 info, 3 debug.
+    /// The minimum level at which it is recorded: 1 errors, 2 info, 3 debug.
     fn level(self) -> u8 {
         match self {
             Self::Refused | Self::Malformed => 1,
@@ -51,11 +52,11 @@ impl Kind {
 /// One event.
 #[derive(Clone, Copy, Debug)]
 pub struct Record {
-    /// Wall clock, ns since 1970: the start of a task, the moment of anything else.
+    /// Wall clock, ns since 1970: a task's start, or the moment of any other event.
     pub at_ns: u64,
-    /// End of a task; 0 for anything else.
+    /// A task's end; 0 for any other event.
     pub end_ns: u64,
-    /// What the numbers mean, see [`Kind`].
+    /// What the numbers mean; see [`Kind`].
     pub kind: Kind,
     /// First number.
     pub a: u32,
@@ -74,14 +75,14 @@ pub struct Ring {
     records: Vec<Record>,
     capacity: usize,
     next: usize,
-    /// Events ever recorded.
+    /// Number of events ever recorded.
     total: u64,
     level: u8,
     sink: Sink,
 }
 
 impl Ring {
-    /// A ring of that many events. A sink that cannot be opened leaves the ring alone.
+    /// A ring of this many events. If the sink cannot be opened, the ring works without it.
     pub fn new(capacity: usize, level: u8, sink: &str) -> Self {
         let mut ring = Self {
             records: Vec::new(),
@@ -91,7 +92,7 @@ impl Ring {
             level,
             sink: Sink::Ring,
         };
-        // The level alone still holds if the sink cannot be opened.
+        // If the sink cannot be opened, the level is set all the same.
         let _ = ring.set(level, sink);
         ring
     }
@@ -99,7 +100,7 @@ impl Ring {
     /// Sets level and sink.
     ///
     /// # Errors
-    /// When the sink's file cannot be opened; nothing changes then.
+    /// The sink's file cannot be opened; nothing changes then.
     pub fn set(&mut self, level: u8, sink: &str) -> std::io::Result<()> {
         self.sink = match sink {
             "ring" => Sink::Ring,
@@ -143,7 +144,8 @@ impl Ring {
         }
     }
 
-    /// The number of the next event, and at most `most` of those from number `after` on: the newest, oldest first.
+    /// The number of the next event, and at most `most` of the events from number `after` on: the
+    /// newest, oldest first.
     pub fn since(&self, after: u64, most: usize) -> (u64, impl Iterator<Item = &Record>) {
         let n = self.total.saturating_sub(after);
         let n = usize::try_from(n).unwrap_or(usize::MAX);

@@ -1,8 +1,8 @@
-//! Which segment is whose, who maps it, and when its owner may use it again.
+//! Tracks who owns each segment, who maps it, and when its owner may use it again.
 //!
-//! Every record in which an owner names its segment is one credit. The node keeps the credits until nobody holds
-//! the segment: no payload in the controller ([`Guard`]), no peer that was sent one. Then they all go back.
-//! A peer may also name a segment that it holds and another owns: it sends on what it received.
+//! Every record in which an owner names its segment is one credit. The node holds the credits until nobody holds the
+//! segment: no payload in the controller ([`Guard`]), and no peer that was sent one. Then all of them are returned. A
+//! peer may also name a segment that it holds and another peer owns: it passes on what it received.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -13,13 +13,13 @@ use broadleaf_proto::task::LeaseGuard;
 use broadleaf_proto::{ObjectId, Payload, SegmentId, SegmentRef};
 use broadleaf_shm::{Announced, LeaseTable, Mapping};
 
-/// The owner of what lies in the node's own segments.
+/// The owner of the node's own segments.
 pub const NODE: u32 = u32::MAX;
 
-/// Size from which a segment is freed by another thread, if there is one.
+/// Minimum size of a segment that is freed by another thread, if there is one.
 const SLOW_TO_FREE_BYTES: u64 = 16 * 1024 * 1024;
 
-/// What payloads have let go of.
+/// What payloads have released.
 #[derive(Debug, Default)]
 struct Let {
     segments: Vec<SegmentId>,
@@ -31,12 +31,12 @@ type Dropped = Arc<Mutex<Let>>;
 /// Segment, offset and length.
 type Range = (SegmentId, u64, u64);
 
-/// What ranges of segments are called on other hosts: payloads that name the same range name the same object, so that
-/// it is brought to a host once.
+/// Names of ranges of segments on other hosts: payloads that name the same range name the same object, so that it is
+/// sent to a host once.
 #[derive(Debug, Default)]
 struct Names {
     objects: BTreeMap<Range, ObjectId>,
-    /// Each object's range, and how many payloads name it.
+    /// Each object's range, and the number of payloads that name it.
     named: BTreeMap<ObjectId, (Range, u64)>,
 }
 
@@ -48,7 +48,7 @@ impl Names {
         object
     }
 
-    /// A payload that named an object is gone; whether it was the last.
+    /// A payload that named an object is gone; returns whether it was the last.
     fn release(&mut self, object: ObjectId) -> bool {
         let Some((range, count)) = self.named.get_mut(&object) else {
             return true;
@@ -63,10 +63,10 @@ impl Names {
     }
 }
 
-/// Lives inside a payload and tells when its last clone is gone.
+/// Lives inside a payload and reports when its last clone is gone.
 struct Guard {
     segments: Vec<SegmentId>,
-    /// What its ranges are called on other hosts, once they are.
+    /// The names of its ranges on other hosts, once they have any.
     objects: OnceLock<Vec<ObjectId>>,
     dropped: Dropped,
 }
@@ -90,10 +90,10 @@ struct Entry {
     announced: BTreeSet<u32>,
 }
 
-/// Segments that a peer must be told of: id, size, descriptor.
+/// Segments that must be announced to a peer: id, size, descriptor.
 type Unseen = Vec<(SegmentId, u64, OwnedFd)>;
 
-/// Peers and segments that concern them.
+/// Peers, and the segments that each must be told about.
 type PeerSegments = Vec<(u32, SegmentId)>;
 
 /// The segments of this host.
@@ -103,7 +103,7 @@ pub struct Segments {
     leases: LeaseTable,
     dropped: Dropped,
     names: Names,
-    /// Segments that lost a holder since the last look.
+    /// Segments that lost a holder since the last check.
     maybe_free: Vec<SegmentId>,
     /// Descriptors of large segments that are gone: closing the last one frees their pages, which takes time.
     closing: Vec<OwnedFd>,
@@ -114,8 +114,8 @@ fn lock(dropped: &Dropped) -> std::sync::MutexGuard<'_, Let> {
 }
 
 impl Segments {
-    /// A peer announced a segment: with a new id, whose high half is the number that it was given. What is none, or
-    /// another's, is not entered; a payload that names it is malformed.
+    /// A peer announced a segment with a new id; the id's high half is the number that the peer was given. A segment
+    /// that does not exist, or belongs to another peer, is not entered; a payload that names it is malformed.
     pub fn on_announce(
         &mut self,
         owner: u32,
@@ -144,8 +144,8 @@ impl Segments {
         self.entries.insert(id, entry);
     }
 
-    /// A payload came in from a peer: its segments are held until its last clone is gone. One that names a
-    /// segment which the peer neither owns nor holds loses all of them, and its reader finds it malformed.
+    /// A payload arrived from a peer: its segments are held until its last clone is gone. If it names a segment that
+    /// the peer neither owns nor holds, the payload loses all of its segments, and its reader finds it malformed.
     pub fn adopt(&mut self, peer: u32, payload: &mut Payload) {
         if payload.segments.is_empty() {
             return;
@@ -174,8 +174,8 @@ impl Segments {
         })));
     }
 
-    /// A payload goes out to a peer; returns the segments it has not seen, to be announced before. `None` where
-    /// descriptors are so short that the payload must travel [`inline`](Self::inline).
+    /// A payload is sent to a peer; returns the segments that the peer has not seen, which must be announced first.
+    /// `None` if descriptors are so scarce that the payload must travel [`inline`](Self::inline).
     pub fn lend(&mut self, peer: u32, payload: &Payload) -> Option<Unseen> {
         let mut unseen = Unseen::new();
         for place in &payload.segments {
@@ -208,13 +208,13 @@ impl Segments {
         memory.map_readonly(at, len).ok()
     }
 
-    /// A segment's descriptor, where it is kept.
+    /// A segment's descriptor, if the node has it.
     pub fn fd(&self, id: SegmentId) -> Option<BorrowedFd<'_>> {
         self.entries.get(&id)?.memory.fd()
     }
 
-    /// What an adopted payload's ranges are called on other hosts: the same for all its clones and, if `shared`, for
-    /// all payloads that name them while one of these is there.
+    /// The names of an accepted payload's ranges on other hosts: the same for all its clones and, if `shared`, for
+    /// all payloads that name these ranges while one of them exists.
     pub fn objects_of(
         &mut self,
         payload: &Payload,
@@ -244,13 +244,13 @@ impl Segments {
 
     /// A segment of the node's own pool has content that payloads will name.
     pub fn on_own(&mut self, id: SegmentId, len_bytes: u64, fd: OwnedFd) {
-        // One that was used before is known to its readers already.
+        // If it was used before, its readers know it already.
         if !self.entries.contains_key(&id) {
             self.enter(NODE, id, len_bytes, fd);
         }
     }
 
-    /// Descriptors to close where nobody waits for it.
+    /// Descriptors to close on a thread that nobody waits for.
     pub fn take_closing(&mut self) -> Vec<OwnedFd> {
         std::mem::take(&mut self.closing)
     }
@@ -264,7 +264,7 @@ impl Segments {
         !in_payloads && !self.leases.is_held(id)
     }
 
-    /// Replaces a payload that lies in segments by one that is all inline, for a peer on another host.
+    /// Replaces a payload that lies in segments with one that is all inline, for a peer on another host.
     pub fn inline(&self, payload: &mut Payload) {
         let mapped: Vec<_> = payload
             .segments
@@ -274,7 +274,7 @@ impl Segments {
         let slices: Vec<&[u8]> = mapped.iter().map(|m| &**m).collect();
         let inlined =
             Compound::decode(&payload.bytes).and_then(|compound| compound.with_all_inline(&slices));
-        // Bytes that are no payload are left as they are: the client's decoder says so to its user.
+        // Bytes that are not a payload stay as they are: the client's decoder tells its user.
         if let Ok(bytes) = inlined {
             *payload = Payload {
                 bytes: bytes.into(),
@@ -283,7 +283,7 @@ impl Segments {
         }
     }
 
-    /// A peer gave references back, and retired segments of its own. Returns who must forget which of those.
+    /// A peer returned references, and retired segments of its own. Returns who must forget which of those.
     pub fn on_release(
         &mut self,
         peer: u32,
@@ -312,7 +312,7 @@ impl Segments {
         forget
     }
 
-    /// A peer is gone, with all it held and owned.
+    /// A peer is gone, with everything that it held and owned.
     pub fn on_peer_gone(&mut self, peer: u32) {
         self.maybe_free.extend(self.leases.drop_holder(peer));
         for (id, entry) in &mut self.entries {
@@ -324,8 +324,8 @@ impl Segments {
         }
     }
 
-    /// Credits to give back now: (owner, segment), one entry each; and who must forget which segment, because
-    /// its owner is gone and nobody holds it any more.
+    /// Credits to return now: (owner, segment), one entry each; and who must forget which segment, because its owner
+    /// is gone and nobody holds it any more.
     pub fn take_returns(&mut self) -> (PeerSegments, PeerSegments) {
         let dropped = std::mem::take(&mut lock(&self.dropped).segments);
         for id in dropped {
@@ -352,7 +352,7 @@ impl Segments {
         (returns, forget)
     }
 
-    /// Segments of peers known now, and their bytes.
+    /// Number of peers' segments known now, and their bytes.
     pub fn totals(&self) -> (u64, u64) {
         let of_peers = self.entries.values().filter(|e| e.owner != Some(NODE));
         of_peers.fold((0, 0), |(segments, bytes), entry| {

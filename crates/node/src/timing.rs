@@ -1,4 +1,4 @@
-//! When the node must wake though nobody has spoken to it.
+//! When the node must wake up without a message from anybody.
 
 use std::time::{Duration, Instant};
 
@@ -7,9 +7,10 @@ use broadleaf_shm::give_back_heap;
 
 use crate::node::Node;
 
-/// Time between two looks at free segments.
+/// Time between two checks of free segments.
 const TRIM_PERIOD_NS: Nanos = 1_000_000_000;
-/// Time between two looks at the buffers of connections: one over which nothing travelled from one to the next is idle.
+/// Time between two checks of connection buffers: a connection that carried nothing in between is
+/// idle.
 const IDLE_PERIOD_NS: Nanos = 5_000_000_000;
 
 impl Node {
@@ -21,7 +22,8 @@ impl Node {
                 self.retire(id);
             }
         }
-        // What had to give way: its memory is free when all who know it have closed it.
+        // Segments that had to be dropped: their memory is free once everyone who knows them has
+        // closed them.
         for id in self.objects.take_retired() {
             self.retire(id);
         }
@@ -30,7 +32,7 @@ impl Node {
         }
     }
 
-    /// A connection holds the memory of large frames: it is looked at again.
+    /// A connection holds the memory of large frames, so it will be checked again.
     #[inline]
     pub(crate) fn watch_for_idleness(&mut self) {
         if self.idle_due_ns.is_none() {
@@ -38,7 +40,7 @@ impl Node {
         }
     }
 
-    /// Has idle connections give back the memory of large frames.
+    /// Has idle connections release the memory of large frames.
     pub(crate) fn shrink_idle(&mut self) {
         if self.idle_due_ns.is_none_or(|due| due > self.now_ns) {
             return;
@@ -58,7 +60,7 @@ impl Node {
         }
     }
 
-    /// How long the node may sleep; `None` until something comes.
+    /// How long the node may sleep; `None` until an event arrives.
     pub(crate) fn next_wait(&mut self) -> Option<Duration> {
         self.read_clock();
         let deadlines = [

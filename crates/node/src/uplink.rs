@@ -1,8 +1,7 @@
 //! The relay's side: a node whose decisions are made by the controller at the other end of a link.
 //!
-//! Its engines and fork server connect to it as they do to the controller's node. What they say goes
-//! up the link as it would go into the controller's machine, and what that machine wants of them
-//! comes down.
+//! Its engines and fork server connect to it as they do to the controller's node. Their messages go
+//! up the link instead of into a controller's machine, and that machine's commands come down.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -28,7 +27,7 @@ pub enum Decider {
     Upstream(Uplink),
 }
 
-/// The relay's connection to its controller, and what it keeps for it.
+/// The relay's connection to its controller, and the state that belongs to it.
 #[derive(Debug)]
 pub struct Uplink {
     /// The connection.
@@ -36,18 +35,19 @@ pub struct Uplink {
     /// This host's number.
     pub host: HostId,
     heard: Instant,
-    /// Bodies of functions, for engines that come to need them.
+    /// Bodies of functions, for engines that will need them.
     functions: BTreeMap<FunctionId, FunctionRecord>,
-    /// Engines wanted before the fork server was there.
+    /// Engines that were requested before the fork server had connected.
     wanted: Vec<EngineId>,
-    /// Engines that were asked for, and their processes once known: only these are let in and signalled.
+    /// Engines that were requested, and their processes once known: only these are accepted and
+    /// signalled.
     places: BTreeMap<EngineId, Option<u32>>,
     /// Output that was not passed on.
     unread: BTreeMap<EngineId, Unread>,
 }
 
 impl Decider {
-    /// The host of an engine, as its place says.
+    /// The host of an engine, according to its slot.
     pub fn host_of(&self, engine: EngineId) -> HostId {
         match self {
             Self::Own(controller) => controller.host_of(engine),
@@ -60,7 +60,7 @@ impl Decider {
         matches!(self, Self::Upstream(_))
     }
 
-    /// The controller, where it is here.
+    /// The controller, if it is on this node.
     pub fn controller(&self) -> Option<&Controller> {
         match self {
             Self::Own(controller) => Some(controller),
@@ -68,7 +68,7 @@ impl Decider {
         }
     }
 
-    /// Whether an engine may say hello for this place.
+    /// Whether an engine may say hello for this slot.
     pub fn expects(&self, engine: EngineId) -> bool {
         match self {
             Self::Own(controller) => controller.expects(engine),
@@ -84,12 +84,12 @@ impl Decider {
         }
     }
 
-    /// When the controller wants to be called next.
+    /// When the controller must be called next.
     pub fn next_deadline(&self) -> Option<Nanos> {
         self.controller().and_then(Controller::next_deadline)
     }
 
-    /// Does what is due.
+    /// Does everything that is due.
     pub fn on_deadline(&mut self, now: Nanos, out: &mut Vec<Output>) {
         if let Self::Own(controller) = self {
             controller.on_deadline(now, out);
@@ -105,7 +105,7 @@ impl Decider {
 }
 
 impl Uplink {
-    /// A link that was just accepted.
+    /// A link was just accepted.
     pub fn new(token: usize, host: HostId) -> Self {
         Self {
             token,
@@ -127,8 +127,8 @@ impl Node {
         }
     }
 
-    /// Passes a task's output on, unless too much waits for the controller already; then, or when the task ends, how
-    /// much was dropped.
+    /// Passes a task's output on, unless too much waits for the controller already; then, or when
+    /// the task ends, reports how much was dropped.
     fn relay_output(&mut self, engine: EngineId, task: u64, record: Option<OutputRecord>) {
         let limit_bytes = self.config.options.congestion_bytes;
         let Some(uplink) = self.uplink() else {
@@ -151,7 +151,7 @@ impl Node {
         }
     }
 
-    /// Tells the controller what a relay's node would have told its own.
+    /// Tells the controller what the controller's own node would have told it.
     pub(crate) fn report(&mut self, input: Input) {
         let event = match input {
             Input::EngineUp { info } => RelayEvent::EngineUp(info),
@@ -193,7 +193,8 @@ impl Node {
                 self.leave();
                 return;
             }
-            // Of clients and hosts, which a relay has none of; `EngineDown` is `on_engine_gone`'s.
+            // These are about clients and hosts, which a relay does not have;
+            // [`Self::on_engine_gone`] handles `EngineDown`.
             _ => return,
         };
         self.tell_controller(&event);
@@ -259,21 +260,22 @@ impl Node {
         }
     }
 
-    /// Whether a relay's controller has said nothing for too long.
+    /// Whether a relay's controller has been silent for too long.
     pub(crate) fn is_controller_silent(&mut self, now: Instant) -> bool {
         let most = self.config.options.host_timeout();
         self.uplink()
             .is_some_and(|u| now.duration_since(u.heard) > most)
     }
 
-    /// A time in which this node could not hear its controller does not count as the controller's silence.
+    /// A time in which this node could not hear its controller does not count as silence of the
+    /// controller.
     pub(crate) fn excuse_silence(&mut self, deaf: Duration, now: Instant) {
         if let Some(uplink) = self.uplink() {
             uplink.heard = (uplink.heard + deaf).min(now);
         }
     }
 
-    /// Takes in one frame of the controller.
+    /// Handles one frame from the controller.
     pub(crate) fn on_controller_frame(&mut self, frame: Frame) -> Result<(), LinkError> {
         if let Some(uplink) = self.uplink() {
             uplink.heard = Instant::now();
@@ -327,7 +329,8 @@ impl Node {
                 return;
             }
             RelayCommand::Revoke { engine, key, offer } => {
-                // After its end there is nothing to answer: the controller knows what it left unclaimed.
+                // After the engine's end there is nothing to answer: the controller knows what it
+                // left unclaimed.
                 if !self.engines.contains_key(&engine) {
                     return;
                 }

@@ -1,4 +1,4 @@
-//! What a client on another host sends inline and is large goes into a segment once, for all engines.
+//! Moves large inline arguments of a client on another host into a segment once, for all engines.
 
 use std::os::fd::AsFd;
 
@@ -9,8 +9,8 @@ use broadleaf_proto::{Payload, SegmentRef};
 use crate::objects::Objects;
 use crate::segments::{NODE, Segments};
 
-/// Moves a payload's large inline buffers into segments of the node's own. A payload that is none, or
-/// for which there is no memory, stays as it is.
+/// Moves a payload's large inline buffers into segments of the node's own pool. A malformed
+/// payload, or one for which there is no memory, stays as it is.
 pub fn move_into_segments(payload: &mut Payload, objects: &mut Objects, segments: &mut Segments) {
     let Ok(compound) = Compound::decode(&payload.bytes) else {
         return;
@@ -51,12 +51,12 @@ pub fn move_into_segments(payload: &mut Payload, objects: &mut Objects, segments
 }
 
 impl crate::node::Node {
-    /// See [`move_into_segments`]. Says whose the payload's segments are now.
+    /// See [`move_into_segments`]. Returns the owner of the payload's segments.
     pub(crate) fn take_upload(&mut self, token: usize, payload: &mut Payload) -> u32 {
         if self.peers[token].link.is_local() {
             return token as u32;
         }
-        // It has none of this host's to name.
+        // The client has no segments of this host to name.
         payload.segments.clear();
         move_into_segments(payload, &mut self.objects, &mut self.segments);
         NODE

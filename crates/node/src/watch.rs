@@ -1,36 +1,38 @@
-//! What a watcher is told at each look: new events, the busiest functions, and objects on their way.
+//! What an observer is told on each poll: new events, the busiest functions, and objects on their
+//! way.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use broadleaf_core::transfer::Route;
-use broadleaf_core::transfer::cost::Shape;
+use broadleaf_core::transfer::cost::Topology;
 use broadleaf_core::{Controller, FunctionTimes, Nanos};
 use serde::Serialize;
 
 use crate::node::Node;
 use crate::ring::{Kind, Record};
 
-/// Most events of one answer: some 60 bytes of text each.
+/// Maximum number of events in one answer: about 60 bytes of text each.
 const MOST_EVENTS: u32 = 20_000;
-/// Functions of one answer.
+/// Number of functions in one answer.
 const MOST_FUNCTIONS: usize = 50;
-/// Hosts of all objects of one answer; the newest objects come first.
+/// Number of hosts of all objects in one answer; the newest objects come first.
 const MOST_STOPS: usize = 2_000;
 
 #[derive(Serialize)]
 struct Watch {
-    /// The `after` of the next look.
+    /// The `after` of the next poll.
     next: u64,
-    /// Events that were recorded since, told or not.
+    /// Number of events recorded since, whether or not they are in the answer.
     recorded: u64,
     events: Vec<Event>,
-    /// Names of the functions of these events by their tags.
+    /// Names of the functions of these events, by their tags.
     names: BTreeMap<u32, String>,
     functions: Vec<Function>,
     transfers: Vec<Transfer>,
 }
 
-/// Kind, wall clock in ns, end of a task in ns, and the numbers: the second one in two halves, the lower first.
+/// Kind, wall clock in ns, end of a task in ns, and the numbers; the second one is split in two
+/// halves, the lower first.
 #[derive(Serialize)]
 struct Event(&'static str, u64, u64, u32, u32, u32);
 
@@ -59,7 +61,7 @@ struct Stop {
     parent: u32,
     have_bytes: u64,
     gone: bool,
-    /// From when the object was first wanted until the host had it.
+    /// From the first time the object was needed until the host had it.
     took_ns: Option<Nanos>,
 }
 
@@ -108,7 +110,7 @@ fn names(controller: &Controller, events: &[Event]) -> BTreeMap<u32, String> {
         .collect()
 }
 
-/// A name as it may be shown.
+/// A name in displayable form.
 pub fn text(name: &[u8]) -> String {
     String::from_utf8_lossy(name).into_owned()
 }
@@ -157,11 +159,11 @@ impl Transfer {
         Self {
             object: route.object.0,
             len_bytes: route.len_bytes,
-            shape: match route.shape {
-                Shape::Flat => "flat".to_owned(),
-                Shape::Binomial => "binomial".to_owned(),
-                Shape::Chain => "chain".to_owned(),
-                Shape::Kary(arity) => format!("tree of arity {arity}"),
+            shape: match route.topology {
+                Topology::Flat => "flat".to_owned(),
+                Topology::Binomial => "binomial".to_owned(),
+                Topology::Chain => "chain".to_owned(),
+                Topology::Kary(arity) => format!("tree of arity {arity}"),
             },
             ago_ns: now.saturating_sub(route.since_ns),
             stops: stops.collect(),

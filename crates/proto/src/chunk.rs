@@ -1,4 +1,4 @@
-//! Pieces of objects on their way between hosts.
+//! Chunks of objects on their way between hosts.
 
 use std::fmt;
 
@@ -10,7 +10,8 @@ use crate::limits::CHUNK_BYTES;
 use crate::task::check;
 use crate::wire::{DecodeError, Reader};
 
-/// What the keys of all payload of a cluster are made of. Only the memory of its nodes holds it.
+/// The secret from which the keys of all payload of a cluster are derived. It exists only in the
+/// memory of the cluster's nodes.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PayloadSecret(pub [u8; 32]);
 
@@ -20,14 +21,14 @@ impl fmt::Debug for PayloadSecret {
     }
 }
 
-/// A piece of an object on a connection without encryption; one to a frame.
+/// A chunk of an object on a connection without encryption; one per frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Chunk {
     /// The object.
     pub object: ObjectId,
     /// The pull that it answers.
     pub pull: u32,
-    /// CRC-32C of the bytes, as made by the object's origin.
+    /// CRC-32C of the bytes, as computed by the object's origin.
     pub checksum: u32,
     /// Where they belong.
     pub offset_bytes: u64,
@@ -36,10 +37,10 @@ pub struct Chunk {
 }
 
 impl Chunk {
-    /// Bytes of a chunk's frame before its content.
+    /// Size of a chunk's frame before its content.
     pub const HEAD_BYTES: usize = 24;
 
-    /// Appends what comes before the content.
+    /// Appends everything before the content.
     pub fn encode_head(
         object: ObjectId,
         pull: u32,
@@ -53,10 +54,10 @@ impl Chunk {
         out.put_u64_le(offset_bytes);
     }
 
-    /// Takes a frame's body.
+    /// Reads a frame's body.
     ///
     /// # Errors
-    /// [`DecodeError`] when it is no chunk, or one longer than any may be.
+    /// [`DecodeError`] if it is not a chunk, or is longer than a chunk may be.
     pub fn decode(body: Bytes) -> Result<Self, DecodeError> {
         let len = body.len().saturating_sub(Self::HEAD_BYTES);
         check(len, CHUNK_BYTES.1 as usize)?;
@@ -71,9 +72,9 @@ impl Chunk {
     }
 }
 
-/// What is known of a piece of an object that was sealed once for all hosts, beside its ciphertext.
+/// Describes a chunk of an object that was sealed once for all hosts, besides its ciphertext.
 ///
-/// Hops change the pull and pass on the rest as it is.
+/// A host that forwards it changes the pull and passes on the rest unchanged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SealedHead {
     /// The object.
@@ -92,7 +93,7 @@ impl SealedHead {
     /// Its size.
     const BYTES: usize = 48;
 
-    /// What the tag proves beside the bytes: where they belong.
+    /// What the tag proves besides the bytes: where they belong.
     pub fn place(&self) -> [u8; 16] {
         let mut place = [0; 16];
         place[..8].copy_from_slice(&self.object.0.to_le_bytes());
@@ -101,10 +102,11 @@ impl SealedHead {
     }
 }
 
-/// A sealed piece on an encrypted connection, where it passes between the TLS records: mark, length, head, ciphertext.
+/// A sealed chunk on an encrypted connection, where it travels between the TLS records: mark,
+/// length, head, ciphertext.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Block {
-    /// What the ciphertext is.
+    /// Describes the ciphertext.
     pub head: SealedHead,
     /// Its length.
     pub len_bytes: u32,
@@ -113,7 +115,7 @@ pub struct Block {
 impl Block {
     /// First byte of a block. No TLS record begins with it (RFC 8446, appendix B.1).
     pub const MARK: u8 = 0xb1;
-    /// Bytes of a block before its ciphertext.
+    /// Size of a block before its ciphertext.
     pub const HEADER_BYTES: usize = 5 + SealedHead::BYTES;
 
     /// The bytes before the ciphertext.
@@ -128,10 +130,10 @@ impl Block {
         out
     }
 
-    /// Reads a header behind its mark.
+    /// Reads a header after its mark.
     ///
     /// # Errors
-    /// [`DecodeError::TooLong`] when the ciphertext is claimed to be longer than `limit_bytes`.
+    /// [`DecodeError::TooLong`] if the ciphertext is claimed to be longer than `limit_bytes`.
     pub fn decode_header(
         header: &[u8; Self::HEADER_BYTES],
         limit_bytes: usize,

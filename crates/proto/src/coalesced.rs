@@ -15,7 +15,7 @@ pub struct Outcome {
     pub end: u32,
     /// How they ended.
     pub status: Status,
-    /// What each of them has as its payload.
+    /// The payload of each of them.
     pub payload: Payload,
 }
 
@@ -34,7 +34,7 @@ impl CoalescedRecord {
     /// Packs results of consecutive parts.
     ///
     /// # Panics
-    /// When there is no result.
+    /// If there is no result.
     pub fn pack(results: Vec<ResultRecord>) -> Self {
         let seq = results.first().expect("invariant: a request has parts").seq;
         let mut outcomes: Vec<Outcome> = Vec::new();
@@ -66,7 +66,7 @@ impl CoalescedRecord {
         }
     }
 
-    /// How many parts it stands for.
+    /// The number of parts that it stands for.
     pub fn len(&self) -> usize {
         self.places.len()
     }
@@ -129,7 +129,7 @@ impl CoalescedRecord {
     /// Reads one record.
     ///
     /// # Errors
-    /// [`DecodeError`] when the bytes are not one.
+    /// [`DecodeError`] if the bytes are not one.
     pub fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
         let seq = TaskSeq(r.u64()?);
         let (n_parts, n_outcomes) = (r.u32()? as usize, r.u32()? as usize);

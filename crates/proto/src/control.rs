@@ -1,4 +1,4 @@
-//! Control messages: one to a frame, `postcard`-encoded.
+//! Control messages: one per frame, `postcard`-encoded.
 
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
@@ -27,7 +27,7 @@ pub fn decode<M: DeserializeOwned>(bytes: &[u8]) -> Result<M, DecodeError> {
     }
 }
 
-/// What the dialling peer is.
+/// The role of the dialling peer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Role {
     /// Submits tasks.
@@ -37,7 +37,7 @@ pub enum Role {
     },
     /// Runs tasks.
     Engine {
-        /// The place the fork server gave it, or `None` for one started by hand.
+        /// The slot that the fork server gave it, or `None` for one started by hand.
         engine: Option<EngineId>,
         /// Its process on this host.
         pid: u32,
@@ -51,23 +51,23 @@ pub enum Role {
     Relay {
         /// The host's name, unique in the cluster.
         name: String,
-        /// Engines it wants to start.
+        /// Number of engines it wants to start.
         n_engines: u32,
-        /// Where other relays dial it for payload, `host:port`; `None` when nobody can.
+        /// Where other relays dial it for payload, `host:port`; `None` if nobody can.
         listen: Option<String>,
         /// Time until it ends by itself, with the batch job that it runs in.
         ends_in_ns: Option<u64>,
     },
-    /// Fetches and serves payload; a connection beside that of the same relay.
+    /// Fetches and serves payload, on a connection in addition to the relay's own.
     Payload {
         /// The host at this end.
         host: HostId,
     },
-    /// Moves payload by MPI, for the host it is on.
+    /// Moves payload by MPI, for its host.
     Mover(MoverRank),
 }
 
-/// What a peer says of itself, once the keys are proven.
+/// What a peer says about itself, once the keys are proven.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hello {
     /// [`crate::PROTOCOL_VERSION`] of the sender.
@@ -76,9 +76,9 @@ pub struct Hello {
     pub broadleaf: String,
     /// `major.minor` of the sender's Python.
     pub python: String,
-    /// Cluster the sender means to join.
+    /// Cluster that the sender means to join.
     pub cluster_id: String,
-    /// What it is.
+    /// The sender's role.
     pub role: Role,
 }
 
@@ -91,15 +91,17 @@ pub struct Welcome {
     pub engine: EngineId,
     /// Token for the high half of the sender's segment ids.
     pub segment_token: u32,
-    /// The relay's host, or the number that a client on another host has as one (0 for other roles).
+    /// The relay's host number, or the number that a client on another host has as one (0 for other
+    /// roles).
     pub host: HostId,
-    /// Most unresolved tasks the client may have.
+    /// Maximum number of unresolved tasks that the client may have.
     pub max_outstanding_tasks: u64,
-    /// Most unresolved payload bytes the client may have.
+    /// Maximum number of unresolved payload bytes that the client may have.
     pub max_outstanding_bytes: u64,
     /// Engines known now (clients only).
     pub engines: Vec<EngineInfo>,
-    /// For payload between hosts (relays, and clients on other hosts; only where connections are encrypted).
+    /// Secret for payload between hosts (relays, and clients on other hosts; only if connections
+    /// are encrypted).
     pub payload_secret: Option<PayloadSecret>,
 }
 
@@ -123,16 +125,16 @@ pub enum RefusalKind {
     Identity,
     /// Too many peers.
     Full,
-    /// Bytes that are no handshake.
+    /// Bytes that are not a handshake.
     Malformed,
 }
 
-/// What a client knows of an engine.
+/// What a client knows about an engine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EngineInfo {
     /// Its place.
     pub engine: EngineId,
-    /// Unique over restarts, 32 hex digits.
+    /// Unique across restarts, 32 hex digits.
     pub uuid: String,
     /// Its process.
     pub pid: u32,
@@ -143,7 +145,7 @@ pub struct EngineInfo {
 /// Which engines.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum TargetSet {
-    /// Every engine there is.
+    /// All engines.
     All,
     /// Half-open ranges, in target order; a range may hold one engine, and order matters to `Each`.
     Ranges(Vec<(EngineId, EngineId)>),
@@ -179,38 +181,39 @@ impl Default for DependencyRule {
     }
 }
 
-/// The way that large arguments take to several hosts.
+/// How large arguments reach several hosts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum RequestedTopology {
-    /// As the cluster's options say.
+    /// According to the cluster's options.
     #[default]
     Auto,
-    /// To each host from the controller's.
+    /// From the controller's host to each host.
     Flat,
     /// Down a binomial tree.
     Binomial,
     /// From host to host.
     Chain,
-    /// Down a tree with so many branches; 0 for the number that takes least time.
+    /// Down a tree with this many branches; 0 for the number that takes the least time.
     Kary(u32),
 }
 
 /// How to run a task.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TaskOptions {
-    /// Balanced or each.
+    /// Load-balanced, or one task per target.
     pub mode: Mode,
     /// Where it may run.
     pub targets: TargetSet,
     /// The user's name for it.
     pub label: String,
-    /// Higher runs first among balanced tasks.
+    /// Higher runs first among load-balanced tasks.
     pub priority: i32,
-    /// Times it may be started again after its engine died, it raised, or (`Unmet`) never counts.
+    /// How often it may be started again after its engine died or it raised; `Unmet` does not
+    /// count.
     pub retries: u32,
-    /// Most time it may run, from its start; `None` for no limit.
+    /// Maximum time that it may run, from its start; `None` for no limit.
     pub timeout_ns: Option<u64>,
-    /// Most time its dependencies may take, from submission; `None` for no limit.
+    /// Maximum time that its dependencies may take, from submission; `None` for no limit.
     pub dependency_timeout_ns: Option<u64>,
     /// Rule of `after`.
     pub after: DependencyRule,
@@ -264,24 +267,25 @@ pub enum RefusalReason {
     InvalidDependency,
     /// A functional dependency that no engine meets.
     UnmetEverywhere,
-    /// Over the client's bound on tasks or bytes.
+    /// It exceeds the client's limit on tasks or bytes.
     OverLimit,
     /// The cluster is stopping.
     Stopping,
-    /// The controller does not have what was asked for: a task's result, or what it takes to run it again.
+    /// The controller does not have what was requested: a task's result, or the data needed to run
+    /// it again.
     NotKept,
-    /// Its arguments or its value could not be brought to where they were needed, for this reason.
+    /// Its arguments or its value could not be moved to where they were needed, for this reason.
     Undeliverable(String),
 }
 
 /// What ended an engine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum DeathCause {
-    /// It left with this code.
+    /// It exited with this code.
     Exit(i32),
-    /// This signal ended it.
+    /// This signal killed it.
     Signal(i32),
-    /// The kernel's out-of-memory killer ended it.
+    /// The kernel's out-of-memory killer killed it.
     OutOfMemory,
     /// We ended it: a hung task outlived its timeout and its interrupt.
     KilledByTimeout,
@@ -289,18 +293,18 @@ pub enum DeathCause {
     Stopped,
     /// Its connection was lost and its fate is unknown.
     Disconnected,
-    /// Its host is gone: the relay died, or the link to it is cut.
+    /// Its host is gone: the relay died, or the link to it was cut.
     HostGone,
-    /// No process could be made for it; why not is in `last_output`.
+    /// No process could be created for it; `last_output` says why.
     NotStarted,
-    /// Its MPI world has ended, of which this rank died first.
+    /// Its MPI world has ended; this rank died first.
     RankDied(u32),
 }
 
-/// Everything known of an engine's death.
+/// Everything known about an engine's death.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeathCertificate {
-    /// The engine's place.
+    /// The engine's slot.
     pub engine: EngineId,
     /// Its unique name.
     pub uuid: String,
@@ -312,7 +316,7 @@ pub struct DeathCertificate {
     pub cause: DeathCause,
     /// The end of what it wrote to standard output and error.
     pub last_output: String,
-    /// Whether the task had been started on it (else it was only waiting there).
+    /// Whether the task had been started on it (otherwise it was only waiting there).
     pub task_started: bool,
 }
 
@@ -326,7 +330,7 @@ pub struct SegmentAnnounce {
 /// References that the sender no longer holds; with `retired`, segments whose owner closes them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SegmentRelease {
-    /// One entry per reference given up.
+    /// One entry per released reference.
     pub released: Vec<SegmentId>,
     /// Segments that will not be used again.
     pub retired: Vec<SegmentId>,
@@ -337,7 +341,7 @@ pub struct SegmentRelease {
 pub enum ControlRequest {
     /// Abort these tasks, queued or running.
     Cancel(Vec<TaskSeq>),
-    /// Interrupt whatever these engines run now.
+    /// Interrupt whatever these engines are running now.
     Interrupt(TargetSet),
     /// Send a signal to engines.
     Signal(TargetSet, i32),
@@ -345,37 +349,39 @@ pub enum ControlRequest {
     AddEngines(u32),
     /// Stop these engines.
     StopEngines(TargetSet),
-    /// Release these engines, and the hosts with all of theirs: they take nothing new, end what they have, and leave.
+    /// Release these engines, and the hosts with all of theirs: they take nothing new, finish what
+    /// they have, and leave.
     Drain {
-        /// The engines, beside those of the hosts.
+        /// The engines, in addition to those of the hosts.
         targets: TargetSet,
         /// The relays' hosts.
         hosts: Vec<HostId>,
-        /// Time after which they are stopped even if they have not ended what they have.
+        /// Time after which they are stopped even if they have not finished.
         within_ns: Option<u64>,
-        /// Whether engines may go that hold what clients have put there.
+        /// Whether engines that hold clients' data may be released.
         stateless: bool,
     },
-    /// Whether balanced tasks wait where there is no engine: the caller starts engines, for as long as it is connected.
+    /// Whether load-balanced tasks wait if there are no engines: the caller starts engines, for as
+    /// long as it is connected.
     AwaitEngines(bool),
     /// Stop these engines and start them afresh under the same ids.
     RestartEngines(TargetSet),
     /// Stop the whole cluster.
     Shutdown,
-    /// Why a task waits.
+    /// Explain why a task waits.
     Explain(TaskSeq),
     /// Counters of controller and engines.
     Status,
-    /// Length of queues per engine.
+    /// Length of each engine's queue.
     QueueStatus,
     /// The event ring, oldest first.
     Trace,
-    /// For who looks again and again: events since the last look, functions whose tasks took most time, and objects
-    /// on their way.
+    /// For observers that poll: events since the last poll, the functions whose tasks took the most
+    /// time, and objects on their way.
     Watch {
-        /// Events that were seen, by the answer before; 0 at first.
+        /// Number of the last event seen, from the previous answer; 0 at first.
         after: u64,
-        /// Most events to tell: the newest.
+        /// Maximum number of events to return: the newest.
         most: u32,
     },
     /// Set level and sink of the event ring.
@@ -387,19 +393,20 @@ pub enum ControlRequest {
     },
     /// Current value of every option.
     Config,
-    /// Have every engine call this function, a preparation, before it runs anything submitted from now on;
-    /// engines that start while the client is there do so first. It replaces the one of the same name.
+    /// Have every engine call this function, a preparation, before it runs anything submitted from
+    /// now on; engines that start while the client is connected do so first. It replaces the
+    /// preparation of the same name.
     Prepare {
         /// The client's name for it.
         name: String,
         /// The function, defined before.
         function: FunctionId,
-        /// Whether what engines have loaded of functions is to be loaded again.
+        /// Whether engines must load functions again that they have already loaded.
         reload: bool,
     },
-    /// Carry on with this client's tasks once its link has closed, and keep their results.
+    /// Continue this client's tasks after its link has closed, and store their results.
     Leave,
-    /// What is known of these tasks of any client, or of all: those that live and those that are kept.
+    /// Report on these tasks of any client, or on all: live tasks, and those in the result store.
     Records(Option<Vec<TaskName>>),
     /// Send the results of these tasks, now or when they end, as those of the caller's tasks from
     /// `first` on.
@@ -415,38 +422,38 @@ pub enum ControlRequest {
         first: TaskSeq,
         /// Which tasks.
         tasks: Vec<TaskName>,
-        /// How deep they are nested now; see [`crate::SubmitRecord::depth`].
+        /// Their nesting depth now; see [`crate::SubmitRecord::depth`].
         depth: u16,
     },
-    /// Keep nothing of these tasks, or of any, that have ended.
+    /// Remove these ended tasks, or all, from the result store.
     Forget(Option<Vec<TaskName>>),
 }
 
 /// A task of any client.
 pub type TaskName = (ClientId, TaskSeq);
 
-/// What the controller knows of a task.
+/// What the controller knows about a task.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TaskRecord {
-    /// Whose it is.
+    /// The client that it belongs to.
     pub client: ClientId,
-    /// Its number there.
+    /// Its number at that client.
     pub seq: TaskSeq,
     /// How it ended, as [`crate::Status`] on the wire; `None` until it has.
     pub status: Option<u8>,
-    /// Where it ran last; `u32::MAX` when nowhere so far.
+    /// Where it ran last; `u32::MAX` if nowhere so far.
     pub engine: EngineId,
-    /// Whether it runs there now.
+    /// Whether it is running there now.
     pub is_running: bool,
     /// When it was submitted, on the controller's monotonic clock.
     pub submitted_ns: u64,
-    /// Wall clock at its start, ns since 1970; 0 when unknown.
+    /// Wall clock at its start, ns since 1970; 0 if unknown.
     pub started_ns: u64,
-    /// Wall clock at its end, ns since 1970; 0 when unknown.
+    /// Wall clock at its end, ns since 1970; 0 if unknown.
     pub completed_ns: u64,
     /// The user's name for it.
     pub label: String,
-    /// Whether its result can be had, now or once it has ended.
+    /// Whether its result is available, now or once it has ended.
     pub has_result: bool,
     /// Whether it can be run again.
     pub can_run_again: bool,
@@ -463,7 +470,7 @@ pub enum ControlReply {
     Queues(Vec<(EngineId, u64, u64, u64)>),
     /// Not done.
     Failed(String),
-    /// What is known of tasks.
+    /// What is known about tasks.
     Records {
         /// The controller's monotonic clock.
         now_ns: u64,
@@ -472,12 +479,12 @@ pub enum ControlReply {
     },
 }
 
-/// News for clients.
+/// Events for clients.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Event {
     /// An engine is ready.
     EngineUp(EngineInfo),
-    /// An engine takes no new tasks; it is gone when it has ended those that it has.
+    /// An engine takes no new tasks; it leaves when it has finished those that it has.
     EngineDraining(EngineId),
     /// An engine is gone.
     EngineDown(DeathCertificate),

@@ -1,4 +1,4 @@
-//! What a node and an engine tell each other besides tasks and their outcomes.
+//! Messages between a node and an engine, besides tasks and their outcomes.
 
 use serde::{Deserialize, Serialize};
 
@@ -14,9 +14,9 @@ pub enum EngineCommand {
 /// Engine to node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum EngineEvent {
-    /// The task that runs waits for other tasks: until it says otherwise, the engine runs tasks that are nested
-    /// deeper.
+    /// The running task waits for other tasks: until it continues, the engine runs tasks that are
+    /// nested deeper.
     WaitStarted(TaskKey),
-    /// The task goes on.
+    /// The task continues.
     WaitEnded(TaskKey),
 }

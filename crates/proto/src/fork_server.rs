@@ -1,4 +1,4 @@
-//! What a node and the fork server of its host say to each other.
+//! Messages between a node and the fork server of its host.
 
 use std::collections::BTreeMap;
 
@@ -9,9 +9,9 @@ use crate::ids::EngineId;
 /// Node to fork server.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ForkServerCommand {
-    /// Start an engine for this place.
+    /// Start an engine for this slot.
     Spawn(EngineId, BTreeMap<String, String>),
-    /// Give a guest this place: the rank of a world that has announced itself.
+    /// Give this slot to a guest: a rank of a world that has announced itself.
     Seat {
         /// The place.
         engine: EngineId,
@@ -19,10 +19,10 @@ pub enum ForkServerCommand {
         world: String,
         /// The guest's rank there.
         rank: u32,
-        /// Environment, beside its own.
+        /// Environment, in addition to its own.
         env: BTreeMap<String, String>,
     },
-    /// End everything and leave.
+    /// End everything and exit.
     Stop,
 }
 
@@ -31,7 +31,7 @@ pub enum ForkServerCommand {
 pub enum ForkServerEvent {
     /// An engine's process exists.
     Spawned(EngineId, u32),
-    /// No process could be made for an engine.
+    /// No process could be created for an engine.
     NotStarted {
         /// Its place.
         engine: EngineId,
@@ -44,20 +44,20 @@ pub enum ForkServerEvent {
         engine: EngineId,
         /// Its process.
         pid: u32,
-        /// Its exit code, or `None` when a signal ended it.
+        /// Its exit code, or `None` if a signal ended it.
         code: Option<i32>,
         /// The signal, or `None`.
         signal: Option<i32>,
-        /// Whether the out-of-memory killer did it.
+        /// Whether the out-of-memory killer ended it.
         out_of_memory: bool,
         /// The end of its output.
         last_output: String,
     },
-    /// A process that the fork server has not started wants to be an engine: a rank of an MPI world.
+    /// A process that the fork server did not start wants to be an engine: a rank of an MPI world.
     Guest {
-        /// The world's name: the ranks of one world have places next to each other, in order.
+        /// The world's name: the ranks of one world have adjacent slots, in order.
         world: String,
-        /// Ranks in the world.
+        /// Number of ranks in the world.
         size: u32,
         /// Its own.
         rank: u32,
@@ -67,7 +67,7 @@ pub enum ForkServerEvent {
 }
 
 impl ForkServerEvent {
-    /// The place that it is about; a guest has none yet.
+    /// The slot that the event is about; a guest has none yet.
     pub fn engine(&self) -> Option<EngineId> {
         match self {
             Self::Spawned(engine, _)

@@ -10,7 +10,7 @@
 use crate::limits::MAX_FRAME_FDS;
 use crate::wire::DecodeError;
 
-/// Bytes of a frame's header.
+/// Size of a frame's header.
 pub const HEADER_BYTES: usize = 8;
 
 /// What a frame's body holds.
@@ -73,9 +73,9 @@ pub enum FrameKind {
     RelayEvent = 50,
     /// Relay to controller: [`crate::relay::RelayedDone`]s.
     RelayedDone = 51,
-    /// Between hosts, either way: [`crate::relay::PayloadCommand`].
+    /// Between hosts, in either direction: [`crate::relay::PayloadCommand`].
     PayloadCommand = 52,
-    /// Between hosts, the other way: [`crate::chunk::Chunk`].
+    /// Between hosts, in the opposite direction: [`crate::chunk::Chunk`].
     Chunk = 53,
     /// Payload plane to mover: [`crate::mover::MoverCommand`].
     MoverCommand = 54,
@@ -130,11 +130,11 @@ impl TryFrom<u8> for FrameKind {
 /// A frame's header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FrameHeader {
-    /// Bytes of the body.
+    /// Size of the body.
     pub body_bytes: u32,
     /// What the body holds.
     pub kind: FrameKind,
-    /// File descriptors that ride with the frame.
+    /// Number of file descriptors that travel with the frame.
     pub fd_count: u16,
 }
 

@@ -1,4 +1,4 @@
-//! Newtype ids. Each says what it names and who hands it out.
+//! Newtype ids. Each says what it names and who assigns it.
 
 use serde::{Deserialize, Serialize};
 
@@ -36,7 +36,7 @@ id!(/// First 16 bytes of the SHA-256 of a function's pickled content.
     FunctionHash([u8; 16]));
 
 impl FunctionHash {
-    /// Its first bytes: enough to tell the functions of a cluster apart where people look.
+    /// Its first bytes: enough to tell the functions of a cluster apart in displays.
     pub fn tag(self) -> u32 {
         let [a, b, c, d, ..] = self.0;
         u32::from_le_bytes([a, b, c, d])
@@ -49,11 +49,11 @@ impl HostId {
 }
 
 impl ObjectId {
-    /// The `number`th object that a host makes.
+    /// The `number`th object that a host creates.
     pub fn new(host: HostId, number: u64) -> Self {
         Self(u64::from(host.0) << 40 | number & ((1 << 40) - 1))
     }
-    /// The host that made it.
+    /// The host that created it.
     pub fn origin(self) -> HostId {
         HostId((self.0 >> 40) as u32)
     }

@@ -1,5 +1,5 @@
-//! How the bytes of a payload are laid out. Clients and engines write and read it; a relay only needs
-//! it to hand a payload that lies in shared segments to a peer on another host.
+//! The byte layout of a payload. Clients and engines write and read it; a relay needs it only to
+//! pass a payload that lies in shared segments to a peer on another host.
 //!
 //! ```text
 //! (empty)                                no arguments, or None
@@ -7,12 +7,12 @@
 //! 2, n u32, n x (place u8, length u64), length of value u32, value, inline buffers in order
 //! ```
 //!
-//! A value that has buffers is a pickle, whose first byte is 0x80, or once more 1 and a compact encoding. What
-//! [`ValueHead`] says may stand before it.
+//! A value that has buffers is a pickle, whose first byte is 0x80, or again a 1 and a compact
+//! encoding. [`ValueHead`] describes what may come before it.
 
 use crate::wire::DecodeError;
 
-/// First byte of a plain payload.
+/// First byte of a payload in the compact encoding.
 pub const PLAIN: u8 = 1;
 /// First byte of a payload of a value and its buffers.
 pub const COMPOUND: u8 = 2;
@@ -22,13 +22,14 @@ pub const INLINE: u8 = 0;
 pub const IN_SEGMENT: u8 = 1;
 /// The same, but readers cannot write.
 pub const IN_SEGMENT_READONLY: u8 = 2;
-/// The same, but what any reader writes all of this host see.
+/// The same, but all readers of this host see what any of them writes.
 pub const IN_SEGMENT_SHARED: u8 = 3;
 /// A buffer that follows the value and that readers cannot write.
 pub const INLINE_READONLY: u8 = 4;
-/// A buffer that follows the value, on its way to a host where it goes into a segment that its readers share.
+/// A buffer that follows the value, on its way to a host that puts it into a segment shared by its
+/// readers.
 pub const INLINE_SHARED: u8 = 5;
-/// Bytes of one entry of the table of buffers.
+/// Size of one entry of the table of buffers.
 pub const ENTRY_BYTES: usize = 9;
 
 /// What the readers of a payload's buffers may do with them.
@@ -39,12 +40,12 @@ pub enum Delivery {
     Private,
     /// Nobody can write.
     Readonly,
-    /// All readers of a host have one buffer together, and see what any of them writes.
+    /// All readers of a host share one buffer, and see what any of them writes.
     Shared,
 }
 
 impl Delivery {
-    /// The place of a buffer that rides inline.
+    /// The code for a buffer that travels inline.
     pub fn inline(self) -> u8 {
         match self {
             Self::Private => INLINE,
@@ -53,7 +54,7 @@ impl Delivery {
         }
     }
 
-    /// The place of a buffer in a segment.
+    /// The code for a buffer in a segment.
     pub fn in_segment(self) -> u8 {
         match self {
             Self::Private => IN_SEGMENT,
@@ -65,7 +66,7 @@ impl Delivery {
     /// Where a buffer is, and how it is delivered.
     ///
     /// # Errors
-    /// [`DecodeError::Malformed`] for a byte that is no place.
+    /// [`DecodeError::Malformed`] for a byte that is not such a code.
     pub fn of(place: u8) -> Result<(bool, Self), DecodeError> {
         Ok(match place {
             INLINE => (true, Self::Private),
@@ -82,7 +83,7 @@ impl Delivery {
 /// A payload of a value and its buffers, taken apart.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Compound<'a> {
-    /// Place and length of each buffer.
+    /// Location and length of each buffer.
     pub buffers: Vec<(u8, u64)>,
     /// The value without them.
     pub value: &'a [u8],
@@ -94,7 +95,7 @@ impl<'a> Compound<'a> {
     /// Takes a payload apart.
     ///
     /// # Errors
-    /// [`DecodeError`] when the bytes are not one, or the inline buffers are not all there.
+    /// [`DecodeError`] if the bytes are not one, or inline buffers are missing.
     pub fn decode(bytes: &'a [u8]) -> Result<Self, DecodeError> {
         let mut rest = bytes;
         let mut take = |n: usize| rest.split_off(..n).ok_or(DecodeError::Truncated);
@@ -127,8 +128,8 @@ impl<'a> Compound<'a> {
         }
     }
 
-    /// The payload's bytes with the buffers that have a place in a segment there, and `inline`, in order, behind
-    /// the value.
+    /// The payload's bytes with some buffers in segments, as `places` says, and `inline`, in order,
+    /// after the value.
     pub fn with_places(
         &self,
         places: &[Option<crate::task::SegmentRef>],
@@ -156,9 +157,9 @@ impl<'a> Compound<'a> {
     /// The payload with every buffer inline; `segments` are the bytes of those that were not, in order.
     ///
     /// # Errors
-    /// [`DecodeError::Malformed`] when they are not what the table says.
+    /// [`DecodeError::Malformed`] if they do not match the table.
     pub fn with_all_inline(&self, segments: &[&[u8]]) -> Result<Vec<u8>, DecodeError> {
-        // What is there counts, not what the table claims.
+        // The actual content counts, not what the table claims.
         let in_segments: usize = segments.iter().map(|bytes| bytes.len()).sum();
         let table = (self.buffers.len() + 1) * ENTRY_BYTES;
         let total = table + self.value.len() + self.inline.len() + in_segments;
@@ -193,16 +194,17 @@ impl<'a> Compound<'a> {
 /// Starts a [`ValueHead`]. No value begins with this byte.
 const HEAD: u8 = 2;
 
-/// What stands before a value whose buffers are not all its own, or not all by themselves:
+/// Precedes a value whose buffers are not all its own, or not all separate:
 ///
 /// ```text
 /// 2, n captured u32, value apart u8, n packed u32, n packed x (index u32, length u64)
 /// ```
 ///
-/// The table of buffers then holds, in this order: those that are by themselves, the pack, the value.
+/// The table of buffers then holds, in this order: the separate buffers, the pack, the value.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ValueHead {
-    /// So many of the first buffers are not the value's: the function of the call captured them.
+    /// This many of the first buffers do not belong to the value: the function of the call captured
+    /// them.
     pub n_captured: usize,
     /// The value is the last buffer, and nothing follows here.
     pub is_apart: bool,
@@ -211,7 +213,7 @@ pub struct ValueHead {
 }
 
 impl ValueHead {
-    /// Appends it, unless it says nothing.
+    /// Appends it, unless it is empty.
     pub fn encode(&self, out: &mut Vec<u8>) {
         if *self == Self::default() {
             return;
@@ -226,10 +228,11 @@ impl ValueHead {
         }
     }
 
-    /// Takes it off the front of a compound's value; what is left is the value, or nothing if that is apart.
+    /// Removes it from the front of a compound's value; the rest is the value, or nothing if that
+    /// is the last buffer.
     ///
     /// # Errors
-    /// [`DecodeError`] for one that is cut short, or whose indices are out of order.
+    /// [`DecodeError`] if it is truncated, or its indices are out of order.
     pub fn decode(value: &[u8]) -> Result<(Self, &[u8]), DecodeError> {
         let Some((&HEAD, mut rest)) = value.split_first() else {
             return Ok((Self::default(), value));
@@ -260,15 +263,15 @@ impl ValueHead {
     }
 }
 
-/// Bytes of one entry of a pack.
+/// Size of one entry of a pack.
 const PACKED_BYTES: usize = 12;
-/// Buffers in a pack begin at multiples of this, as allocators of arrays have it.
+/// Buffers in a pack start at multiples of this, as arrays do in memory.
 const PACK_ALIGNMENT: u64 = 64;
 
-/// Where in a pack its buffers begin, given their lengths, and how long it is.
+/// Where the buffers of a pack start, given their lengths, and the pack's length.
 ///
 /// # Errors
-/// [`DecodeError::Malformed`] for lengths whose sum no buffer has.
+/// [`DecodeError::Malformed`] if the sum of the lengths overflows.
 pub fn pack_offsets(lengths: impl Iterator<Item = u64>) -> Result<(Vec<u64>, u64), DecodeError> {
     let mut end = 0_u64;
     let mut offsets = Vec::with_capacity(lengths.size_hint().0);

@@ -1,30 +1,30 @@
-//! What a host's payload plane and its mover say to each other. The mover is a rank of MPI that brings objects from host
-//! to host; the plane says which, and passes it the memory.
+//! Messages between a host's payload plane and its mover. The mover is an MPI rank that sends
+//! objects from host to host; the plane says which, and passes it the memory.
 
 use serde::{Deserialize, Serialize};
 
-/// Tags that a receiving mover may give its messages: every MPI has these.
+/// Tags that a receiving mover may give its messages; every MPI supports these.
 pub const MOVER_TAGS: u32 = 32_767;
-/// Objects that a mover brings in or sends at a time.
+/// Maximum number of objects that a mover receives or sends at a time.
 pub const MAX_FLOWS: usize = 256;
 
-/// Which of the processes of which MPI world a mover is.
+/// Identifies a mover: an MPI world, and a process in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MoverRank {
-    /// Drawn by the world's first rank: only movers of one world reach each other.
+    /// Drawn at random by the world's first rank: only movers of one world reach each other.
     pub world: u64,
     /// Its rank there.
     pub rank: u32,
 }
 
-/// Where an object is sent to by MPI.
+/// Where MPI sends an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Landing {
     /// The mover that receives.
     pub mover: MoverRank,
-    /// The tag of all messages of it.
+    /// The tag of all its messages.
     pub tag: u32,
-    /// Bytes of a message; the last may be shorter. A whole number of chunks.
+    /// Size of a message; the last may be shorter. A whole number of chunks.
     pub piece_bytes: u32,
 }
 
@@ -35,19 +35,20 @@ pub enum MoverCommand {
     Receive(Flow),
     /// Send from the segment whose descriptor rides along, as far as [`MoverCommand::Ready`] says.
     Send(Flow),
-    /// Bytes of an object up to here may be sent.
+    /// The object's bytes up to here may be sent.
     Ready {
         /// The flow.
         flow: u32,
-        /// The end of what is there.
+        /// The end of the available bytes.
         end_bytes: u64,
     },
-    /// End a flow before its end: what is sent ends with an empty message, and what is received ends when that has come.
+    /// End a flow early: a sending flow ends with an empty message, and a receiving flow ends when
+    /// that has arrived.
     Stop {
         /// The flow.
         flow: u32,
     },
-    /// End a flow at once that nobody sends.
+    /// End a flow at once; nobody sends it.
     Abandon {
         /// The flow.
         flow: u32,
@@ -59,31 +60,31 @@ pub enum MoverCommand {
 pub struct Flow {
     /// The plane's number for it.
     pub flow: u32,
-    /// Rank at the other end.
+    /// The rank at the other end.
     pub peer: u32,
     /// The tag of its messages.
     pub tag: u32,
-    /// Bytes of a message.
+    /// Size of a message.
     pub piece_bytes: u32,
-    /// Where the object begins in the segment.
+    /// The object's offset in the segment.
     pub segment_offset_bytes: u64,
     /// The object's length.
     pub len_bytes: u64,
-    /// The first byte that is still wanted.
+    /// The first byte that is still needed.
     pub from_bytes: u64,
 }
 
 /// Mover to plane.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum MoverEvent {
-    /// A flow that is received has brought all bytes up to here.
+    /// A receiving flow has received all bytes up to here.
     Moved {
         /// The flow.
         flow: u32,
-        /// The end of what is there.
+        /// The end of the available bytes.
         end_bytes: u64,
     },
-    /// Nothing of a flow will be read or written any more.
+    /// The mover will neither read nor write anything of this flow any more.
     Ended {
         /// The flow.
         flow: u32,

@@ -1,18 +1,19 @@
-//! Where and when the parts of a request ran, packed.
+//! Records, in packed form, where and when the parts of a request ran.
 
 use bytes::{BufMut, Bytes};
 
 use crate::ids::EngineId;
 use crate::wire::{DecodeError, Reader};
 
-/// Engine, start and end of one part. The engine is `u32::MAX` for nowhere; the times are wall clock, ns since 1970, and
-/// 0 for a part that never started.
+/// Engine, start and end of one part. The engine is `u32::MAX` if the part ran nowhere; the times
+/// are wall clock, ns since 1970, and 0 for a part that never started.
 pub type Place = (EngineId, u64, u64);
 
 const COLUMNS: usize = 3;
 
-/// What parts have in common is kept once: each column is its least value and, for every part, what that part has above
-/// it, in as few bytes as the column needs. Engines count from the part's index, so those of a row of engines take none.
+/// Common values are stored once: each column consists of its minimum and, for every part, the
+/// difference from that, in as few bytes as the column needs. Engines are stored relative to the
+/// part's index, so a row of consecutive engines takes no bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Places {
     len: usize,
@@ -22,7 +23,7 @@ pub struct Places {
     bytes: Bytes,
 }
 
-/// What a part has in each column: engine from its index on, start, duration.
+/// A part's entry in each column: engine relative to its index, start, duration.
 fn entries(part: usize, (engine, started_ns, completed_ns): Place) -> [u64; COLUMNS] {
     [
         u64::from(engine.0.wrapping_sub(part as u32)),
@@ -63,12 +64,12 @@ impl Places {
         }
     }
 
-    /// How many parts there are.
+    /// The number of parts.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether there is none.
+    /// Whether there are no parts.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -104,7 +105,7 @@ impl Places {
     /// Reads those of `len` parts.
     ///
     /// # Errors
-    /// [`DecodeError`] when the bytes are none.
+    /// [`DecodeError`] if the bytes are malformed.
     pub fn decode(r: &mut Reader, len: usize) -> Result<Self, DecodeError> {
         let mut least = [0; COLUMNS];
         let mut widths = [0; COLUMNS];

@@ -1,4 +1,5 @@
-//! How two peers without TLS prove to each other that they hold the cluster's key, before either says more.
+//! How two peers without TLS prove to each other that they hold the cluster's key, before either
+//! sends anything else.
 //!
 //! ```text
 //! dialer                                     listener
@@ -7,7 +8,8 @@
 //!   Proof { proof }, and then Hello ->
 //! ```
 //!
-//! A proof is a MAC over [`transcript`], which names the side that made it, so that neither can be sent back as the other.
+//! A proof is a MAC over [`transcript`], which names the side that made it, so neither proof can be
+//! sent back as the other.
 
 use serde::{Deserialize, Serialize};
 
@@ -35,7 +37,7 @@ pub struct Challenge {
     pub protocol: u32,
     /// Its version of Broadleaf.
     pub broadleaf: String,
-    /// The key that both sides are to prove.
+    /// The key that both sides must prove.
     pub key: DialKey,
     /// What the listener's proof must cover.
     pub nonce: [u8; NONCE_BYTES],
@@ -62,11 +64,12 @@ pub struct Proof {
 pub enum Prover {
     /// Who connected.
     Dialer,
-    /// Who was connected to.
+    /// The side that was dialled.
     Listener,
 }
 
-/// What a proof covers: who made it, the protocol, the key, and the nonces of both sides. Every part has a fixed length.
+/// What a proof covers: who made it, the protocol, the key, and the nonces of both sides. Every
+/// field has a fixed length.
 pub fn transcript(
     prover: Prover,
     key: DialKey,
@@ -89,7 +92,7 @@ pub fn transcript(
     covered
 }
 
-/// The refusal of a peer of another version, or `None` when both are of the same.
+/// The refusal of a peer with another version, or `None` if both versions are the same.
 pub fn refuse_version(protocol: u32, broadleaf: &str, own_broadleaf: &str) -> Option<Refusal> {
     let is_same = protocol == PROTOCOL_VERSION && broadleaf == own_broadleaf;
     (!is_same).then(|| Refusal {

@@ -8,11 +8,11 @@ use crate::limits::{MAX_COALESCED_PARTS, MAX_REFUSAL_BYTES};
 use crate::task::{Payload, ResultRecord, Status, check};
 use crate::wire::{DecodeError, Reader};
 
-/// Controller to client: tasks with numbers in a row were never accepted. A record that stands for many tasks is refused
-/// by one that takes no more bytes than it did.
+/// Controller to client: tasks with consecutive numbers were never accepted. A record that stands
+/// for many tasks is refused by one that is no longer than it was.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RefusedRun {
-    /// The first of them.
+    /// The number of the first task.
     pub seq: TaskSeq,
     /// How many.
     pub n_tasks: u32,
@@ -31,7 +31,7 @@ impl RefusedRun {
         }
     }
 
-    /// The result of each.
+    /// The result of each task.
     pub fn results(&self) -> impl Iterator<Item = ResultRecord> {
         (0..self.n_tasks).map(|index| ResultRecord {
             seq: TaskSeq(self.seq.0 + u64::from(index)),
@@ -58,7 +58,7 @@ impl RefusedRun {
     /// Reads one record.
     ///
     /// # Errors
-    /// [`DecodeError`] when the bytes are not one.
+    /// [`DecodeError`] if the bytes are not one.
     pub fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
         let (seq, n_tasks) = (TaskSeq(r.u64()?), r.u32()?);
         check(n_tasks as usize, MAX_COALESCED_PARTS)?;

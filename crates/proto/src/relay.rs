@@ -1,8 +1,8 @@
-//! What controller and relays say to each other: the controller's orders for the engines of a host,
-//! the news of them, and the payload plane's own words.
+//! Messages between the controller and relays: commands for the engines of a host, reports about
+//! them, and the messages of the payload plane.
 //!
-//! In records of this module a payload's `segments` name objects: the segment's number is an
-//! [`ObjectId`], and the object is that range from its first byte on.
+//! In records of this module, a payload's `segments` name objects: the segment's number is an
+//! [`ObjectId`], and the object is that range, starting at its first byte.
 
 use bytes::BufMut;
 use serde::{Deserialize, Serialize};
@@ -15,10 +15,10 @@ use crate::mover::{Landing, MoverRank};
 use crate::task::{DoneRecord, Payload, check, depth};
 use crate::wire::{DecodeError, Reader, at_most};
 
-/// Controller to relay. Many to a frame, one after the other.
+/// Controller to relay. Many per frame, one after the other.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum RelayCommand {
-    /// The content of a function, once a host; replaces what was known by that id.
+    /// The content of a function, sent once per host; replaces what was known by that id.
     Function {
         /// The controller's id for it.
         function: FunctionId,
@@ -27,14 +27,14 @@ pub enum RelayCommand {
         /// Pickled function.
         body: Vec<u8>,
     },
-    /// Pass a function, sent before, to an engine.
+    /// Pass on to an engine a function that was sent before.
     GiveFunction {
         /// The engine.
         engine: EngineId,
         /// The function.
         function: FunctionId,
     },
-    /// Functions that no task will name any more under these ids.
+    /// Ids under which no task will name functions any more.
     ForgetFunctions(Vec<FunctionId>),
     /// Take an offer back; answered by [`RelayEvent::Revoked`].
     Revoke {
@@ -45,7 +45,7 @@ pub enum RelayCommand {
         /// Its offer.
         offer: u32,
     },
-    /// Interrupt the engine, only if this offer is the one it runs.
+    /// Interrupt the engine, but only if it is running this offer.
     Interrupt {
         /// The engine.
         engine: EngineId,
@@ -66,12 +66,12 @@ pub enum RelayCommand {
         /// The engine.
         engine: EngineId,
     },
-    /// Start an engine for this place.
+    /// Start an engine for this slot.
     Spawn {
         /// The place.
         engine: EngineId,
     },
-    /// Give a guest this place.
+    /// Give a guest this slot.
     Seat {
         /// The place.
         engine: EngineId,
@@ -80,7 +80,7 @@ pub enum RelayCommand {
         /// Its rank there.
         rank: u32,
     },
-    /// Get an object, or get the rest of it elsewhere than before.
+    /// Get an object, or get the rest of it from other sources than before.
     Fetch(Fetch),
     /// Objects that no record will name any more: drop them once no engine holds them.
     Forget(Vec<ObjectId>),
@@ -98,11 +98,11 @@ pub struct Fetch {
     pub object: ObjectId,
     /// Its length.
     pub len_bytes: u64,
-    /// The pieces it travels in; the same for all hosts, ever.
+    /// The size of the chunks it travels in; always the same for all hosts.
     pub chunk_bytes: u32,
-    /// First the parent, then who to turn to when it fails, in this order.
+    /// The parent first, then the fallbacks, in this order.
     pub sources: Vec<Source>,
-    /// Higher than in any order for this object before; an older one is not obeyed.
+    /// Higher than in any earlier command for this object; outdated commands are ignored.
     pub epoch: u32,
 }
 
@@ -111,13 +111,14 @@ pub struct Fetch {
 pub struct Source {
     /// The host.
     pub host: HostId,
-    /// Where it listens; `None` for the controller's, reached by the connection there is.
+    /// Where it listens; `None` for the controller's host, which is reached over the existing
+    /// connection.
     pub address: Option<String>,
-    /// Its mover, where the bytes are to come by MPI.
+    /// Its mover, if the bytes should travel by MPI.
     pub mover: Option<MoverRank>,
 }
 
-/// Relay to controller. Many to a frame, one after the other.
+/// Relay to controller. Many per frame, one after the other.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum RelayEvent {
     /// An engine said hello and was accepted.
@@ -126,7 +127,7 @@ pub enum RelayEvent {
     EngineDown {
         /// The engine.
         engine: EngineId,
-        /// Offers it never claimed, taken back.
+        /// Offers that it never claimed, now taken back.
         #[serde(deserialize_with = "at_most::<_, _, CLAIM_SLOTS>")]
         unclaimed_offers: Vec<u32>,
         /// The number after the last offer that reached its board.
@@ -141,32 +142,32 @@ pub enum RelayEvent {
         /// Whether the engine had not started it, and now never will.
         won: bool,
     },
-    /// An engine's task waits for other tasks, or goes on.
+    /// An engine's task waits for other tasks, or continues.
     Waits {
         /// The engine.
         engine: EngineId,
         /// Which.
         event: EngineEvent,
     },
-    /// News from the host's fork server.
+    /// An event from the host's fork server.
     ForkServer(ForkServerEvent),
-    /// How far the fetch of an object is: now and then, at its end, and when it changed parents.
+    /// The progress of an object's fetch: occasionally, at its end, and when it changed parents.
     Fetched(Progress),
-    /// No source could give the object.
+    /// No source could provide the object.
     FetchFailed {
         /// The object.
         object: ObjectId,
         /// For the user.
         reason: String,
     },
-    /// The arguments of a task, which had to come from another host, are here.
+    /// The arguments of a task, which had to come from another host, have arrived.
     Delivered {
         /// The engine.
         engine: EngineId,
         /// The task.
         key: TaskKey,
     },
-    /// A task will never be claimed, because its arguments did not come.
+    /// A task will never be claimed, because its arguments did not arrive.
     Undeliverable {
         /// The engine.
         engine: EngineId,
@@ -175,41 +176,41 @@ pub enum RelayEvent {
         /// For the user.
         reason: String,
     },
-    /// The host's mover is there, or gone.
+    /// The host's mover has connected, or is gone.
     Mover(Option<MoverRank>),
     /// The answer to a ping.
     Pong {
-        /// Of the ping.
+        /// From the ping.
         sent_ns: u64,
     },
-    /// The host was told that it will be ended: it wants nothing new from now on.
+    /// The host was told that it will be ended: it needs nothing new from now on.
     EndsSoon {
-        /// Time that it has left.
+        /// The time that it has left.
         ends_in_ns: u64,
     },
 }
 
-/// How far a host is with an object.
+/// A host's progress with an object.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Progress {
     /// The object.
     pub object: ObjectId,
-    /// Bytes that are there and checked.
+    /// Bytes that have arrived and are checked.
     pub have_bytes: u64,
-    /// Whether that is all.
+    /// Whether that is everything.
     pub is_complete: bool,
-    /// Who sends now, or sent last.
+    /// The source that is sending now, or sent last.
     pub source: HostId,
     /// Time from the first chunk to now.
     pub receiving_ns: u64,
-    /// Bytes that came over the wire for it, those refused and repeated included.
+    /// Bytes that arrived over the wire for it, including rejected and repeated ones.
     pub wire_bytes: u64,
-    /// Bytes that came by MPI.
+    /// Bytes that arrived by MPI.
     pub mover_bytes: u64,
-    /// Where it went on after each change of parent.
+    /// Where the fetch continued after each change of parent.
     #[serde(deserialize_with = "at_most::<_, _, MAX_RESUMPTIONS>")]
     pub resumed_at: Vec<u64>,
-    /// Chunks refused because their content was not what their sum says.
+    /// Chunks rejected because their content did not match their checksum.
     pub corrupt_chunks: u32,
 }
 
@@ -220,7 +221,7 @@ pub struct AssignMany {
     pub offers: Vec<(EngineId, TaskKey, u32)>,
     /// What to call.
     pub function: FunctionId,
-    /// How deep the tasks are nested; see [`crate::SubmitRecord::depth`].
+    /// The tasks' nesting depth; see [`crate::SubmitRecord::depth`].
     pub depth: u16,
     /// Arguments.
     pub payload: Payload,
@@ -242,7 +243,7 @@ impl AssignMany {
     /// Reads one record.
     ///
     /// # Errors
-    /// [`DecodeError`] when the bytes are not one.
+    /// [`DecodeError`] if the bytes are not one.
     pub fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
         let n = r.u32()? as usize;
         check(n, MAX_RELAYED_ENGINES)?;
@@ -277,7 +278,7 @@ impl RelayedDone {
     /// Reads one record.
     ///
     /// # Errors
-    /// [`DecodeError`] when the bytes are not one.
+    /// [`DecodeError`] if the bytes are not one.
     pub fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
         Ok(Self {
             engine: EngineId(r.u32()?),
@@ -289,41 +290,41 @@ impl RelayedDone {
 /// Between hosts, over payload connections.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum PayloadCommand {
-    /// Send the object from this offset on, as its bytes come to be there.
+    /// Send the object from this offset on, as its bytes become available.
     Pull {
         /// The object.
         object: ObjectId,
-        /// First byte wanted; a whole number of chunks.
+        /// The first byte needed; a whole number of chunks.
         offset_bytes: u64,
-        /// Repeated by each chunk; chunks of an earlier pull are not taken.
+        /// Repeated by each chunk; chunks of an earlier pull are ignored.
         pull: u32,
-        /// Send it by MPI, to there.
+        /// Send it by MPI, to this mover.
         landing: Option<Landing>,
     },
-    /// Send no more of it.
+    /// Stop sending it.
     Cancel {
         /// The object.
         object: ObjectId,
     },
-    /// The pulled object cannot be had here.
+    /// The pulled object is not available here.
     Refuse {
         /// The object.
         object: ObjectId,
-        /// Of the pull.
+        /// From the pull.
         pull: u32,
     },
-    /// The pulled object can be had here, but not by MPI.
+    /// The pulled object is available here, but not by MPI.
     NoMover {
         /// The object.
         object: ObjectId,
-        /// Of the pull.
+        /// From the pull.
         pull: u32,
     },
     /// The pull is alive, but there is nothing new to send yet.
     Waiting {
         /// The object.
         object: ObjectId,
-        /// Of the pull.
+        /// From the pull.
         pull: u32,
     },
 }
@@ -333,8 +334,9 @@ pub fn append<M: Serialize>(message: &M, out: &mut Vec<u8>) {
     out.extend_from_slice(&crate::control::encode(message));
 }
 
-/// Reads the messages of a frame that holds many, one after the other: all at once would take many times its memory.
-/// The last is [`DecodeError::Malformed`] where the bytes go wrong.
+/// Reads the messages of a frame that holds many, one after the other: all at once would take many
+/// times their memory. The last is [`DecodeError::Malformed`] if the bytes are malformed from there
+/// on.
 pub fn messages<'a, M: Deserialize<'a>>(
     mut bytes: &'a [u8],
 ) -> impl Iterator<Item = Result<M, DecodeError>> {

@@ -1,4 +1,4 @@
-//! Hot records: many ride in one frame, so each is a few fixed fields, then its payload.
+//! Hot records: many travel in one frame, so each is a few fixed fields, then its payload.
 
 use std::any::Any;
 use std::fmt;
@@ -44,8 +44,8 @@ impl PartialEq for LeaseGuard {
 
 impl Eq for LeaseGuard {}
 
-/// Arguments or a result: opaque to everyone between the client and the engine,
-/// but for the shared segments it names.
+/// Arguments or a result: opaque to everyone between the client and the engine, except for the
+/// shared segments it names.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Payload {
     /// Encoded bytes; empty for no arguments and for `None`.
@@ -57,7 +57,7 @@ pub struct Payload {
 }
 
 impl Payload {
-    /// Bytes that count against a client's bound: inline and in segments.
+    /// Bytes that count against a client's limit: inline and in segments.
     pub fn weight_bytes(&self) -> u64 {
         let inline = self.bytes.len() as u64;
         let sizes = self.segments.iter().map(|s| s.len_bytes);
@@ -113,7 +113,7 @@ pub(crate) fn check(claimed: usize, limit: usize) -> Result<(), DecodeError> {
     Ok(())
 }
 
-/// How deep a task is nested.
+/// A task's nesting depth.
 pub(crate) fn depth(r: &mut Reader) -> Result<u16, DecodeError> {
     let depth = r.u16()?;
     check(usize::from(depth), usize::from(MAX_NESTING))?;
@@ -130,10 +130,10 @@ pub enum Status {
     Error = 1,
     /// It was aborted, queued or running.
     Cancelled = 2,
-    /// It ran, or its dependencies took, longer than its timeout.
+    /// It ran longer than its timeout, or its dependencies took longer than theirs.
     Timeout = 3,
-    /// It was never accepted: no such target, an impossible or failed dependency, over a limit.
-    /// The payload is a postcard [`crate::control::RefusalReason`].
+    /// It was never accepted: no such target, an impossible or failed dependency, or a limit
+    /// exceeded. The payload is a postcard [`crate::control::RefusalReason`].
     Refused = 4,
     /// Its engine died. The payload is a postcard [`crate::control::DeathCertificate`].
     Lost = 5,
@@ -162,13 +162,13 @@ impl TryFrom<u8> for Status {
 /// numbered from `seq` in target order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SubmitRecord {
-    /// The task's number, or the first of its targets'.
+    /// The task's number, or the number of its first target's task.
     pub seq: TaskSeq,
-    /// What to call, defined before on this connection.
+    /// What to call, defined earlier on this connection.
     pub function: FunctionId,
-    /// How to run it, defined before on this connection.
+    /// How to run it, defined earlier on this connection.
     pub options: OptionsId,
-    /// How deep it is nested: 0, or one more than the task that submits it.
+    /// Its nesting depth: 0, or one more than that of the task that submits it.
     pub depth: u16,
     /// Tasks of the same client that must end first (`after`), then those whose engine it must
     /// run on (`follow`).
@@ -196,7 +196,7 @@ impl SubmitRecord {
     /// Reads one record.
     ///
     /// # Errors
-    /// [`DecodeError`] when the bytes are not one.
+    /// [`DecodeError`] if the bytes are not one.
     pub fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
         let seq = TaskSeq(r.u64()?);
         let function = FunctionId(r.u32()?);
@@ -230,9 +230,9 @@ pub struct AssignRecord {
     pub key: TaskKey,
     /// Position in this engine's sequence of offers; the claim slot is `offer % CLAIM_SLOTS`.
     pub offer: u32,
-    /// What to call, sent to this engine before.
+    /// What to call, sent to this engine earlier.
     pub function: FunctionId,
-    /// How deep it is nested; see [`SubmitRecord::depth`].
+    /// Its nesting depth; see [`SubmitRecord::depth`].
     pub depth: u16,
     /// Arguments.
     pub payload: Payload,
@@ -252,7 +252,7 @@ impl AssignRecord {
     /// Reads one record.
     ///
     /// # Errors
-    /// [`DecodeError`] when the bytes are not one.
+    /// [`DecodeError`] if the bytes are not one.
     pub fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
         Ok(Self {
             key: TaskKey(r.u64()?),
@@ -292,8 +292,7 @@ impl DoneRecord {
     }
     /// Reads one record.
     ///
-    /// # Errors
-    /// [`DecodeError`] when the bytes are not one.
+    /// [`DecodeError`] if the bytes are not one.
     pub fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
         Ok(Self {
             key: TaskKey(r.u64()?),
@@ -312,11 +311,11 @@ pub struct ResultRecord {
     pub seq: TaskSeq,
     /// How it ended.
     pub status: Status,
-    /// Where it ran last; `u32::MAX` when nowhere.
+    /// Where it ran last; `u32::MAX` if nowhere.
     pub engine: EngineId,
-    /// Wall clock at its start, ns since 1970; 0 when it never started.
+    /// Wall clock at its start, ns since 1970; 0 if it never started.
     pub started_ns: u64,
-    /// Wall clock at its end, ns since 1970; 0 when it never started.
+    /// Wall clock at its end, ns since 1970; 0 if it never started.
     pub completed_ns: u64,
     /// Value, error record, refusal reason or death certificate.
     pub payload: Payload,
@@ -336,8 +335,7 @@ impl ResultRecord {
     }
     /// Reads one record.
     ///
-    /// # Errors
-    /// [`DecodeError`] when the bytes are not one.
+    /// [`DecodeError`] if the bytes are not one.
     pub fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
         Ok(Self {
             seq: TaskSeq(r.u64()?),
@@ -353,7 +351,7 @@ impl ResultRecord {
 /// What a task wrote. `task` is a [`TaskKey`] from the engine, a [`TaskSeq`] towards the client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OutputRecord {
-    /// The task, in the receiver's naming.
+    /// The task, by the receiver's name for it.
     pub task: u64,
     /// Who wrote.
     pub engine: EngineId,
@@ -370,13 +368,13 @@ pub const STDERR: u8 = 2;
 /// The stream of displays and published data.
 pub const MESSAGE: u8 = 3;
 
-/// The text that stands in the place of output that was dropped.
+/// The text that replaces dropped output.
 pub fn dropped_notice(bytes: u64) -> String {
     let count = with_commas(bytes);
     format!("[broadleaf: {count} bytes of output were dropped here]\n")
 }
 
-/// The text that tells of displays and published data that were dropped.
+/// The text that reports dropped displays and published data.
 pub fn dropped_messages_notice(messages: u64) -> String {
     let count = with_commas(messages);
     format!(
@@ -408,8 +406,7 @@ impl OutputRecord {
     }
     /// Reads one record.
     ///
-    /// # Errors
-    /// [`DecodeError`] when the bytes are not one.
+    /// [`DecodeError`] if the bytes are not one.
     pub fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
         let (task, engine, stream) = (r.u64()?, EngineId(r.u32()?), r.u8()?);
         if !(1..=3).contains(&stream) {
@@ -425,18 +422,18 @@ impl OutputRecord {
     }
 }
 
-/// First byte of the body of a preparation: an engine hands the rest to Python when it gets it, and no task
-/// ever names it. Other bodies are pickles, which begin otherwise.
+/// First byte of the body of a preparation: an engine passes the rest to Python on arrival, and no
+/// task ever names it. Other bodies are pickles, which start with another byte.
 pub const PREPARATION: u8 = 1;
 
-/// A function's content, sent once a connection before the first task that names it.
+/// A function's content, sent once per connection, before the first task that names it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FunctionRecord {
     /// The sender's name for it on this connection.
     pub function: FunctionId,
     /// Hash of `body`.
     pub hash: FunctionHash,
-    /// What to call it where people look, in UTF-8; empty towards engines.
+    /// Its name in displays, in UTF-8; empty towards engines.
     pub name: Bytes,
     /// Pickled function.
     pub body: Bytes,
@@ -456,7 +453,7 @@ impl FunctionRecord {
     /// Reads one record.
     ///
     /// # Errors
-    /// [`DecodeError`] when the bytes are not one, or the name or body is above its limit.
+    /// [`DecodeError`] if the bytes are not one, or the name or body exceeds its limit.
     pub fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
         let function = FunctionId(r.u32()?);
         let mut hash = [0; 16];

@@ -1,4 +1,4 @@
-//! Reading little-endian records out of a received frame without copying.
+//! Reads little-endian records from a received frame without copying.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -9,10 +9,10 @@ use serde::de::{Deserialize, Deserializer, Error, SeqAccess, Visitor};
 /// Why bytes were refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DecodeError {
-    /// A frame kind this version does not know.
+    /// A frame kind that this version does not know.
     #[error("unknown frame kind {0}")]
     UnknownKind(u8),
-    /// A status byte this version does not know.
+    /// A status byte that this version does not know.
     #[error("unknown task status {0}")]
     UnknownStatus(u8),
     /// The header's reserved byte is not zero.
@@ -23,7 +23,7 @@ pub enum DecodeError {
     TooLong {
         /// What the peer claimed.
         claimed: u64,
-        /// The most it may claim.
+        /// The maximum that it may claim.
         limit: u64,
     },
     /// The body ends inside a record.
@@ -50,7 +50,7 @@ impl Reader {
     /// The next `n` bytes, sharing the frame's memory.
     ///
     /// # Errors
-    /// [`DecodeError::Truncated`] when fewer are left.
+    /// [`DecodeError::Truncated`] if fewer are left.
     pub fn bytes(&mut self, n: usize) -> Result<Bytes, DecodeError> {
         if self.0.len() < n {
             return Err(DecodeError::Truncated);
@@ -79,7 +79,8 @@ impl Reader {
     }
 }
 
-/// Reads a list of at most `MOST` elements, for `deserialize_with`: longer ones are refused before memory is taken.
+/// Reads a list of at most `MOST` elements, for `deserialize_with`: longer ones are refused before
+/// memory is allocated.
 ///
 /// # Errors
 /// The deserializer's, and one for a list that is too long.

@@ -1,4 +1,4 @@
-//! Finding the node through a connection file, and the handshake.
+//! Finds the node through a connection file, and performs the handshake.
 
 use std::io;
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};

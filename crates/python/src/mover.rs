@@ -15,7 +15,8 @@ use crate::errors::link_error;
 use crate::forks::Sockets;
 use crate::payload::lock;
 
-/// A command as Python sees it: its name, the flow, the fields of a new flow or the end of what is ready, a descriptor.
+/// A command as Python sees it: its name, the flow, the fields of a new flow or the end of what is
+/// ready, a descriptor.
 type CommandTuple = (&'static str, u32, Vec<u64>, Option<i32>);
 
 /// A mover's connection to the payload plane of its host.
@@ -96,7 +97,7 @@ impl Mover {
         self.send(py, &MoverEvent::Ended { flow })
     }
 
-    /// Writes what waits; true when nothing is left.
+    /// Writes what is waiting; true when nothing is left.
     fn flush(&self, py: Python<'_>) -> PyResult<bool> {
         let flushed = lock(&self.link).flush();
         flushed.map_err(|error| link_error(py, &error))

@@ -40,7 +40,7 @@ pub fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Segments of others, and what this process holds of segments.
+/// Segments of other processes, and this process's state of segments.
 #[derive(Default)]
 struct Borrowed {
     by_id: FxHashMap<SegmentId, Arc<Announced>>,

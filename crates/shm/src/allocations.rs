@@ -38,7 +38,7 @@ impl Memory {
 /// Free segments, warm for the next array, each with the number of [`trim_allocations`] calls it has survived.
 struct Warm {
     process: u32,
-    /// Without a connection nothing is sent soon, and nobody trims.
+    /// Without a connection nothing will be sent soon, and nobody trims.
     connections: u64,
     /// Number of [`trim_allocations`] calls that a free segment survives, as the last connection requested.
     keep_trims: u64,
@@ -67,7 +67,7 @@ fn warm() -> MutexGuard<'static, Warm> {
 /// An open segment; it becomes free for another array when its last holder releases it.
 #[derive(Debug)]
 pub struct AllocationSegment {
-    /// Taken out when it is dropped.
+    /// Removed when it is dropped.
     memory: ManuallyDrop<Memory>,
     process: u32,
     /// Whether it held another array before.
@@ -192,7 +192,8 @@ pub fn on_connected(warm_s: u64) {
     warm.keep_trims = warm_s;
 }
 
-/// A connection for which [`on_connected`] was called has ended; the last one closes every free segment.
+/// A connection for which [`on_connected`] was called has ended; the last one closes every free
+/// segment.
 pub fn on_disconnected() {
     let mut warm = warm();
     warm.connections = warm.connections.saturating_sub(1);
@@ -283,8 +284,9 @@ impl SharedAllocation {
         }
     }
 
-    /// A window: a segment to which this memory and everybody who maps it write. The flag says whether the bytes had to
-    /// be copied, because their first segment was already sent as a private one.
+    /// A window: a segment to which this memory and everybody who maps it write. The flag says
+    /// whether the bytes had to be copied, because their first segment was already sent as a
+    /// private one.
     ///
     /// # Errors
     /// [`ShmError::OutOfMemory`] or [`ShmError::System`]; the memory is as before.

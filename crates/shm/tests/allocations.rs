@@ -1,4 +1,5 @@
-//! Memory in which arrays are allocated: who sees whose writes, when bytes are copied, and what is used again.
+//! Memory in which arrays are allocated: who sees whose writes, when bytes are copied, and what is
+//! reused.
 #![expect(clippy::unwrap_used, reason = "a test may fail")]
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,7 +15,7 @@ const LEN: u64 = 300_000;
 fn alone() -> MutexGuard<'static, ()> {
     static TURN: Mutex<()> = Mutex::new(());
     let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
-    // The only connection ends, which closes what is warm, and another begins.
+    // The only connection ends, which closes the warm segments, and another begins.
     on_disconnected();
     on_connected(10);
     turn
@@ -34,7 +35,7 @@ fn read(memory: &SharedAllocation, at: usize) -> u8 {
     unsafe { memory.as_mut_ptr().add(at).read() }
 }
 
-/// The segment as a process sees it that was sent its descriptor.
+/// The segment as seen by a process that was sent its descriptor.
 fn received(created: &AllocationSegment) -> Segment {
     let segment = created.segment();
     let fd = segment.fd().try_clone_to_owned().unwrap();
@@ -182,7 +183,7 @@ fn sizes_that_cannot_be_are_refused() {
     assert!(SharedAllocation::new(u64::MAX - 5, false).is_err());
 }
 
-/// Ranges of this process's addresses that show a segment.
+/// Number of address ranges of this process that show a segment.
 fn mappings() -> usize {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
     maps.matches("memfd:broadleaf").count()

@@ -1,4 +1,5 @@
-//! Memory that was touched ahead faults no page. A test binary of its own: others would use up the heap.
+//! Memory that was touched in advance causes no page faults. This is a test binary of its own,
+//! because other tests would use up the heap.
 
 #![allow(clippy::unwrap_used)]
 
@@ -11,7 +12,7 @@ fn faults() -> u64 {
     fields.split_whitespace().nth(7).unwrap().parse().unwrap()
 }
 
-/// Faults while memory for so many bytes is allocated in blocks and written.
+/// Number of page faults while this many bytes are allocated in blocks and written.
 fn faults_of(bytes: usize) -> u64 {
     const BLOCK_BYTES: usize = 50_000;
     let before = faults();

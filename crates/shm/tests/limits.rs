@@ -1,4 +1,5 @@
-//! Limits of the process and what is left behind. One test, as both concern the whole process.
+//! Limits of the process, and what remains afterwards. This is one test, because both parts concern
+//! the whole process.
 #![allow(clippy::unwrap_used)]
 
 use broadleaf_shm::{ClaimBoard, Pool, PoolConfig, Segment, ShmError};

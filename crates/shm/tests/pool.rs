@@ -152,7 +152,7 @@ fn a_forked_child_cannot_write_into_its_parents_segments() {
     let mut pool = pool(1 << 20);
     let id = copy_in(&mut pool, &[1; 100]).unwrap().segment;
     pool.release(id).unwrap();
-    // SAFETY: the child asks its copy of the pool, which allocates nothing then, and leaves.
+    // SAFETY: the child queries its copy of the pool, which allocates nothing then, and exits.
     let child = unsafe { libc::fork() };
     assert!(child >= 0);
     if child == 0 {

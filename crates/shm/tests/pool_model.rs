@@ -46,7 +46,7 @@ struct Buffer {
     segment_bytes: u64,
 }
 
-/// The smallest of all sizes that holds the buffer, by search.
+/// The smallest size of all that holds the buffer, found by search.
 fn size_of_segment(len_bytes: u64) -> u64 {
     let sizes = (0..).flat_map(|i| [(64 * KIB) << i, (96 * KIB) << i]);
     sizes.into_iter().find(|size| *size >= len_bytes).unwrap()

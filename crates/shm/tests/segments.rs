@@ -1,4 +1,4 @@
-//! What a segment promises to whoever maps it, and what it refuses.
+//! What a segment guarantees to everyone who maps it, and what it refuses.
 #![allow(unsafe_code, clippy::unwrap_used)]
 
 use std::fs::File;
@@ -203,7 +203,7 @@ fn a_private_view_stays_private_after_fork() {
     let segment = filled(1);
     let mut view = segment.map_private(0, LEN).unwrap();
     view.as_mut_slice().unwrap()[0] = 2;
-    // SAFETY: the child only touches memory that is mapped, then leaves at once.
+    // SAFETY: the child only touches memory that is mapped, then exits at once.
     let child = unsafe { libc::fork() };
     assert!(child >= 0);
     if child == 0 {
@@ -230,7 +230,7 @@ fn mapping_privately_copies_no_page() {
     let view = segment.map_private(0, LARGE).unwrap();
     let sum: u64 = view.iter().step_by(4096).map(|b| u64::from(*b)).sum();
     assert_eq!(sum, 0);
-    // Pages of its own would be anonymous in the map that starts at the view.
+    // Pages of its own would appear as anonymous in the map that starts at the view.
     let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap();
     let start = format!("{:08x}-", view.as_ptr().addr());
     let own_map = smaps.lines().skip_while(|line| !line.starts_with(&start));

@@ -104,7 +104,7 @@ fn nobody_shares_a_segment_that_the_peer_has_not_been_told_of() {
     let mut pool = pool(64 << 20);
     let first = pool.copy_in(&vec![1; 100_000]).unwrap();
     pool.mark_announced(first.segment);
-    // Announced by the one who has it, but the message has not left.
+    // Marked as announced, but the message has not left.
     let second = pool.copy_in(&vec![2; 100_000]).unwrap();
     assert_ne!(first.segment, second.segment);
     pool.share_rest(first.segment);
@@ -166,7 +166,7 @@ fn large_buffers_have_segments_of_their_own_and_a_full_pool_has_no_room_to_share
     let small = send(&mut pool, &vec![2; 500_000]);
     assert_eq!((large.offset_bytes, small.offset_bytes), (0, 0));
     assert_ne!(large.segment, small.segment);
-    // A slab for it would have had a mebibyte.
+    // A slab for it would have taken a mebibyte.
     assert_eq!(pool.segment(small.segment).unwrap().len(), 512 * KIB as u64);
     assert!(pool.read(&large).is_ok());
 }

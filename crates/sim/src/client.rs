@@ -1,4 +1,4 @@
-//! A simulated client: what it submitted, and whether each answer is one it may get.
+//! A simulated client: what it submitted, and whether each answer is one that it may get.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,49 +11,49 @@ use broadleaf_proto::task::{OutputRecord, ResultRecord, Status, dropped_notice};
 use crate::job::{Fate, JOB_OUTPUT_BYTES, Job, Preparation};
 use crate::nested::DEEPEST;
 
-/// One task that a result is due for.
+/// One task that must get a result.
 #[derive(Clone, Debug)]
 pub struct Expected {
     /// Its job.
     pub job: u64,
     /// The target, for a part of mode `Each`.
     pub target: Option<EngineId>,
-    /// The result's status, once it is here.
+    /// The result's status, once it has arrived.
     pub status: Option<Status>,
     /// Whether it was cancelled.
     pub cancelled: bool,
-    /// What it is a copy of.
+    /// The job that it is a copy of.
     pub copy: Copy,
-    /// Bytes that its tasks wrote: those that came, and those that were said to be dropped.
+    /// Bytes that its tasks wrote: those that arrived, and those reported as dropped.
     pub output_bytes: u64,
 }
 
 impl Expected {
-    /// Whether what came makes a whole run, which wrote all its bytes, and what was not passed on was said. Of a run before
-    /// it, whose engine died, any part may have come.
+    /// Whether the output is that of one complete run, which wrote all its bytes, with every
+    /// dropped byte reported. Of an earlier run, whose engine died, any part may have arrived.
     fn is_all_output_told(&self) -> bool {
         self.output_bytes >= JOB_OUTPUT_BYTES
     }
 }
 
-/// How a task came to its client.
+/// How a task came to belong to its client.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Copy {
-    /// It was submitted.
+    /// The client submitted it.
     #[default]
     No,
-    /// It is another's, of which the result alone was asked for.
+    /// It belongs to another client; only its result was requested.
     Subscribed(TaskName),
-    /// It was submitted before, maybe by another, and is run again.
+    /// It was submitted before, perhaps by another client, and is run again.
     Rerun,
 }
 
-/// How the task stands for its own client whose result was subscribed to.
+/// The state of a task whose result was subscribed to, as its own client sees it.
 #[derive(Clone, Copy, Debug)]
 pub struct Original {
     /// How it ended, as far as its client knows.
     pub status: Option<Status>,
-    /// Whether somebody, or its client's end, may have cancelled it.
+    /// Whether someone, or the end of its client, may have cancelled it.
     pub may_be_cancelled: bool,
 }
 
@@ -70,9 +70,9 @@ pub struct Client {
     pub tasks: BTreeMap<TaskSeq, Expected>,
     /// Requests without a reply.
     pub requests: BTreeSet<u64>,
-    /// Submissions it has still to make.
+    /// Submissions that it has yet to make.
     pub bursts_left: u32,
-    /// What it has engines prepare, by name.
+    /// The preparations that engines should make for it, by name.
     pub preparations: BTreeMap<u16, Preparation>,
     /// Preparations it has defined.
     pub n_preparations: u32,
@@ -81,23 +81,23 @@ pub struct Client {
 /// What the whole run may have done to a task.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Circumstances {
-    /// A user's interrupt was sent at engines.
+    /// A user sent an interrupt to engines.
     pub interrupts: bool,
     /// Shutdown was requested.
     pub stopping: bool,
-    /// Times that the task was started.
+    /// Number of times that the task was started.
     pub starts: u32,
-    /// Whether it was offered to an engine with all its arguments there.
+    /// Whether it was offered to an engine after all its arguments had arrived.
     pub offered: bool,
-    /// Times that it found itself unmet.
+    /// Number of times that it found its dependency unmet.
     pub unmet: u32,
     /// Engines that died.
     pub deaths: u32,
-    /// Times that the task was asked to be run again.
+    /// Number of times that a rerun of the task was requested.
     pub reruns: u32,
     /// The task whose result was subscribed to.
     pub original: Option<Original>,
-    /// Hosts that were lost: what was offered there counts as started, whether it was or not.
+    /// Hosts that were lost: every offer there counts as started, whether it was or not.
     pub host_losses: u32,
 }
 
@@ -116,7 +116,7 @@ impl Client {
         }
     }
 
-    /// Tasks without a result.
+    /// Number of tasks without a result.
     pub fn unresolved(&self) -> impl Iterator<Item = TaskSeq> {
         let open = self.tasks.iter().filter(|(_, t)| t.status.is_none());
         open.map(|(seq, _)| *seq)
@@ -125,7 +125,7 @@ impl Client {
     /// Takes output.
     ///
     /// # Errors
-    /// When it is of no task.
+    /// It belongs to no task.
     pub fn on_output(&mut self, record: &OutputRecord) -> Result<(), String> {
         let Some(task) = self.tasks.get_mut(&TaskSeq(record.task)) else {
             return Err(format!("output of {}, never submitted", record.task));
@@ -182,10 +182,10 @@ impl Client {
             Status::Ok if !task.is_all_output_told() => return wrong("output is missing"),
             Status::Ok => {
                 if record.payload.bytes != Job::value(job.index, job.body) {
-                    return wrong("another task's value");
+                    return wrong("the value of another task");
                 }
                 if task.target.is_some_and(|target| target != record.engine) {
-                    return wrong("it ran elsewhere than on its target");
+                    return wrong("it did not run on its target");
                 }
                 match job.fate {
                     Fate::Return | Fate::RaiseOnce | Fate::UnmetOnEven => {}
@@ -226,7 +226,8 @@ impl Client {
                 if around.deaths == 0 && around.host_losses == 0 {
                     return wrong("no engine died");
                 }
-                // News of an engine that is being ended may take longer from a relay than it is waited for.
+                // An event of an engine that is being ended may take longer to arrive from a relay
+                // than the controller waits.
                 let is_slow = matches!(
                     certificate.cause,
                     DeathCause::KilledByTimeout | DeathCause::Stopped
@@ -243,7 +244,7 @@ impl Client {
                     return wrong("it was only waiting, and could run elsewhere");
                 }
             }
-            Status::Unmet => return wrong("that is not an ending"),
+            Status::Unmet => return wrong("that is not a valid status"),
             Status::Cancelled => {}
         }
         Ok(())
@@ -257,7 +258,7 @@ impl Client {
             return Err(format!("the original ended {:?}", original.status));
         }
         if record.status == Status::Ok && record.payload.bytes != Job::value(job.index, job.body) {
-            return Err("another task's value".into());
+            return Err("the value of another task".into());
         }
         if record.status == Status::Cancelled && !original.may_be_cancelled {
             return Err("nobody cancelled the original".into());
@@ -297,8 +298,8 @@ fn is_not_kept(record: &ResultRecord) -> bool {
     control::decode::<RefusalReason>(&record.payload.bytes) == Ok(RefusalReason::NotKept)
 }
 
-/// What a controller says of running tasks: each is at an engine and has not ended, and an engine runs no more of them
-/// than can be nested in one another.
+/// Checks what a controller reports about running tasks: each is on an engine and has not ended,
+/// and an engine runs only as many as can be nested in one another.
 ///
 /// # Errors
 /// What is wrong with it.
@@ -309,7 +310,7 @@ pub fn check_running(records: &[TaskRecord]) -> Result<(), String> {
         *n += 1;
         let nowhere = record.engine.0 == u32::MAX || record.status.is_some();
         if nowhere || *n > DEEPEST + 1 {
-            return Err(format!("cannot run there: {record:?}"));
+            return Err(format!("it it cannot run there: {record:?}"));
         }
     }
     Ok(())

@@ -1,4 +1,4 @@
-//! The world: the clock, the links, and the order of everything that happens.
+//! The simulated world: the clock, the links, and the order of all events.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
@@ -24,7 +24,7 @@ const MS: Nanos = 1_000_000;
 const LONGEST_RUN_NS: Nanos = 3_600_000 * MS;
 const MOST_STEPS: u64 = 400_000;
 
-/// Messages on one link arrive in order; those of different links do not.
+/// Messages on one link arrive in order; messages on different links may overtake each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Link {
     ToEngine(u32),
@@ -40,7 +40,7 @@ pub(crate) enum Link {
 /// What happens next.
 #[derive(Clone, Debug)]
 pub(crate) enum Event {
-    /// The driver reads this from one of its links, or tells itself.
+    /// The driver reads this from one of its links, or sends it to itself.
     Node(NodeEvent),
     Engine(u32, EngineMessage),
     TaskEnds(u32, u64),
@@ -54,10 +54,10 @@ pub(crate) enum Event {
     WorldStarts(u32),
     ForkServerStarts,
     HostStarts(u32),
-    /// The batch job of a host is over.
+    /// The batch job of a host has ended.
     HostEnds(HostId),
     HostIsTold(HostId, Nanos),
-    /// A client starts no more engines.
+    /// A client no longer starts engines.
     AwaitsNoMore(ClientId),
     Relay(HostId, RelayMessage),
     RelayHello(u32),
@@ -68,14 +68,14 @@ pub(crate) enum Event {
     Lie,
 }
 
-/// What reaches the driver.
+/// What arrives at the driver.
 #[derive(Clone, Debug)]
 pub(crate) enum NodeEvent {
     Input(Input),
     Hello(u32),
     FromEngine(u32, Input),
     EngineClosed(u32),
-    /// The oldest answer to a revoke that was kept back.
+    /// The oldest answer to a revoke that was held back.
     Answer(u32),
     FromForkServer(ForkServerEvent),
     FromRelay(HostId, HostEvent),
@@ -84,7 +84,7 @@ pub(crate) enum NodeEvent {
     Deadline,
 }
 
-/// What reaches an engine.
+/// What arrives at an engine.
 #[derive(Clone, Debug)]
 pub(crate) enum EngineMessage {
     Function(FunctionRecord),
@@ -92,7 +92,7 @@ pub(crate) enum EngineMessage {
     Stop,
 }
 
-/// An event and its time; those of one time keep their order.
+/// An event and its time; events at the same time keep their order.
 #[derive(Debug)]
 pub(crate) struct Due {
     at: Nanos,
@@ -128,7 +128,7 @@ pub(crate) struct Cluster {
     pub(crate) events: BinaryHeap<Reverse<Due>>,
     pub(crate) order: u64,
     pub(crate) last_arrival: BTreeMap<Link, Nanos>,
-    /// Links whose messages are lost from now on.
+    /// Links that lose all messages from now on.
     pub(crate) cut: BTreeSet<Link>,
     pub(crate) processes: BTreeMap<u32, EngineProcess>,
     pub(crate) next_pid: u32,
@@ -140,9 +140,9 @@ pub(crate) struct Cluster {
     /// The relays that are connected.
     pub(crate) hosts: BTreeMap<HostId, Host>,
     pub(crate) last_host: u32,
-    /// Ranks that wait for a place.
+    /// Ranks that wait for a slot.
     pub(crate) guests: Vec<Guest>,
-    /// Ranks that got one.
+    /// Ranks that got a slot.
     pub(crate) seated: u32,
     pub(crate) host_losses: u32,
     /// Requests to drain engines, and hosts that were released.
@@ -155,11 +155,11 @@ pub(crate) struct Cluster {
     pub(crate) clients: BTreeMap<ClientId, Client>,
     pub(crate) jobs: Vec<Job>,
     pub(crate) starts: BTreeMap<(u64, Option<EngineId>), u32>,
-    /// Tasks that were offered to an engine with all their arguments there.
+    /// Tasks that were offered to an engine after all their arguments had arrived.
     pub(crate) offered: BTreeSet<(u64, Option<EngineId>)>,
     pub(crate) unmet: BTreeMap<u64, u32>,
     pub(crate) most_levels: usize,
-    /// By job: times that it, or a part of it, was asked to be run again.
+    /// For each job, the number of times that a rerun of it, or of a part of it, was requested.
     pub(crate) reruns: BTreeMap<u64, u32>,
     pub(crate) interrupts: bool,
     pub(crate) deaths: u32,
@@ -287,7 +287,8 @@ impl Cluster {
         text
     }
 
-    /// With every result and reply there, the clients leave and the last one stops the cluster.
+    /// Once every result and reply has arrived, the clients leave and the last one stops the
+    /// cluster.
     pub(crate) fn end_if_quiet(&mut self) {
         let quiet = |c: &Client| {
             !c.alive
@@ -339,7 +340,7 @@ impl Cluster {
         }));
     }
 
-    /// Sends over a link: a random delay, never before what was sent earlier on it.
+    /// Sends over a link: with a random delay, but never before anything sent earlier on it.
     pub(crate) fn send(&mut self, link: Link, event: Event) {
         if self.cut.contains(&link) {
             return;
@@ -435,10 +436,7 @@ impl Cluster {
                 if client.requests.remove(&number) {
                     return Ok(());
                 }
-                Err(format!(
-                    "client {} got a reply {number} it did not ask for",
-                    id.0
-                ))
+                Err(format!("client {} got an unrequested reply {number}", id.0))
             }
             _ => Ok(()),
         }

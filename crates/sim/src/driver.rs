@@ -1,4 +1,5 @@
-//! The driver around the real controller: feeds it what its links bring, carries out what it wants.
+//! The driver around the real controller: passes on what its links bring, and carries out the
+//! outputs.
 
 use broadleaf_core::{HostEvent, Input, Nanos, Output};
 use broadleaf_proto::control::EngineInfo;
@@ -22,7 +23,7 @@ impl Cluster {
                     HostEvent::Event(RelayEvent::EngineUp(info)) => Some(info.engine),
                     _ => None,
                 };
-                // The offers of an engine that is up anew begin again.
+                // The offers of an engine that has reconnected start again from 0.
                 let before = up.filter(|e| self.controller.host_of(*e) == host);
                 let before = before.and_then(|e| Some((e, self.sent_offers.remove(&e)?)));
                 let expelled = self.expelled;
@@ -36,7 +37,7 @@ impl Cluster {
                 if let Some((engine, sent)) = before
                     && self.expelled > expelled
                 {
-                    self.sent_offers.insert(engine, sent); // It was a lie.
+                    self.sent_offers.insert(engine, sent); // This was a lie.
                 }
             }
             NodeEvent::ForkServerClosed => self.feed(Input::ForkServerDown)?,
@@ -135,7 +136,8 @@ impl Cluster {
             return Ok(());
         };
         let engine = process.engine;
-        // Taken back before they are reported, so that a process that lives on cannot claim them.
+        // Offers are taken back before they are reported, so that a process that is still alive
+        // cannot claim them.
         let mut unclaimed_offers = process.unclaimed();
         for offer in &unclaimed_offers {
             process.revoke(*offer);
@@ -199,7 +201,7 @@ impl Cluster {
                     let process = self.processes.get_mut(&pid);
                     let won = process.is_some_and(|p| p.revoke(offer))
                         || self.plan.mutation == Mutation::RevokeAlwaysWon;
-                    // Answered now or later, but before the end of the link is reported.
+                    // The answer comes now or later, but before the end of the link is reported.
                     if let Some(process) = self.processes.get_mut(&pid) {
                         process.answers.push_back((key, won));
                     }

@@ -19,7 +19,7 @@ pub enum Slot {
     Revoked,
 }
 
-/// What runs, or waits.
+/// A task that runs or waits.
 #[derive(Clone, Debug)]
 pub(crate) struct Running {
     /// The task.
@@ -36,9 +36,9 @@ pub(crate) struct Running {
     pub run: u64,
     /// Whether it was interrupted.
     pub interrupted: bool,
-    /// How deep it is nested.
+    /// Its nesting depth.
     pub depth: u16,
-    /// What it waits for.
+    /// The task that it waits for.
     pub wait: Option<Wait>,
 }
 
@@ -52,7 +52,7 @@ pub(crate) struct EngineProcess {
     pub host: HostId,
     /// Its number, never used again.
     pub pid: u32,
-    /// Whether it lives.
+    /// Whether it is alive.
     pub alive: bool,
     /// Whether its fork server still watches it.
     pub watched: bool,
@@ -62,24 +62,24 @@ pub(crate) struct EngineProcess {
     pub stopping: bool,
     /// Its claim board.
     pub board: BTreeMap<u32, Slot>,
-    /// The driver's answers to revokes, kept back.
+    /// The driver's answers to revokes, held back.
     pub answers: VecDeque<(TaskKey, bool)>,
-    /// Assigned and not looked at.
+    /// Assigned, but not examined yet.
     pub inbox: VecDeque<AssignRecord>,
-    /// Ended and not sent.
+    /// Ended, but not sent yet.
     pub finished: Vec<DoneRecord>,
-    /// Bodies of functions it knows.
+    /// Bodies of functions that it knows.
     pub functions: BTreeMap<u32, u64>,
     /// Versions of the preparations it has made.
     pub prepared: BTreeMap<(ClientId, u16), u32>,
-    /// What it runs.
+    /// The task that it runs.
     pub running: Option<Running>,
-    /// What waits below that.
+    /// The waiting tasks below that.
     pub stack: Vec<Running>,
 }
 
 impl EngineProcess {
-    /// A process that lives and is not connected.
+    /// A process that is alive but not connected.
     pub fn new(engine: EngineId, pid: u32) -> Self {
         Self {
             engine,
@@ -100,7 +100,7 @@ impl EngineProcess {
         }
     }
 
-    /// Takes an offer back; true when it had not been claimed.
+    /// Takes an offer back; returns true if it had not been claimed.
     pub fn revoke(&mut self, offer: u32) -> bool {
         match self.board.get_mut(&offer) {
             Some(slot @ Slot::Offered) => {
@@ -111,7 +111,7 @@ impl EngineProcess {
         }
     }
 
-    /// The next offer that it could claim, claimed.
+    /// Claims the next offer that it may claim.
     pub fn claim_next(&mut self) -> Option<AssignRecord> {
         let floor = self.stack.last().map(|top| top.depth);
         let may_start = |record: &AssignRecord| floor.is_none_or(|floor| record.depth > floor);

@@ -19,17 +19,17 @@ const MS: Nanos = 1_000_000;
 /// One relay.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Host {
-    /// Which of the plan's hosts it is: a later relay of the same takes its places over.
+    /// Which of the plan's hosts it is: a later relay of the same host takes over its slots.
     pub name: u32,
-    /// Time that its batch job had when it came.
+    /// How much time its batch job had when it connected.
     pub had_ns: Option<Nanos>,
-    /// Processes that are linked, by place.
+    /// Processes that are linked, by slot.
     pub linked: BTreeMap<EngineId, u32>,
-    /// Tasks of each engine, in order, from the first whose arguments are on their way.
+    /// Tasks of each engine, in order, from the first one whose arguments are still on their way.
     waiting: BTreeMap<EngineId, VecDeque<AssignRecord>>,
 }
 
-/// What reaches a relay.
+/// What arrives at a relay.
 #[derive(Clone, Debug)]
 pub(crate) enum RelayMessage {
     Engine(EngineId, EngineMessage),
@@ -41,7 +41,7 @@ pub(crate) enum RelayMessage {
 }
 
 impl Cluster {
-    /// A relay of that host dials in, unless one of its name is connected.
+    /// A relay of that host dials in, unless one with its name is connected.
     pub(crate) fn start_host(&mut self, name: u32) {
         if self.stopping || self.finished || self.hosts.values().any(|h| h.name == name) {
             return;
@@ -63,7 +63,7 @@ impl Cluster {
         self.host_says(host, NodeEvent::Input(up));
     }
 
-    /// Some hosts run in a batch job, which ends when it said, or before.
+    /// Some hosts run in a batch job, which ends when announced, or earlier.
     fn end_of_host(&mut self, host: HostId) -> Option<Nanos> {
         let percent = self.plan.ending_host_percent;
         if !self.random.chance(percent) {
@@ -90,7 +90,7 @@ impl Cluster {
         Some(left)
     }
 
-    /// The scheduler ends the host then, and tells it so before.
+    /// The scheduler then ends the host, and announces it first.
     fn end_after_notice(&mut self, host: HostId, after: Nanos) {
         let notice = self.random.below(after);
         self.after(after - notice, Event::HostIsTold(host, notice));
@@ -104,7 +104,7 @@ impl Cluster {
         }
     }
 
-    /// A relay that nobody needs any more leaves; one of its name may come again.
+    /// A relay that is no longer needed leaves; another one with its name may connect.
     pub(crate) fn release_host(&mut self, host: HostId) {
         if self.hosts.contains_key(&host) {
             self.released += 1;
@@ -113,8 +113,8 @@ impl Cluster {
         }
     }
 
-    /// Whether a task may go to an engine: not of a host that ends before the task surely has ended, nor if the engine
-    /// drains, unless it must run there or is nested.
+    /// Whether a task may go to an engine: not to one whose host may end before the task, nor to
+    /// one that drains, unless the task must run there or is nested.
     pub(crate) fn check_offer(
         &self,
         engine: EngineId,
@@ -146,7 +146,7 @@ impl Cluster {
         self.send(Link::FromHost(host), Event::Node(event));
     }
 
-    /// A relay tells the driver something of its engines.
+    /// A relay reports something about its engines to the driver.
     pub(crate) fn relay_says(&mut self, host: HostId, event: RelayEvent) {
         self.host_says(host, NodeEvent::FromRelay(host, HostEvent::Event(event)));
     }
@@ -175,13 +175,13 @@ impl Cluster {
             };
             self.after(delay, Event::EngineExits(pid, 1));
         }
-        // The next of its name comes when the driver has seen the end of this one.
+        // The next relay with its name connects once the driver has noticed the end of this one.
         let seen = self.last_arrival[&Link::FromHost(host)] - self.now;
         let delay = seen + 1 + self.random.time(500 * MS);
         self.after(delay, Event::HostStarts(gone.name));
     }
 
-    /// Sends what is for an engine of a host to its relay; gives back what is not.
+    /// Sends a message for an engine of a host to its relay; returns any other message.
     pub(crate) fn relay_out(&mut self, output: Output) -> Result<Option<Output>, String> {
         let engine = match &output {
             Output::Function { engine, .. }
@@ -237,7 +237,7 @@ impl Cluster {
         match message {
             RelayMessage::Engine(engine, message) => {
                 let Some(pid) = linked(engine) else {
-                    return Ok(()); // Gone; the driver counts what never reached its board.
+                    return Ok(()); // Gone; the driver counts what never reached the engine's board.
                 };
                 let EngineMessage::Assign(record) = message else {
                     return self.engine_gets(pid, message);
@@ -283,7 +283,8 @@ impl Cluster {
         }
     }
 
-    /// A task for an engine of a host: it goes on once its arguments are there, and those before it have.
+    /// A task for an engine of a host: it is passed on once its arguments have arrived, and after
+    /// those before it.
     fn relay_assigns(
         &mut self,
         host: HostId,
@@ -301,7 +302,7 @@ impl Cluster {
         self.hand_over(host, engine)
     }
 
-    /// Hands over what waits, up to the next task with arguments that have to travel.
+    /// Hands over the waiting tasks, up to the next one with arguments that have to travel.
     fn hand_over(&mut self, host: HostId, engine: EngineId) -> Result<(), String> {
         while let Some(relay) = self.hosts.get_mut(&host)
             && let Some(&pid) = relay.linked.get(&engine)
@@ -324,7 +325,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// Arguments are there, or will never be.
+    /// Arguments have arrived, or never will.
     pub(crate) fn arguments_arrive(
         &mut self,
         host: HostId,
@@ -363,7 +364,7 @@ impl Cluster {
         self.hand_over(host, engine)
     }
 
-    /// From here on a task's time may run out.
+    /// From here on, a task's time may run out.
     pub(crate) fn note_offered(&mut self, engine: EngineId, record: &AssignRecord) {
         let job = &self.jobs[index_of(&record.payload.bytes) as usize];
         let target = (job.options.mode == Mode::Each).then_some(engine);
@@ -414,7 +415,8 @@ impl Cluster {
         self.relay_says(host, RelayEvent::EngineUp(info));
     }
 
-    /// The link between an engine and its relay is gone: what it never claimed is taken back there.
+    /// The link between an engine and its relay is gone: the relay takes back what the engine never
+    /// claimed.
     pub(crate) fn relay_link_closed(&mut self, pid: u32) {
         let Some(process) = self.processes.get_mut(&pid) else {
             return;

@@ -1,4 +1,4 @@
-//! What tasks do, and what may come of them.
+//! What tasks do, and how they may end.
 
 use broadleaf_core::Nanos;
 use broadleaf_proto::ids::{ClientId, EngineId};
@@ -26,16 +26,16 @@ pub enum Fate {
     Crash,
     /// Never ends.
     Hang,
-    /// Finds its functional dependency unmet on engines of even number.
+    /// Finds its functional dependency unmet on engines with even numbers.
     UnmetOnEven,
     /// Finds it unmet everywhere.
     UnmetEverywhere,
 }
 
-/// One record's task, shared by all its parts.
+/// The task of one record, shared by all its parts.
 #[derive(Clone, Debug)]
 pub struct Job {
-    /// Its place in the list of jobs, also its payload.
+    /// Its index in the list of jobs, which is also its payload.
     pub index: u64,
     /// The body of its function.
     pub body: u64,
@@ -53,7 +53,7 @@ pub struct Job {
     pub children: u64,
     /// Whether it has dependencies.
     pub dependent: bool,
-    /// Whether its arguments lie in a segment, and take their time to another host.
+    /// Whether its arguments lie in a segment, and take time to reach another host.
     pub is_large: bool,
 }
 
@@ -62,22 +62,22 @@ impl Job {
     pub fn arguments(&self) -> Bytes {
         Bytes::copy_from_slice(&self.index.to_le_bytes())
     }
-    /// What of them lies in segments.
+    /// The part of them that lies in segments.
     pub fn segments(&self) -> SmallVec<[SegmentRef; 0]> {
         let place = SegmentRef {
-            // Neighbours have arguments in common.
+            // Neighbouring jobs share their arguments.
             segment: SegmentId(self.index / 2),
             offset_bytes: 0,
             len_bytes: LARGE_BYTES,
         };
         self.is_large.then_some(place).into_iter().collect()
     }
-    /// Its value, of its arguments and the body of its function.
+    /// Its value, computed from its arguments and the body of its function.
     pub fn value(index: u64, body: u64) -> Bytes {
         let mixed = index.wrapping_mul(0x9e37_79b9).wrapping_add(body);
         Bytes::copy_from_slice(&mixed.to_le_bytes())
     }
-    /// Whether it finds itself unmet on an engine.
+    /// Whether it finds its dependency unmet on an engine.
     pub fn is_unmet_on(&self, engine: EngineId) -> bool {
         match self.fate {
             Fate::UnmetEverywhere => true,
@@ -87,18 +87,18 @@ impl Job {
     }
 }
 
-/// A preparation of a client's; a later one of the same name has a higher version.
+/// A preparation of a client; a later one of the same name has a higher version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Preparation {
-    /// Whose it is.
+    /// The client that it belongs to.
     pub client: ClientId,
     /// Its name.
     pub name: u16,
-    /// Tells it from the others of that name.
+    /// Tells it from others of that name.
     pub version: u32,
 }
 
-/// Bodies of preparations have this bit, those of functions that tasks name have not.
+/// Bodies of preparations have this bit; those of functions that tasks name do not.
 const IS_PREPARATION: u64 = 1 << 63;
 
 impl Preparation {
@@ -109,7 +109,7 @@ impl Preparation {
             | u64::from(self.name) << 32
             | u64::from(self.version)
     }
-    /// The preparation of a body, if it is one.
+    /// The preparation that a body holds, if it is one.
     pub fn of_body(body: u64) -> Option<Self> {
         (body & IS_PREPARATION != 0).then_some(Self {
             client: ClientId((body >> 48) as u32 & 0x7fff),
@@ -122,7 +122,7 @@ impl Preparation {
 /// The index in a task's arguments.
 ///
 /// # Panics
-/// On bytes that no job has as arguments: a payload was mixed up.
+/// On bytes that are no job's arguments: a payload was mixed up.
 pub fn index_of(arguments: &[u8]) -> u64 {
     let bytes = arguments
         .try_into()

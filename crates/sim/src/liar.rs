@@ -1,5 +1,6 @@
-//! Relays that say what is not so: of engines that are not theirs, of processes of other hosts, of offers that were never
-//! made. Nobody but they may come to harm. What a relay may do to tasks of its own engines it may do anyway.
+//! Relays that lie: about engines that are not theirs, processes of other hosts, and offers that
+//! were never made. Nobody but those relays may come to harm. What a relay may do to tasks of its
+//! own engines, it may do anyway.
 
 use broadleaf_core::HostEvent;
 use broadleaf_proto::control::{EngineInfo, ForkServerEvent};
@@ -15,7 +16,7 @@ use crate::cluster::{Cluster, Event, Link, NodeEvent};
 const NOBODYS: u32 = 100_000;
 
 impl Cluster {
-    /// One of the relays, if there is any, says something that is not so.
+    /// One of the relays, if there are any, reports something untrue.
     pub(crate) fn lie(&mut self) {
         let hosts: Vec<HostId> = self.hosts.keys().copied().collect();
         let Some(host) = hosts
@@ -50,7 +51,7 @@ impl Cluster {
         let (_, pid, _) = self.somebody_elses(host)?;
         let (engine, key) = match self.random.below(10) {
             0 => (EngineId(NOBODYS), key),
-            // Of its own engine, but about what is another's.
+            // About its own engine, but naming something that belongs to another.
             1..4 => (own?, key),
             _ => (engine, key),
         };
@@ -72,7 +73,7 @@ impl Cluster {
                 host: "anywhere".into(),
             }),
             4 | 5 => {
-                // More than were offered: of its own engines the end alone would be believed.
+                // More than were offered: the end of its own engine alone would be believed.
                 let sent = self.sent_offers.get(&engine).copied().unwrap_or(0);
                 RelayEvent::EngineDown {
                     engine,

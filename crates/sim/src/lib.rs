@@ -1,5 +1,5 @@
-//! A whole cluster in one thread: the real controller, with clients, engines and a fork server that are
-//! simulated, on a virtual clock.
+//! A whole cluster in one thread: the real controller, with simulated clients, engines and a fork
+//! server, on a virtual clock.
 //!
 //! Links delay messages at random, in order within a link and in any order between links; links are
 //! lost and processes killed at any step. Everything follows from a seed, so a failing seed is the
@@ -27,29 +27,29 @@ use crate::random::Random;
 use crate::trace::Trace;
 pub use crate::values::{FarOutcome, run_far_client};
 
-/// A mistake put into the simulated driver, to see that the simulation finds it.
+/// A fault put into the simulated driver, to check that the simulation finds it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mutation {
     /// None.
     #[default]
     None,
-    /// Every revoke is answered as won, though the engine may have started the task.
+    /// Every revoke is answered as won, even if the engine has started the task.
     RevokeAlwaysWon,
     /// A dead engine's offers are all reported as never started.
     AllUnclaimed,
-    /// What was on its way to a relay when an engine there died counts as started.
+    /// Everything on its way to a relay when an engine there died counts as started.
     ForgetsOnTheWay,
-    /// Relays say of arguments that are on their way that they are there.
+    /// Relays report that arguments have arrived while these are still on their way.
     DeliveredTooSoon,
-    /// Now and then a preparation does not reach its engine.
+    /// Occasionally a preparation does not reach its engine.
     LosesPreparations,
-    /// Engines do not say that a task waits.
+    /// Engines do not report that a task waits.
     WaitsUnsaid,
-    /// What a relay says of processes is taken for the word of the controller's own fork server.
+    /// A relay's reports about processes are treated as those of the controller's own fork server.
     BelievesRelays,
 }
 
-/// What one run is made of.
+/// The parameters of one run.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// Everything random follows from it.
@@ -58,31 +58,31 @@ pub struct Plan {
     pub config: Config,
     /// Relays.
     pub n_hosts: u32,
-    /// Engines of each of them.
+    /// Number of engines of each host.
     pub engines_per_host: u32,
     /// Clients.
     pub n_clients: u32,
-    /// Of 100 relays, those whose host ends by itself; now and then before its time.
+    /// Percentage of relays whose host ends by itself, sometimes early.
     pub ending_host_percent: u64,
     /// MPI worlds, each started twice: the second time in vain unless the first is over.
     pub n_worlds: u32,
-    /// Functions each of them defines.
+    /// Number of functions that each client defines.
     pub n_functions: u32,
-    /// Most times each submits.
+    /// Maximum number of times that each submits.
     pub bursts: u32,
     /// Whether some tasks submit tasks and wait for them.
     pub nests: bool,
-    /// Kills and lost links.
+    /// Number of kills and lost links.
     pub n_faults: u32,
-    /// Things that relays say and that are not so.
+    /// Number of lies that relays tell.
     pub n_lies: u32,
-    /// Time within which faults and lies happen.
+    /// Time within which faults and lies occur.
     pub busy_ns: Nanos,
-    /// Of 100 engines, those that end before their hello.
+    /// Percentage of engines that end before their hello.
     pub bad_start_percent: u64,
-    /// Of 100 attempts to start an engine, those that find no process for it.
+    /// Percentage of attempts to start an engine that find no process for it.
     pub no_process_percent: u64,
-    /// The mistake put in.
+    /// The fault put in.
     pub mutation: Mutation,
 }
 
@@ -132,7 +132,7 @@ impl Plan {
     }
 }
 
-/// What a run found wrong.
+/// The problem that a run found.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("seed {seed} at {now_ns} ns: {what}")]
 pub struct Failure {
@@ -144,18 +144,18 @@ pub struct Failure {
     pub what: String,
 }
 
-/// What a run that went well leaves.
+/// The results of a successful run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outcome {
     /// Hash of its trace.
     pub trace_hash: u64,
     /// The controller's counters at its end.
     pub counters: Counters,
-    /// Virtual time it took.
+    /// Virtual time that it took.
     pub took_ns: Nanos,
-    /// The most tasks that one engine had begun at a time.
+    /// The maximum number of tasks that one engine had begun at a time.
     pub most_levels: usize,
-    /// Relays that were cut off because of what they said.
+    /// Relays that were cut off because of their reports.
     pub expelled: u32,
     /// Ranks of worlds that became engines.
     pub seated: u32,

@@ -1,4 +1,5 @@
-//! Simulated tasks that submit tasks and wait for them, and engines that run others meanwhile.
+//! Simulated tasks that submit tasks and wait for them, and engines that run others in the
+//! meantime.
 
 use std::collections::btree_map::Entry;
 
@@ -15,9 +16,9 @@ use crate::engine::Running;
 use crate::job::Fate;
 
 const MS: Nanos = 1_000_000;
-/// Clients of tasks have ids from here on.
+/// Ids of clients that belong to tasks start here.
 const FIRST_NESTED: u32 = 1_000;
-/// Tasks nested so deep submit none.
+/// Tasks nested this deep submit none.
 pub(crate) const DEEPEST: u16 = 3;
 
 /// What a task waits for.
@@ -27,7 +28,7 @@ pub(crate) struct Wait {
     seqs: Vec<TaskSeq>,
 }
 
-/// Whether a client is a task's.
+/// Whether a client belongs to a task.
 pub(crate) fn is_nested(client: ClientId) -> bool {
     client.0 >= FIRST_NESTED
 }
@@ -42,7 +43,7 @@ fn process_of(client: ClientId) -> u32 {
 }
 
 impl Cluster {
-    /// The task that runs submits others and waits for them.
+    /// The running task submits others and waits for them.
     pub(crate) fn task_nests(&mut self, pid: u32, run: u64) -> Result<(), String> {
         let process = self.processes.get(&pid).filter(|p| p.alive);
         let running = process.and_then(|p| p.running.as_ref());
@@ -74,7 +75,7 @@ impl Cluster {
         self.go_on(pid)
     }
 
-    /// What an engine does next: goes on with the task that waited, or starts another.
+    /// The engine's next step: it continues the task that waited, or starts another.
     pub(crate) fn go_on(&mut self, pid: u32) -> Result<(), String> {
         let Some(process) = self.processes.get(&pid) else {
             return Ok(());
@@ -139,7 +140,7 @@ impl Cluster {
         self.request(id, ControlRequest::Cancel(seqs));
     }
 
-    /// A result has come to a client: if it is a task's, that may go on.
+    /// A result has arrived at a client: if the client belongs to a task, the task may continue.
     pub(crate) fn on_client_result(&mut self, client: ClientId) -> Result<(), String> {
         if !is_nested(client) {
             return Ok(());

@@ -1,4 +1,4 @@
-//! Engine processes and the fork server: what they do with what they get, and how they end.
+//! Engine processes and the fork server: how they handle messages, and how they end.
 
 use broadleaf_core::{HostEvent, Input, Nanos};
 use broadleaf_proto::Mode;
@@ -36,7 +36,7 @@ impl Cluster {
         }
     }
 
-    /// What a fork server says that finds no process for an engine, now and then.
+    /// What a fork server occasionally reports when it finds no process for an engine.
     pub(crate) fn fails_to_start(&mut self, engine: EngineId) -> Option<NodeEvent> {
         if !self.random.chance(self.plan.no_process_percent) {
             return None;
@@ -104,7 +104,7 @@ impl Cluster {
         self.cut.insert(Link::ToEngine(pid));
     }
 
-    /// The link alone is lost; its process notices later.
+    /// Only the link is lost; its process notices later.
     pub(crate) fn lose_link(&mut self, pid: u32) {
         let linked = self
             .processes
@@ -130,7 +130,7 @@ impl Cluster {
             Event::Node(NodeEvent::ForkServerClosed),
         );
         if !self.stopping {
-            // Not before the node has seen the end of the one before.
+            // Not before the node has noticed the end of the previous one.
             let seen = self.last_arrival[&Link::FromForkServer(number)] - self.now;
             let delay = seen + 1 + self.random.time(500 * MS);
             self.after(delay, Event::ForkServerStarts);
@@ -183,7 +183,7 @@ impl Cluster {
         self.runs += 1;
         self.most_levels = self.most_levels.max(process.stack.len() + 1);
         let job = &self.jobs[index_of(&record.payload.bytes) as usize];
-        // Run again by another client, it may find itself unprepared.
+        // If another client runs it again, it may find itself unprepared.
         if !self.reruns.contains_key(&job.index) {
             for wanted in &job.prepared {
                 let made = process.prepared.get(&(wanted.client, wanted.name));
@@ -240,7 +240,7 @@ impl Cluster {
             return;
         };
         if let Some(waiting) = process.stack.iter_mut().find(|r| r.offer == offer) {
-            // It acts on it when it is its turn.
+            // It reacts when it is its turn.
             waiting.interrupted |= !self.jobs[waiting.job as usize].stubborn;
             self.after(1000, Event::GoOn(pid));
             return;
@@ -295,7 +295,7 @@ impl Cluster {
             payload,
         });
         let stopping = process.stopping && process.stack.is_empty();
-        // An engine may keep a result back while it runs the next task, for a bounded time.
+        // An engine may hold a result back while it runs the next task, for a bounded time.
         if stopping || self.random.chance(70) {
             self.flush(pid);
         } else {

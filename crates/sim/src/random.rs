@@ -25,7 +25,7 @@ impl Random {
     pub fn chance(&mut self, percent: u64) -> bool {
         self.below(100) < percent
     }
-    /// A time spread over orders of magnitude up to `most`, so that short and long ones both occur.
+    /// A time spread over orders of magnitude up to `most`, so that both short and long ones occur.
     pub fn time(&mut self, most: u64) -> u64 {
         let shift = self.below(16);
         self.below(most >> shift)

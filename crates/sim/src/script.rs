@@ -1,4 +1,4 @@
-//! What clients do, and what goes wrong, by chance.
+//! What clients do, and what goes wrong, chosen at random.
 
 use broadleaf_core::{Input, Nanos};
 use broadleaf_proto::control::{ControlRequest, DefineOptions};
@@ -110,7 +110,7 @@ impl Cluster {
         let n = self.plan.config.n_engines + self.plan.n_hosts * self.plan.engines_per_host;
         let targets = if mode == Mode::Each || self.random.chance(20) {
             let first = self.random.below(n.into()) as u32;
-            // Now and then with one beyond the last, which does not exist.
+            // Occasionally with one beyond the last, which does not exist.
             let beyond = u64::from(self.random.chance(10));
             let end = first + 1 + self.random.below(u64::from(n - first) + beyond) as u32;
             TargetSet::Ranges(vec![(EngineId(first), EngineId(end))])
@@ -142,7 +142,7 @@ impl Cluster {
         }
     }
 
-    /// Submits a task, or one for each of its targets; gives their numbers.
+    /// Submits a task, or one for each of its targets; returns their numbers.
     pub(crate) fn submit(&mut self, id: ClientId, depth: u16) -> Vec<TaskSeq> {
         let plain = self.random.chance(50);
         let options = if plain {
@@ -301,7 +301,7 @@ impl Cluster {
         self.request(id, ControlRequest::Cancel(chosen));
     }
 
-    /// Asks for the results of tasks of any client, or has them run again.
+    /// Requests the results of tasks of any client, or reruns them.
     fn copy_some(&mut self, id: ClientId) {
         let run_again = self.random.chance(40);
         let n = 1 + self.random.below(4);
@@ -312,7 +312,7 @@ impl Cluster {
             let Some(known) = self.clients.get(&owner).filter(|c| c.next_seq > 0) else {
                 continue;
             };
-            // Mostly recent ones: those that live, and those that are kept.
+            // Mostly recent ones: live tasks, and those in the result store.
             let back = self.random.below(known.next_seq.min(20)) + 1;
             let seq = TaskSeq(known.next_seq - back);
             let Some(original) = known.tasks.get(&seq) else {
@@ -389,7 +389,7 @@ impl Cluster {
         self.request(id, request);
     }
 
-    /// Releases an engine, a host or, seldom, all engines.
+    /// Releases an engine, a host or, rarely, all engines.
     fn drain_some(&mut self, one: TargetSet) -> ControlRequest {
         let mut hosts: Vec<_> = self.hosts.keys().copied().collect();
         if self.random.chance(50) {

@@ -1,4 +1,4 @@
-//! What happened, as a hash and, if wanted, as text.
+//! Records what happened, as a hash and, if requested, as text.
 
 use std::fmt::{self, Debug, Write};
 
@@ -12,7 +12,7 @@ pub struct Trace {
 }
 
 impl Trace {
-    /// An empty trace; with `print` each event is also written to standard output.
+    /// An empty trace; with `print`, each event is also written to standard output.
     pub fn new(print: bool) -> Self {
         Self {
             hash: 0xcbf2_9ce4_8422_2325,

@@ -1,11 +1,12 @@
-//! A client on another host and its large results: the real machines on both sides, with links that delay, a payload
-//! connection that fails, memory that is short, and values that are dropped at any time.
+//! A client on another host and its large results: the real machines on both sides, with links that
+//! delay, a payload connection that fails, too little memory, and values that are dropped at any
+//! time.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use broadleaf_core::transfer::cost::Shape;
+use broadleaf_core::transfer::cost::Topology;
 use broadleaf_core::transfer::values::{ValueCommand, Values};
-use broadleaf_core::transfer::{Topology, TransferCommand, Transfers};
+use broadleaf_core::transfer::{TopologyChoice, TransferCommand, Transfers};
 use broadleaf_proto::relay::{Fetch, Progress, Source};
 use broadleaf_proto::{HostId, ObjectId};
 
@@ -17,7 +18,7 @@ const RECORDS: u64 = 40;
 const OBJECTS: u64 = 8;
 const LEN_BYTES: u64 = 1 << 21;
 
-/// A record: its number, and what it names.
+/// A record: its number, and the objects that it names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Record {
     number: u64,
@@ -41,9 +42,9 @@ struct World {
     values: Values<Record>,
     down: VecDeque<Down>,
     up: VecDeque<Up>,
-    /// Orders that are not over, by object: while there are some, the controller keeps its bytes.
+    /// Unfinished orders, by object: while there are any, the controller holds the object's bytes.
     kept: BTreeMap<ObjectId, u64>,
-    /// What the client's payload plane gets, or has.
+    /// What the client's payload plane is getting, or has.
     getting: BTreeSet<ObjectId>,
     has: BTreeSet<ObjectId>,
     failed: BTreeSet<ObjectId>,
@@ -52,14 +53,14 @@ struct World {
     ended: BTreeMap<u64, bool>,
 }
 
-/// What a run of one seed came to.
+/// The result of a run of one seed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FarOutcome {
-    /// Records whose values came.
+    /// Number of records whose values arrived.
     pub delivered: u64,
-    /// Records whose values did not come.
+    /// Number of records whose values did not arrive.
     pub given_up: u64,
-    /// Objects that were got again after they had been dropped.
+    /// Number of objects that were fetched again after they had been dropped.
     pub again: u64,
 }
 
@@ -105,11 +106,13 @@ pub fn run_far_client(seed: u64) -> Result<FarOutcome, String> {
         ));
     }
     if !world.values.is_empty() || !world.getting.is_empty() || !world.has.is_empty() {
-        return Err(format!("seed {seed}: the client keeps what nobody needs"));
+        return Err(format!(
+            "seed {seed}: the client holds something that nobody needs"
+        ));
     }
     if !world.kept.is_empty() {
         return Err(format!(
-            "seed {seed}: the controller keeps {:?}",
+            "seed {seed}: the controller holds {:?}",
             world.kept
         ));
     }
@@ -122,8 +125,8 @@ impl World {
         on_the_way || !self.alive.is_empty() || !self.getting.is_empty()
     }
 
-    /// The controller sends a result: an order for each object that it names, then the record. Results may lie in the same
-    /// bytes, and one may name an object twice.
+    /// The controller sends a result: an order for each object that it names, then the record.
+    /// Results may share bytes, and one may name an object twice.
     fn send(&mut self, number: u64, random: &mut Random) {
         let n = 1 + random.below(3);
         let objects: Vec<ObjectId> = (0..n)
@@ -135,7 +138,7 @@ impl World {
             if random.chance(20) {
                 hosts.push(RELAY);
             }
-            let topology = Topology::Shape(Shape::Flat);
+            let topology = TopologyChoice::Fixed(Topology::Flat);
             self.transfers.want(
                 0,
                 *object,
@@ -220,7 +223,7 @@ impl World {
         }
     }
 
-    /// An object comes, if the controller still has its bytes, or fails.
+    /// An object arrives, if the controller still has its bytes, or fails.
     fn move_payload(&mut self, random: &mut Random, fails: u64) -> Result<(), String> {
         let n = random.below(self.getting.len() as u64) as usize;
         let Some(object) = self.getting.iter().nth(n).copied() else {
@@ -228,7 +231,7 @@ impl World {
         };
         if !self.kept.contains_key(&object) {
             return Err(format!(
-                "{object:?} is pulled, and the controller keeps it no more"
+                "{object:?} is being pulled, but the controller no longer holds it"
             ));
         }
         self.getting.remove(&object);
@@ -262,7 +265,7 @@ impl World {
             match order {
                 ValueCommand::Get(fetch) => {
                     if self.has.contains(&fetch.object) || !self.getting.insert(fetch.object) {
-                        return Err(format!("{:?} is got twice", fetch.object));
+                        return Err(format!("{:?} is fetched twice", fetch.object));
                     }
                 }
                 ValueCommand::Deliver(record) => {
@@ -282,7 +285,7 @@ impl World {
                         .iter()
                         .any(|record| record.objects.contains(&object))
                     {
-                        return Err(format!("{object:?} was dropped under a value"));
+                        return Err(format!("{object:?} was dropped while a value needs it"));
                     }
                 }
             }

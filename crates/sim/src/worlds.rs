@@ -1,4 +1,5 @@
-//! Simulated MPI worlds: processes that no fork server has started announce themselves, wherever they are.
+//! Simulated MPI worlds: processes that no fork server has started announce themselves, wherever
+//! they are.
 
 use broadleaf_core::{HostEvent, Nanos};
 use broadleaf_proto::control::ForkServerEvent;
@@ -9,10 +10,10 @@ use crate::cluster::{Cluster, Event, Link, NodeEvent};
 use crate::engine::EngineProcess;
 
 const MS: Nanos = 1_000_000;
-/// Ranks of each world.
+/// Number of ranks in each world.
 const SIZE: u32 = 3;
 
-/// A rank that waits for its place.
+/// A rank that waits for its slot.
 #[derive(Clone, Debug)]
 pub(crate) struct Guest {
     host: HostId,
@@ -22,7 +23,7 @@ pub(crate) struct Guest {
 }
 
 impl Cluster {
-    /// The ranks of a world announce themselves, each at some host that is there.
+    /// The ranks of a world announce themselves, each on some host that is connected.
     pub(crate) fn start_world(&mut self, name: u32) {
         if self.stopping || self.finished {
             return;
@@ -53,11 +54,11 @@ impl Cluster {
         }
     }
 
-    /// A rank gets its place, and says hello.
+    /// A rank gets its slot, and says hello.
     pub(crate) fn seat(&mut self, host: HostId, engine: EngineId, world: &str, rank: u32) {
         let is_meant = |g: &Guest| g.host == host && g.world == world && g.rank == rank;
         let Some(index) = self.guests.iter().rposition(is_meant) else {
-            return; // Its fork server is another since.
+            return; // Its fork server has been replaced since.
         };
         let pid = self.guests.remove(index).pid;
         let mut process = EngineProcess::new(engine, pid);
@@ -76,7 +77,7 @@ impl Cluster {
         }
     }
 
-    /// Ends a rank that waits for its place; false where this is none.
+    /// Ends a rank that waits for its slot; returns false if there is none.
     pub(crate) fn ends_guest(&mut self, pid: u32) -> bool {
         let waiting = self.guests.len();
         self.guests.retain(|guest| guest.pid != pid);

@@ -11,6 +11,6 @@ fn every_result_ends_once_and_nothing_is_kept() {
         given_up += outcome.given_up;
         again += outcome.again;
     }
-    println!("{delivered} delivered, {given_up} given up, {again} objects got again");
+    println!("{delivered} delivered, {given_up} abandoned, {again} objects fetched again");
     assert!(delivered > 10_000 && given_up > 1000 && again > 1000);
 }

@@ -1,4 +1,4 @@
-//! Many seeds, the same seed twice, and a mistake that must be found.
+//! Many seeds, the same seed twice, and a fault that must be found.
 
 use broadleaf_sim::{Mutation, Plan, run};
 
@@ -28,7 +28,7 @@ fn the_seeds_reach_every_ending_and_every_move() {
     let mut resolved = [0; 7];
     let (mut retried, mut revoked, mut steals, mut discarded, mut restarts) = (0, 0, 0, 0, 0);
     let (mut seated, mut drained, mut released) = (0, 0, 0);
-    // Most clients let their tasks go on when they leave: fewer seeds discard too few.
+    // Most clients let their tasks continue when they leave: fewer seeds discard too few.
     for seed in 0..500 {
         let plan = Plan::of_seed(seed, Mutation::None);
         let outcome = run(plan, false).unwrap_or_else(|failure| panic!("{failure}"));

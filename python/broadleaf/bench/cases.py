@@ -20,9 +20,9 @@ class Step:
     arguments: dict[str, Any] = field(default_factory=dict)
     #: Its name in the record, if it is not the measurement's name.
     recorded_as: str = ""
-    #: Time that it may take, in seconds; None for what measurements usually get.
+    #: Maximum duration, in seconds; None for the usual limit.
     timeout_s: float | None = None
-    #: Uses only the first of a system's ways of doing it.
+    #: Uses only the first mode of a system.
     first_mode_only: bool = False
 
     @property
@@ -49,9 +49,9 @@ class Case:
     sessions: Callable[[int, int, bool], list[Session]]
     raw: Callable[[bool], list[Step]] = lambda quick: []
     only_ours: bool = False
-    #: What stands for systems of these names in it, on a site.
+    #: The systems that replace those of these names on a site.
     systems: Mapping[str, System] = field(default_factory=dict)
-    #: Whether the time until every worker has run a task is one of its figures.
+    #: Whether one of its figures is the time until every worker has run a task.
     times_start: bool = False
     #: Whether every measurement sends arrays.
     needs_numpy: bool = False
@@ -115,8 +115,8 @@ def memory(workers: int, repeats: int, quick: bool) -> list[Session]:
 
 
 def overhead(workers: int, repeats: int, quick: bool) -> list[Session]:
-    # Many short runs, so that disturbances of the machine affect both halves of a pair alike. (Beside other programs, 8
-    # s of pairs of 1,000 tasks gave +-2.3 %, of 5,000 tasks +-8 %.)
+    # Many short runs, so that disturbances of the machine affect both halves of a pair alike. (While other programs
+    # ran, 8 s of pairs of 1,000 tasks gave +-2.3 %, of 5,000 tasks +-8 %.)
     n, seconds = 1_000, 1.0 if quick else 10.0
     steps = [Step("overhead", {"of": of, "n": n}, {"seconds": seconds, "warmup": n}) for of in ("log", "tls")]
     return [Session(workers, steps, repeats)]

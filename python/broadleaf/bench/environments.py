@@ -11,7 +11,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 OURS = "broadleaf"
 RAW = "raw"
-#: Every process of a turn has it, and so is found.
+#: Every process of a turn carries it, so that it can be found.
 TAG_VARIABLE = "BROADLEAF_BENCH_TAG"
 
 
@@ -25,7 +25,7 @@ class System:
     #: Arguments before `-m peers`, and words before the interpreter, for this many workers.
     prefix: Callable[[Path, int], list[str]] | None = None
     interpreter_arguments: tuple[str, ...] = ()
-    #: Whether its environment of its own is also to find Broadleaf, from where this process has it.
+    #: Whether its own environment must also find the Broadleaf that this process uses.
     has_ours: bool = False
 
     @property
@@ -61,7 +61,7 @@ SYSTEMS = {
 PEERS = [name for name in SYSTEMS if name not in (OURS, RAW)]
 
 _DASK = ("dask==2026.8.0", "distributed==2026.8.0")
-#: Those that start workers on the hosts of a site.
+#: Systems that start workers on the hosts of a site.
 ON_SITES = {
     system.name: system
     for system in (
@@ -73,14 +73,14 @@ ON_SITES = {
     )
 }
 _NEEDED = ("click==8.5.1", "cloudpickle==3.1.2", "rich==15.0.0")
-#: Broadleaf among what it uses there: the environments have no Broadleaf, but find it.
+#: Systems that use Broadleaf there: their environments do not contain Broadleaf, but find it.
 WITH_MPI = System("broadleaf-mpi", "sites.mpi_", (*_NEEDED, *SYSTEMS["mpi4py"].requirements), has_ours=True)
 WITH_DASK = System("broadleaf-dask", "sites.on_dask_", (*_NEEDED, *_DASK), has_ours=True)
 WITH_RAY = System("broadleaf-ray", "sites.on_ray_", (*_NEEDED, *SYSTEMS["ray"].requirements), has_ours=True)
 
 
 class InstallFailed(Exception):
-    """A peer's environment could not be made; says what the installer said."""
+    """A peer's environment could not be made; contains the installer's message."""
 
 
 def make(system: System, root: Path) -> Path:
@@ -102,8 +102,8 @@ def make(system: System, root: Path) -> Path:
         [str(python), "-m", "compileall", "-q", str(folder / "lib")],
     ):
         done = subprocess.run(command, capture_output=True, text=True, env=_clean(), check=False)
-        # compileall complains about files that are templates and not Python; what can be imported is compiled all the
-        # same.
+        # compileall complains about files that are templates and not Python; everything that can be imported is
+        # compiled anyway.
         if done.returncode and "compileall" not in command:
             raise InstallFailed(f"{system.name}: {' '.join(command[:6])} ...: {done.stderr.strip()[-600:]}")
     stamp.write_text(wanted)

@@ -33,8 +33,9 @@ def _shown(params: dict[str, Any]) -> str:
 
 
 class Run:
-    """One case over several systems, named as in `environments.SYSTEMS`, or `ON_SITES` where there is a site; they
-    alternate in that order."""
+    """One case over several systems, named as in `environments.SYSTEMS`, or `ON_SITES` if there is a site; they
+    alternate in that order.
+    """
 
     def __init__(
         self,

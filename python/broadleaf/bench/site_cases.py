@@ -1,4 +1,4 @@
-"""What `broadleaf bench clusters` runs on the hosts of a site. Definitions: docs/benchmarks.md."""
+"""The cases of `broadleaf bench clusters`, which run on the hosts of a site. Definitions: docs/benchmarks.md."""
 
 from functools import partial
 
@@ -6,13 +6,13 @@ from .cases import Case, Session, Step
 from .environments import OURS, RAW, WITH_DASK, WITH_MPI, WITH_RAY
 
 SLURM_PER_HOST, SSH_PER_HOST, MPI_PER_HOST = 16, 4, 4
-# Of clusters that grow and shrink.
+# Cases of clusters that grow and shrink.
 PER_BLOCK, TASK_S = 4, 0.5
 LONG_S = 1800.0
 
 
 def cases(n_hosts: int) -> dict[str, Case]:
-    """The cases of a site with so many hosts, by name."""
+    """The cases of a site with this many hosts, by name."""
 
     def slurm(workers: int, repeats: int, quick: bool) -> list[Session]:
         return [Session(n_hosts * (1 if quick else SLURM_PER_HOST), [Step("jobs", recorded_as="slurm")], repeats)]

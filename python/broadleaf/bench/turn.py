@@ -27,7 +27,7 @@ STEP_TIMEOUT_S = 180.0
 STOP_TIMEOUT_S = 60.0
 # Some systems take minutes to start a hundred.
 START_TIMEOUT_S_PER_WORKER = 5.0
-# And more on several hosts, where jobs are queued as well.
+# And longer on several hosts, where jobs are queued as well.
 START_TIMEOUT_S_ON_SITE = 900.0
 PR_SET_PDEATHSIG = 1
 libc: ctypes.CDLL = ctypes.CDLL(None)
@@ -78,7 +78,7 @@ class Turn:
         if site is not None:
             variables[SITE_VARIABLE] = site.text()
             if site.login:
-                # Variables of this host are not for another one.
+                # Variables of this host are not meant for another one.
                 passed = ("PYTHONPATH", environments.TAG_VARIABLE, SITE_VARIABLE)
                 prefix = (*site.login, "env", *(f"{name}={variables[name]}" for name in passed))
         self.process: subprocess.Popen[bytes] = subprocess.Popen(

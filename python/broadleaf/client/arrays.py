@@ -1,4 +1,4 @@
-"""Arrays allocated in shared memory: sending one to the engines of this host copies nothing."""
+"""Arrays allocated in shared memory: sending one to engines on this host copies nothing."""
 
 from __future__ import annotations
 
@@ -31,22 +31,22 @@ def empty(shape: int | tuple[int, ...], dtype: DTypeLike = float, order: Order =
 
 
 def empty(shape: int | tuple[int, ...], dtype: DTypeLike = float, order: Order = "C") -> NDArray[Any]:
-    """An array of any content, like `numpy.empty`, whose memory engines of this host can map.
+    """An array with arbitrary content, like `numpy.empty`, whose memory engines on this host can map.
 
-    It is an ordinary array. The first time it is sent (`push`, `apply`, a result) nothing is copied; from then on what
-    you write to it is yours alone, and sending it again after that costs one copy. In mode 'shared' you and the engines
-    go on writing to the same memory.
+    It is an ordinary array. The first time it is sent (`push`, `apply`, a result) nothing is copied. After that, what
+    you write to it stays private, and sending it again costs one copy. In mode 'shared', you and the engines continue
+    to write to the same memory.
 
     Args:
         shape: Its length, or the lengths of its axes.
-        dtype: The type of its items, as numpy takes it.
+        dtype: The type of its items, as for numpy.
         order: 'C' for rows one after the other in memory, 'F' for columns.
 
     Returns:
-        An array of that shape, whose content is anything.
+        An array of that shape, with arbitrary content.
 
     Raises:
-        ValueError: The dtype is one of Python objects, or a length is negative.
+        ValueError: The dtype holds Python objects, or a length is negative.
         MemoryError: There is not enough shared memory.
 
     Example:
@@ -73,18 +73,18 @@ def zeros(shape: int | tuple[int, ...], dtype: DTypeLike = float, order: Order =
 
 
 def zeros(shape: int | tuple[int, ...], dtype: DTypeLike = float, order: Order = "C") -> NDArray[Any]:
-    """An array of zeros, like `numpy.zeros`, whose memory engines of this host can map; see `empty`.
+    """An array of zeros, like `numpy.zeros`, whose memory engines on this host can map; see `empty`.
 
     Args:
         shape: Its length, or the lengths of its axes.
-        dtype: The type of its items, as numpy takes it.
+        dtype: The type of its items, as for numpy.
         order: 'C' for rows one after the other in memory, 'F' for columns.
 
     Returns:
         An array of that shape.
 
     Raises:
-        ValueError: The dtype is one of Python objects, or a length is negative.
+        ValueError: The dtype holds Python objects, or a length is negative.
         MemoryError: There is not enough shared memory.
     """
     return _make(shape, dtype, order, zeroed=True)
@@ -103,18 +103,18 @@ def asarray(values: ArrayLike, dtype: DTypeLike | None = None, order: Order = "C
 
 
 def asarray(values: ArrayLike, dtype: DTypeLike | None = None, order: Order = "C") -> NDArray[Any]:
-    """Values as an array whose memory engines of this host can map; see `empty`.
+    """Values as an array whose memory engines on this host can map; see `empty`.
 
     Args:
-        values: An array, or what `numpy.asarray` makes one of.
-        dtype: The type of its items; by default that of the values.
+        values: An array, or anything that `numpy.asarray` accepts.
+        dtype: The type of its items; by default, that of the values.
         order: 'C' for rows one after the other in memory, 'F' for columns.
 
     Returns:
         A copy, of the same shape. The array itself if it is already such an array, in this order and dtype.
 
     Raises:
-        ValueError: The dtype is one of Python objects.
+        ValueError: The dtype holds Python objects.
         MemoryError: There is not enough shared memory.
     """
     import numpy as np

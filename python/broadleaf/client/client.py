@@ -52,11 +52,11 @@ class Client(RegisteredResults, Interactive, PublicNames):
     """A connection to a cluster.
 
     It is the sequence of its engines: `len(rc)`, `rc.ids`, and `rc[0]`, `rc[:]`, `rc[[1, 3]]` are direct views;
-    `rc.load_balanced_view()` runs tasks on whichever engine is free. It is thread-safe. As a context manager it
-    is closed at the end of the block.
+    `rc.load_balanced_view()` runs tasks on whichever engine is free. It is thread-safe. As a context manager, it is
+    closed at the end of the block.
 
-    ``"ssh://[user@]host[:port][/profile[/cluster_id]]"`` is a cluster on another host. Its file is read there by ssh,
-    through which everything travels, and which ends with the client.
+    ``"ssh://[user@]host[:port][/profile[/cluster_id]]"`` names a cluster on another host. Its connection file is read
+    by ssh; all traffic goes through that ssh process, which ends with the client.
 
     Args:
         connection_info: The path of a connection file, its contents as a dict, or an address of ssh as above. Without
@@ -65,20 +65,20 @@ class Client(RegisteredResults, Interactive, PublicNames):
         profile: The profile that the cluster was started in, "default" by default.
         cluster_id: The id of the cluster. Without it, the profile's default cluster or its only one is used.
         cluster: The `Cluster` that this is a client of, if this process has it.
-        timeout: Seconds that the connection may take.
-        name: What the cluster's status calls this client.
-        native: The module that does the work; another one only in tests.
-        on_join: A function that every engine calls first, as the method `on_join` has it.
-        sshserver: ``user@host``: beside `profile` and `cluster_id` the host of the cluster, beside a connection file
-            the host to go through.
+        timeout: Maximum number of seconds that connecting may take.
+        name: This client's name in the cluster's status.
+        native: The native module; tests pass another one.
+        on_join: A function that every engine calls first; see the method `on_join`.
+        sshserver: ``user@host``: with `profile` and `cluster_id`, the host of the cluster; with a connection file, the
+            host to tunnel through.
         sshkey: The file of a private key.
-        ssh_args: More arguments of ssh.
-        **old_arguments: Arguments of IPython Parallel's client. Those that have no meaning here warn.
+        ssh_args: Additional arguments for ssh.
+        **old_arguments: Arguments of IPython Parallel's client. Arguments without a meaning here cause a warning.
 
     Raises:
-        ClusterConnectionError: No connection came about within `timeout` seconds. The cluster may also have refused it:
-            `VersionMismatch` and `AuthenticationFailed` say why.
-        TypeError: Neither this class nor IPython Parallel's has an argument of that name.
+        ClusterConnectionError: No connection was established within `timeout` seconds. The cluster may also have
+            refused it: `VersionMismatch` and `AuthenticationFailed` say why.
+        TypeError: Neither this class nor IPython Parallel's has an argument with this name.
 
     Example:
         >>> with ipp.Client() as other:
@@ -130,7 +130,7 @@ class Client(RegisteredResults, Interactive, PublicNames):
 
             connection_info, profile = translate(connection_info, profile, old_arguments)
         self.native: Any = native if native is not None else importlib.import_module("broadleaf._native")
-        """The module that does the work; another one only in tests."""
+        """The native module; tests pass another one."""
         self.cluster = cluster
         self.profile: str = profile_name(connection_info, profile, cluster)
         self.block = False
@@ -207,11 +207,11 @@ class Client(RegisteredResults, Interactive, PublicNames):
             self._tunnel.close()
 
     def leave(self) -> None:
-        """Closes the connection, and has the cluster carry on with this client's tasks.
+        """Closes the connection, and lets the cluster continue this client's tasks.
 
-        Their results are kept for whoever asks for them by their ids, as far as the option `kept_results_bytes` goes;
-        not those in shared memory (above 64 KiB) that have come to this client already. After `close` tasks that have
-        not started never do, and those that run end for nobody.
+        Their results are stored for anyone who asks for them by their ids, as far as the option `kept_results_bytes`
+        allows, except for those in shared memory (above 64 KiB) that this client has already received. After `close`,
+        by contrast, tasks that have not started never start, and nobody gets the results of those that are running.
 
         Raises:
             LinkLost: The connection is closed already, or was lost.
@@ -226,7 +226,7 @@ class Client(RegisteredResults, Interactive, PublicNames):
         self.close()
 
     def on_event(self, kind: str, body: Any) -> None:
-        """News of the cluster, from the link."""
+        """Events of the cluster, from the link."""
         if kind == "link_lost":
             self.link_end.failure = body
         elif kind == "stopping":
@@ -268,11 +268,11 @@ class Client(RegisteredResults, Interactive, PublicNames):
 
     @property
     def ids(self) -> list[int]:
-        """Ids of the engines there are, in order."""
+        """Ids of the existing engines, in order."""
         return sorted(self._known_engines())
 
     def engine_uuid(self, engine_id: int) -> str:
-        """Distinguishes an engine from others that had or will have its id; '' if unknown."""
+        """Distinguishes an engine from earlier and later ones with the same id; '' if unknown."""
         known = self._known_engines().get(engine_id)
         if known is not None:
             return known[0]
@@ -280,20 +280,20 @@ class Client(RegisteredResults, Interactive, PublicNames):
         return dead.uuid if dead is not None else ""
 
     def death_certificate(self, engine_id: int) -> DeathCertificate | None:
-        """What is known of the last death of an engine of this id.
+        """The last known death of an engine with this id.
 
         Args:
             engine_id: The engine's id.
 
         Returns:
-            The certificate; None if this client knows of no such death. The last 256 deaths are kept.
+            The certificate; None if this client knows of no such death. The last 256 deaths are remembered.
         """
         return self._certificates.get(engine_id)
 
     def resolve_targets(self, targets: Any) -> tuple[tuple[int, ...], bool]:
         """Engine ids of `targets`, in order, and whether they are one engine rather than a list.
 
-        Raises `IndexError` for an engine that does not exist, `TypeError` for what are no targets.
+        Raises `IndexError` for an engine that does not exist, and `TypeError` if these are not targets.
         """
         ids = self.ids
         if targets is None or targets == "all":
@@ -366,18 +366,18 @@ class Client(RegisteredResults, Interactive, PublicNames):
         """Waits until there are enough engines.
 
         Args:
-            n: How many. By default as many as the cluster was asked for, if the client has its `Cluster`.
+            n: How many; by default, as many as the cluster was asked for, if the client has its `Cluster`.
             timeout: Seconds to wait; None or a negative number: forever.
-            block: Whether to wait here. Otherwise a thread waits.
+            block: Whether to wait here; otherwise a thread waits.
             interactive: Accepted for compatibility, without effect.
             widget: Accepted for compatibility, without effect.
 
         Returns:
-            None. With `block=False` a future of it.
+            None. With `block=False`, a future.
 
         Raises:
             TimeoutError: There are fewer than `n` engines after `timeout` seconds.
-            EngineError: So many engines died at their start that there will not be `n`.
+            EngineError: So many engines died while starting that there will not be `n`.
             LinkLost: The connection is closed or was lost.
             TypeError: `n` is missing, and this client does not know how many engines were asked for.
 
@@ -415,19 +415,19 @@ class Client(RegisteredResults, Interactive, PublicNames):
     # Views --------------------------------------------------------------------------------------
 
     def direct_view(self, targets: Any = "all", **flags: Any) -> DirectView:
-        """A view of these engines, each of which runs what is called.
+        """A view of these engines; each of them runs every call.
 
         Args:
             targets: An engine's id, a list of ids, a slice of `ids`, or 'all', which is looked up at each call.
             **flags: Flags of the view: `block`, `mode`, `plan`, `label`.
 
         Returns:
-            The view. Of one id it gives single values, of everything else lists.
+            The view. For a single id it returns single values, otherwise lists.
 
         Raises:
             IndexError: One of the engines does not exist.
-            TypeError: `targets` are no targets.
-            KeyError: There is no flag of that name.
+            TypeError: `targets` is not a valid set of targets.
+            KeyError: There is no flag with this name.
 
         Example:
             >>> rc.direct_view([0, 1]).apply_sync(pow, 2, 5)
@@ -453,7 +453,7 @@ class Client(RegisteredResults, Interactive, PublicNames):
         Args:
             targets: An engine's id, a list of ids, a slice of `ids`, or 'all', which is looked up at each call.
             is_coalescing: Whether the replies to a call arrive together.
-            coalescing: Another name of `is_coalescing`; it prevails.
+            coalescing: Another name for `is_coalescing`; takes precedence.
             **flags: Other flags of the view: `block`, `mode`, `plan`, `label`.
 
         Returns:
@@ -461,8 +461,8 @@ class Client(RegisteredResults, Interactive, PublicNames):
 
         Raises:
             IndexError: One of the engines does not exist.
-            TypeError: `targets` are no targets.
-            KeyError: There is no flag of that name.
+            TypeError: `targets` is not a valid set of targets.
+            KeyError: There is no flag with this name.
         """
         from broadleaf.client.views.broadcast import BroadcastView
 
@@ -472,7 +472,7 @@ class Client(RegisteredResults, Interactive, PublicNames):
     def broadcast(self, value: Any, name: str, mode: str = "private", targets: Any = "all") -> None:
         """Sets a variable on engines, and waits until all have it.
 
-        The value travels once, and is kept once on each host.
+        The value is sent once, and stored once on each host.
 
         Args:
             value: What to send. The large buffers of arrays are not pickled.
@@ -482,10 +482,10 @@ class Client(RegisteredResults, Interactive, PublicNames):
             targets: Engines: an id, a list of ids, a slice, or 'all'.
 
         Raises:
-            RemoteError: One engine could not take it; of several it is a `CompositeError`.
+            RemoteError: An engine could not accept it; a `CompositeError` if several could not.
             SerializationError: The value cannot be pickled.
             NoEnginesRegistered: There are no engines.
-            ValueError: There is no such mode.
+            ValueError: The mode does not exist.
 
         Example:
             >>> rc.broadcast([1, 2, 3], "weights")
@@ -498,7 +498,7 @@ class Client(RegisteredResults, Interactive, PublicNames):
         """A view that runs each task on whichever engine is free.
 
         Args:
-            targets: The engines to choose from: an id, a list of ids or a slice. None or 'all': those that there are
+            targets: The engines to choose from: an id, a list of ids or a slice. None or 'all': the engines that exist
                 when a task runs.
             **flags: Flags of the view: `block`, `label`, `after`, `follow`, `timeout`, `retries`, `priority`.
 
@@ -506,9 +506,9 @@ class Client(RegisteredResults, Interactive, PublicNames):
             The view.
 
         Raises:
-            NoEnginesRegistered: `targets` has no engine in it.
+            NoEnginesRegistered: `targets` contains no engine.
             IndexError: One of the engines does not exist.
-            KeyError: There is no flag of that name.
+            KeyError: There is no flag with this name.
 
         Example:
             >>> rc.load_balanced_view(retries=2).map_sync(lambda x: x * x, range(5))
@@ -531,10 +531,10 @@ class Client(RegisteredResults, Interactive, PublicNames):
             targets: The engines to choose from, as `load_balanced_view` takes them.
 
         Returns:
-            The executor. Shutting it down leaves the engines running.
+            The executor. Shutting it down does not stop the engines.
 
         Raises:
-            NoEnginesRegistered: `targets` has no engine in it.
+            NoEnginesRegistered: `targets` contains no engine.
             IndexError: One of the engines does not exist.
 
         Example:
@@ -558,10 +558,10 @@ class Client(RegisteredResults, Interactive, PublicNames):
 
         Args:
             targets: Engines: an id, a list of ids, a slice, or 'all', which is the default.
-            block: Whether to wait; by default as the client's `block` says.
+            block: Whether to wait; by default, the client's `block` decides.
 
         Returns:
-            An `AsyncResult`; with `block` None for each engine.
+            An `AsyncResult`; with `block`, None for each engine.
 
         Raises:
             IndexError: One of the engines does not exist.
@@ -584,23 +584,23 @@ class Client(RegisteredResults, Interactive, PublicNames):
         Args:
             targets: Engines: an id, a list of ids, a slice, or 'all'.
             port: The scheduler's port; 0 for a free one.
-            nanny: Whether a worker is a process of its own below its engine.
+            nanny: Whether each worker is a separate process, started by its engine.
             scheduler_args: Keyword arguments of `distributed.Scheduler`.
             **worker_args: Keyword arguments of `distributed.Worker`; `nthreads` is 1 by default.
 
         Returns:
-            A `distributed.Client`, once all workers are there.
+            A `distributed.Client`, once all workers have registered.
 
         Raises:
-            ImportError: Dask is not installed; ``pip install "broadleaf[dask]"`` does it.
-            RemoteError: A worker could not start; of several it is a `CompositeError`.
+            ImportError: Dask is not installed; install it with ``pip install "broadleaf[dask]"``.
+            RemoteError: A worker could not start; a `CompositeError` if several could not.
         """
         from broadleaf.interop.dask import become_dask
 
         return become_dask(self, targets, port, nanny, scheduler_args, **worker_args)
 
     def stop_dask(self, targets: Any = "all") -> None:
-        """Takes back `become_dask`: ends the workers on these engines, and of all engines the scheduler too.
+        """Undoes `become_dask`: stops the workers on these engines, and also the scheduler if these are all engines.
 
         Args:
             targets: Engines: an id, a list of ids, a slice, or 'all'.
@@ -626,33 +626,33 @@ class Client(RegisteredResults, Interactive, PublicNames):
 
     @property
     def outstanding(self) -> set[str]:
-        """Ids of the tasks submitted and not done."""
+        """Ids of the tasks that were submitted and are not done."""
         with self.link_errors():
             return {self.tasks.msg_id(seq) for seq in self.link.outstanding_seqs()}
 
     @property
     def results(self) -> KnownResults:
-        """Values by task id, of the results that are done, alive, and not owned by a variable of yours."""
+        """Values by task id, for results that are done, still exist, and are not held by a variable of yours."""
         return KnownResults(self.tasks, lambda result, part: result._part_value(part))
 
     @property
     def metadata(self) -> KnownResults:
-        """Metadata by task id, of the same results as `results`."""
+        """Metadata by task id, for the same results as `results`."""
         return KnownResults(self.tasks, lambda result, part: result.part_metadata(part))
 
     def wait(self, jobs: Any = None, timeout: float | None = -1) -> bool:
-        """Waits for tasks. Ctrl-C aborts those that are waited for.
+        """Waits for tasks. Ctrl-C aborts the tasks it is waiting for.
 
         Args:
             jobs: A result, a task's id, an index of `history`, any `concurrent.futures.Future`, or a list of these. By
-                default everything that was submitted.
+                default, everything that was submitted.
             timeout: Seconds to wait; None or a negative number: forever.
 
         Returns:
-            Whether they are all done. It does not matter how they ended.
+            Whether they are all done, however they ended.
 
         Raises:
-            KeyError: The id is not that of a task of this client.
+            KeyError: The id does not belong to a task of this client.
             IndexError: The history is not that long.
             LinkLost: The connection is closed or was lost.
         """
@@ -684,17 +684,17 @@ class Client(RegisteredResults, Interactive, PublicNames):
     def abort(
         self, jobs: Any = None, targets: Any = None, block: bool | None = None, queued_only: bool = False
     ) -> None:
-        """Aborts tasks, queued or running. Those that are done are left alone.
+        """Aborts tasks, queued or running. Tasks that are done are left alone.
 
         Args:
-            jobs: A result, a task's id, an index of `history`, or a list of these. By default everything.
+            jobs: A result, a task's id, an index of `history`, or a list of these. By default, everything.
             targets: Without `jobs`: only what direct views have sent to these engines.
-            block: Accepted for compatibility, without effect: `wait` waits until they have ended.
-            queued_only: Whether tasks that run go on.
+            block: Accepted for compatibility, without effect: use `wait` to wait until they have ended.
+            queued_only: Whether to let running tasks continue.
 
         Raises:
-            KeyError: The id is not that of a task of this client.
-            ValueError: The result is one of another client.
+            KeyError: The id does not belong to a task of this client.
+            ValueError: The result belongs to another client.
             LinkLost: The connection is closed or was lost.
         """
         if jobs is not None:

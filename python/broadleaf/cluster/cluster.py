@@ -37,7 +37,7 @@ _STOP_GRACE_S = 10.0
 
 
 class ClusterStateError(BroadleafError, RuntimeError):
-    """What was asked needs a cluster that runs, or one that does not."""
+    """The operation needs a running cluster, or one that is not running."""
 
 
 class Cluster(ClusterCoroutines, Elastic, OwnDashboard):
@@ -58,7 +58,7 @@ class Cluster(ClusterCoroutines, Elastic, OwnDashboard):
         env: Variables that are set in the engines' environment.
         engine_options: Options of the engine set, where `engines` is a name. They may be given as keywords, too.
         **options: Options of `broadleaf.config`, and of the engine set. Arguments of IPython Parallel's `Cluster` are
-            understood; those that have no meaning here warn.
+            understood; those without a meaning here cause a warning.
 
     Raises:
         ValueError: An option does not exist, or does not take this value (then it is a `ConfigError`); there is no such
@@ -71,7 +71,7 @@ class Cluster(ClusterCoroutines, Elastic, OwnDashboard):
         [256, 256]
     """
 
-    # IPython Parallel's names for the arguments, if they were given in its terms.
+    # IPython Parallel's names of the arguments, if they were given in its terms.
     _old_arguments: dict[str, Any]
 
     def __init__(
@@ -148,12 +148,12 @@ class Cluster(ClusterCoroutines, Elastic, OwnDashboard):
 
     @property
     def connection_file(self) -> str:
-        """Path of the file that a client connects by."""
+        """Path of the file with which a client connects."""
         return str(self.cluster_dir / files.CLIENT_FILE)
 
     @property
     def relay_file(self) -> str:
-        """Path of the file that `broadleaf relay --connection` joins by, for engines on other hosts."""
+        """Path of the file with which `broadleaf relay --connection` joins, for engines on other hosts."""
         return str(self.cluster_dir / files.ENGINE_FILE)
 
     @property
@@ -168,7 +168,7 @@ class Cluster(ClusterCoroutines, Elastic, OwnDashboard):
 
     @property
     def engines(self) -> dict[str, StartedSet]:
-        """The engine sets that run, by id: the engines that were started together."""
+        """The engine sets that are running, by id: engines that were started together."""
         with self.lock:
             return self._started_sets.living() if self.running else {}
 
@@ -176,7 +176,7 @@ class Cluster(ClusterCoroutines, Elastic, OwnDashboard):
         """What a start would submit, or run on each host, for people to read.
 
         Returns:
-            The script. Nothing secret is in it.
+            The script. It contains no secrets.
         """
         return self.engines_from.script(self._started_sets.request(self.n))
 
@@ -195,7 +195,7 @@ class Cluster(ClusterCoroutines, Elastic, OwnDashboard):
         return html_description(self)
 
     def log_path(self, engine_id: int | None = None) -> Path:
-        """Where the controller's node writes, or an engine.
+        """The log of the controller's node, or of an engine.
 
         Args:
             engine_id: The engine's id; None for the node.
@@ -209,7 +209,7 @@ class Cluster(ClusterCoroutines, Elastic, OwnDashboard):
         return self._started().log(engine_id)
 
     def previous_log_path(self, engine_id: int) -> Path:
-        """Where the process wrote that was this engine before; there is one once it was started again.
+        """The log of the process that had this engine's id before; it exists once the engine was restarted.
 
         Args:
             engine_id: The engine's id.
@@ -276,7 +276,7 @@ class Cluster(ClusterCoroutines, Elastic, OwnDashboard):
                     self._started_sets.start(n_engines, None)
                     self.write_cluster_file()
             except BaseException:
-                # Nobody else would find the cluster.
+                # Otherwise nobody would find the cluster.
                 self._controller.end()
                 raise
             if not self.detached:
@@ -284,7 +284,7 @@ class Cluster(ClusterCoroutines, Elastic, OwnDashboard):
         self.share_state()
 
     def write_cluster_file(self) -> None:
-        """Notes for other processes what there is, in `cluster_file`."""
+        """Writes `cluster_file`, which describes the cluster to other processes."""
         self._file.write(self.to_dict())
 
     def _claim_directory(self) -> None:
@@ -318,9 +318,9 @@ class Cluster(ClusterCoroutines, Elastic, OwnDashboard):
         )
 
     def stop_cluster_sync(self) -> None:
-        """Stops everything and waits until it is gone; a cluster that does not obey is killed.
+        """Stops everything and waits until it is gone; a cluster that does not react is killed.
 
-        Does nothing to one that does not run.
+        Does nothing if the cluster is not running.
         """
         self.stop_steward()
         with self.lock:
@@ -350,7 +350,7 @@ class Cluster(ClusterCoroutines, Elastic, OwnDashboard):
             pass  # it may stop before it answers; we wait for its end in any case
 
     def remove_files(self, keep_logs: bool = False) -> None:
-        """Removes what a cluster that does not run has left on disk.
+        """Removes the files that a cluster has left; it must not be running.
 
         Args:
             keep_logs: Whether its logs stay.
@@ -409,8 +409,8 @@ class Cluster(ClusterCoroutines, Elastic, OwnDashboard):
     def restart_engines_sync(self, targets: Targets = None) -> None:
         """Stops engines, and starts them afresh under the same ids; their variables are lost.
 
-        All engines include those that died, but not those that `stop_engines` has stopped for good: name these. Engines
-        of an MPI world are started again all together.
+        Restarting all engines includes those that died, but not those that `stop_engines` has stopped for good: name
+        these. The engines of an MPI world are always restarted together.
 
         Args:
             targets: An engine's id, several, 'all', which is the default, or the id of an engine set.
@@ -498,7 +498,7 @@ class Cluster(ClusterCoroutines, Elastic, OwnDashboard):
 
         Raises:
             ClusterStateError: The cluster has not been started.
-            ClusterConnectionError: No connection came about.
+            ClusterConnectionError: No connection was established.
         """
         from broadleaf.client import Client
 
@@ -589,7 +589,7 @@ class Cluster(ClusterCoroutines, Elastic, OwnDashboard):
 
     @classmethod
     def from_dict(cls, state: dict[str, Any], **old_arguments: Any) -> Cluster:
-        """The cluster that `to_dict` described. This process does not stop it at its end.
+        """The cluster that `to_dict` described. This process will not stop it at its end.
 
         Args:
             state: That dict.
@@ -622,7 +622,7 @@ class Cluster(ClusterCoroutines, Elastic, OwnDashboard):
         cluster_id: str = "default",
         **old_arguments: Any,
     ) -> Cluster:
-        """The cluster of a file, or of a profile and id. This process does not stop it at its end.
+        """The cluster of a file, or of a profile and id. This process will not stop it at its end.
 
         Args:
             cluster_file: The path of the file, a `cluster_file`.
@@ -652,7 +652,7 @@ class Cluster(ClusterCoroutines, Elastic, OwnDashboard):
         """A connection for control requests; use it as a context manager.
 
         Args:
-            timeout_s: Seconds that the connection may take.
+            timeout_s: Maximum number of seconds that connecting may take.
 
         Returns:
             The connection.
@@ -692,6 +692,6 @@ class Cluster(ClusterCoroutines, Elastic, OwnDashboard):
         return None if self._controller is None else self._controller.exit_code(timeout_s)
 
     def stop_if_owner(self) -> None:
-        """Stops it, but not where a child that was forked inside the `with` block leaves it."""
+        """Stops the cluster, except when a child that was forked inside the `with` block leaves the block."""
         if os.getpid() == self._owner_pid:
             self.stop_cluster_sync()

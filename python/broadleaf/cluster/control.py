@@ -103,7 +103,7 @@ class ControlLink:
             return requests.status(self._link)
 
     def watch(self, after: int, most: int) -> dict[str, Any]:
-        """News for a watcher: at most `most` events from number `after` on, the busiest functions, and transfers."""
+        """At most `most` events from number `after` on, the busiest functions, and transfers, for an observer."""
         news: dict[str, Any] = json.loads(self.request({"Watch": {"after": after, "most": most}}))
         return news
 

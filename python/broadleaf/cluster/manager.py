@@ -1,4 +1,4 @@
-"""`ClusterManager`: the clusters of all profiles, running ones that other processes started included."""
+"""The clusters of all profiles, including those that other processes started."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from broadleaf.cluster.state import files, owner
 
 
 class ClusterManager:
-    """The clusters of all profiles, those that other processes started included.
+    """The clusters of all profiles, including those that other processes started.
 
     The key of a cluster is ``profile:cluster_id``.
 
@@ -38,8 +38,8 @@ class ClusterManager:
     def load_clusters(self, profile: str | None = None) -> dict[str, Cluster]:
         """Looks for clusters on disk.
 
-        Files of clusters that are gone are removed, but for their logs, which stay for a week. What is of another host
-        or container is left alone: whether it is gone is known there.
+        Files of clusters that are gone are removed, except for their logs, which are kept for a week. Files from other
+        hosts or containers are left alone: only there is it known whether the cluster is gone.
 
         Args:
             profile: The profile; None for all.
@@ -128,7 +128,7 @@ class ClusterManager:
             raise KeyError(f"no cluster {key!r}; known: {known}") from None
 
     def remove_cluster(self, key: str) -> None:
-        """Forgets a cluster; it goes on running if it does.
+        """Forgets a cluster without stopping it.
 
         Args:
             key: ``profile:cluster_id``.

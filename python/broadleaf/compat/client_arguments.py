@@ -20,7 +20,7 @@ _NEEDLESS = {
 
 
 def translate(connection_info: Any, profile: str | None, old: dict[str, Any]) -> tuple[Any, str | None]:
-    """`connection_info` and `profile` of `Client`, with what `old` arguments say of them.
+    """`connection_info` and `profile` for `Client`, according to the `old` arguments.
 
     Raises `TypeError` for a name that neither has.
     """

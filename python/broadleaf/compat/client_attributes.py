@@ -15,7 +15,7 @@ _READS_BY_ITSELF = "does nothing: a client reads what comes by itself"
 
 
 def client_attribute(client: Client, name: str) -> Any:
-    """The attribute `name` of a client of IPython Parallel's. Raises `AttributeError`."""
+    """The attribute `name` that IPython Parallel's clients have. Raises `AttributeError`."""
     get = _ATTRIBUTES.get(name)
     if get is None:
         raise AttributeError(f"{type(client).__name__!r} object has no attribute {name!r}")
@@ -23,7 +23,7 @@ def client_attribute(client: Client, name: str) -> Any:
 
 
 def view_attribute(view: View, name: str) -> Any:
-    """The attribute `name` of a view of IPython Parallel's. Raises `AttributeError`."""
+    """The attribute `name` that IPython Parallel's views have. Raises `AttributeError`."""
     if name == "spin":
         return _needless(name)(view)
     raise AttributeError(f"{type(view).__name__!r} object has no attribute {name!r}")
@@ -41,7 +41,7 @@ def _send_apply_request(client: Client) -> Callable[..., Any]:
         socket: Any, f: Any, args: Any = None, kwargs: Any = None, metadata: Any = None, track: bool = False,
         ident: Any = None, message_future_hook: Any = None,
     ) -> Any:  # fmt: skip
-        """`view.apply_async` on the engine `ident`, or on any; `socket` and the rest are not looked at."""
+        """`view.apply_async` on the engine `ident`, or on any; `socket` and the other arguments are ignored."""
         view: Any = client.load_balanced_view() if ident is None else client.direct_view(ident)
         return view.apply_async(f, *(args or ()), **(kwargs or {}))
 
@@ -53,7 +53,7 @@ def _send_execute_request(client: Client) -> Callable[..., Any]:
         socket: Any, code: str, silent: bool = True, metadata: Any = None, ident: Any = None,
         message_future_hook: Any = None,
     ) -> Any:  # fmt: skip
-        """`view.execute` on the engine `ident`; `socket` and the rest are not looked at."""
+        """`view.execute` on the engine `ident`; `socket` and the other arguments are ignored."""
         return client.direct_view(ident).execute(code, silent=silent, block=False)
 
     return send_execute_request

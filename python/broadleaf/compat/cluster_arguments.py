@@ -42,7 +42,7 @@ _OWN = ("n", "profile", "cluster_id", "engines", "detached", "controller_ip", "e
 
 
 def split(given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The arguments of `Cluster` that those `given` mean, and the old ones among these as they are.
+    """Translates the `given` arguments of `Cluster`; also returns the old ones among them unchanged.
 
     Raises `ConfigError` for a name that neither has.
     """
@@ -56,7 +56,7 @@ def split(given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
         elif name in _TRANSLATED:
             _TRANSLATED[name](own, old[name])
         else:
-            own[name] = old.pop(name)  # an option, or nothing that `Cluster` knows
+            own[name] = old.pop(name)  # an option, or something that `Cluster` does not know
     if "controller_args" in old:
         _controller_args(own, old["controller_args"])
     resolve({name: value for name, value in own.items() if name not in _OWN})
@@ -66,7 +66,9 @@ def split(given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def check_manager_arguments(old: Mapping[str, Any]) -> None:
-    """Says that what IPython Parallel gives a `ClusterManager` does nothing. Raises `TypeError` for other names."""
+    """Warns about arguments of IPython Parallel's `ClusterManager` that have no effect. Raises `TypeError` for other
+    names.
+    """
     for name in old:
         if name not in ("log", "parent", "config"):
             raise TypeError(f"ClusterManager() got an unexpected keyword argument {name!r}")
@@ -78,7 +80,7 @@ def _is_default(name: str, value: Any) -> bool:
 
 
 def _with_configuration(old: dict[str, Any]) -> dict[str, Any]:
-    """With what configuration files and objects say, where an argument does not."""
+    """Adds what configuration files and objects say, unless an argument says otherwise."""
     layers: list[Mapping[str, Any]] = []
     if old.get("profile_dir") is not None and old.get("load_profile", True):
         layers.append(cluster_config(Path(os.path.expanduser(old["profile_dir"]))))
@@ -102,7 +104,7 @@ def option_log_level(level: int | str) -> str:
 
 
 def _elsewhere(own: dict[str, Any], value: Any) -> None:
-    """Is read in another place of this module."""
+    """Read elsewhere in this module."""
 
 
 def _needless(name: str) -> Callable[[dict[str, Any], Any], None]:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def cluster_attribute(cluster: Cluster, name: str) -> Any:
-    """The attribute `name` of a cluster of IPython Parallel's. Raises `AttributeError`."""
+    """The attribute `name` that IPython Parallel's clusters have. Raises `AttributeError`."""
     get = _ATTRIBUTES.get(name)
     if get is None:
         raise AttributeError(f"{type(cluster).__name__!r} object has no attribute {name!r}")

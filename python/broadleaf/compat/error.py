@@ -1,4 +1,4 @@
-"""`ipyparallel.error`: the exceptions, with IPython Parallel's names for their base."""
+"""`ipyparallel.error`: the exceptions, with IPython Parallel's names for their base classes."""
 
 from __future__ import annotations
 

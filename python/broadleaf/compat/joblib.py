@@ -9,5 +9,5 @@ __all__ = ["IPythonParallelBackend", "register"]
 
 
 def register(name: str = "ipyparallel", make_default: bool = False) -> None:
-    """Registers the backend as `name`; it is there as "broadleaf" and as "ipyparallel" without that."""
+    """Registers the backend as `name`; "broadleaf" and "ipyparallel" are registered anyway."""
     register_joblib_backend(name, make_default)

@@ -1,7 +1,7 @@
-"""Launcher classes by their names in IPython Parallel.
+"""Launcher classes under their names in IPython Parallel.
 
-In Broadleaf a cluster starts its own processes, where its launcher says (`Cluster(engines="local")`). These classes
-name launchers, and hold the arguments that old programs set on them.
+In Broadleaf, a cluster starts its own processes, wherever its engine set says (`Cluster(engines="local")`). These
+classes stand for engine sets, and hold the arguments that old programs set on them.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ LauncherError = ClusterStartError
 
 
 class ProcessStateError(LauncherError):
-    """A process is not in the state that something needs."""
+    """A process is not in the required state."""
 
 
 class NotRunning(LauncherError):
-    """What should run does not."""
+    """Something that should be running is not."""
 
 
 class BaseLauncher:
@@ -47,7 +47,7 @@ class LocalProcessLauncher(BaseLauncher):
 
 
 class LocalControllerLauncher(LocalProcessLauncher, ControllerLauncher):
-    """The controller of a cluster that runs."""
+    """The controller of a running cluster."""
 
     def __init__(self, cluster: Cluster | None = None, **_arguments: Any) -> None:
         self.cluster = cluster
@@ -95,7 +95,7 @@ LocalEngineSetLauncher = StartedSet
 
 
 class _AbsentSet(Local):
-    """An engine set that IPython Parallel has and this Broadleaf has not: a cluster of it cannot be started."""
+    """An engine set that IPython Parallel has and Broadleaf does not: a cluster with it cannot be started."""
 
     def require(self) -> None:
         raise ClusterStartError(
@@ -142,7 +142,7 @@ def abbreviate_launcher_class(cls: Any) -> str:
 
 
 def launcher_name(engines: Any) -> str:
-    """The launcher that is meant by a class of these, its path, its name or an abbreviation in any case."""
+    """The launcher meant by one of these classes, its path, its name, or an abbreviation in any case."""
     if isinstance(engines, type):
         return str(getattr(engines, "launcher", "local"))
     if not isinstance(engines, str):
@@ -154,5 +154,7 @@ def launcher_name(engines: Any) -> str:
 
 
 def absent_set(name: str) -> type[EngineSet] | None:
-    """What stands for an engine set of IPython Parallel's that is not here, or None for a name that it has not."""
+    """Stands for an engine set of IPython Parallel's that does not exist here; None for a name that IPython Parallel
+    does not have.
+    """
     return type("AbsentSet", (_AbsentSet,), {"name": name}) if name in _OTHERS.values() else None

@@ -18,7 +18,7 @@ _SERIALIZE = {
     "broadleaf": "PrePickled Reference use_cloudpickle use_dill use_pickle",
 }
 
-# Either the module that the path is another name of, or where the names come from that the module has.
+# Either the module for which the path is another name, or where the names of the module come from.
 PATHS: dict[str, str | dict[str, str]] = {
     "broadleaf.apps": {},
     "broadleaf.apps.ipclusterapp": f"{_COMMANDS}.ipcluster",
@@ -59,7 +59,7 @@ PATHS: dict[str, str | dict[str, str]] = {
     "broadleaf._version": {"broadleaf": "__version__ version_info"},
 }
 
-# Names that a package of Broadleaf's own has in IPython Parallel besides those above it.
+# Names that a package of Broadleaf also has in IPython Parallel, in addition to those above.
 _NAMES: dict[str, dict[str, str]] = {
     "broadleaf": {**_SERIALIZE, _ERRORS: "IPythonError KernelError"},
     "broadleaf.client": {"broadleaf": "Client"},
@@ -69,7 +69,7 @@ _NAMES: dict[str, dict[str, str]] = {
 
 
 def find_spec(path: str) -> ModuleSpec | None:
-    """How to load the module of this path, or None if IPython Parallel has none either."""
+    """How to load the module with this path; None if IPython Parallel has none either."""
     stands_for = PATHS.get(path)
     if stands_for is None:
         return None
@@ -79,7 +79,7 @@ def find_spec(path: str) -> ModuleSpec | None:
 
 
 def find_attribute(module: str, name: str) -> Any:
-    """An attribute that IPython Parallel's module of this path has. Raises `AttributeError`."""
+    """An attribute of IPython Parallel's module with this path. Raises `AttributeError`."""
     if f"{module}.{name}" in PATHS:
         return importlib.import_module(f"{module}.{name}")
     for source, names in _NAMES.get(module, {}).items():
@@ -89,7 +89,7 @@ def find_attribute(module: str, name: str) -> Any:
 
 
 class _Alias(importlib.abc.InspectLoader):
-    """Gives a module a second name; it stays one module."""
+    """Gives a module a second name; it remains one module."""
 
     def __init__(self, real: str) -> None:
         self._real = real
@@ -119,7 +119,7 @@ class _Alias(importlib.abc.InspectLoader):
 
 
 class _Collection(importlib.abc.Loader):
-    """Makes a module of names that are elsewhere."""
+    """Makes a module from names that are defined elsewhere."""
 
     def __init__(self, sources: dict[str, str]) -> None:
         self._sources = sources

@@ -1,4 +1,4 @@
-"""IPython's profile directories, where IPython Parallel keeps its files."""
+"""IPython's profile directories, where IPython Parallel stores its files."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def ipython_dir() -> Path:
 
 
 def profile_name(profile_dir: str | os.PathLike[str]) -> str:
-    """The profile of Broadleaf for a profile directory of IPython's: the same name, or one made of another path."""
+    """Broadleaf's profile for a profile directory of IPython's: the same name, or one derived from another path."""
     path = Path(os.path.expanduser(profile_dir)).absolute()
     name = path.name.removeprefix(_PREFIX)
     if path.parent == ipython_dir().absolute() and path.name.startswith(_PREFIX):
@@ -31,12 +31,12 @@ def profile_name(profile_dir: str | os.PathLike[str]) -> str:
 
 
 def profile_dirs() -> Iterator[Path]:
-    """All profile directories that IPython has."""
+    """All of IPython's profile directories."""
     return iter(sorted(path for path in ipython_dir().glob(f"{_PREFIX}*") if path.is_dir()))
 
 
 def cluster_config(profile_dir: Path) -> dict[str, Any]:
-    """What `ipcluster_config.json` or `.py` of a profile says of `Cluster`. Raises `ValueError` for a broken file."""
+    """What `ipcluster_config.json` or `.py` of a profile says about `Cluster`. Raises `ValueError` if it is broken."""
     path = profile_dir / "ipcluster_config.json"
     if path.exists():
         try:
@@ -56,10 +56,11 @@ def cluster_config(profile_dir: Path) -> dict[str, Any]:
 
 
 def clean_cluster_files(profile_dirs_: Any = None, *, log: Any = None, force: bool = False) -> None:
-    """Removes what clusters that no longer run have left: Broadleaf's, and IPython Parallel's in IPython's profiles.
+    """Removes what clusters that are no longer running have left: Broadleaf's, and IPython Parallel's in IPython's
+    profiles.
 
-    Of IPython Parallel's that is logs, cluster files and connection files. Raises `ValueError` if one of its clusters
-    runs, unless with `force`.
+    For IPython Parallel, these are logs, cluster files and connection files. Raises `ValueError` if one of its clusters
+    is running, unless `force` is set.
     """
     from broadleaf.cluster import ClusterManager
 
@@ -77,7 +78,7 @@ def clean_cluster_files(profile_dirs_: Any = None, *, log: Any = None, force: bo
 
 
 def _controller_pid(path: Path) -> int | None:
-    """The process of the controller that a cluster file of IPython Parallel names, if there is such a process."""
+    """The controller process that a cluster file of IPython Parallel names, if it exists."""
     try:
         pid = json.loads(path.read_text())["controller"]["state"]["pid"]
         os.kill(pid, 0)

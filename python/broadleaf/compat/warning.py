@@ -1,4 +1,4 @@
-"""Warnings about what a program still says and Broadleaf no longer needs."""
+"""Warnings about things that a program still sets and Broadleaf no longer needs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _said: set[str] = set()
 
 
 def warn_once(message: str) -> None:
-    """Warns the first time in this process that it is given this message, as from the program's own line."""
+    """Warns once per process and message, attributed to the program's own line."""
     if message in _said:
         return
     _said.add(message)

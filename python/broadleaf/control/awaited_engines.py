@@ -1,4 +1,4 @@
-"""Waiting for engines, which ends early where those that are missing have died at their start."""
+"""Waits for engines; gives up early if the missing ones have died while starting."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from broadleaf.errors import EngineError
 from broadleaf.errors.death_certificate import DeathCertificate
 from broadleaf.errors.display import id_ranges
 
-# Time between two looks at what has died.
+# Time between two checks for deaths.
 _LOOK_S = 0.1
 # Lines of an engine's last output that the error shows.
 _LAST_LINES = 10
 
 
 def wait_for_engines(link: Any, n: int, timeout_s: float | None, n_deaths: Callable[[], int]) -> bool:
-    """Whether `n` engines were there in time; `n_deaths` counts the deaths that `link` has told of.
+    """Whether `n` engines were up in time; `n_deaths` counts the deaths that `link` has reported.
 
-    Raises `EngineError` once so many engines have died before they were up, and are not started again, that there
-    will not be `n` of them.
+    Raises `EngineError` once so many engines have died while starting, and will not be restarted, that there cannot be
+    `n` of them.
     """
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
     deaths_seen = -1
@@ -31,7 +31,7 @@ def wait_for_engines(link: Any, n: int, timeout_s: float | None, n_deaths: Calla
             return True
         if left_s <= 0:
             return False
-        # Asked once a death: there may have been some before the link was there to be told.
+        # Asked once per death: there may have been some before the link could report them.
         deaths = n_deaths()
         if deaths != deaths_seen:
             error = _hopeless(requests.status(link)["engines"], n)
@@ -41,9 +41,9 @@ def wait_for_engines(link: Any, n: int, timeout_s: float | None, n_deaths: Calla
 
 
 def _hopeless(engines: list[dict[str, Any]], n: int) -> EngineError | None:
-    """The error to raise where there will never be `n` engines: those that are missing died at their start.
+    """The error to raise if there will never be `n` engines: the missing ones died while starting.
 
-    Where more are missing than have died so, others are waited for, that a user or another host has yet to start.
+    If more are missing than have died, this waits for others, which a user or another host has yet to start.
     """
     living = [entry for entry in engines if entry["state"] != "gone"]
     failed = [entry for entry in engines if entry["state"] == "gone" and _died_at_start(entry)]

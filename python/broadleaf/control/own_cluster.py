@@ -1,6 +1,6 @@
 """The cluster that this process is an engine of, for clients made in its tasks.
 
-Engine and client do not know of each other; what the one knows and the other needs is kept here.
+Engine and client do not know of each other; what one knows and the other needs is stored here.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _connection: str | None = None
 
 
 def set_connection(text: str) -> None:
-    """Notes the connection file's text that this process connects to its node by, without its key."""
+    """Records the connection file's text with which this process connects to its node, without its key."""
     global _connection
     _connection = text
 
@@ -28,9 +28,9 @@ def is_engine() -> bool:
 def client_connection() -> str:
     """The text of a connection file for clients of the cluster that this process is an engine of.
 
-    On the controller's host that is the engine's own, whose key the native module holds: over the unix socket it opens
-    clients' connections too.
-    Raises `ClusterConnectionError` on other hosts, unless their relay was given a file for clients.
+    On the controller's host this is the engine's own, whose key the native module holds: over the unix socket, it also
+    opens clients' connections. Raises `ClusterConnectionError` on other hosts, unless their relay was given a
+    connection file for clients.
     """
     if _connection is None:
         raise ClusterConnectionError("this process is not an engine of a cluster")
@@ -48,12 +48,12 @@ def client_connection() -> str:
         client = json.loads(Path(path).read_text())
     except (OSError, ValueError) as error:
         raise ClusterConnectionError(f"the relay's file for clients, {path}, cannot be read: {error}") from error
-    # The node's socket that the file names is another host's.
+    # The socket that the file names belongs to another host's node.
     return json.dumps(client | {"unix_path": None, "tcp": connection["controller"], "transport": "tcp"})
 
 
 def connection_for_child() -> str:
-    """As `client_connection`, with the key in it, for a process that this one starts: from the cluster's own file."""
+    """Like `client_connection`, but with the key, for a process that this one starts: from the cluster's own file."""
     text = client_connection()
     connection = json.loads(text)
     if "private_key" in connection:

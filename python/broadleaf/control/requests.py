@@ -1,4 +1,4 @@
-"""Control requests and their replies in the JSON form that a link takes and gives."""
+"""Control requests and their replies in the JSON form that a link accepts and returns."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from broadleaf.errors import BroadleafError
 
 
 class RequestFailed(BroadleafError):
-    """The controller could not do what it was asked."""
+    """The controller could not fulfil a request."""
 
 
 def target_set(targets: Sequence[int] | None) -> object:

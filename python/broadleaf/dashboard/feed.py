@@ -77,7 +77,7 @@ class Feed:
 
     @property
     def n_watchers(self) -> int:
-        """Streams that are open."""
+        """Number of open streams."""
         return len(self._watchers)
 
     async def run(self) -> None:

@@ -28,11 +28,11 @@ class DashboardError(BroadleafError):
 class Dashboard:
     """Serves a page that shows what a cluster does, on this host only and to whoever has its address.
 
-    It begins when `url` is asked for, or a notebook shows it, and ends with `close`, with its cluster, or with the
-    process. `port` 0 takes any free one. While no page is open, it does nothing; `interval_s` is the least time between
-    two looks of an open one, and `max_share` the most of the controller's time that looks may take: where answers take
-    long, looks are further apart. With `unix_socket` it is served on a socket of that path in place of a port, to
-    whoever may open that file: for `jupyter-server-proxy`.
+    It starts when `url` is read, or a notebook shows it, and ends with `close`, with its cluster, or with the process.
+    With `port` 0 it uses any free port. While no page is open, it does nothing. `interval_s` is the minimum time
+    between two updates of an open page, and `max_share` the maximum share of the controller's time that updates may
+    take: if answers take long, updates are less frequent. With `unix_socket` it is served on a socket at that path
+    instead of a port, for whoever may open that file, such as `jupyter-server-proxy`.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class Dashboard:
 
     @property
     def url(self) -> str:
-        """Its address, with its token; starts it. On a unix socket it is the path alone."""
+        """Its address, with its token; reading it starts the server. For a unix socket it is only the path."""
         self.start()
         if self._guard is None:
             return f"unix:{self._unix_socket}"
@@ -71,7 +71,7 @@ class Dashboard:
     def start(self) -> None:
         """Serves it, if it is not served yet.
 
-        Raises `DashboardError` where the port or path cannot be had, and `ModuleNotFoundError` without the extra
+        Raises `DashboardError` if the port or path is not available, and `ModuleNotFoundError` without the extra
         `dashboard`.
         """
         with self._lock:
@@ -96,7 +96,7 @@ class Dashboard:
             atexit.register(self.close)
 
     def close(self) -> None:
-        """Ends all streams and the server. May be called again; `url` then serves it anew."""
+        """Ends all streams and the server. May be called again; `url` then starts it again."""
         with self._lock:
             thread, self._thread = self._thread, None
             if thread is None or self._loop is None or self._stopping is None:

@@ -26,7 +26,7 @@ def main() -> int:
             capture = Capture(**setup["capture"])
             for descriptor in capture.numbers():
                 os.set_inheritable(descriptor, False)
-        process.redirect_output(os.dup(1), capture)  # the log, until here
+        process.redirect_output(os.dup(1), capture)  # until here, standard error is the log
         connection, engine_id, options = _native.hold_key(setup.pop("connection")), setup["engine_id"], setup["options"]
     elif len(sys.argv) == 2 and os.path.exists(sys.argv[1]):
         with open(sys.argv[1]) as file:

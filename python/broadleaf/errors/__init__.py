@@ -1,7 +1,8 @@
 """Every exception Broadleaf raises, under the names users of IPython Parallel know, and a few of our own.
 
-Whatever a task ends in but its value arrives as a `RemoteError`: `except RemoteError` catches an exception raised by
-the task itself and every verdict of the cluster about it (aborted, timed out, refused, engine lost).
+If a task ends in anything but its value, that arrives as a `RemoteError`: `except RemoteError` catches both an
+exception raised by the task itself and every verdict of the cluster about it (aborted, timed out, refused, engine
+lost).
 """
 
 from __future__ import annotations
@@ -73,24 +74,24 @@ class BroadleafError(Exception):
 
 
 class ClusterConnectionError(BroadleafError, ConnectionError):
-    """No connection to the controller, or no longer one."""
+    """There is no connection to the controller, or no longer one."""
 
     _joins_no_remote_error = True
 
 
 class VersionMismatch(ClusterConnectionError):
-    """Client and controller differ in Broadleaf's or Python's version."""
+    """Client and controller have different versions of Broadleaf or Python."""
 
 
 class AuthenticationFailed(ClusterConnectionError):
-    """The controller belongs to another cluster or user, or the keys do not fit."""
+    """The controller belongs to another cluster or user, or the keys do not match."""
 
 
 class LinkLost(ClusterConnectionError):
     """The connection to the controller is closed or was lost.
 
-    Raised by a result that did not come before, it says in `task_started` whether its task had started, and in
-    `certificate` what has become of the controller; None for what is not known.
+    If it is raised by a result that had not arrived, `task_started` says whether its task had started, and
+    `certificate` what happened to the controller; either is None if unknown.
     """
 
     certificate: ControllerDeath | None = None
@@ -115,18 +116,18 @@ class SerializationError(BroadleafError, PicklingError, TypeError):
 
 
 class InPlaceMismatch(BroadleafError, ValueError):
-    """A value cannot be overwritten in place by another: of another shape, dtype, order or kind, or read-only."""
+    """A value cannot be overwritten in place: its shape, dtype, order or kind differs, or it is read-only."""
 
 
 class RemoteTraceback(Exception):
-    """Shows the traceback of another process, as the `__cause__` of an exception that was raised there."""
+    """Shows the traceback from another process, as the `__cause__` of an exception that was raised there."""
 
     def __str__(self) -> str:
         return "\n" + str(self.args[0]) if self.args else ""
 
 
 class _RemoteNotes:
-    """The notes of an error that say what happened on the engine, made when somebody looks at them."""
+    """The notes of an error that say what happened on the engine, created when somebody reads them."""
 
     def __get__(self, error: RemoteError | None, owner: type[RemoteError]) -> Any:
         if error is None:
@@ -143,8 +144,8 @@ class RemoteError(BroadleafError):
     dict of `engine_id`, `engine_uuid` and `method`. In a map, `item_index` is the position of the item that failed,
     and `item_repr` a short text of it.
 
-    Where the exception could be sent, it is the `__cause__`. The error is then also an instance of its type, with its
-    attributes, where a type can be both: `except ValueError` catches a remote ValueError.
+    If the exception could be sent, it is the `__cause__`. If possible, the error is then also an instance of the
+    exception's type, with its attributes: `except ValueError` catches a remote ValueError.
 
     Args:
         ename: The exception's type on the engine.
@@ -223,11 +224,11 @@ class RemoteError(BroadleafError):
         return f"item {self.item_index}" + (self.item_repr and f" = {self.item_repr}")
 
     def as_original(self) -> BaseException:
-        """What the task raised, as it is, with the remote traceback as its `__cause__`.
+        """The exception that the task raised, with the remote traceback as its `__cause__`.
 
         Returns:
-            A new object each time. Where it cannot be loaded, or raising it would mislead (`SystemExit` would end this
-            process, `StopIteration` a loop), it is this error.
+            A new object each time. If it cannot be loaded, or raising it would be misleading (`SystemExit` would end
+            this process, `StopIteration` a loop), it is this error.
         """
         original = load_exception(self._original)
         if original is None or not can_be_raised(original):
@@ -264,8 +265,8 @@ class RemoteError(BroadleafError):
 def fresh(error: BaseException) -> BaseException:
     """A copy of `error` to raise.
 
-    A result keeps its exception. Raising that very object would hang the frames it passes, and with them the result,
-    on it: a cycle through native objects, which the garbage collector cannot see.
+    A result keeps its exception. Raising that very object would attach the frames it passes to it, and with them the
+    result: a cycle through native objects, which the garbage collector cannot see.
     """
     return copy_of(error)
 
@@ -302,7 +303,7 @@ def _rebuild(kind: type[RemoteError], args: tuple[Any, ...], state: dict[str, An
 
 
 class Verdict(RemoteError):
-    """A task that did not return for a reason its own code did not give.
+    """A task that did not return for a reason other than its own code.
 
     Args:
         message: What happened.
@@ -354,7 +355,7 @@ class EngineError(Verdict):
 
 
 class NoEnginesRegistered(Verdict):
-    """This needs engines and there are none. client.wait_for_engines(n) waits for them."""
+    """The call needs engines, but there are none; client.wait_for_engines(n) waits for them."""
 
 
 class TaskAborted(Verdict, CancelledError):
@@ -366,7 +367,7 @@ class TaskTimeout(Verdict):
 
 
 class OverLimit(Verdict):
-    """Over this client's limit on unresolved tasks or bytes."""
+    """The client's limit on unresolved tasks or bytes is exceeded."""
 
 
 class ResultNotKept(Verdict):
@@ -374,7 +375,7 @@ class ResultNotKept(Verdict):
 
 
 class Undeliverable(Verdict):
-    """The task's arguments or its value could not be brought to the host that needs them; the message says why."""
+    """The task's arguments or its value could not be moved to the host that needs them; the message says why."""
 
 
 class ClusterStopping(Verdict):
@@ -394,11 +395,11 @@ class DependencyTimeout(ImpossibleDependency):
 
 
 class InvalidDependency(ImpossibleDependency):
-    """A dependency on itself, on a later task, or on a task that is not this client's."""
+    """A dependency on itself, on a later task, or on a task of another client."""
 
 
 class TaskRejectError(BroadleafError):
-    """Raised by a task to say that this engine is the wrong one; with `retries` it is tried elsewhere."""
+    """Raised by a task to say that it cannot run on this engine; with `retries` it is tried elsewhere."""
 
 
 class CompositeError(RemoteError):
@@ -447,7 +448,7 @@ class CompositeError(RemoteError):
         return composite_summary(self)
 
     def as_original(self) -> BaseException:
-        """Of one failure, what its task raised.
+        """The remote tracebacks as text.
 
         Returns:
             A new object each time; of several failures this error.
@@ -508,7 +509,7 @@ class CompositeError(RemoteError):
 
 
 class AlreadyDisplayedError(RemoteError):
-    """Stands for a CompositeError whose tracebacks were shown while output was streamed.
+    """Replaces a CompositeError whose tracebacks were shown while output was streamed.
 
     Args:
         original_error: That error.
@@ -604,7 +605,7 @@ def wrap_exception(engine_info: Mapping[str, Any] | None = None) -> dict[str, An
 
 
 def unwrap_exception(content: Mapping[str, Any]) -> RemoteError:
-    """The error of what `wrap_exception` gave.
+    """The error that `wrap_exception` described.
 
     Args:
         content: That dict.

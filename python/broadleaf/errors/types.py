@@ -11,28 +11,28 @@ from typing import Any, TypeVar
 
 E = TypeVar("E", bound=BaseException)
 
-# Kept types; each is about a kilobyte.
+# Cached types; each takes about a kilobyte.
 _KEPT_TYPES = 256
 # Py_TPFLAGS_HEAPTYPE: a type made by a class statement, or by an extension in the same way.
 _MADE_AT_RUN_TIME = 1 << 9
 
-# Raised while a result is waited for, these would say something that is not so: that the wait was too short, that it
-# was cancelled, that an iterator has ended, or that local source cannot be parsed.
+# While a result is awaited, raising these would be misleading: they would say that the wait was too short, that it was
+# cancelled, that an iterator has ended, or that local source cannot be parsed.
 _MISLEADING = (TimeoutError, CancelledError, StopIteration, StopAsyncIteration, SyntaxError)
-# Where `raise` must not give them even under their own name: a future that holds one reads as cancelled or broken.
+# Types that `raise` must not raise even under their own name: a future that holds one appears cancelled or broken.
 _NOT_FOR_FUTURES = (CancelledError, StopIteration, StopAsyncIteration)
 
 
 @functools.lru_cache(_KEPT_TYPES)
 def joint_type(kind: type[Any], original_type: type[Any]) -> type[BaseException]:
-    """A subclass of `kind` and of `original_type`; `kind` itself where there can be none, or where it would mislead.
+    """A subclass of `kind` and of `original_type`; `kind` itself if there can be none, or if it would be misleading.
 
-    Not for exceptions that are no `Exception`: a task's `SystemExit` must not end the client.
+    Not for exceptions that are not an `Exception`: a task's `SystemExit` must not end the client.
     """
     if not issubclass(original_type, Exception) or issubclass(original_type, _MISLEADING):
         return kind
     if getattr(original_type, "_joins_no_remote_error", False):
-        # It would speak of a task or of the connection of this client.
+        # It would refer to a task or to the connection of this client.
         return kind
     names = {
         "__module__": kind.__module__,
@@ -44,12 +44,14 @@ def joint_type(kind: type[Any], original_type: type[Any]) -> type[BaseException]
     try:
         return new_class(kind.__name__, (kind, original_type), {}, lambda body: body.update(names))
     except Exception:
-        # A final type, a layout that goes with no other, a metaclass that objects.
+        # A final type, a layout that cannot be combined, or a metaclass that objects.
         return kind
 
 
 def joint_error(error: E, original: BaseException, original_type: type[BaseException]) -> E:
-    """`error` as one that is also of `original_type` and has what `original` holds; itself if there can be none."""
+    """`error` as an instance of `original_type` as well, with the attributes of `original`; `error` itself if that is
+    impossible.
+    """
     own: Any = type(error)
     other: Any = original_type
     kind = joint_type(own, other)
@@ -60,7 +62,7 @@ def joint_error(error: E, original: BaseException, original_type: type[BaseExcep
         set_fields(made, fields_of(original))
         made.__dict__.update((name, value) for name, value in vars(original).items() if name != "__notes__")
         made.__dict__.update(vars(error))
-        # The other type may have its own idea of our names.
+        # The other type may define our names differently.
         whole = all(getattr(made, name) is value for name, value in vars(error).items())
     except Exception:
         return error
@@ -68,7 +70,7 @@ def joint_error(error: E, original: BaseException, original_type: type[BaseExcep
 
 
 def common_type(types: Iterable[type[BaseException]]) -> type[BaseException] | None:
-    """The closest type that all of `types` are, more special than `Exception`; None if there is none."""
+    """The most specific common base class of `types`, if it is more specific than `Exception`; otherwise None."""
     first, *others = dict.fromkeys(types)
     for candidate in first.__mro__:
         if candidate is Exception or candidate is BaseException:
@@ -79,14 +81,14 @@ def common_type(types: Iterable[type[BaseException]]) -> type[BaseException] | N
 
 
 def can_be_raised(original: BaseException | None) -> bool:
-    """Whether a client may raise what a task raised as it is."""
+    """Whether a client may raise a task's exception unchanged."""
     return isinstance(original, Exception) and not isinstance(original, _NOT_FOR_FUTURES)
 
 
 def blank(kind: type[BaseException], args: tuple[Any, ...]) -> BaseException:
-    """An exception of `kind` with these `args`, made without any code of the user's.
+    """An exception of `kind` with these `args`, made without running any of the user's code.
 
-    Few exceptions can be made from their `args`, and what their `__init__` does is done already.
+    Few exceptions can be made from their `args`, and whatever their `__init__` does has been done already.
     """
     base: Any = kind
     while base.__flags__ & _MADE_AT_RUN_TIME:
@@ -97,7 +99,7 @@ def blank(kind: type[BaseException], args: tuple[Any, ...]) -> BaseException:
 
 
 def fields_of(error: BaseException) -> dict[str, Any]:
-    """What `error` keeps outside its `__dict__`, by name: `errno` of an `OSError`, and slots."""
+    """What `error` stores outside its `__dict__`, by name: `errno` of an `OSError`, and slots."""
     kind: Any = type(error)
     fields: dict[str, Any] = {}
     for name, field in _fields(kind):
@@ -106,21 +108,21 @@ def fields_of(error: BaseException) -> dict[str, Any]:
         except AttributeError:
             # Not set.
             continue
-        # Python's own types show a field that is not set as None, and would show one that is set to None as "None".
+        # Python's own types show an unset field as None, and would show a field that is set to None as "None".
         if value is not None or field.__objclass__.__flags__ & _MADE_AT_RUN_TIME:
             fields[name] = value
     return fields
 
 
 def set_fields(error: BaseException, fields: dict[str, Any]) -> None:
-    """Sets what `fields_of` gave, as far as it can be set."""
+    """Sets what `fields_of` returned, as far as possible."""
     kind: Any = type(error)
     for name, field in _fields(kind):
         if name in fields:
             try:
                 field.__set__(error, fields[name])
             except (AttributeError, TypeError):
-                # Read-only: made of the `args`.
+                # Read-only: derived from the `args`.
                 continue
 
 
@@ -146,22 +148,23 @@ def copy_of(error: BaseException) -> BaseException:
 
 
 def set_cause(error: BaseException, cause: BaseException | None) -> None:
-    """Sets the `__cause__`, whatever the exception's own `__setattr__` says."""
+    """Sets the `__cause__`, even if the exception has its own `__setattr__`."""
     BaseException.__setattr__(error, "__cause__", cause)
 
 
 def pickles_in_its_own_way(error: BaseException) -> bool:
-    """Whether its type says how it is pickled. Python's own way calls `__init__` with the `args`, which fails or says
-    something else where `__init__` takes other arguments than it passes on.
+    """Whether its type defines how it is pickled. Python's default calls `__init__` with the `args`, which fails or has
+    another meaning if `__init__` takes other arguments than it passes on.
     """
     home = getattr(type(error).__reduce__, "__objclass__", None)
     return type(error).__reduce_ex__ is not object.__reduce_ex__ or home is None or home.__module__ != "builtins"
 
 
 class ExceptionParts:
-    """Pickles as an exception that is put together again from its parts, without its `__init__`.
+    """Pickles as an exception that is rebuilt from its parts, without calling its `__init__`.
 
-    `replace` gives something that can be sent for what cannot, in its `args`; attributes that cannot are left out.
+    In its `args`, `replace` substitutes something that can be sent for what cannot; attributes that cannot be sent are
+    omitted.
     """
 
     def __init__(self, error: BaseException, replace: Callable[[Any], Any] | None = None) -> None:
@@ -186,7 +189,7 @@ def _put_together(
 
 
 def load_exception(data: bytes | None) -> BaseException | None:
-    """The exception that `data` is the pickle of, None if it cannot be loaded."""
+    """The exception pickled in `data`, None if it cannot be loaded."""
     if data is None:
         return None
     try:

@@ -1,4 +1,4 @@
-"""Several results under asyncio. One is awaited as it is, `await ar`, and iterated over with `async for`."""
+"""Several results under asyncio. A single result can be awaited, `await ar`, and iterated over with `async for`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Done = set[AsyncResult]
 async def wait(
     results: Iterable[AsyncResult], *, timeout: float | None = None, return_when: str = ALL_COMPLETED
 ) -> tuple[Done, Done]:
-    """Two sets of results, those done and those pending, as `asyncio.wait` gives of its futures."""
+    """Two sets of results, those done and those pending, as `asyncio.wait` returns for its futures."""
     by_future = {asyncio.wrap_future(result): result for result in results}
     done, pending = await asyncio.wait(by_future, timeout=timeout, return_when=return_when)
     for future in done:
@@ -24,7 +24,7 @@ async def wait(
 
 
 async def as_completed(results: Iterable[AsyncResult]) -> AsyncIterator[AsyncResult]:
-    """The results as they are done."""
+    """The results in the order in which they are done."""
     queue: asyncio.Queue[AsyncResult] = asyncio.Queue()
     loop = asyncio.get_running_loop()
     waiting = list(results)

@@ -15,7 +15,7 @@ _BACKENDS_MODULE = "joblib.parallel"
 def offer_backends() -> None:
     """Makes `Parallel(backend="broadleaf")` work without registering: at once, or when joblib is imported.
 
-    joblib has no entry points. A name that is registered already stays as it is.
+    joblib has no entry points. A name that is already registered is left alone.
     """
     module = sys.modules.get(_BACKENDS_MODULE)
     if module is not None:

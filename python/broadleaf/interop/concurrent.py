@@ -20,8 +20,8 @@ Returned = TypeVar("Returned")
 class ViewExecutor(Executor):
     """`submit` and `map` on a view. Shutting it down waits for its tasks and leaves the engines running.
 
-    Its futures and iterators raise what the tasks raised, with the remote traceback as its cause, as those of
-    `ProcessPoolExecutor` do; `RemoteError` only for what cannot be loaded or raised here.
+    Like those of `ProcessPoolExecutor`, its futures and iterators raise what the tasks raised, with the remote
+    traceback as the cause; they raise `RemoteError` only for exceptions that cannot be loaded or raised here.
 
     Args:
         view: The view; `view.executor` and `Client.executor` make executors.
@@ -49,12 +49,12 @@ class ViewExecutor(Executor):
         """Calls `fn(*args, **kwargs)` on the view.
 
         Args:
-            fn: What to call.
+            fn: The function to call.
             *args: Its positional arguments.
             **kwargs: Its keyword arguments.
 
         Returns:
-            A future of its value, which is an `AsyncResult`.
+            A future for its value, which is an `AsyncResult`.
 
         Raises:
             RuntimeError: The executor has been shut down.
@@ -113,7 +113,7 @@ class ViewExecutor(Executor):
         """Calls `fn` on each item. Everything is submitted at once.
 
         Args:
-            fn: What to call with an item of each iterable.
+            fn: The function to call with an item of each iterable.
             *iterables: The items, cut to the shortest.
             timeout: Seconds from this call on in which values have to come; None: forever.
             chunksize: On a load-balanced view, items per task; None: as `LoadBalancedView.map` chooses.
@@ -149,7 +149,7 @@ class ViewExecutor(Executor):
         return _until(result, timeout) if timeout is not None else MapIterator(result)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Takes no more calls.
+        """Accepts no more calls.
 
         Args:
             wait: Whether to wait for the calls under way.

@@ -1,6 +1,6 @@
 """Engines as workers of Dask.
 
-The scheduler runs in the client's process, the workers on threads of the engines, beside Broadleaf's tasks. Both end
+The scheduler runs in the client's process, the workers on threads of the engines, alongside Broadleaf's tasks. Both end
 with `stop_dask`, and with their processes.
 """
 
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     from broadleaf import Client
 
 _START_TIMEOUT_S = 30.0
-# Dask runs what anybody sends who can connect: its sockets, and those of its pages, are for this host alone.
+# Dask runs code from anyone who can connect: its sockets, and those of its pages, are reachable only from this host.
 _HOST = "127.0.0.1"
 _PAGES_ADDRESS = f"{_HOST}:0"
-# What engines call their worker, as IPython Parallel does.
+# The name of an engine's worker, as in IPython Parallel.
 _NAMES = ("dask_worker", "distributed_worker")
 _schedulers: WeakKeyDictionary[Client, Any] = WeakKeyDictionary()
 
@@ -32,10 +32,10 @@ def become_dask(
 ) -> Any:
     """Makes engines workers of Dask, and returns a `distributed.Client` once all are there.
 
-    `port` is the scheduler's, 0 for a free one. Scheduler and workers listen on loopback. With `nanny` a worker is a
-    process of its own below its engine. `worker_args` are those of `distributed.Worker`; `nthreads` is 1 by default.
-    The worker is `dask_worker` in an engine's namespace. Raises `ImportError` without Dask
-    (``pip install "broadleaf[dask]"``).
+    `port` is the scheduler's, 0 for a free one. Scheduler and workers listen on loopback. With `nanny`, each worker is
+    a separate process, started by its engine. `worker_args` are those of `distributed.Worker`; `nthreads` is 1 by
+    default. The worker is `dask_worker` in an engine's namespace. Raises `ImportError` without Dask (``pip install
+    "broadleaf[dask]"``).
     """
     import distributed  # pyright: ignore[reportMissingImports]
 
@@ -56,7 +56,7 @@ def become_dask(
 
 
 def stop_dask(client: Client, targets: Any = "all") -> None:
-    """Ends the workers on these engines; of all engines, the scheduler too."""
+    """Stops the workers on these engines and, if these are all engines, the scheduler too."""
     client.direct_view(targets).apply_sync(_stop_worker)
     if targets == "all" and (scheduler := _schedulers.pop(client, None)) is not None:
         scheduler.close()

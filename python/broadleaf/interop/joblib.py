@@ -27,7 +27,7 @@ _default_view: LoadBalancedView | None = None
 if TYPE_CHECKING:
 
     class _JoblibBackend:
-        """What is used here of joblib's base classes, which have no types."""
+        """The parts of joblib's base classes that are used here, which have no types."""
 
         nesting_level: int | None
         parallel: Any
@@ -44,12 +44,12 @@ else:
 class BroadleafBackend(_JoblibBackend):
     """Runs joblib's batches as tasks of a load-balanced view.
 
-    An array of 1 MiB and more that several calls of one `Parallel` have in common is sent once, as long as nobody
-    changes it; every call gets an array of its own that it may write to.
+    An array of at least 1 MiB that several calls of one `Parallel` share is sent once, as long as nobody changes it;
+    every call gets its own array to write to.
     """
 
-    # A task costs microseconds here, so batches need not be as long as joblib makes them for processes. What they hold
-    # has a price, though: scikit-learn's calls take half a millisecond to pickle, and a batch does it once.
+    # A task costs microseconds here, so batches need not be as long as joblib makes them for processes. Their contents
+    # have a price, though: scikit-learn's calls take half a millisecond to pickle, and a batch does that once.
     MIN_IDEAL_BATCH_DURATION = 0.02
     MAX_IDEAL_BATCH_DURATION = 0.2
 
@@ -65,7 +65,8 @@ class BroadleafBackend(_JoblibBackend):
         self._limited_view: LoadBalancedView | None = None
         self._under_way: set[Any] = set()
         if self._view.client.link.frees_engine():
-            # joblib polls for what a callback brings; a task waits for it, so that its engine runs tasks meanwhile.
+            # joblib polls for what a callback provides; a task waits for it, so that its engine runs tasks in the
+            # meantime.
             self.supports_retrieve_callback = False
 
     @property
@@ -78,7 +79,7 @@ class BroadleafBackend(_JoblibBackend):
         return self._whole_view
 
     def effective_n_jobs(self, n_jobs: int) -> int:
-        """How many tasks are to run at a time."""
+        """How many tasks should run at a time."""
         if n_jobs == 0:
             raise ValueError("n_jobs == 0 in Parallel has no meaning")
         if _is_engine():
@@ -103,7 +104,7 @@ class BroadleafBackend(_JoblibBackend):
         return n_jobs
 
     def start_call(self) -> None:
-        """Called by joblib before the first batch: what batches have in common is kept until `stop_call`."""
+        """Called by joblib before the first batch: data that batches share is kept until `stop_call`."""
         self._view.client.link.keep_sent_again(True)
 
     def stop_call(self) -> None:
@@ -111,12 +112,12 @@ class BroadleafBackend(_JoblibBackend):
         self._view.client.link.keep_sent_again(False)
 
     def terminate(self) -> None:
-        """Called by joblib when it needs the backend no more."""
+        """Called by joblib when it no longer needs the backend."""
         self.reset_batch_stats()
 
     def submit(self, func: Callable[[], Any], callback: Callable[[Any], Any] | None = None) -> Any:
-        """Submits one batch; `callback` is given the result when it is done."""
-        # As an argument: what each batch holds is new, and no function that others will call again.
+        """Submits one batch; `callback` receives the result when it is done."""
+        # Passed as an argument: each batch holds new content, and is not a function that others will call again.
         result = self._view.apply_async(run_batch, func)
         result.raises_original = True
         # joblib may keep no reference of its own before the callback.
@@ -133,7 +134,7 @@ class BroadleafBackend(_JoblibBackend):
         return out.get()
 
     def abort_everything(self, ensure_ready: bool = True) -> None:
-        """Aborts what is under way."""
+        """Aborts unfinished tasks."""
         for result in list(self._under_way):
             result.cancel()
 
@@ -178,7 +179,7 @@ def register_joblib_backend(
 
     Args:
         name: The backend's name.
-        make_default: Whether joblib uses it where no backend is named.
+        make_default: Whether joblib uses it when no backend is named.
         view: Where batches run. By default the running default cluster, or one that is started when first needed.
 
     Raises:

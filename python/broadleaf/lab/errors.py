@@ -1,4 +1,4 @@
-"""What can go wrong in the laboratory. Every message says what is wrong, where, and what to do next."""
+"""The errors of the laboratory. Every message says what is wrong, where, and what to do next."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class StudyFileError(LabError):
 
 
 class ConstraintError(LabError):
-    """Constraints that cannot be read, or that contradict one another. `names` are the constraints concerned."""
+    """Constraints that cannot be read, or that contradict each other. `names` are the constraints involved."""
 
     def __init__(self, message: str, names: tuple[str, ...] = ()) -> None:
         super().__init__(message)
@@ -43,16 +43,16 @@ class RunError(LabError):
 
 
 class AnalysisError(LabError):
-    """An analysis the data do not allow."""
+    """An analysis that the data do not allow."""
 
 
 class WriteError(LabError):
-    """A file that cannot be written: a full disk, or a folder that may only be read."""
+    """A file that cannot be written, because of a full disk or a read-only folder."""
 
 
 @contextmanager
 def writing(path: Path, advice: str = "") -> Iterator[None]:
-    """Around code that writes `path`: what the system says against it becomes a WriteError with `advice`."""
+    """Wraps code that writes `path`: system errors become a WriteError with `advice`."""
     try:
         yield
     except OSError as error:

@@ -1,4 +1,4 @@
-"""A study and all that can be done with it: planned, run, analysed, tuned, reported."""
+"""A study and its operations: planning, running, analysing, tuning, reporting."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 @dataclass(frozen=True, slots=True)
 class Study(StudySpec):
-    """A study as its file describes it, and what can be done with it. `Study.load(path)` reads one."""
+    """A study as its file describes it, and its operations. `Study.load(path)` reads one."""
 
     @classmethod
     def load(cls, path: str | Path) -> Study:
@@ -41,8 +41,9 @@ class Study(StudySpec):
         return load(Path(path), cls)
 
     def benchmark(self, function: _Function) -> _Function:
-        """Decorator: `function` is the workload. It is called with the levels of the keyword factors and with `n_tasks`
-        and returns seconds per task, or nothing where the score is the time it took."""
+        """Decorator: `function` is the workload. It is called with the levels of the keyword factors and with
+        `n_tasks`, and returns seconds per task, or nothing if the score is the time that it took.
+        """
         object.__setattr__(self, "function", function)
         return function
 
@@ -53,7 +54,7 @@ class Study(StudySpec):
         return make_plan(self)
 
     def run(self, budget: str | float | None = None, **options: Any) -> Summary:
-        """Makes the runs that plan.json has and runs.csv has not, for at most `budget` ("60m", or seconds). `options`
+        """Makes the runs that are in plan.json but not in runs.csv, for at most `budget` ("60m", or seconds). `options`
         are those of `run.planned.run_plan`; a notebook shows progress."""
         from broadleaf.lab.analysis import inline
         from broadleaf.lab.run.planned import run_plan
@@ -64,7 +65,7 @@ class Study(StudySpec):
 
     def runs(self, where: str | None = None, response: str = "time_per_task_us") -> pd.DataFrame:
         """The runs with a result; `where` keeps those whose configuration satisfies an expression over the factors.
-        `response` is what their column `y_us` is of."""
+        `response` is the quantity in their column `y_us`."""
         from broadleaf.lab.analysis.frame import load
 
         return load(self.runs_path, self.factors, where, response)
@@ -97,7 +98,7 @@ class Study(StudySpec):
         from broadleaf.lab.analysis import failures
         from broadleaf.lab.analysis.paths import path as paths
 
-        # What fails is in no path that the laboratory chooses; one that you name is yours.
+        # Settings that fail are on no path that the laboratory chooses; a path that you name is your choice.
         made, rules = self.fit("log"), failures.without(self, failures.of_study(self.runs_path, self.factors)).rules()
         match order:
             case "greedy":
@@ -124,7 +125,7 @@ class Study(StudySpec):
         return compare(self, *patched(Path(patch)), budget_s=_seconds(budget), **options)
 
     def tune(self, budget: str | float | None = None, runs: int | None = None, **options: Any) -> Tuned:
-        """Searches the best setting within `budget` or a number of runs, and proves it on fresh ones. `options` are
+        """Searches for the best setting within `budget` or a number of runs, and proves it on fresh ones. `options` are
         those of `tune.tuner.tune`."""
         from broadleaf.lab.run.environments.environment import with_excludes
         from broadleaf.lab.tune.measured import MeasuredRuns, known_trials
@@ -136,7 +137,7 @@ class Study(StudySpec):
         with MeasuredRuns(study) as evaluate:
             return tune(study, evaluate, Budget(runs, _seconds(budget)), known=known, **options)
 
-    def settle(self, most_runs: int | None = None, budget: str | float | None = None, **options: Any) -> Settler:
+    def settle(self, max_runs: int | None = None, budget: str | float | None = None, **options: Any) -> Settler:
         """Makes runs that it chooses itself until every question is decided. `options` are those of
         `settle.measured.settle`; a notebook shows what is decided."""
         from broadleaf.lab.analysis import inline
@@ -144,13 +145,13 @@ class Study(StudySpec):
 
         if inline.in_notebook():
             options.setdefault("say", inline.said())
-        return settle(self, most_runs, budget_s=_seconds(budget), **options)
+        return settle(self, max_runs, budget_s=_seconds(budget), **options)
 
-    def recommend(self, most_tier: int = 4) -> Recommendation:
-        """The settings that the runs prove to help, of at most this tier."""
+    def recommend(self, max_tier: int = 4) -> Recommendation:
+        """The settings that the runs prove to help, up to this tier."""
         from broadleaf.lab.report.recommend import recommend
 
-        return recommend(self, most_tier)
+        return recommend(self, max_tier)
 
     def figures(self) -> Figures:
         """Every figure of the report, to be shown one by one: `figures["drift"]`, `figures[22]`."""

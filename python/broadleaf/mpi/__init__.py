@@ -1,1 +1,1 @@
-"""Engines that are ranks of MPI: `mpiexec -n 4 python -m broadleaf.mpi --connection engine.json`."""
+"""Engines that are MPI ranks: `mpiexec -n 4 python -m broadleaf.mpi --connection engine.json`."""

@@ -1,7 +1,7 @@
 """Objects on their way between this host's mover and those of other hosts, in messages that never block.
 
-A flow's messages have one tag and come in order. Whoever sends it may end it early by an empty message, so that the
-other side knows when nothing more comes.
+A flow's messages have one tag and come in order. The sender may end it early with an empty message, so that the other
+side knows that nothing more follows.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import os
 from collections import deque
 from typing import Any
 
-# Messages of one flow that are under way at a time.
+# Maximum number of messages of one flow under way at a time.
 WINDOW = 4
 
 
@@ -33,7 +33,7 @@ class Memory:
 
 
 class Receiving:
-    """An object that another mover sends, from byte `at` on."""
+    """An object received from another mover, from byte `at` on."""
 
     def __init__(self, mpi: Any, comm: Any, numbers: list[int], fd: int) -> None:
         self._mpi, self._comm = mpi, comm
@@ -54,7 +54,7 @@ class Receiving:
             self._next = end
 
     def advance(self) -> bool:
-        """Takes what has come; whether that was anything."""
+        """Handles what has arrived; returns whether there was anything."""
         before = self.at, len(self._requests)
         while self._requests and self._requests[0][0].Test(self._status):
             _, end = self._requests.popleft()
@@ -68,23 +68,23 @@ class Receiving:
         return (self.at, len(self._requests)) != before
 
     def abandon(self) -> None:
-        """Nothing more comes."""
+        """Nothing more will arrive."""
         if not self._is_over:
             self._is_over = True
             for request, _ in self._requests:
                 request.Cancel()
 
     def stop(self) -> None:
-        """Its sender was told to end it, and does so by an empty message."""
+        """Its sender was told to end it, and does so with an empty message."""
 
     @property
     def has_ended(self) -> bool:
-        """Whether no message is under way or to come."""
+        """Whether no message is under way or still to come."""
         return not self._requests and (self._is_over or self.at == self._len_bytes)
 
 
 class Sending:
-    """An object that another mover receives, as far as it is ready; none but the empty message where `fd` is None."""
+    """An object sent to another mover, as far as it is ready; only the empty message if `fd` is None."""
 
     def __init__(self, mpi: Any, comm: Any, numbers: list[int], fd: int | None) -> None:
         self._mpi, self._comm = mpi, comm
@@ -95,11 +95,11 @@ class Sending:
         self._is_stopped = False
 
     def ready(self, end_bytes: int) -> None:
-        """Bytes up to there may be sent."""
+        """The bytes up to there may be sent."""
         self._ready_bytes = end_bytes
 
     def advance(self) -> bool:
-        """Sends what there is room for, and takes note of what has gone; whether that was anything."""
+        """Sends what may be sent, and records what has left; returns whether there was anything."""
         is_moved = False
         while self._requests and self._requests[0].Test():
             self._requests.popleft()
@@ -115,16 +115,16 @@ class Sending:
         return is_moved
 
     def stop(self) -> None:
-        """Sends no more than has gone already, and says so to the receiver."""
+        """Sends nothing more than has already left, and tells the receiver."""
         if not self._is_stopped and self._next < self._len_bytes:
             self._requests.append(self._comm.Isend([bytearray(), self._mpi.BYTE], dest=self._peer, tag=self._tag))
         self._is_stopped = True
 
     def abandon(self) -> None:
-        """Flows that are sent end by `stop` alone."""
+        """Sending flows end only by `stop`."""
         self.stop()
 
     @property
     def has_ended(self) -> bool:
-        """Whether no message is under way or to come."""
+        """Whether no message is under way or still to come."""
         return not self._requests and (self._is_stopped or self._next == self._len_bytes)

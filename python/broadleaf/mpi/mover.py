@@ -1,7 +1,7 @@
-"""`mpiexec -n 4 -ppn 1 python -m broadleaf.mpi.mover --connection engine.json`: a cluster's payload goes by MPI.
+"""`mpiexec -n 4 -ppn 1 python -m broadleaf.mpi.mover --connection engine.json`: moves a cluster's payload by MPI.
 
-One process on each host, the controller's too. Each joins the node of its host, whose memory it maps; what the nodes
-want moved goes from mover to mover. It ends with its cluster.
+One process on each host, including the controller's. Each joins the node of its host, whose memory it maps; what the
+nodes want to move goes from mover to mover. It ends with its cluster.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from broadleaf.cluster.state import files
 from broadleaf.cluster.state.credentials import read_engine_connection
 from broadleaf.mpi.flows import Receiving, Sending
 
-# Between two looks at messages under way: MPI tells nobody when one is done, and to wait in it is to spin.
-_LEAST_SLEEP_S = 20e-6
-_MOST_SLEEP_S = 1e-3
+# Time between two checks of messages under way: MPI notifies nobody when one is done, and waiting in MPI busy-polls.
+_MIN_SLEEP_S = 20e-6
+_MAX_SLEEP_S = 1e-3
 _LEAVING_SLEEP_S = 0.05
 
 
 class Mover:
-    """This host's mover: what its node has ordered, and how far that is."""
+    """This host's mover: what its node has ordered, and its progress."""
 
     def __init__(self, mpi: Any, comm: Any, link: Any) -> None:
         self._mpi, self._comm = mpi, comm
@@ -36,10 +36,10 @@ class Mover:
         self._flows: dict[int, Receiving | Sending] = {}
 
     def run(self) -> None:
-        """Moves what is ordered until the node is gone."""
+        """Moves everything that is ordered until the node is gone."""
         poll = select.poll()
         poll.register(self._link.fileno(), select.POLLIN)
-        sleep_s = _LEAST_SLEEP_S
+        sleep_s = _MIN_SLEEP_S
         try:
             while True:
                 if self._flows:
@@ -49,7 +49,7 @@ class Mover:
                 if is_ordered:
                     self._obey()
                 is_moved = self.advance()
-                sleep_s = _LEAST_SLEEP_S if is_moved or is_ordered else min(2 * sleep_s, _MOST_SLEEP_S)
+                sleep_s = _MIN_SLEEP_S if is_moved or is_ordered else min(2 * sleep_s, _MAX_SLEEP_S)
                 while not self._link.flush():
                     select.select([], [self._link.fileno()], [])
         except mover_link.LinkClosed:
@@ -65,7 +65,7 @@ class Mover:
             elif name == "send":
                 self._flows[number] = Sending(self._mpi, self._comm, numbers, fd)
             elif (flow := self._flows.get(number)) is None:
-                continue  # it has ended meanwhile
+                continue  # it has ended in the meantime
             elif name == "ready" and isinstance(flow, Sending):
                 flow.ready(numbers[0])
             elif name == "stop":
@@ -74,7 +74,7 @@ class Mover:
                 flow.abandon()
 
     def advance(self) -> bool:
-        """Moves every flow as far as it goes; whether any did."""
+        """Moves every flow as far as possible; returns whether any moved."""
         is_moved = False
         for number, flow in list(self._flows.items()):
             if flow.advance():
@@ -89,7 +89,7 @@ class Mover:
         return is_moved
 
     def leave(self) -> None:
-        """Waits until all movers of the world leave: what they still send or await has to be taken."""
+        """Waits until all movers of the world leave: what they still send or await must be received."""
         leaving = self._comm.Ibarrier()
         while not leaving.Test():
             if not self.advance():
@@ -119,16 +119,16 @@ def main() -> None:
         try:
             link = mover_link.connect(connection, world, comm.Get_rank(), connection["options"]["start_timeout_s"])
         except ClusterStartError as error:
-            # The others go on without this host: its payload goes over TCP.
+            # The others continue without this host: its payload goes over TCP.
             print(f"broadleaf: {error}", file=sys.stderr, flush=True)
-        # As the threads that move payload over TCP do.
+        # Like the threads that move payload over TCP.
         os.nice(connection["options"]["payload_niceness"])
         mover = Mover(MPI, comm, link)
         if link is not None:
             mover.run()
         mover.leave()
     except BaseException:
-        # Whoever waits for messages of this process would wait forever.
+        # Processes that wait for this one's messages would wait forever.
         traceback.print_exc()
         sys.stderr.flush()
         MPI.COMM_WORLD.Abort(1)

@@ -183,8 +183,7 @@ class ParallelMagics(Magics):
             return self._run(cell, args)
 
     def _run(self, code: str, args: Namespace) -> AsyncResult | None:
-        """Runs code with the given options, and those of `%pxconfig` as defaults. Returns the result, unless it
-        waited."""
+        """Runs code with the given options and the defaults of `%pxconfig`; returns the result unless it waits."""
 
         def option(name: str, default: Any) -> Any:
             value = getattr(args, name, None)

@@ -1,4 +1,4 @@
-"""What telling N engines the same thing costs, and which tree costs least: numbers, tables and figures.
+"""What it costs to tell N engines the same thing, and which tree costs least: numbers, tables and figures.
 
 Nothing here needs a cluster. `from broadleaf import plan`, then `plan.sends(100, arity=2, depth=5)`.
 """

@@ -1,8 +1,8 @@
 """Sends of a broadcast through a tree of schedulers, in closed form.
 
-The unit is one send. A process sends one message after another; a message is there when its send is over, and whoever
-has it may send it on at once. `arity` is k, the branches at each scheduler, and `depth` is d, the levels below the
-root, so k**d leaves; a depth of 0 is one scheduler that sends to every engine itself.
+The unit is one send. A process sends one message after another; a message has arrived when its send is over, and
+whoever has it may send it on at once. `arity` is k, the branches at each scheduler, and `depth` is d, the levels below
+the root, so k**d leaves; a depth of 0 is one scheduler that sends to every engine itself.
 
 Source of the model: the page "Broadcast View" of IPython Parallel's documentation, whose text counts as `sends` does
 and whose formula (`published_sends`) does not. `broadleaf.plan.tree` counts the same sends one by one.
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 
 def sends(engines: int, arity: int = 2, depth: int = 1) -> int:
-    """Sends, one after another, until the last engine has the message.
+    """Number of sends, one after another, until the last engine has the message.
 
     S = 1 + k d + ceil(N / k**d): one at the client, k at every level of schedulers, and those of one leaf, the last of
     which has the largest share.
@@ -133,9 +133,10 @@ def direct_messages(engines: int) -> int:
 
 
 def binomial_rounds(engines: int) -> int:
-    """Sends one after another if everyone who has the message goes on sending it: ceil(log2(N + 1)).
+    """Sends one after another if everyone who has the message continues to send it: ceil(log2(N + 1)).
 
-    No scheme in which a process sends one message at a time has fewer: who has it at most doubles with each send.
+    No scheme in which a process sends one message at a time has fewer: the number of those that have it at most doubles
+    with each send.
 
     Args:
         engines: Number of engines, N.
@@ -151,7 +152,7 @@ def binomial_rounds(engines: int) -> int:
 
 
 def optimum_depth(engines: float, arity: float = 2, inner_cost: float = 1, leaf_cost: float = 1) -> float:
-    """The depth, not rounded, at which k a1 d + a2 N / k**d is least.
+    """The depth, not rounded, at which k a1 d + a2 N / k**d is smallest.
 
     Its derivative k a1 - a2 N ln(k) / k**d is zero where k**d = (a2 / a1) N ln(k) / k: with equal costs a leaf then has
     k / ln k engines.
@@ -176,7 +177,7 @@ def optimum_depth(engines: float, arity: float = 2, inner_cost: float = 1, leaf_
 def min_sends(engines: float, arity: float = 2) -> float:
     """`smooth_sends` at `optimum_depth`: S* = 1 + (k / ln k) (1 + ln N - ln(k / ln k)); 1 + N where no depth helps.
 
-    k / ln k is least at e, so of whole numbers 3 is the best arity for many engines, and 2 and 4 tie behind it.
+    k / ln k is smallest at e, so of whole numbers 3 is the best arity for many engines, and 2 and 4 tie behind it.
 
     Args:
         engines: Number of engines, N.
@@ -212,7 +213,7 @@ class Shape:
 
 
 def best_depth(engines: int, arity: int = 2, inner_cost: float = 1, leaf_cost: float = 1) -> Shape:
-    """The whole depth whose sends take least; of those that tie, the one with the least smooth cost.
+    """The whole depth with the cheapest sends; among ties, the one with the smallest smooth cost.
 
     The client's send costs as much as one to a scheduler.
 
@@ -242,9 +243,9 @@ def best_depth(engines: int, arity: int = 2, inner_cost: float = 1, leaf_cost: f
 
 
 def best_shape(engines: int, inner_cost: float = 1, leaf_cost: float = 1) -> Shape:
-    """The arity and depth whose sends take least, over all arities.
+    """The arity and depth with the cheapest sends, over all arities.
 
-    Ties go to the least smooth cost, then to fewer branches. The client's send costs as much as one to a scheduler.
+    Ties go to the smallest smooth cost, then to fewer branches. The client's send costs as much as one to a scheduler.
 
     Args:
         engines: Number of engines.
@@ -270,7 +271,7 @@ def best_shape(engines: int, inner_cost: float = 1, leaf_cost: float = 1) -> Sha
 
 
 def check(engines: float, arity: float = 2, depth: float = 0) -> None:
-    """ValueError that names what is wrong: fewer than 1 engine, an arity below 2, a negative depth."""
+    """Raises ValueError that names what is wrong: fewer than 1 engine, an arity below 2, a negative depth."""
     if engines < 1:
         raise ValueError(f"engines must be at least 1, not {engines}")
     if arity < 2:

@@ -17,7 +17,7 @@ DEPTHS = range(7)
 ARITIES = range(2, 17)
 MANY_ENGINES = (100, 1000, 10_000)
 SIZES_BYTES = tuple(int(1000 * 10 ** (step / 8)) for step in range(49))
-# Told apart also by readers who see few colours, and in print by their markers.
+# Markers also distinguish the lines for colour-blind readers, and in print.
 COLOURS = {
     "flat": "#777777",
     "binomial": "#d55e00",
@@ -33,7 +33,7 @@ WRONG, RIGHT = "#d55e00", "#0b5d3b"
 def draw(
     folder: Path, engines: int, arity: int, hosts: int, link: transfer.Link, kinds: Sequence[str] = ("png", "svg")
 ) -> list[Path]:
-    """Draws every figure; the paths written. ImportError, saying what to install, without matplotlib."""
+    """Draws every figure; returns the paths written. Raises ImportError with advice if matplotlib is missing."""
     figures: dict[str, Callable[[Any], None]] = {
         "sends": lambda axes: sends(axes, arity),
         "ratio-to-direct": lambda axes: ratio_to_direct(axes, arity),
@@ -68,7 +68,7 @@ def draw(
 def _depth_colours() -> list[Any]:
     from matplotlib import colormaps
 
-    # Its ends are too near the black of the direct view's line and the white of the paper.
+    # Its ends are too close to the black of the direct view's line and the white of the paper.
     return [colormaps["viridis"](0.15 + 0.75 * depth / max(DEPTHS)) for depth in DEPTHS]
 
 
@@ -113,7 +113,8 @@ def formulas(axes: Any, engines: int) -> None:
     whole = [cost.sends(engines, 2, d) for d in depths]
     axes.plot(depths, whole, "x", color="black", markersize=6, label="whole sends: $N/2^d$ rounded up")
     wrong, right = min(depths, key=published.__getitem__), cost.best_depth(engines)
-    # The published formula is never below the corrected one, so its note has room above, and the other's below.
+    # The published formula is never below the corrected one, so there is space for its note above, and for the other's
+    # below.
     notes = (
         (f"best: d = {wrong}, {published[wrong]:.1f} sends", wrong, published[wrong], 30, WRONG),
         (f"best: d = {right.depth}, {right.sends} sends", right.depth, corrected[right.depth], -28, RIGHT),
@@ -130,7 +131,7 @@ def formulas(axes: Any, engines: int) -> None:
             arrowprops=line,
         )
     axes.set_yscale("log")
-    # Few engines span less than a decade, whose powers of ten alone would leave an axis with one number.
+    # With few engines the axis spans less than a decade, and powers of ten alone would leave it with one number.
     axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axes.yaxis.set_major_formatter("{x:,g}")
     axes.yaxis.set_minor_formatter(NullFormatter())
@@ -168,7 +169,9 @@ def arities(axes: Any) -> None:
 
 
 def transfer_time(axes: Any, hosts: int, link: transfer.Link) -> None:
-    """Time until the last host has the payload, over its size, by algorithm; solid: those that relays run."""
+    """Time until the last host has the payload, over its size, by algorithm; solid lines are the algorithms that relays
+    use.
+    """
     for name in transfer.ALGORITHMS:
         times = [transfer.transfers(hosts, size, link, among=[name])[0].seconds for size in SIZES_BYTES]
         axes.plot(

@@ -1,4 +1,4 @@
-"""The rows of `broadleaf plan`: what its tables show and its JSON holds, as plain dictionaries."""
+"""The rows of `broadleaf plan`: the content of its tables and its JSON, as plain dictionaries."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ ARITIES = (2, 3, 4, 8)
 
 
 def depths(engines: int, arity: int = 2) -> list[dict[str, Any]]:
-    """One row a depth, until one past the best of either formula.
+    """One row per depth, up to one past the best of either formula.
 
     `published`: IPython's formula, which is for two branches, else None. `corrected`: the smooth formula. `sends`: with
     a leaf's share rounded up, which is what counting gives. `to_direct`: `sends` over a direct view's. `best`: whether
-    no other depth is better; `published_best`: what the published formula would have one choose.
+    no other depth is better; `published_best`: the depth that the published formula would choose.
     """
     best = cost.best_depth(engines, arity).depth
     wrong = _published_best(engines) if arity == 2 else best
@@ -43,7 +43,7 @@ def _published_best(engines: int) -> int:
 
 
 def arities(engines: int, arity: int = 2) -> list[dict[str, Any]]:
-    """One row an arity: the usual ones, `arity`, and the best of all; each at its best depth.
+    """One row per arity: the usual ones, `arity`, and the best of all; each at its best depth.
 
     `optimum_depth` and `least` are the lowest point of the smooth curve, `depth` and `sends` the best whole numbers.
     """
@@ -66,7 +66,9 @@ def arities(engines: int, arity: int = 2) -> list[dict[str, Any]]:
 
 
 def algorithms(hosts: int, n_bytes: int, link: transfer.Link) -> list[dict[str, Any]]:
-    """One row an algorithm, the fastest first; `chosen` is the one relays use, `runnable` whether they could use it."""
+    """One row per algorithm, the fastest first; `chosen` is the one that relays use, `runnable` whether they could use
+    it.
+    """
     chosen = transfer.choose(hosts, n_bytes, link)
     rows = []
     for found in sorted(transfer.transfers(hosts, n_bytes, link), key=lambda t: (t.seconds, t != chosen)):
@@ -90,7 +92,7 @@ def algorithms(hosts: int, n_bytes: int, link: transfer.Link) -> list[dict[str, 
 
 
 def everything(engines: int, arity: int, hosts: int | None, n_bytes: int | None, link: transfer.Link) -> dict[str, Any]:
-    """What `broadleaf plan --json` prints; without `transfer` where hosts or bytes are not given."""
+    """The output of `broadleaf plan --json`; without `transfer` if hosts or bytes are not given."""
     best = cost.best_shape(engines)
     found: dict[str, Any] = {
         "engines": engines,

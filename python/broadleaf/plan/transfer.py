@@ -1,6 +1,6 @@
-"""Time to bring n bytes from one client to H hosts, in closed form.
+"""Time to send n bytes from one client to H hosts, in closed form.
 
-A link has a latency a (seconds a message) and a cost b (seconds a byte). A machine can send one message while it
+A link has a latency a (seconds per message) and a cost b (seconds per byte). A machine can send one message while it
 receives one, and no more. The client is one of p = H + 1 machines. A payload sent in c segments of n / c bytes can be
 passed on while the rest of it is still arriving. Sources: the models by which MPI libraries choose (MPICH's
 bcast_intra_scatter_ring_allgather, Open MPI's pipelines), and arXiv 2205.10072 for the fewest rounds.
@@ -68,7 +68,7 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """How long one algorithm takes until the last host has all bytes, and how it cuts them up."""
+    """How long one algorithm takes until the last host has all bytes, and how it divides them."""
 
     algorithm: str
     """Its name in `ALGORITHMS`."""
@@ -99,7 +99,7 @@ def scatter_allgather_time(hosts: int, n_bytes: float, link: Link) -> float:
 
 
 def chain_time(hosts: int, n_bytes: float, link: Link, segments: int) -> float:
-    """Each passes segments to the next: (p - 2 + c) (a + n b / c); at best (sqrt(n b) + sqrt((p - 2) a))**2."""
+    """Each machine passes segments to the next: (p - 2 + c) (a + n b / c); at best (sqrt(n b) + sqrt((p - 2) a))**2."""
     return (hosts - 1 + segments) * link.hop(n_bytes / segments)
 
 
@@ -117,12 +117,14 @@ def round_optimal_time(hosts: int, n_bytes: float, link: Link, segments: int) ->
 
 
 def min_possible_time(hosts: int, n_bytes: float, link: Link) -> float:
-    """The larger of ceil(log2 p) a, messages in a row, and a + n b, all bytes over one link: each a bound for all."""
+    """The larger of ceil(log2 p) a, messages in a row, and a + n b, all bytes over one link: both are lower bounds for
+    every algorithm.
+    """
     return max(hosts.bit_length() * link.latency_s, link.hop(n_bytes))
 
 
 def kary_depth(hosts: int, arity: int) -> int:
-    """Levels below the client of a tree filled level by level: the least D with 1 + k + ... + k**D >= H + 1."""
+    """Levels below the client of a tree filled level by level: the smallest D with 1 + k + ... + k**D >= H + 1."""
     depth, room, level = 0, 0, 1
     while room < hosts:
         level *= arity
@@ -132,9 +134,10 @@ def kary_depth(hosts: int, arity: int) -> int:
 
 
 def best_segments(waiting: int, n_bytes: int, link: Link, limits_bytes: tuple[int, int] | None) -> int:
-    """The c for which (w + c) (a + n b / c) is least: one of the two whole numbers at sqrt(w n b / a), w = `waiting`.
+    """The c for which (w + c) (a + n b / c) is smallest: one of the two whole numbers at sqrt(w n b / a), w =
+    `waiting`.
 
-    At least 1, at most one a byte, and with segments within `limits_bytes`, where given, unless the payload is smaller.
+    At least 1, at most one per byte, and with segments within `limits_bytes`, if given, unless the payload is smaller.
     """
     most, least = max(1, n_bytes), 1
     if limits_bytes is not None:
@@ -238,7 +241,7 @@ def choose(
     limits_bytes: tuple[int, int] | None = SEGMENT_LIMITS_BYTES,
     among: Sequence[str] = RUNNABLE,
 ) -> Transfer:
-    """The transfer that takes least time; of those that tie, the first in `among`.
+    """The transfer that takes the least time; among ties, the first in `among`.
 
     Args:
         hosts: Number of hosts besides the client's machine.
@@ -266,7 +269,7 @@ def choose(
 
 @dataclass(frozen=True, slots=True)
 class HostBytes:
-    """Bytes that one broadcast moves, payload alone."""
+    """Number of bytes that one broadcast moves, counting only payload."""
 
     client_out: int
     """Out of the client."""
@@ -279,9 +282,9 @@ class HostBytes:
 
 
 def host_bytes(algorithm: str, hosts: int, n_bytes: int, arity: int = 2) -> HostBytes:
-    """What goes into and out of the client and the busiest host.
+    """The bytes that go into and out of the client and the busiest host.
 
-    All but scatter and gather bring every byte into each host once, H n in total; they differ in who sends it.
+    All except scatter and gather bring every byte into each host once, H n in total; they differ in who sends it.
 
     Args:
         algorithm: Its name in `ALGORITHMS`.
@@ -300,8 +303,9 @@ def host_bytes(algorithm: str, hosts: int, n_bytes: int, arity: int = 2) -> Host
     if algorithm == "flat":
         return HostBytes(once, n_bytes, 0, once)
     if algorithm == "binomial":
-        # The client is machine 0. Machine r is told by r without its lowest bit, and tells r + 1, r + 2, r + 4 ... up
-        # to that bit. Of the client's children the last may lack some of its own; the one before has them all.
+        # The client is machine 0. Machine r receives from r without its lowest set bit, and sends to r + 1, r + 2, r +
+        # 4 ... up to that bit. The last of the client's children may lack some children of its own; the one before has
+        # them all.
         rounds = hosts.bit_length()
         most = max((hosts - 2 ** (rounds - 1)).bit_length(), rounds - 2)
         return HostBytes(rounds * n_bytes, n_bytes, most * n_bytes, once)
@@ -312,7 +316,8 @@ def host_bytes(algorithm: str, hosts: int, n_bytes: int, arity: int = 2) -> Host
     if algorithm == "chain":
         return HostBytes(n_bytes, n_bytes, n_bytes if hosts > 1 else 0, once)
     if algorithm == "round-optimal":
-        # Few rounds more than there are segments, one segment sent in each: about a payload out of everyone.
+        # Few rounds more than there are segments, with one segment sent in each: about one payload leaves every
+        # machine.
         return HostBytes(n_bytes, n_bytes, n_bytes if hosts > 1 else 0, once)
     if algorithm == "scatter-allgather":
         return _scatter_allgather_bytes(hosts, n_bytes)

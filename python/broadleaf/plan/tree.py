@@ -17,7 +17,7 @@ CLIENT = "client"
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """One message: who sends it, to whom, and how many sends were over before it arrived, itself included.
+    """One message: who sends it, to whom, and how many sends were over before it arrived, including itself.
 
     Schedulers are ("scheduler", number), by level from the root, number 0; engines are ("engine", number).
     """
@@ -31,7 +31,7 @@ class Send:
 class Tree:
     """Engines below a tree of schedulers.
 
-    Every scheduler is told, also one whose leaves have no engine, as IPython's are.
+    Every scheduler gets the message, even one whose leaves have no engine, as in IPython's model.
 
     Raises:
         ValueError: There are fewer than 1 engine, the arity is below 2, or the depth is negative.
@@ -67,7 +67,7 @@ class Tree:
         return self.schedulers - self.leaves
 
     def children(self, scheduler: int) -> range:
-        """The schedulers below a scheduler, in the order in which they are told.
+        """The schedulers below a scheduler, in the order in which they get the message.
 
         Args:
             scheduler: Its number, from the root (0) level by level.
@@ -81,9 +81,9 @@ class Tree:
         return range(first, first + self.arity)
 
     def engines_of(self, scheduler: int) -> range:
-        """The engines of a leaf, in the order in which they are told.
+        """The engines of a leaf, in the order in which they get the message.
 
-        Shares differ by one at most; the last is a largest.
+        Shares differ by at most one; the last is among the largest.
 
         Args:
             scheduler: The leaf's number, from the root (0) level by level.
@@ -97,7 +97,9 @@ class Tree:
         return range(leaf * self.engines // self.leaves, (leaf + 1) * self.engines // self.leaves)
 
     def sends(self) -> Iterator[Send]:
-        """Every message of one broadcast. A sender starts when its own message is there, and sends one at a time.
+        """Every message of one broadcast.
+
+        A sender starts when its own message has arrived, and sends one message at a time.
 
         Returns:
             An iterator over the messages.
@@ -119,7 +121,7 @@ class Tree:
                 yield Send(told.receiver, ("engine", engine), arrives)
 
     def arrivals(self) -> dict[int, int]:
-        """When each engine has its message.
+        """When each engine gets its message.
 
         Returns:
             By engine the number of sends that were over, one after another, when it came.
@@ -127,7 +129,7 @@ class Tree:
         return {send.receiver[1]: send.arrives for send in self.sends() if send.receiver[0] == "engine"}
 
     def serial_sends(self) -> int:
-        """The sends the last engine waits for, counted.
+        """The counted number of sends that the last engine waits for.
 
         Returns:
             Their number.

@@ -22,9 +22,9 @@ _brings_globals = False
 
 
 def use_dill() -> None:
-    """Has dill pickle what nothing else here can, such as an open file.
+    """Makes dill pickle what nothing else here can, such as an open file.
 
-    This process only; `view.use_dill()` has engines do so, too.
+    Affects this process only; `view.use_dill()` includes the engines.
 
     Raises:
         ImportError: Dill is not installed.
@@ -42,22 +42,22 @@ def use_pickle() -> None:
 
 
 def use_cloudpickle() -> None:
-    """Makes functions of `__main__` take their globals along, whatever the engine's namespace has under these names.
+    """Makes functions of `__main__` bring their globals, even if the engine's namespace has the same names.
 
-    Whatever else plain pickle cannot do goes through cloudpickle anyway. This process only; `view.use_cloudpickle()`
-    has engines do so, too.
+    Anything else that plain pickle cannot handle goes through cloudpickle anyway. Affects this process only;
+    `view.use_cloudpickle()` includes the engines.
     """
     global _dill, _brings_globals
     _dill, _brings_globals = None, True
 
 
 def brings_globals() -> bool:
-    """Whether `use_cloudpickle` is in force."""
+    """Whether `use_cloudpickle` is active."""
     return _brings_globals
 
 
 def is_on() -> bool:
-    """Whether `use_dill` is in force."""
+    """Whether `use_dill` is active."""
     return _dill is not None
 
 

@@ -18,7 +18,7 @@ from broadleaf.serialize.compact import COMPACT_FROM_BYTES, dumps_compacted
 from broadleaf.serialize.main_names import names_main
 
 if TYPE_CHECKING:
-    # Python's own takes defaults from 3.13 on.
+    # From Python 3.13 on, Python's own accepts defaults.
     from typing_extensions import TypeVar
 
     Sent = TypeVar("Sent", default=Any)

@@ -10,7 +10,7 @@ from broadleaf.serialize.functions.namespace import evaluate
 class Reference:
     """Stands for the value of an expression in the namespace of whichever engine receives it.
 
-    `view.apply(f, Reference("a"))` calls `f(a)` with each engine's own `a`; nothing of `a` travels. Where the
+    `view.apply(f, Reference("a"))` calls `f(a)` with each engine's own `a`; the value itself is not sent. If the
     expression raises, so does the task.
 
     Args:

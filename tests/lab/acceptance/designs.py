@@ -30,7 +30,7 @@ def flags(k: int) -> tuple[Factor, ...]:
 
 
 def resolution(matrix: np.ndarray, up_to: int = 6) -> int:
-    """The least number of columns whose product is constant."""
+    """The smallest number of columns whose product is constant."""
     bits = matrix > 0
     for size in range(1, up_to):
         for columns in itertools.combinations(range(matrix.shape[1]), size):
@@ -185,7 +185,7 @@ def main() -> int:
     options = parser.parse_args()
     good = True
     for title, check in (
-        ("resolution", lambda: check_resolution(options.most_factors)),
+        ("resolution", lambda: check_resolution(options.max_factors)),
         ("balance", lambda: check_balance((4, 6, 8, 12, 17))),
         ("constraints", lambda: check_feasible(options.configs)),
         ("contradictions", lambda: check_names(100)),

@@ -1,4 +1,4 @@
-"""Acceptance 3 of the laboratory: of the interactions called real few are not, and those there are found.
+"""Acceptance 3 of the laboratory: few of the interactions called real are false, and the real ones are found.
 
 Eight factors (one a placebo), resolution V in 64 runs, twice, 5 % noise. Four planted pairs of five standard errors:
 at least 95 % found at q <= 0.05, at most 6 % of what is found false on average, with and without planted pairs. The

@@ -1,5 +1,5 @@
-"""Acceptance 4 of the laboratory: a machine that slows down while it is measured spoils nothing if runs are shuffled in
-blocks, and everything if they are made in the order of the table.
+"""Acceptance 4 of the laboratory: a machine that slows down during the measurement spoils nothing if runs are shuffled
+in blocks, and everything if they are made in the order of the table.
 
 Eight factors, resolution V in 64 runs, twice, 5 % noise; over the day and more that the runs take the time grows by
 20 %, and swings by 10 % with the hour. Pooled 95 % coverage of main effects and pairs: 0.93 to 0.97 as planned; below

@@ -1,8 +1,8 @@
 """Acceptance 11, the gate: `lab gate` finds a planted 5 % slow-down and passes an unchanged branch, 10 of 10 each.
 
-Run it with `python tests/lab/acceptance/gate.py`. It makes a small git repository with a benchmark that
-computes and tells its processor time, one branch on which each task does 5 % more work and one that only changes a
-comment, and judges both ten times with the command line. Exit code 0 if all twenty verdicts are right.
+Run it with `python tests/lab/acceptance/gate.py`. It makes a small git repository with a benchmark that computes and
+reports its processor time, one branch on which each task does 5 % more work and one that only changes a comment, and
+judges both ten times with the command line. Exit code 0 if all twenty verdicts are right.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""Acceptance 11: a step of 3 % among 200 commits is found within one commit, and none where there is none.
+"""Acceptance 11: a step of 3 % among 200 commits is found within one commit, and none is found if there is none.
 
     python tests/lab/acceptance/history.py --histories 200
 

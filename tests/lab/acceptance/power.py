@@ -1,4 +1,4 @@
-"""Acceptance 12 of the laboratory: an effect is found as often as the power that was predicted for it.
+"""Acceptance 12 of the laboratory: an effect is found as often as the predicted power says.
 
 Eight factors, resolution V in 64 runs, twice; effects of every factor, or of pairs, at powers from low to high: the
 predicted power of the plan and that of simulated studies differ by at most three points.

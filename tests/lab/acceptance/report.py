@@ -24,7 +24,7 @@ CHROMIUM = next((path for name in ("chromium", "google-chrome") if (path := shut
 
 
 def command(*words: str) -> str:
-    """What a `broadleaf lab` command prints."""
+    """The output of a `broadleaf lab` command."""
     code = "from broadleaf.cli import main; main()"
     done = subprocess.run(
         [sys.executable, "-c", code, "lab", *words], capture_output=True, text=True, timeout=900, check=False
@@ -35,7 +35,7 @@ def command(*words: str) -> str:
 
 
 def findings(figures: Path) -> dict[str, tuple[bool, str]]:
-    """What the tables behind the figures say of what was planted, and whether it is right."""
+    """What the tables behind the figures say about the planted effects, and whether it is right."""
     best = pd.read_csv(figures / "06_waterfall_best.csv")
     flip = pd.read_csv(figures / "11_before_after_flip.csv")
     tiles = pd.read_csv(figures / "18_pair_tiles.csv")
@@ -93,7 +93,7 @@ def browser(page: Path, folder: Path) -> tuple[bool, str]:
 
 
 def main() -> int:
-    """Runs it all; 0 if every check holds."""
+    """Runs everything; returns 0 if every check holds."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--keep", type=Path, help="where to leave the study and its report")
     parser.add_argument("--paths", type=int, default=80, help="random orders of the study")

@@ -1,4 +1,4 @@
-"""Acceptance 9 of the laboratory: effects that add in microseconds are found to, and so are ratios and rates.
+"""Acceptance 9 of the laboratory: effects that add in microseconds are recognised as such, and so are ratios and rates.
 
 Six factors, all 64 configurations twice, 5 % noise, random effects without interactions on one scale: at least 95 of
 100 seeds name that scale.

@@ -1,5 +1,5 @@
-"""Acceptance 10: tuning recommends the default where nothing helps, finds what greedy search misses, and never runs
-what is impossible.
+"""Acceptance 10: tuning recommends the default if nothing helps, finds what greedy search misses, and never runs an
+impossible configuration.
 
     python tests/lab/acceptance/tune.py --null 200 --trap 100
 
@@ -64,7 +64,7 @@ def best_us(system: SyntheticSystem) -> float:
 
 @dataclass
 class Recorder:
-    """Measures on a synthetic system, and notes whatever is impossible."""
+    """Measures on a synthetic system, and records any impossible configuration."""
 
     system: SyntheticSystem
     rng: np.random.Generator

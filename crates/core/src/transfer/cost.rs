@@ -1,4 +1,5 @@
-//! What a broadcast costs, in closed form: the twin of `python/broadleaf/plan/transfer.py`.
+//! Estimates what a broadcast costs, in closed form; `python/broadleaf/plan/transfer.py` has the
+//! same model.
 //!
 //! A machine can send one message while it receives one. The origin is one of p = hosts + 1 machines.
 
@@ -14,8 +15,8 @@ pub struct Hop {
 }
 
 impl Default for Hop {
-    /// 100 us and 2.5 Gb/s, until it was measured: on a slower link a plan for a faster one costs milliseconds, the
-    /// other way round it costs tenths of one.
+    /// 100 us and 2.5 Gb/s, used until measured. On a slower link, a plan for a faster one costs
+    /// milliseconds; the opposite error costs tenths of a millisecond.
     fn default() -> Self {
         Self {
             latency_s: 100e-6,
@@ -31,31 +32,32 @@ impl Hop {
     }
 }
 
-/// The form of the tree that an object travels down. Parents are given by place in the order.
+/// The form of the tree that an object travels down. Hosts have positions in an order; the origin
+/// is at 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Shape {
-    /// Everyone gets it from the origin.
+pub enum Topology {
+    /// Every host receives from the origin.
     Flat,
-    /// Place r gets it from r without its lowest bit.
+    /// Position r receives from r with its lowest set bit cleared.
     Binomial,
-    /// Each gets it from the one before.
+    /// Each host receives from the one before it.
     Chain,
-    /// A complete tree with so many branches.
+    /// A complete tree with this many branches per node.
     Kary(u32),
 }
 
-impl Shape {
-    /// The parent of a place above 0; a lower place.
-    pub fn parent(self, place: usize) -> usize {
+impl Topology {
+    /// The parent of a position above 0; always a lower position.
+    pub fn parent(self, position: usize) -> usize {
         match self {
             Self::Flat => 0,
-            Self::Binomial => place & (place - 1),
-            Self::Chain => place - 1,
-            Self::Kary(arity) => (place - 1) / arity.max(1) as usize,
+            Self::Binomial => position & (position - 1),
+            Self::Chain => position - 1,
+            Self::Kary(arity) => (position - 1) / arity.max(1) as usize,
         }
     }
 
-    /// Its name, as options and reports spell it.
+    /// The name used in options and reports.
     pub fn name(self) -> &'static str {
         match self {
             Self::Flat => "flat",
@@ -66,12 +68,12 @@ impl Shape {
     }
 }
 
-/// A shape, the pieces it works in, and the time until the last host has all.
+/// A topology, its chunk size, and the time until the last host has the whole object.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Estimate {
-    /// The shape.
-    pub shape: Shape,
-    /// Bytes of a piece.
+    /// The topology.
+    pub topology: Topology,
+    /// Size of a chunk.
     pub chunk_bytes: u32,
     /// Seconds.
     pub seconds: f64,
@@ -79,12 +81,13 @@ pub struct Estimate {
 
 /// Arities tried for a k-ary tree.
 const ARITIES: [u32; 4] = [2, 3, 4, 8];
-/// Pieces of an object whose shape does not gain from smaller ones.
-const WHOLE_CHUNK_BYTES: u64 = 256 * 1024;
+/// Maximum size of a chunk in a topology that gains nothing from smaller ones.
+const MAX_WHOLE_CHUNK_BYTES: u64 = 256 * 1024;
 
-/// Most bytes of a piece that is passed on before the rest has come: a larger one leaves a host's cache between
-/// decryption, copy and encryption, and saves nothing, as the pieces of a stream do not wait for each other.
-const MOST_PIECE_BYTES: u32 = 64 * 1024;
+/// Maximum size of a chunk that is passed on before the rest has arrived. A larger one leaves the
+/// host's cache between decryption, copy and encryption, and saves nothing, because the chunks of a
+/// stream do not wait for each other.
+const MAX_PIPELINED_CHUNK_BYTES: u32 = 64 * 1024;
 
 /// Levels of a k-ary tree below the origin.
 pub fn depth(hosts: usize, arity: u32) -> u32 {
@@ -97,15 +100,15 @@ pub fn depth(hosts: usize, arity: u32) -> u32 {
     depth
 }
 
-/// The least arity whose tree is no deeper.
-pub fn arity_for(hosts: usize, most_depth: u32) -> u32 {
-    let most = most_depth.max(1);
+/// The smallest arity whose tree is at most this deep.
+pub fn arity_for(hosts: usize, max_depth: u32) -> u32 {
+    let max_depth = max_depth.max(1);
     (1..=hosts.max(1) as u32)
-        .find(|arity| depth(hosts, *arity) <= most)
+        .find(|arity| depth(hosts, *arity) <= max_depth)
         .unwrap_or(1)
 }
 
-/// Pieces, and the time that `waiting` places in front of the last cost with them.
+/// The chunk size, and the time when a chunk passes `waiting` positions before it reaches the last.
 #[expect(clippy::cast_sign_loss, reason = "a count of pieces is never negative")]
 fn pieces(waiting: f64, bytes: u64, hop: Hop) -> (u32, f64) {
     let n = bytes as f64;
@@ -114,47 +117,48 @@ fn pieces(waiting: f64, bytes: u64, hop: Hop) -> (u32, f64) {
     } else {
         0.0
     };
-    // A piece waits for nobody alone, so smaller ones than the optimum are cheap, larger ones are not.
-    let least = f64::from(CHUNK_BYTES.0) * 2.0;
-    let chunk = best.clamp(least, f64::from(CHUNK_BYTES.1) / 4.0);
+    // Chunks are pipelined, so chunks smaller than the optimum cost little and larger ones cost
+    // much.
+    let min = f64::from(CHUNK_BYTES.0) * 2.0;
+    let chunk = best.clamp(min, f64::from(CHUNK_BYTES.1) / 4.0);
     let chunk_bytes = (chunk as u32).next_multiple_of(4096);
     let count = n / f64::from(chunk_bytes);
     let seconds = (waiting + count.max(1.0)) * hop.message(f64::from(chunk_bytes).min(n));
-    (chunk_bytes.min(MOST_PIECE_BYTES), seconds)
+    (chunk_bytes.min(MAX_PIPELINED_CHUNK_BYTES), seconds)
 }
 
-/// What a shape takes for an object of that size to that many hosts.
-pub fn estimate(shape: Shape, hosts: usize, bytes: u64, hop: Hop) -> Estimate {
+/// Estimates a topology's time for an object of this size sent to this many hosts.
+pub fn estimate(topology: Topology, hosts: usize, bytes: u64, hop: Hop) -> Estimate {
     let n = bytes as f64;
-    let whole = (bytes / 8).clamp(u64::from(CHUNK_BYTES.0) * 2, WHOLE_CHUNK_BYTES) as u32;
+    let whole = (bytes / 8).clamp(u64::from(CHUNK_BYTES.0) * 2, MAX_WHOLE_CHUNK_BYTES) as u32;
     let whole = whole.next_multiple_of(4096);
-    let (chunk_bytes, seconds) = match shape {
-        Shape::Flat => (whole, hosts as f64 * hop.message(n)),
-        Shape::Binomial => {
+    let (chunk_bytes, seconds) = match topology {
+        Topology::Flat => (whole, hosts as f64 * hop.message(n)),
+        Topology::Binomial => {
             let rounds = usize::BITS - hosts.leading_zeros();
             (whole, f64::from(rounds) * hop.message(n))
         }
-        Shape::Chain => pieces(hosts.saturating_sub(1) as f64, bytes, hop),
-        Shape::Kary(arity) => {
+        Topology::Chain => pieces(hosts.saturating_sub(1) as f64, bytes, hop),
+        Topology::Kary(arity) => {
             let waiting = depth(hosts, arity).saturating_sub(1);
             let (chunk_bytes, seconds) = pieces(f64::from(waiting), bytes, hop);
             (chunk_bytes, f64::from(arity) * seconds)
         }
     };
     Estimate {
-        shape,
+        topology,
         chunk_bytes,
         seconds,
     }
 }
 
-/// The shape that takes least time.
+/// The topology that takes the least time.
 pub fn choose(hosts: usize, bytes: u64, hop: Hop) -> Estimate {
-    let kary = ARITIES.into_iter().map(Shape::Kary);
-    let shapes = [Shape::Flat, Shape::Binomial].into_iter().chain(kary);
-    let of = |shape| estimate(shape, hosts, bytes, hop);
-    shapes.fold(of(Shape::Chain), |best, shape| {
-        let other = of(shape);
+    let kary = ARITIES.into_iter().map(Topology::Kary);
+    let topologies = [Topology::Flat, Topology::Binomial].into_iter().chain(kary);
+    let of = |topology| estimate(topology, hosts, bytes, hop);
+    topologies.fold(of(Topology::Chain), |best, topology| {
+        let other = of(topology);
         if other.seconds < best.seconds {
             other
         } else {
@@ -163,7 +167,7 @@ pub fn choose(hosts: usize, bytes: u64, hop: Hop) -> Estimate {
     })
 }
 
-/// What was measured before and now, each counting as much.
+/// The mean of the previous value and the new one.
 pub(super) fn blend(before: f64, now: f64) -> f64 {
     if before > 0.0 {
         before / 2.0 + now / 2.0
@@ -182,45 +186,48 @@ mod tests {
     };
 
     #[test]
-    fn every_parent_is_a_lower_place() {
-        let shapes = [
-            Shape::Flat,
-            Shape::Binomial,
-            Shape::Chain,
-            Shape::Kary(1),
-            Shape::Kary(3),
+    fn every_parent_is_a_lower_position() {
+        let topologies = [
+            Topology::Flat,
+            Topology::Binomial,
+            Topology::Chain,
+            Topology::Kary(1),
+            Topology::Kary(3),
         ];
-        for shape in shapes {
-            for place in 1..200 {
-                assert!(shape.parent(place) < place, "{shape:?} {place}");
+        for topology in topologies {
+            for position in 1..200 {
+                assert!(
+                    topology.parent(position) < position,
+                    "{topology:?} {position}"
+                );
             }
         }
-        assert_eq!(Shape::Binomial.parent(6), 4);
-        assert_eq!(Shape::Kary(3).parent(4), 1);
+        assert_eq!(Topology::Binomial.parent(6), 4);
+        assert_eq!(Topology::Kary(3).parent(4), 1);
     }
 
     #[test]
     fn large_objects_go_down_a_chain_and_small_ones_do_not() {
         for hosts in [2, 4, 8, 16] {
-            assert_eq!(choose(hosts, 64 << 20, GIGABIT).shape, Shape::Chain);
+            assert_eq!(choose(hosts, 64 << 20, GIGABIT).topology, Topology::Chain);
         }
-        assert_ne!(choose(64, 66_000, GIGABIT).shape, Shape::Chain);
+        assert_ne!(choose(64, 66_000, GIGABIT).topology, Topology::Chain);
     }
 
     #[test]
     fn what_is_chosen_before_bandwidth_is_known_is_right_for_slow_links() {
         for hosts in [2, 4, 8] {
-            let unmeasured = choose(hosts, 100_000, Hop::default()).shape;
-            assert_eq!(unmeasured, choose(hosts, 100_000, GIGABIT).shape);
+            let unmeasured = choose(hosts, 100_000, Hop::default()).topology;
+            assert_eq!(unmeasured, choose(hosts, 100_000, GIGABIT).topology);
         }
     }
 
     #[test]
     fn a_chain_takes_little_longer_than_one_hop() {
         let one = GIGABIT.message(64e6);
-        let chain = estimate(Shape::Chain, 16, 64_000_000, GIGABIT);
+        let chain = estimate(Topology::Chain, 16, 64_000_000, GIGABIT);
         assert!(chain.seconds < 1.12 * one, "{chain:?}");
-        assert!(estimate(Shape::Flat, 16, 64_000_000, GIGABIT).seconds > 15.9 * one);
+        assert!(estimate(Topology::Flat, 16, 64_000_000, GIGABIT).seconds > 15.9 * one);
     }
 
     #[test]

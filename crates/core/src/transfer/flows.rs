@@ -1,9 +1,9 @@
-//! What one host's mover brings in and sends by MPI, and what is to be done where that fails.
+//! Decides what one host's mover receives and sends by MPI, and what to do when that fails.
 //!
-//! A pure machine, one in each host's payload plane. [`super::Transfers`] says which hosts reach each other by MPI; this
-//! one sees to it that an object is got in one way at a time, and that memory is not used again while MPI may read or write
-//! it: a flow is open until the mover has ended it, or is gone. A mover that does not move is to be killed. Then every
-//! object goes on over TCP, from the byte it had.
+//! A pure machine, one in each host's payload plane. [`super::Transfers`] says which hosts reach each other by MPI.
+//! This machine ensures that an object is received in one way at a time, and that memory is not reused while MPI may
+//! read or write it: a flow is open until the mover ends it, or is gone. A mover that makes no progress must be
+//! killed. Every object then continues over TCP, from the byte it had reached.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,10 +12,10 @@ use broadleaf_proto::mover::{Flow, Landing, MAX_FLOWS, MOVER_TAGS, MoverRank};
 
 use crate::Nanos;
 
-/// Time that a flow may stand still, though there is something to send, and that one may take to end.
+/// How long a flow may make no progress although there is something to send, and how long it may take to end.
 pub const STALL_NS: Nanos = 5_000_000_000;
 
-/// Which way a flow goes.
+/// The direction of a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
     /// To this host.
@@ -28,7 +28,7 @@ pub enum Direction {
 struct Open {
     object: ObjectId,
     direction: Direction,
-    /// Bytes that have come, or may be sent.
+    /// Bytes that have arrived, or may be sent.
     end_bytes: u64,
     heard_ns: Nanos,
     stopped_ns: Option<Nanos>,
@@ -41,18 +41,18 @@ pub struct Flows {
     is_killed: bool,
     last: u32,
     open: BTreeMap<u32, Open>,
-    /// Objects that are not had by MPI, for it was tried.
+    /// Objects that are not received by MPI because that has failed before.
     tried: BTreeSet<ObjectId>,
 }
 
 impl Flows {
-    /// The host's mover is there.
+    /// The host's mover has connected.
     pub fn on_mover(&mut self, mover: MoverRank) {
         self.mover = Some(mover);
         self.is_killed = false;
     }
 
-    /// The mover's process is gone, and nothing of its flows is read or written any more: which these were.
+    /// The mover's process is gone and no longer reads or writes for its flows; returns those flows.
     pub fn on_gone(&mut self) -> Vec<(ObjectId, Direction)> {
         self.mover = None;
         let open = core::mem::take(&mut self.open);
@@ -61,7 +61,7 @@ impl Flows {
             .collect()
     }
 
-    /// The mover, if it is to be used.
+    /// The mover, if it may be used.
     pub fn mover(&self) -> Option<MoverRank> {
         self.mover.filter(|_| !self.is_killed)
     }
@@ -87,7 +87,8 @@ impl Flows {
         Some(self.last)
     }
 
-    /// Has an object come from another mover, if that is possible now: the flow, and what the other host has to know.
+    /// Starts to receive an object from another mover, if that is possible now; returns the flow, and what the other
+    /// host has to know.
     pub fn receive(
         &mut self,
         now: Nanos,
@@ -118,7 +119,7 @@ impl Flows {
         Some((flow, landing))
     }
 
-    /// Sends an object to another mover, if that is possible now.
+    /// Starts to send an object to another mover, if that is possible now.
     pub fn send(
         &mut self,
         now: Nanos,
@@ -146,7 +147,7 @@ impl Flows {
         self.mover().is_some_and(|m| m.world == to.mover.world)
     }
 
-    /// More of an object may be sent than before: whether the mover is to be told.
+    /// More of an object may be sent than before; returns whether to tell the mover.
     pub fn on_ready(&mut self, flow: u32, end_bytes: u64) -> bool {
         let Some(open) = self.open.get_mut(&flow) else {
             return false;
@@ -158,7 +159,7 @@ impl Flows {
         is_more
     }
 
-    /// A flow has brought more: of which object, and from which byte on.
+    /// A flow has received more; returns the object, and the first new byte.
     pub fn on_moved(&mut self, now: Nanos, flow: u32, end_bytes: u64) -> Option<(ObjectId, u64)> {
         let open = self.open.get_mut(&flow)?;
         if open.direction != Direction::In || end_bytes <= open.end_bytes {
@@ -169,7 +170,7 @@ impl Flows {
         Some((open.object, from_bytes))
     }
 
-    /// The host that an object comes from has nothing new to send.
+    /// The host that sends an object has nothing new to send.
     pub fn on_waiting(&mut self, now: Nanos, object: ObjectId) {
         for open in self.open.values_mut() {
             if open.object == object && open.direction == Direction::In {
@@ -178,12 +179,12 @@ impl Flows {
         }
     }
 
-    /// Nobody needs an object any more.
+    /// The object is no longer needed.
     pub fn forget(&mut self, object: ObjectId) {
         self.tried.remove(&object);
     }
 
-    /// Ends the flows of an object in one direction, or both; those that the mover has to be told of.
+    /// Ends an object's flows in one direction, or in both; returns those that the mover must be told of.
     pub fn stop(&mut self, now: Nanos, object: ObjectId, only: Option<Direction>) -> Vec<u32> {
         let of_it = |f: &Open| f.object == object && only.is_none_or(|d| d == f.direction);
         let open: Vec<u32> = self
@@ -197,7 +198,7 @@ impl Flows {
             .collect()
     }
 
-    /// The flows by which an object was to come, which nobody sends: they end without a last message.
+    /// Flows that were to receive an object that nobody sends: they end without a last message.
     pub fn abandon(&mut self, now: Nanos, object: ObjectId) -> Vec<u32> {
         self.tried.insert(object);
         let mut flows = Vec::new();
@@ -210,7 +211,7 @@ impl Flows {
         flows
     }
 
-    /// Ends one flow; whether the mover has to be told.
+    /// Ends one flow; returns whether to tell the mover.
     pub fn stop_one(&mut self, now: Nanos, flow: u32) -> bool {
         let open = self.open.get_mut(&flow);
         open.is_some_and(|f| f.stopped_ns.replace(f.stopped_ns.unwrap_or(now)).is_none())
@@ -222,7 +223,7 @@ impl Flows {
         Some((open.object, open.direction))
     }
 
-    /// Whether an object comes by MPI, or MPI may still write to its memory.
+    /// Whether an object is being received by MPI, or MPI may still write to its memory.
     pub fn is_receiving(&self, object: ObjectId) -> bool {
         let mut open = self.open.values();
         open.any(|f| f.object == object && f.direction == Direction::In)
@@ -238,7 +239,8 @@ impl Flows {
         !self.open.is_empty()
     }
 
-    /// Whether the mover has to be killed, because something stands still. Said once; then nothing new is given to it.
+    /// Whether the mover must be killed because a flow makes no progress. True only once; afterwards the mover is
+    /// given nothing new.
     pub fn is_overdue(&mut self, now: Nanos) -> bool {
         if self.is_killed || self.mover.is_none() {
             return false;

@@ -1,7 +1,10 @@
-//! Who gets which object from whom, and what becomes of broadcasts over hosts when hosts die, stall or come late.
+//! Decides which host gets which object from whom, and how broadcasts continue when hosts die,
+//! stall or join late.
 //!
-//! A pure machine like the controller. The hosts that need an object stand in an order with its origin first. Each has a
-//! parent before it, and turns to others before it when that fails: no cycle, and whatever it turns to has or gets all.
+//! This is a pure machine like the controller. The hosts that need an object are ordered, with its
+//! origin first. Each has a parent before it in the order, and turns to other earlier hosts if the
+//! parent fails. So there are no cycles, and every host that it turns to has or gets the whole
+//! object.
 
 pub mod cost;
 pub mod flows;
@@ -16,21 +19,21 @@ use broadleaf_proto::MoverRank;
 use broadleaf_proto::ids::{HostId, ObjectId};
 use broadleaf_proto::relay::Progress;
 
-use self::cost::{Estimate, Hop, Shape, blend};
+use self::cost::{Estimate, Hop, Topology, blend};
 pub use self::routes::{Route, Stop};
-pub use self::topology::Topology;
+pub use self::topology::TopologyChoice;
 use crate::Nanos;
 
-/// Hosts before it, besides its parent and the origin, that one may turn to.
+/// Number of earlier hosts, besides the parent and the origin, that a host may turn to.
 const FALLBACKS: usize = 5;
-/// Time that a host may be slow before those behind it are taken elsewhere.
+/// How long a host may be slow before its children are moved.
 const SLOW_NS: Nanos = 1_000_000_000;
-/// Least bytes of a transfer that says something about bandwidth.
+/// Minimum size of a transfer that tells something about the bandwidth.
 const TELLING_BYTES: u64 = 512 * 1024;
-/// Bytes to measure a link by where nothing else has told: 8 ms of one of 1 Gb/s.
+/// Bytes sent to measure a link when no transfer has measured it: 8 ms at 1 Gb/s.
 pub const PROBE_BYTES: u64 = 2 * TELLING_BYTES;
 
-/// What the driver is to do.
+/// What the driver must do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TransferCommand {
     /// Have a host get an object.
@@ -41,14 +44,14 @@ pub enum TransferCommand {
         object: ObjectId,
         /// Its length.
         len_bytes: u64,
-        /// The pieces it travels in.
+        /// The size of the chunks it travels in.
         chunk_bytes: u32,
-        /// Its parent, then those to turn to, in order.
+        /// Its parent, then the fallbacks, in order.
         sources: Vec<HostId>,
-        /// Higher than in commands before.
+        /// Higher than in earlier commands.
         epoch: u32,
     },
-    /// Every host that needs an object, and is left, has it.
+    /// Every remaining host that needs the object has it.
     Complete {
         /// The object.
         object: ObjectId,
@@ -56,16 +59,16 @@ pub enum TransferCommand {
 }
 
 #[derive(Clone, Debug)]
-struct Place {
+struct Position {
     host: HostId,
     is_gone: bool,
     is_complete: bool,
     parent: usize,
     epoch: u32,
     have_bytes: u64,
-    /// When it had all.
+    /// When the host had the whole object.
     completed_ns: Nanos,
-    /// What it had, and when, as of the last look at its rate.
+    /// When its rate was last checked, and the bytes it had then.
     looked: (Nanos, u64),
     slow_since: Option<Nanos>,
 }
@@ -76,7 +79,7 @@ struct Transfer {
     since_ns: Nanos,
     estimate: Estimate,
     /// The origin first.
-    order: Vec<Place>,
+    order: Vec<Position>,
     is_told: bool,
 }
 
@@ -84,9 +87,9 @@ struct Transfer {
 #[derive(Clone, Debug, Default)]
 struct Host {
     can_serve: bool,
-    /// A client that gets results: nothing is learnt of the network between hosts from it.
+    /// A client that receives results: its rate says nothing about the network between hosts.
     is_client: bool,
-    /// Least round trip of late, ns; 0 while unknown.
+    /// Minimum recent round trip, ns; 0 while unknown.
     round_trip_ns: u64,
     bytes_per_s: f64,
 }
@@ -98,18 +101,20 @@ pub struct Transfers {
     movers: BTreeMap<HostId, MoverRank>,
     active: BTreeMap<ObjectId, Transfer>,
     bytes_per_s: f64,
-    /// The latest that are over.
+    /// The most recent finished transfers.
     past: VecDeque<(ObjectId, Transfer)>,
 }
 
 impl Transfers {
-    /// A host is there. One that cannot serve is nobody's parent, and gets all from the origin.
+    /// A host has connected. One that cannot serve is never a parent, and gets everything from the
+    /// origin.
     pub fn on_host_up(&mut self, host: HostId, can_serve: bool) {
         let host = self.hosts.entry(host).or_default();
         host.can_serve = can_serve;
     }
 
-    /// A client on another host is there, which gets results from the controller's host and serves nobody.
+    /// A client on another host has connected; it gets results from the controller's host and
+    /// serves nobody.
     pub fn on_client_up(&mut self, host: HostId) {
         let host = self.hosts.entry(host).or_default();
         host.is_client = true;
@@ -118,7 +123,8 @@ impl Transfers {
     /// A round trip to a host was measured.
     pub fn on_round_trip(&mut self, host: HostId, ns: u64) {
         if let Some(host) = self.hosts.get_mut(&host) {
-            // The least counts: the rest is waiting behind other work. It may rise again slowly.
+            // The minimum counts, because anything above it is time spent waiting behind other
+            // work. It may slowly rise again.
             let before = host.round_trip_ns;
             host.round_trip_ns = if before == 0 || ns < before {
                 ns
@@ -128,8 +134,8 @@ impl Transfers {
         }
     }
 
-    /// Whether bytes sent only to measure the bandwidth are worth it: there are shapes to choose from, nothing is
-    /// known, and nothing under way will tell.
+    /// Whether it is worth sending bytes only to measure the bandwidth: there are topologies to
+    /// choose from, nothing is known, and no active transfer will tell.
     pub fn lacks_bandwidth(&self) -> bool {
         let tells = |t: &Transfer| t.len_bytes >= TELLING_BYTES && !t.is_told;
         let n_hosts = self.hosts.values().filter(|host| !host.is_client).count();
@@ -141,7 +147,7 @@ impl Transfers {
         self.hosts.get(&host).map_or(0.0, |host| host.bytes_per_s)
     }
 
-    /// What a hop costs, as far as was measured.
+    /// What a hop costs, as far as it was measured.
     pub fn hop(&self) -> Hop {
         let mut trips: Vec<u64> = self.hosts.values().map(|h| h.round_trip_ns).collect();
         trips.retain(|ns| *ns > 0);
@@ -158,17 +164,18 @@ impl Transfers {
         }
     }
 
-    /// The shape of an object's tree, while it travels.
-    pub fn shape(&self, object: ObjectId) -> Option<Shape> {
-        self.active.get(&object).map(|t| t.estimate.shape)
+    /// The topology of an object's tree, while it is being sent.
+    pub fn topology(&self, object: ObjectId) -> Option<Topology> {
+        self.active.get(&object).map(|t| t.estimate.topology)
     }
 
-    /// The pieces that an object travels in, while it does.
+    /// The size of the chunks that an object is sent in, while it is being sent.
     pub fn chunk_bytes(&self, object: ObjectId) -> Option<u32> {
         self.active.get(&object).map(|t| t.estimate.chunk_bytes)
     }
 
-    /// Hosts need an object. Those that need one under way come behind the others.
+    /// Hosts need an object. Those that need an object that is already being sent are placed behind
+    /// the others.
     #[expect(clippy::too_many_arguments, reason = "each is a fact of its own")]
     pub fn want(
         &mut self,
@@ -177,7 +184,7 @@ impl Transfers {
         len_bytes: u64,
         origin: HostId,
         hosts: &[HostId],
-        topology: Topology,
+        topology: TopologyChoice,
         out: &mut Vec<TransferCommand>,
     ) {
         let hop = self.hop();
@@ -185,7 +192,7 @@ impl Transfers {
             len_bytes,
             since_ns: now,
             estimate: topology.estimate(hosts.len(), len_bytes, hop),
-            order: vec![Place::new(origin, 0, now)],
+            order: vec![Position::new(origin, 0, now)],
             is_told: false,
         });
         transfer.order[0].is_complete = true;
@@ -195,7 +202,7 @@ impl Transfers {
             known.contains_key(host)
                 && !transfer.order.iter().any(|p| p.host == *host && !p.is_gone)
         });
-        // Those who cannot serve last, and before them those known to be slow.
+        // Hosts that cannot serve come last, preceded by those known to be slow.
         let mut rates: Vec<f64> = fresh.iter().map(|h| known[h].bytes_per_s).collect();
         rates.retain(|rate| *rate > 0.0);
         rates.sort_unstable_by(f64::total_cmp);
@@ -209,19 +216,19 @@ impl Transfers {
         });
         fresh.dedup();
         for host in fresh {
-            let place = transfer.order.len();
+            let position = transfer.order.len();
             let parent = if known[&host].can_serve {
-                transfer.living(transfer.estimate.shape.parent(place), known)
+                transfer.living(transfer.estimate.topology.parent(position), known)
             } else {
                 0
             };
-            transfer.order.push(Place::new(host, parent, now));
+            transfer.order.push(Position::new(host, parent, now));
             transfer.is_told = false;
-            out.push(transfer.fetch(object, place, known));
+            out.push(transfer.fetch(object, position, known));
         }
     }
 
-    /// A host says how far it is.
+    /// A host reports its progress.
     pub fn on_progress(
         &mut self,
         now: Nanos,
@@ -232,23 +239,26 @@ impl Transfers {
         let Some(transfer) = self.active.get_mut(&progress.object) else {
             return;
         };
-        let Some(place) = transfer.place_of(host) else {
+        let Some(position) = transfer.position_of(host) else {
             return;
         };
-        let at = &mut transfer.order[place];
-        // What is there stays there.
+        let at = &mut transfer.order[position];
+        // Progress never goes back.
         at.have_bytes = at
             .have_bytes
             .max(progress.have_bytes.min(transfer.len_bytes));
         let is_complete = progress.is_complete && at.have_bytes == transfer.len_bytes;
-        // A host says whom it turned to, and only those before it may be believed to be that.
-        if let Some(parent) = transfer.place_of(progress.source).filter(|p| *p < place) {
-            transfer.order[place].parent = parent;
+        // A host reports which source it turned to; only an earlier host is accepted.
+        if let Some(parent) = transfer
+            .position_of(progress.source)
+            .filter(|p| *p < position)
+        {
+            transfer.order[position].parent = parent;
         }
-        if is_complete && !transfer.order[place].is_complete {
-            transfer.order[place].is_complete = true;
-            transfer.order[place].completed_ns = now;
-            let fan_out = transfer.fan_out(place);
+        if is_complete && !transfer.order[position].is_complete {
+            transfer.order[position].is_complete = true;
+            transfer.order[position].completed_ns = now;
+            let fan_out = transfer.fan_out(position);
             if transfer.len_bytes >= TELLING_BYTES
                 && progress.receiving_ns > 0
                 && progress.resumed_at.is_empty()
@@ -270,7 +280,7 @@ impl Transfers {
         self.tell_complete(progress.object, out);
     }
 
-    /// A host is gone: those behind it are taken elsewhere, and nobody waits for it.
+    /// A host is gone: its children are moved, and nobody waits for it.
     pub fn on_host_down(&mut self, host: HostId, out: &mut Vec<TransferCommand>) {
         self.hosts.remove(&host);
         self.movers.remove(&host);
@@ -279,9 +289,9 @@ impl Transfers {
             let Some(transfer) = self.active.get_mut(&object) else {
                 continue;
             };
-            if let Some(gone) = transfer.place_of(host) {
+            if let Some(gone) = transfer.position_of(host) {
                 if gone == 0 {
-                    self.end(object); // With its origin nobody can have it.
+                    self.end(object); // Without its origin nobody can have it.
                     continue;
                 }
                 transfer.order[gone].is_gone = true;
@@ -291,38 +301,38 @@ impl Transfers {
         }
     }
 
-    /// Nobody needs an object any more.
+    /// The object is no longer needed.
     pub fn forget(&mut self, object: ObjectId) {
         self.end(object);
     }
 
-    /// A host could not get an object from anybody; nothing more is expected of it.
+    /// A host could not get an object from any source; nothing more is expected of it.
     pub fn on_failed(&mut self, host: HostId, object: ObjectId, out: &mut Vec<TransferCommand>) {
         if let Some(transfer) = self.active.get_mut(&object)
-            && let Some(place) = transfer.place_of(host)
-            && place > 0
+            && let Some(position) = transfer.position_of(host)
+            && position > 0
         {
-            transfer.order[place].is_gone = true;
-            transfer.move_children(object, place, &self.hosts, out);
+            transfer.order[position].is_gone = true;
+            transfer.move_children(object, position, &self.hosts, out);
             self.tell_complete(object, out);
         }
     }
 
-    /// Those behind a host that is slow by itself go on with its own parent.
+    /// The children of a host that is itself slow continue with that host's parent.
     fn bypass_slow(&mut self, now: Nanos, object: ObjectId, out: &mut Vec<TransferCommand>) {
         let Some(transfer) = self.active.get_mut(&object) else {
             return;
         };
         let mut rates = Vec::new();
-        for place in transfer.order.iter_mut().skip(1) {
-            let (at, had) = place.looked;
+        for position in transfer.order.iter_mut().skip(1) {
+            let (at, had) = position.looked;
             let elapsed_ns = now.saturating_sub(at);
-            if place.is_gone || place.is_complete || elapsed_ns < SLOW_NS / 4 {
+            if position.is_gone || position.is_complete || elapsed_ns < SLOW_NS / 4 {
                 continue;
             }
-            let rate = place.have_bytes.saturating_sub(had) as f64 / elapsed_ns as f64;
-            place.looked = (now, place.have_bytes);
-            rates.push((rate, place.host));
+            let rate = position.have_bytes.saturating_sub(had) as f64 / elapsed_ns as f64;
+            position.looked = (now, position.have_bytes);
+            rates.push((rate, position.host));
         }
         if rates.len() < 2 {
             return;
@@ -332,19 +342,19 @@ impl Transfers {
         let half = sorted[sorted.len() / 2] / 2.0;
         let lead = 4 * u64::from(transfer.estimate.chunk_bytes);
         for (rate, host) in rates {
-            let Some(index) = transfer.place_of(host) else {
+            let Some(index) = transfer.position_of(host) else {
                 continue;
             };
             let parent_has = transfer.has(transfer.order[index].parent);
-            let place = &mut transfer.order[index];
-            // One that has all its parent has is held up by that one.
-            if rate >= half || parent_has < place.have_bytes.saturating_add(lead) {
-                place.slow_since = None;
+            let position = &mut transfer.order[index];
+            // One that has everything its parent has is held up by the parent.
+            if rate >= half || parent_has < position.have_bytes.saturating_add(lead) {
+                position.slow_since = None;
                 continue;
             }
-            let since = *place.slow_since.get_or_insert(now);
+            let since = *position.slow_since.get_or_insert(now);
             if now.saturating_sub(since) >= SLOW_NS {
-                place.slow_since = None;
+                position.slow_since = None;
                 transfer.move_children(object, index, &self.hosts, out);
             }
         }
@@ -360,22 +370,23 @@ impl Transfers {
         }
     }
 
-    /// Verifies that every host's parent stands before it, and that nobody waits for one who is gone.
+    /// Verifies that every host's parent comes before it, and that nobody waits for a host that is
+    /// gone.
     ///
     /// # Errors
-    /// What does not hold.
+    /// The invariant that does not hold.
     pub fn check(&self) -> Result<(), String> {
         for (object, transfer) in &self.active {
-            for (index, place) in transfer.order.iter().enumerate().skip(1) {
-                if place.is_gone {
+            for (index, position) in transfer.order.iter().enumerate().skip(1) {
+                if position.is_gone {
                     continue;
                 }
-                if place.parent >= index {
-                    return Err(format!("{object:?}: place {index} is behind its parent"));
+                if position.parent >= index {
+                    return Err(format!("{object:?}: position {index} is before its parent"));
                 }
-                if !place.is_complete && transfer.order[place.parent].is_gone {
+                if !position.is_complete && transfer.order[position.parent].is_gone {
                     return Err(format!(
-                        "{object:?}: place {index} waits for one who is gone"
+                        "{object:?}: position {index} waits for a host that is gone"
                     ));
                 }
             }
@@ -384,7 +395,7 @@ impl Transfers {
     }
 }
 
-impl Place {
+impl Position {
     fn new(host: HostId, parent: usize, now: Nanos) -> Self {
         Self {
             host,
@@ -401,14 +412,14 @@ impl Place {
 }
 
 impl Transfer {
-    fn place_of(&self, host: HostId) -> Option<usize> {
+    fn position_of(&self, host: HostId) -> Option<usize> {
         self.order
             .iter()
             .rposition(|p| p.host == host && !p.is_gone)
     }
 
-    fn has(&self, place: usize) -> u64 {
-        let at = &self.order[place];
+    fn has(&self, position: usize) -> u64 {
+        let at = &self.order[position];
         if at.is_complete {
             self.len_bytes
         } else {
@@ -416,20 +427,20 @@ impl Transfer {
         }
     }
 
-    /// The place itself if it can be a parent, else the nearest before it that can.
-    fn living(&self, place: usize, hosts: &BTreeMap<HostId, Host>) -> usize {
-        (0..=place)
+    /// The given position if its host can be a parent, otherwise the nearest earlier one that can.
+    fn living(&self, position: usize, hosts: &BTreeMap<HostId, Host>) -> usize {
+        (0..=position)
             .rev()
             .find(|index| *index == 0 || self.can_serve(*index, hosts))
             .unwrap_or(0)
     }
 
-    fn can_serve(&self, place: usize, hosts: &BTreeMap<HostId, Host>) -> bool {
-        let at = &self.order[place];
+    fn can_serve(&self, position: usize, hosts: &BTreeMap<HostId, Host>) -> bool {
+        let at = &self.order[position];
         !at.is_gone && hosts.get(&at.host).is_some_and(|h| h.can_serve)
     }
 
-    /// Has everyone whose parent this is go on with the parent's own.
+    /// Moves every child of this position to the position's own parent.
     fn move_children(
         &mut self,
         object: ObjectId,
@@ -439,10 +450,10 @@ impl Transfer {
     ) {
         let to = self.living(self.order[from].parent, hosts);
         for index in from + 1..self.order.len() {
-            let place = &mut self.order[index];
-            if place.parent == from && !place.is_gone && !place.is_complete {
-                place.parent = to;
-                place.epoch += 1;
+            let position = &mut self.order[index];
+            if position.parent == from && !position.is_gone && !position.is_complete {
+                position.parent = to;
+                position.epoch += 1;
                 out.push(self.fetch(object, index, hosts));
             }
         }
@@ -451,13 +462,13 @@ impl Transfer {
     fn fetch(
         &self,
         object: ObjectId,
-        place: usize,
+        position: usize,
         hosts: &BTreeMap<HostId, Host>,
     ) -> TransferCommand {
-        let at = &self.order[place];
+        let at = &self.order[position];
         let mut sources = vec![at.parent];
         if hosts.get(&at.host).is_some_and(|h| h.can_serve) {
-            let others = (1..place).rev().filter(|i| *i != at.parent);
+            let others = (1..position).rev().filter(|i| *i != at.parent);
             sources.extend(others.filter(|i| self.can_serve(*i, hosts)).take(FALLBACKS));
         }
         if at.parent != 0 {
@@ -473,13 +484,13 @@ impl Transfer {
         }
     }
 
-    /// Most children of any host that stands between the origin and this place.
-    fn fan_out(&self, place: usize) -> usize {
+    /// The maximum number of children of any host on the path from the origin to this position.
+    fn fan_out(&self, position: usize) -> usize {
         let children = |of: usize| {
-            let of_this = |p: &&Place| p.parent == of && !p.is_gone;
+            let of_this = |p: &&Position| p.parent == of && !p.is_gone;
             self.order.iter().skip(1).filter(of_this).count()
         };
-        let (mut at, mut most) = (place, 1);
+        let (mut at, mut most) = (position, 1);
         while at != 0 {
             at = self.order[at].parent;
             most = most.max(children(at));

@@ -1,26 +1,26 @@
-//! How objects travel, for who looks.
+//! Reports how objects travel.
 
 use broadleaf_proto::ids::{HostId, ObjectId};
 
-use super::cost::Shape;
-use super::{Place, Transfer, Transfers};
+use super::cost::Topology;
+use super::{Position, Transfer, Transfers};
 use crate::Nanos;
 
-/// Transfers that are over and still told of.
+/// Number of finished transfers that are still reported.
 const PAST: usize = 16;
 
-/// How an object travels, for who looks.
+/// How one object travels.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Route {
     /// The object.
     pub object: ObjectId,
     /// Its length.
     pub len_bytes: u64,
-    /// Of its tree.
-    pub shape: Shape,
-    /// When it was first wanted.
+    /// The topology of its tree.
+    pub topology: Topology,
+    /// When it was first needed.
     pub since_ns: Nanos,
-    /// The hosts that need it, behind the one it comes from.
+    /// The origin, then the hosts that need the object.
     pub stops: Vec<Stop>,
 }
 
@@ -29,29 +29,29 @@ pub struct Route {
 pub struct Stop {
     /// The host.
     pub host: HostId,
-    /// The one that it gets the object from; the origin's is itself.
+    /// The host that it gets the object from; the origin names itself.
     pub parent: HostId,
-    /// What it is known to have.
+    /// The bytes that it is known to have.
     pub have_bytes: u64,
-    /// Nothing more is expected of it.
+    /// Nothing more is expected of this host.
     pub is_gone: bool,
-    /// When it had all.
+    /// When it had the whole object.
     pub completed_ns: Option<Nanos>,
 }
 
 impl Transfers {
-    /// Objects that travel or are still needed, and the latest of those before.
+    /// Objects that are being sent or are still needed, and the most recent ones before.
     pub fn routes(&self) -> impl Iterator<Item = Route> {
         let past = self.past.iter().map(|(object, t)| t.route(*object));
         past.chain(self.active.iter().map(|(object, t)| t.route(*object)))
     }
 
-    /// What was sent only to measure is over, and of interest to nobody.
+    /// What was sent only to measure is over, and interests nobody.
     pub fn forget_probe(&mut self, object: ObjectId) {
         self.active.remove(&object);
     }
 
-    /// Nothing more comes of an object.
+    /// An object's transfer is over.
     pub(super) fn end(&mut self, object: ObjectId) {
         let Some(transfer) = self.active.remove(&object) else {
             return;
@@ -65,17 +65,17 @@ impl Transfers {
 
 impl Transfer {
     fn route(&self, object: ObjectId) -> Route {
-        let stop = |(index, place): (usize, &Place)| Stop {
-            host: place.host,
-            parent: self.order[place.parent].host,
+        let stop = |(index, position): (usize, &Position)| Stop {
+            host: position.host,
+            parent: self.order[position.parent].host,
             have_bytes: self.has(index),
-            is_gone: place.is_gone,
-            completed_ns: (place.completed_ns > 0).then_some(place.completed_ns),
+            is_gone: position.is_gone,
+            completed_ns: (position.completed_ns > 0).then_some(position.completed_ns),
         };
         Route {
             object,
             len_bytes: self.len_bytes,
-            shape: self.estimate.shape,
+            topology: self.estimate.topology,
             since_ns: self.since_ns,
             stops: self.order.iter().enumerate().map(stop).collect(),
         }

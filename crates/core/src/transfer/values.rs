@@ -1,26 +1,26 @@
-//! Values that a client on another host is sent as objects: which have come, and which records wait for them.
+//! Values that are sent as objects to a client on another host: which have arrived, and which records wait for them.
 //!
-//! A pure machine. The controller orders the client to get each object that a record names, right before the record. An
-//! object goes with the last value that lies in it, once no such record is on its way.
+//! A pure machine. Right before a record, the controller orders the client to get each object that the record names.
+//! An object is dropped with the last value that lies in it, once no record that names it is on its way.
 
 use std::collections::BTreeMap;
 
 use broadleaf_proto::ids::ObjectId;
 use broadleaf_proto::relay::Fetch;
 
-/// Results up to so many bytes travel with their records, as they take less time than asking for them would.
+/// Results up to this size travel with their records: asking for them would take longer.
 pub const INLINE_BYTES: u64 = 1024 * 1024;
 
-/// What the driver is to do.
+/// What the driver must do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ValueCommand<R> {
     /// Get an object.
     Get(Fetch),
-    /// All that a record names is here.
+    /// All that a record names has arrived.
     Deliver(R),
-    /// What a record names does not come, for this reason.
+    /// Something that a record names will not arrive, for this reason.
     GiveUp(R, String),
-    /// Forget an object, here or under way.
+    /// Forget an object, whether it has arrived or is still on its way.
     Drop(ObjectId),
 }
 
@@ -35,9 +35,9 @@ enum Arrival {
 struct Incoming {
     arrival: Arrival,
     len_bytes: u64,
-    /// Records that will name it.
+    /// Number of records that will name it.
     n_announced: u64,
-    /// Times that records which wait, and values, name it.
+    /// How often it is named by waiting records and by values.
     n_named: u64,
     /// The records that wait for it.
     waiting: Vec<u64>,
@@ -69,7 +69,7 @@ impl<R> Default for Values<R> {
 }
 
 impl<R> Values<R> {
-    /// The controller orders an object that a record to come will name.
+    /// The controller announces an object that a later record will name.
     pub fn on_fetch(&mut self, fetch: Fetch, out: &mut Vec<ValueCommand<R>>) {
         let known = self.objects.get_mut(&fetch.object);
         if let Some(incoming) = known {
@@ -87,8 +87,8 @@ impl<R> Values<R> {
         out.push(ValueCommand::Get(fetch));
     }
 
-    /// A record came that names these objects, each with its length. One that was not ordered, or not like that, does not
-    /// come.
+    /// A record arrived that names these objects, each with its length. An object that was not announced, or not with
+    /// this length, will not arrive.
     pub fn on_record(
         &mut self,
         record: R,
@@ -135,7 +135,7 @@ impl<R> Values<R> {
         }
     }
 
-    /// An object is all here.
+    /// An object has arrived completely.
     pub fn on_here(&mut self, object: ObjectId, out: &mut Vec<ValueCommand<R>>) {
         let Some(incoming) = self.objects.get_mut(&object) else {
             return;
@@ -154,7 +154,7 @@ impl<R> Values<R> {
         }
     }
 
-    /// An object does not come.
+    /// An object will not arrive.
     pub fn on_failed(&mut self, object: ObjectId, reason: &str, out: &mut Vec<ValueCommand<R>>) {
         let Some(incoming) = self.objects.get_mut(&object) else {
             return;
@@ -166,7 +166,7 @@ impl<R> Values<R> {
     }
 
     fn give_up(&mut self, number: u64, reason: String, out: &mut Vec<ValueCommand<R>>) {
-        // One that names an object twice is given up once.
+        // A record that names an object twice is given up once.
         if let Some(waiting) = self.waiting.remove(&number) {
             out.push(ValueCommand::GiveUp(waiting.record, reason));
             for object in waiting.objects {
@@ -187,20 +187,20 @@ impl<R> Values<R> {
         }
     }
 
-    /// How many objects are here or under way.
+    /// Number of objects that have arrived or are on their way.
     pub fn len(&self) -> usize {
         self.objects.len()
     }
 
-    /// Whether there are none.
+    /// Whether there are no such objects.
     pub fn is_empty(&self) -> bool {
         self.objects.is_empty()
     }
 
-    /// Verifies that every record waits for something that comes, and that each object is there for something.
+    /// Verifies that every record waits for something that is on its way, and that every object is needed.
     ///
     /// # Errors
-    /// What does not hold.
+    /// The invariant that does not hold.
     pub fn check(&self) -> Result<(), String> {
         for (number, waiting) in &self.waiting {
             let coming = |object: &&ObjectId| {

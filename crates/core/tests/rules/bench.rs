@@ -1,4 +1,4 @@
-//! A controller on a bench: inputs by hand, outputs collected.
+//! A controller on a test bench: inputs by hand, outputs collected.
 
 use broadleaf_core::{Config, Controller, Input, Output};
 use broadleaf_proto::control::{
@@ -24,7 +24,7 @@ pub struct Bench {
     pub out: Vec<Output>,
     next_seq: u64,
     next_options: u32,
-    /// How deep tasks submitted from now on are nested.
+    /// The nesting depth of tasks submitted from now on.
     pub depth: u16,
 }
 
@@ -149,7 +149,7 @@ impl Bench {
         id
     }
 
-    /// Submits with these options and dependencies; gives the (first) number.
+    /// Submits with these options and dependencies; returns the (first) number.
     pub fn submit_after(&mut self, options: TaskOptions, after: &[u64], follow: &[u64]) -> u64 {
         let parts = match (&options.mode, &options.targets) {
             (Mode::Each, TargetSet::Ranges(ranges)) => ranges.len() as u64,
@@ -187,7 +187,8 @@ impl Bench {
         self.input(Input::Submit { client, record });
     }
 
-    /// Submits a balanced task whose arguments are so many bytes inline, and these ranges: segment and length.
+    /// Submits a load-balanced task with this many bytes of inline arguments, and these ranges:
+    /// segment and length.
     pub fn submit_ranges(&mut self, inline_bytes: usize, ranges: &[(u64, u64)]) -> u64 {
         let seq = self.next_seq;
         self.next_seq += 1;
@@ -221,7 +222,7 @@ impl Bench {
         self.submit_after(options, &[], &[])
     }
 
-    /// Submits plain tasks, then schedules; gives their numbers.
+    /// Submits plain tasks, then schedules; returns their numbers.
     pub fn submit(&mut self, n: u64) -> Vec<u64> {
         let seqs = (0..n).map(|_| self.submit_with(TaskOptions::default()));
         let seqs = seqs.collect();
@@ -254,7 +255,7 @@ impl Bench {
         taken
     }
 
-    /// Takes the results so far, those of refused runs one by one.
+    /// Takes the results so far; those of refused runs are expanded.
     pub fn results(&mut self) -> Vec<ResultRecord> {
         let results = self.take(|output| match output {
             Output::Result { record, .. } => Some(vec![record.clone()]),
@@ -326,7 +327,7 @@ impl Bench {
         self.schedule();
     }
 
-    /// Ends everything that was assigned, again and again, until nothing is.
+    /// Ends everything that was assigned, until nothing is assigned any more.
     pub fn run_all(&mut self, task_ns: u64) {
         loop {
             let assigns = self.assigns();

@@ -1,4 +1,5 @@
-//! What a client's messages may cost: it is counted before it is taken, and refused to that client alone.
+//! What a client's messages may cost: they are charged before memory is taken, and refused to that
+//! client alone.
 
 use broadleaf_core::{Config, Input, Output};
 use broadleaf_proto::control::{ControlReply, ControlRequest, DefineOptions, RefusalReason};
@@ -61,10 +62,10 @@ fn refused_runs_are_remembered_as_refused() {
     define(&mut bench, 1, everywhere(Mode::Each));
     bench.submit_record(CLIENT, 100, OptionsId(1), 9, &[], &[]);
     bench.results();
-    // The same number again is nobody's.
+    // The same number again belongs to nobody.
     bench.submit_record(CLIENT, 60_000, OptionsId(0), 0, &[], &[]);
     assert_eq!(bench.results(), []);
-    // A task that may run after a failure does.
+    // A task that may run after a failure does run.
     let mut after = TaskOptions::default();
     after.after.failure = true;
     define(&mut bench, 2, after);
@@ -81,7 +82,7 @@ fn targets_that_are_gone_in_any_order_cost_no_more_than_those_that_are_there() {
     let targets: Vec<u32> = (0..20_000).map(|n| [1, 5][n % 2]).collect();
     bench.submit_with(each(&targets));
     assert!(runs(&mut bench).len() <= 65);
-    // All parts are answered, and numbered in their order.
+    // All parts are answered, numbered in order.
     bench.submit_with(each(&targets));
     let seqs: Vec<u64> = bench.results().iter().map(|r| r.seq.0).collect();
     assert_eq!(seqs, (20_000..40_000).collect::<Vec<_>>());
@@ -109,7 +110,7 @@ fn a_record_is_taken_whole_or_not_at_all() {
 #[test]
 fn sets_of_options_count_for_their_client() {
     let mut bench = Bench::new(config(), 1);
-    // Of every other engine, so that the ranges are many.
+    // Every other engine, so that there are many ranges.
     let many: Vec<u32> = (0..30_000).map(|n| 2 * n).collect();
     let mut options = each(&many);
     options.mode = Mode::Balanced;
@@ -133,7 +134,7 @@ fn sets_of_options_count_for_their_client() {
     bench.input(Input::Options { client, define });
     bench.submit_record(client, 0, OptionsId(1), 0, &[], &[]);
     assert_eq!(bench.results(), []);
-    // A range of all engines takes no room to speak of.
+    // A range of all engines takes hardly any room.
     for id in 2..10_000 {
         let options = everywhere(Mode::Balanced);
         let id = OptionsId(id);
@@ -177,7 +178,7 @@ fn dependencies_count_as_bytes() {
         ..config()
     };
     let mut bench = Bench::new(limits, 1);
-    // The same one, again and again: the list is as long for it.
+    // The same engine, again and again: the list is just as long.
     bench.submit_record(CLIENT, 0, OptionsId(0), 0, &[], &[]);
     bench.submit_record(CLIENT, 1, OptionsId(0), 0, &[0; 50], &[]);
     assert_eq!(bench.results(), []);
@@ -185,7 +186,7 @@ fn dependencies_count_as_bytes() {
     assert_eq!(refusal(&bench.results()[0]), RefusalReason::OverLimit);
     bench.schedule();
     bench.run_all(1);
-    // Alone, too: and each part of a broadcast has its own.
+    // Also without other tasks: each part of a broadcast has its own arguments.
     bench.results();
     bench.submit_record(CLIENT, 3, OptionsId(0), 0, &[0; 101], &[]);
     assert_eq!(refusal(&bench.results()[0]), RefusalReason::OverLimit);
@@ -220,7 +221,7 @@ fn functions_count_for_each_client_that_defines_them() {
         let refused = bench.results().first().map(refusal);
         assert_eq!(refused, expected, "{client:?} {function}");
     }
-    // Defined twice it stays what it was.
+    // A function that is defined twice stays as it was.
     bench.function(CLIENT, 1, b"x");
     assert_eq!(bench.controller.counters().functions, 3);
 }

@@ -87,7 +87,7 @@ fn an_engine_that_drains_ends_its_task_and_gives_back_the_others() {
         _ => None,
     });
     assert_eq!(told, [0]);
-    // Nobody knows which it has started: both are asked back, the last first.
+    // Nobody knows which of them the engine has started: both are asked back, the last first.
     let revokes: Vec<_> = bench.revokes().into_iter().map(|(_, key)| key).collect();
     assert_eq!(revokes, [mine[1].key, mine[0].key]);
     bench.revoked(0, mine[1].key, true);
@@ -250,7 +250,7 @@ fn a_host_that_is_told_of_its_end_drains_at_once() {
         assert_eq!(counters.hosts[0].ends_at, Some(bench.now + 300 * MS));
         bench.submit(1);
         assert_eq!(bench.assigned(), [], "nothing new");
-        // Told again, or its own end comes near: nothing changes.
+        // Nothing changes if it is told again, or if its own end comes near.
         relay_says(
             &mut bench,
             RelayEvent::EndsSoon {
@@ -282,7 +282,7 @@ fn tasks_go_where_they_surely_end_in_time() {
         bench.submit_with(timed(700 * MS));
     }
     bench.submit_with(timed(500 * MS));
-    // Longer than the job ever was: there is no better host to wait for.
+    // Longer than the job ever was: no better host will come.
     bench.submit_with(timed(2_000 * MS));
     bench.schedule();
     let mut there = bench.assigned();

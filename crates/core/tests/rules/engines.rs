@@ -285,7 +285,7 @@ fn shutdown_lets_running_tasks_finish_and_leaves_nothing() {
     assert_eq!(bench.controller.next_deadline(), None);
 }
 
-/// Engines that were told to start since.
+/// Engines that were told to start since the last call.
 fn spawns(bench: &mut Bench) -> Vec<u32> {
     bench.take(|output| match output {
         Output::Spawn { engine } => Some(engine.0),

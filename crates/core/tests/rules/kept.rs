@@ -1,4 +1,4 @@
-//! Ended tasks are kept in bounded memory, for other clients and to be run again.
+//! Ended tasks are stored in bounded memory, for other clients and to be run again.
 
 use broadleaf_core::{Config, Input, Output};
 use broadleaf_proto::Status;

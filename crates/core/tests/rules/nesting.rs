@@ -22,7 +22,7 @@ fn goes_on(bench: &mut Bench, engine: u32, key: TaskKey) {
     says(bench, engine, EngineEvent::WaitEnded(key));
 }
 
-/// Submits tasks of a depth; their numbers.
+/// Submits tasks of a depth; returns their numbers.
 fn nested(bench: &mut Bench, depth: u16, n: u64) -> Vec<u64> {
     bench.depth = depth;
     let seqs = bench.submit(n);
@@ -131,7 +131,7 @@ fn a_task_that_waits_is_addressed_on_its_own_engine_too() {
     bench.depth = 1;
     bench.submit_with(each(&[0, 1]));
     waits(&mut bench, 0, outer.key);
-    // The parts of one record share their arguments, which say its first number.
+    // The parts of one record share their arguments, which contain its first number.
     assert_eq!(bench.assigned(), [(0, 1), (1, 1)]);
 }
 
@@ -191,7 +191,7 @@ fn a_task_that_waits_has_no_bound_on_those_it_waits_for() {
             follow: SmallVec::new(),
             payload: Payload::default(),
         };
-        // Without the bench's checks, which look at everything each time.
+        // Without the bench's checks, which examine everything each time.
         let controller = &mut bench.controller;
         let client = CLIENT;
         controller.on_input(now, Input::Submit { client, record }, &mut bench.out);

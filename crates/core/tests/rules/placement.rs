@@ -268,7 +268,7 @@ fn a_broadcast_over_the_bound_goes_to_all_or_to_none() {
         ..config()
     };
     let mut bench = Bench::new(limits, 3);
-    // Alone it is let in, whatever it weighs.
+    // A single task is admitted, however large it is.
     bench.submit_with(each(&[0, 1, 2]));
     assert_eq!(bench.results().len(), 0);
     bench.submit_with(each(&[0, 1, 2]));
@@ -298,7 +298,7 @@ fn a_range_counts_once_however_many_tasks_name_it() {
     for _ in 0..5 {
         bench.submit_ranges(1, &[(7, 60)]);
     }
-    // Of another segment, or of the same one elsewhere, it is another.
+    // A range of another segment, or elsewhere in the same one, is a different range.
     bench.submit_ranges(1, &[(8, 60)]);
     bench.submit_ranges(1, &[(7, 59)]);
     let refused = bench.results();
@@ -310,7 +310,7 @@ fn a_range_counts_once_however_many_tasks_name_it() {
     );
     bench.run_all(MS);
     assert_eq!(bench.results().len(), 5);
-    // With the last task that named it the range is gone.
+    // The range is released with the last task that named it.
     bench.submit_ranges(1, &[(8, 60)]);
     bench.submit_ranges(1, &[(9, 30)]);
     assert_eq!(bench.results().len(), 0);

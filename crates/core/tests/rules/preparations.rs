@@ -53,7 +53,7 @@ fn the_latest_of_a_name_counts_and_the_order_is_that_of_the_requests() {
     assert_eq!(sent(&mut bench), [of(0, "two"), of(0, "three")]);
 }
 
-/// Runs a task to its end; the functions that its engine was sent for it.
+/// Runs a task to its end; returns the functions that its engine was sent for it.
 fn run_one(bench: &mut Bench) -> Vec<(u32, String)> {
     bench.submit(1);
     let (engine, record) = bench.assigns().remove(0);

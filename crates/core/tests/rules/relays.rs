@@ -1,4 +1,4 @@
-//! What relays say, and of whom.
+//! What relays report, and about whom.
 
 use broadleaf_core::{HostEvent, Input, Output};
 use broadleaf_proto::Status;
@@ -135,7 +135,7 @@ fn a_relay_speaks_of_its_own_engines_alone() {
     assert_eq!(up(&bench), [0, 1, 2], "nobody else came to harm");
     bench.input(Input::HostDown { host: OWN });
     assert_eq!(up(&bench), [0, 2]);
-    // What was still on its way from it.
+    // This was still on its way from the relay.
     says(
         &mut bench,
         OWN,

@@ -1,4 +1,4 @@
-//! MPI worlds: places in the order of ranks, and one end for all.
+//! MPI worlds: slots in the order of ranks, and one end for all.
 
 use broadleaf_core::{HostEvent, Input, Output};
 use broadleaf_proto::control::{ControlRequest, DeathCause, EngineInfo, Event, ForkServerEvent};
@@ -54,7 +54,7 @@ fn up(bench: &mut Bench, host: HostId, engine: u32, rank: u32) {
     }
 }
 
-/// Engine 0 of its own, and a world of three in places 1 to 3: rank 1 is at a relay.
+/// Engine 0 on its own, and a world of three in slots 1 to 3: rank 1 is at a relay.
 fn bench() -> Bench {
     let mut bench = Bench::new(config(), 1);
     bench.input(Input::ForkServerUp);

@@ -1,4 +1,4 @@
-//! Connected links over each transport, and what moves bytes between them.
+//! Connected links over each transport, and code that moves bytes between them.
 #![allow(dead_code)] // each test binary uses its part
 
 use std::io::{Read, Write};
@@ -112,7 +112,7 @@ pub fn take(link: &mut Link, into: &mut Vec<Frame>) -> Result<usize, LinkError> 
     Ok(count)
 }
 
-/// Fills until an error comes.
+/// Fills until an error occurs.
 pub fn until_error(link: &mut Link) -> LinkError {
     let mut frames = Vec::new();
     until(|| {
@@ -161,7 +161,7 @@ fn step(mut from: &TcpStream, mut to: &TcpStream, bytes: usize) -> Vec<u8> {
     match from.read(&mut buffer) {
         Ok(count) => {
             buffer.truncate(count);
-            // At this size the other side's buffers have room: the tests take as they send.
+            // At this size the other side's buffers have room: the tests receive while they send.
             to.write_all(&buffer).unwrap();
             buffer
         }

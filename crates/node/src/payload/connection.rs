@@ -1,4 +1,4 @@
-//! A payload connection: what it serves, and how much of it may wait.
+//! A payload connection: what it serves, and how much may wait on it.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
@@ -9,15 +9,16 @@ use broadleaf_proto::{FrameKind, HostId, ObjectId, control};
 
 use super::object::Object;
 
-/// Time between two words to one who waits for more of an object.
+/// Time between two signs of life to a host that waits for more of an object.
 pub(super) const WAITING: Duration = Duration::from_millis(250);
-/// Time that one may ask for an object that this host has not heard of: its order may come yet.
+/// How long a host may ask for an object that this host has not heard of: the command may still be
+/// on its way.
 pub(super) const UNKNOWN: Duration = Duration::from_secs(5);
 
-/// Objects that one host may be sent at a time.
+/// Number of objects that one host may be sent at a time.
 const MAX_STREAMS: usize = 4096;
 
-/// An object on its way out.
+/// An object being sent.
 #[derive(Debug)]
 struct Stream {
     object: ObjectId,
@@ -31,19 +32,19 @@ struct Stream {
 /// See the module.
 #[derive(Debug)]
 pub struct Connection {
-    /// The bytes' way.
+    /// The link that carries the bytes.
     pub link: Link,
-    /// Who is at the other end, once that is proven.
+    /// The peer at the other end, once that is proven.
     pub host: Option<HostId>,
-    /// Whether both have said hello.
+    /// Whether both ends have said hello.
     pub is_up: bool,
-    /// When a byte last came in.
+    /// When a byte last arrived.
     pub heard: Instant,
-    /// When it was opened.
+    /// When the connection was opened.
     pub opened: Instant,
-    /// Whether the poller watches for room to write.
+    /// Whether the poller watches for writability.
     pub watches_write: bool,
-    /// Whether the poller has found some since.
+    /// Whether the poller has reported it since.
     pub may_write: bool,
     received_bytes: u64,
     streams: VecDeque<Stream>,
@@ -66,10 +67,10 @@ impl Connection {
         }
     }
 
-    /// Receives once, into `target` what belongs to the block under way.
+    /// Receives once; bytes of the current block go into `target`.
     ///
     /// # Errors
-    /// When the connection is of no more use.
+    /// The connection is unusable.
     pub fn fill(&mut self, target: Option<&mut [u8]>, now: Instant) -> Result<(), LinkError> {
         match target {
             Some(target) => self.link.fill_block(target)?,
@@ -86,7 +87,7 @@ impl Connection {
     /// Says something.
     ///
     /// # Errors
-    /// When the connection is of no more use.
+    /// The connection is unusable.
     pub fn say(&mut self, command: &PayloadCommand) -> Result<(), LinkError> {
         let body = control::encode(command);
         self.link.send(FrameKind::PayloadCommand, &body, &[])
@@ -96,7 +97,7 @@ impl Connection {
     pub fn pull(&mut self, object: ObjectId, offset_bytes: u64, pull: u32, now: Instant) {
         self.cancel(object);
         if self.streams.len() >= MAX_STREAMS {
-            return; // It turns to another source when it has heard nothing.
+            return; // It turns to another source if it hears nothing.
         }
         self.streams.push_back(Stream {
             object,
@@ -107,27 +108,27 @@ impl Connection {
         });
     }
 
-    /// It wants no more of it.
+    /// It no longer wants the object.
     pub fn cancel(&mut self, object: ObjectId) {
         self.streams.retain(|s| s.object != object);
     }
 
-    /// Whether it serves anything.
+    /// Whether this connection serves anything.
     pub fn is_serving(&self) -> bool {
         !self.streams.is_empty()
     }
 
-    /// Whether it will want a chunk that it has not had yet.
+    /// Whether the peer will want a chunk that it has not received yet.
     pub fn wants(&self, object: ObjectId, offset_bytes: u64) -> bool {
         let wants = |s: &Stream| s.object == object && s.offset_bytes <= offset_bytes;
         self.streams.iter().any(wants)
     }
 
-    /// Sends what there is, a chunk of each object in turn, until the socket takes no more or that was `turn_bytes`; whether
-    /// it was the latter. The socket's own buffer is the credit of the receiver.
+    /// Sends one chunk of each available object in turn, until the socket is full or `turn_bytes`
+    /// were sent; returns whether the latter happened. The socket's own buffer limits how far the
+    /// sender runs ahead of the receiver.
     ///
-    /// # Errors
-    /// When the connection is of no more use.
+    /// The connection is unusable.
     pub fn pump(
         &mut self,
         objects: &mut BTreeMap<ObjectId, Object>,
@@ -151,7 +152,7 @@ impl Connection {
         Ok(false)
     }
 
-    /// Sends one chunk; how many bytes that is.
+    /// Sends one chunk; returns its size.
     fn send_next(
         &mut self,
         objects: &mut BTreeMap<ObjectId, Object>,
@@ -182,10 +183,9 @@ impl Connection {
         Ok(0)
     }
 
-    /// Tells those who wait that they wait for good reason, and those who wait for nothing so.
+    /// Tells waiting hosts that their object is still on its way, or that it will not arrive.
     ///
-    /// # Errors
-    /// When the connection is of no more use.
+    /// The connection is unusable.
     pub fn on_tick(
         &mut self,
         objects: &BTreeMap<ObjectId, Object>,

@@ -1,7 +1,8 @@
-//! The cores that a payload thread runs on.
+//! Chooses the cores that a payload thread runs on.
 //!
-//! Where cores are few, payload wakes up on whichever is free, and every message of a small task then finds another thread
-//! running, or another core asleep. So it keeps to the last core as long as that one has time for it.
+//! With few cores, payload wakes up on whichever core is free; every message of a small task then
+//! finds another thread running, or another core asleep. So the thread stays on the last core while
+//! that has enough idle time.
 
 use std::hash::{BuildHasher, RandomState};
 use std::time::{Duration, Instant};
@@ -11,40 +12,42 @@ use rustix::time::ClockId;
 
 /// With more cores than this, there is a free one for a small task anyway.
 const FEW_CORES: usize = 4;
-/// Time between two looks at the last core, while payload moves.
+/// Time between two checks of the last core, while payload moves.
 const LOOK: Duration = Duration::from_millis(200);
-/// A last core that is idle for less of the time is short.
+/// A last core that is idle for less than this share of the time is overloaded.
 const SHORT: f64 = 0.03;
-/// What has to be left of it beside the thread, which other threads may want as well.
+/// The idle share that must remain beside the payload thread, because other threads may need it as
+/// well.
 const SPARE: f64 = 0.1;
-/// Time that a thread which found the last core short stays away from it.
+/// How long a thread that found the last core overloaded stays away from it.
 const AWAY: Duration = Duration::from_secs(2);
-/// One of so many threads that see the same at the same time acts on it.
+/// Only one in this many threads that notice the same thing at the same time acts on it.
 const ONE_OF: u64 = 4;
 
 /// See the module.
 #[derive(Debug)]
 pub struct Cores {
-    /// All that the thread may use, in order; empty where there is nothing to choose.
+    /// All cores that the thread may use, in order; empty if there is no choice.
     usable: Vec<usize>,
     keeps_to_last: bool,
     look: Option<Look>,
     away_until: Option<Instant>,
 }
 
-/// How much time had passed when it was last looked at.
+/// When the core was last checked.
 #[derive(Clone, Copy, Debug)]
 struct Look {
     at: Instant,
-    /// Of the last core, in ticks.
+    /// Idle time of the last core, in ticks.
     idle: u64,
     total: u64,
-    /// The thread's own processor time.
+    /// Processor time of the thread itself.
     own_ns: u64,
 }
 
 impl Cores {
-    /// Keeps this thread to the last `cores` of those it may use; with 0, to the last one as long as that suffices.
+    /// Restricts this thread to the last `cores` cores that it may use; with 0, to the last one as
+    /// long as that suffices.
     pub fn new(cores: usize) -> Self {
         let usable = usable_cores().unwrap_or_default();
         let n = usable.len();
@@ -55,7 +58,7 @@ impl Cores {
             away_until: None,
         };
         if cores > 0 {
-            // Where it may not be set, payload runs all the same.
+            // If the affinity cannot be set, payload runs anyway.
             let _ = keep_to(&made.usable[n - cores.min(n)..]);
         }
         if cores > 0 || !(2..=FEW_CORES).contains(&n) {
@@ -64,7 +67,8 @@ impl Cores {
         made
     }
 
-    /// Looks, if it is time to, whether the thread should keep to the last core. Called while payload moves.
+    /// Checks, if it is time, whether the thread should stay on the last core. Called while payload
+    /// moves.
     pub fn on_tick(&mut self, now: Instant) {
         let Some(&last) = self.usable.last() else {
             return;
@@ -80,14 +84,14 @@ impl Cores {
         }
     }
 
-    /// Goes to the last core, or comes back from it, by what was seen of it.
+    /// Moves to the last core, or away from it, depending on the measurement.
     fn on_looks(&mut self, before: &Look, after: &Look) {
         let taken = after.at.duration_since(before.at);
-        // After a pause there is nothing to tell yet.
+        // After a pause there is nothing to compare with yet.
         if taken > 2 * LOOK || after.total <= before.total {
             return;
         }
-        // Counts of idle time may go back by a tick.
+        // Idle counters may go back by a tick.
         let idle_ticks = after.idle.saturating_sub(before.idle);
         let idle = idle_ticks as f64 / (after.total - before.total) as f64;
         let own_ns = after.own_ns.saturating_sub(before.own_ns);
@@ -120,7 +124,7 @@ fn keep_to(cores: &[usize]) -> rustix::io::Result<()> {
     rustix::thread::sched_setaffinity(None, &set)
 }
 
-/// `None` where the system does not tell.
+/// `None` if the system does not provide them.
 fn look(core: usize, now: Instant) -> Option<Look> {
     let text = std::fs::read_to_string("/proc/stat").ok()?;
     let (idle, total) = core_ticks(&text, core)?;
@@ -133,7 +137,7 @@ fn look(core: usize, now: Instant) -> Option<Look> {
     })
 }
 
-/// Ticks that a core was idle, and all its ticks, by `/proc/stat` (see `proc_stat(5)`).
+/// Idle ticks of a core, and all its ticks, from `/proc/stat` (see `proc_stat(5)`).
 fn core_ticks(stat: &str, core: usize) -> Option<(u64, u64)> {
     let name = format!("cpu{core} ");
     let fields = stat.lines().find_map(|line| line.strip_prefix(&name))?;
@@ -141,7 +145,8 @@ fn core_ticks(stat: &str, core: usize) -> Option<(u64, u64)> {
         .split_whitespace()
         .map_while(|field| field.parse().ok())
         .collect();
-    // User, nice, system, idle, waiting for input, interrupts, soft interrupts, stolen; guests are in user and nice.
+    // User, nice, system, idle, I/O wait, interrupts, soft interrupts, stolen; guest time is part
+    // of user and nice.
     let [_, _, _, idle, waiting, ..] = ticks[..] else {
         return None;
     };
@@ -169,8 +174,8 @@ mod tests {
         assert_eq!(cores_after(all.len() + 1), all);
     }
 
-    /// On a thread of its own, as if that might use two cores: the cores it may use after each round, in which the last
-    /// core was idle for some percent of the time and the thread took some of a core.
+    /// Simulates two cores in a thread of its own: for each round, how idle the last core was and
+    /// how much of a core the thread used; returns the cores it may use after each round.
     fn cores_by_round(rounds: Vec<(u64, u64)>) -> Vec<Vec<usize>> {
         let rounds = move || {
             let started = Instant::now();
@@ -207,10 +212,11 @@ mod tests {
         let last = vec![all[all.len() - 1]];
         let mut both = vec![all[0], last[0]];
         both.dedup();
-        // Too little left beside it; room; full of its own work, but not short; short; room again, but too soon.
+        // Too little room beside it; room; busy with its own work, but not overloaded; overloaded;
+        // room again, but too soon.
         let seen = cores_by_round(vec![(50, 45), (50, 20), (10, 90), (0, 20), (90, 20)]);
         assert_eq!(seen, [&both, &last, &last, &both, &both].map(Clone::clone));
-        // The time away is over after so many rounds.
+        // After this many rounds the thread may return.
         let mut rounds = vec![(50, 20), (0, 20)];
         rounds.extend([(50, 20); 10]);
         let seen = cores_by_round(rounds);

@@ -1,4 +1,4 @@
-//! How payload connections come about: dialled, accepted, introduced.
+//! How payload connections are made: dialled, accepted, introduced.
 
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::AsFd;
@@ -17,7 +17,7 @@ use super::fetch::SILENCE;
 use super::plane::{LISTENER, PlaneThread, watch};
 use crate::arrivals::origin;
 
-/// Type of service of payload: routers and queues may let others go first.
+/// Type of service of payload: routers and queues may let other traffic go first.
 const BULK: u8 = 0x08;
 
 impl PlaneThread {
@@ -30,7 +30,7 @@ impl PlaneThread {
             .set_frame_limit(limits::MAX_CHUNK_FRAME_BYTES);
         connection.link.set_block_limit(limits::CHUNK_BYTES.1);
         let size = self.setup.socket_buffer_bytes;
-        // The kernel's own choice serves as well, only with longer queues.
+        // The kernel's default works too, only with longer queues.
         let _ = rustix::net::sockopt::set_socket_send_buffer_size(connection.link.as_fd(), size);
         let _ = rustix::net::sockopt::set_ip_tos(connection.link.as_fd(), BULK);
         if watch(&self.poller, connection.link.as_fd(), token as u64).is_err() {
@@ -49,7 +49,8 @@ impl PlaneThread {
             .map(|(token, _)| token)
     }
 
-    /// A relay's connection to the controller is there before it is needed: the controller cannot dial.
+    /// A relay opens its payload connection to the controller in advance: the controller cannot
+    /// dial.
     pub(super) fn keep_controller(&mut self) {
         if self.setup.dialer.is_none() || self.find(HostId::CONTROLLER).is_some() {
             return;
@@ -83,7 +84,7 @@ impl PlaneThread {
                     let Some(token) = self.add(Connection::new(link, None, false)) else {
                         continue;
                     };
-                    // Who is late is cut off by the tick.
+                    // A peer that is too slow is cut off by the tick.
                     let displaced = self.admission.on_arrival(0, token, origin(address));
                     if let Some(displaced) = displaced {
                         self.close(displaced, now);
@@ -95,9 +96,9 @@ impl PlaneThread {
                         self.close(stranger, now);
                         continue;
                     }
-                    // The system has no descriptor or memory for it, and would say so again at once.
+                    // The system has no descriptor or memory for it, and would fail again at once.
                     self.is_shut = true;
-                    // It can only fail for a descriptor that is not registered, and this one is.
+                    // This can only fail for a descriptor that is not registered, and this one is.
                     let _ = epoll::delete(&self.poller, listener.as_fd());
                     return;
                 }
@@ -105,14 +106,14 @@ impl PlaneThread {
         }
     }
 
-    /// Lets others dial in again, if that was stopped.
+    /// Lets others dial in again if that was stopped.
     pub(super) fn listen_again(&mut self) {
         if let Some(listener) = self.setup.listener.as_ref().filter(|_| self.is_shut) {
             self.is_shut = watch(&self.poller, listener.as_fd(), LISTENER).is_err();
         }
     }
 
-    /// Another relay dials: it has proven our key, and must be of our cluster.
+    /// Another relay dials: it has proven our key, and must belong to our cluster.
     pub(super) fn on_hello(&mut self, token: usize, frame: &Frame) -> Result<(), LinkError> {
         let hello: Hello = control::decode(&frame.body)?;
         let ours = &self.setup.hello;
@@ -145,7 +146,7 @@ impl PlaneThread {
     }
 }
 
-/// A connection that is on its way: it tells by its first read or write whether it came about.
+/// A connection that is being established: its first read or write shows whether that succeeded.
 fn start_connecting(address: &SocketAddr) -> std::io::Result<TcpStream> {
     let family = match address {
         SocketAddr::V4(_) => AddressFamily::INET,

@@ -1,30 +1,30 @@
-//! A fetch: one object this host is getting, and from whom.
+//! A fetch: one object that this host is getting, and its sources.
 
 use std::time::{Duration, Instant};
 
 use broadleaf_proto::relay::{Fetch, Progress, Source};
 use broadleaf_proto::{HostId, ObjectId};
 
-/// Silence after which a source is given up.
+/// Silence after which a source is abandoned.
 pub const SILENCE: Duration = Duration::from_secs(1);
 /// Time between two reports of progress.
 const REPORT: Duration = Duration::from_millis(250);
-/// Times that all sources are tried before the fetch has failed.
+/// Number of times that all sources are tried before the fetch fails.
 const ROUNDS: u32 = 8;
 
 /// See the module.
 #[derive(Debug)]
 pub struct Fetching {
-    /// What was ordered last.
+    /// The latest command.
     pub order: Fetch,
-    /// Place of the present source in the order.
+    /// Index of the current source in the order.
     source: usize,
     rounds: u32,
-    /// The connection that was asked, while it is asked.
+    /// The connection that was asked, while a request is open.
     pub connection: Option<usize>,
-    /// Number of the pull; chunks of earlier ones are not taken.
+    /// Number of the current pull; chunks of earlier pulls are ignored.
     pub pull: u32,
-    /// When the present source was turned to.
+    /// When the fetch turned to the current source.
     pub asked: Instant,
     first: Option<Instant>,
     wire_bytes: u64,
@@ -35,7 +35,7 @@ pub struct Fetching {
 }
 
 impl Fetching {
-    /// A fetch that has asked nobody yet.
+    /// A fetch that has not asked any source yet.
     pub fn new(order: Fetch, now: Instant) -> Self {
         Self {
             order,
@@ -53,7 +53,7 @@ impl Fetching {
         }
     }
 
-    /// Who is, or was last, asked.
+    /// The source that is being asked, or was asked last.
     pub fn source(&self) -> Option<&Source> {
         self.order.sources.get(self.source)
     }
@@ -62,7 +62,8 @@ impl Fetching {
         self.source().map_or(HostId::CONTROLLER, |s| s.host)
     }
 
-    /// Another order for the same object: its sources count from now on. False when it is an old one.
+    /// Another command for the same object: its sources replace the old ones. Returns false if the
+    /// command is outdated.
     pub fn redirect(&mut self, order: Fetch, arrived_bytes: u64, now: Instant) -> bool {
         if order.epoch <= self.order.epoch {
             return false;
@@ -77,7 +78,7 @@ impl Fetching {
         true
     }
 
-    /// Turns to the next source. False when all have been tried too often.
+    /// Turns to the next source. Returns false if all have been tried too often.
     pub fn next_source(&mut self, arrived_bytes: u64, now: Instant) -> bool {
         self.source += 1;
         if self.source >= self.order.sources.len() {
@@ -95,7 +96,7 @@ impl Fetching {
         self.resumed_at.push(arrived_bytes);
     }
 
-    /// Asks the same source again, from where the fetch stands.
+    /// Asks the same source again, from the byte that the fetch has reached.
     pub fn ask_again(&mut self, now: Instant) {
         self.connection = None;
         self.pull += 1;
@@ -107,7 +108,7 @@ impl Fetching {
         self.turn(arrived_bytes, now);
     }
 
-    /// Bytes came by MPI.
+    /// Bytes arrived by MPI.
     pub fn on_moved(&mut self, bytes: u64, now: Instant) {
         self.first.get_or_insert(now);
         self.mover_bytes += bytes;
@@ -129,18 +130,19 @@ impl Fetching {
         }
     }
 
-    /// Whether corrupt chunks have come often enough to turn away from who sends them.
+    /// Whether enough corrupt chunks have arrived to abandon their sender.
     pub fn is_corrupt_again(&self) -> bool {
         self.corrupt_chunks.is_multiple_of(2)
     }
 
-    /// Whether the present source has been silent too long, given when its connection was last heard.
+    /// Whether the current source has been silent too long, given when its connection last received
+    /// anything.
     pub fn is_silent(&self, heard: Option<Instant>, now: Instant) -> bool {
         let since = heard.map_or(self.asked, |heard| heard.max(self.asked));
         now.duration_since(since) > SILENCE
     }
 
-    /// The report to make now, if one is due.
+    /// The report to send now, if one is due.
     pub fn report(
         &mut self,
         have_bytes: u64,

@@ -1,8 +1,8 @@
-//! The payload plane: objects on their way between hosts, on a thread and connections of their own.
+//! The payload plane: moves objects between hosts, on a thread and connections of its own.
 //!
-//! The node's thread orders, this one carries out: it pulls objects into segments, chunk by chunk,
-//! and serves what has arrived to other hosts while the rest is still coming. So a small task never
-//! waits behind payload, in a queue or for a thread.
+//! The node's thread gives commands and this one carries them out: it pulls objects into segments,
+//! chunk by chunk, and serves what has arrived to other hosts while the rest is still on its way.
+//! So a small task never waits behind payload, neither in a queue nor for a thread.
 
 mod connection;
 mod cores;

@@ -1,5 +1,4 @@
-//! The connection to this host's mover, which brings objects in and sends them by MPI: what [`Flows`] decides is carried
-//! out here.
+//! The connection to this host's mover, which receives and sends objects by MPI: carries out what [`Flows`] decides.
 
 use std::collections::BTreeMap;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -23,7 +22,7 @@ use super::plane::{MOVER, PlaneThread, watch};
 /// An object that another host wants by MPI.
 #[derive(Debug)]
 struct Wanted {
-    /// The connection that it is asked for on.
+    /// The connection on which it was requested.
     token: usize,
     object: ObjectId,
     pull: u32,
@@ -31,7 +30,7 @@ struct Wanted {
     landing: Landing,
     /// Its flow, once the object is known here.
     flow: Option<u32>,
-    /// When anything was last sent for it, or said.
+    /// When anything was last sent or reported for it.
     spoke: Instant,
     asked: Instant,
 }
@@ -39,7 +38,7 @@ struct Wanted {
 #[derive(Debug)]
 struct Process {
     link: Link,
-    /// To kill it by, which its number may no longer mean when that is needed.
+    /// Used to kill the mover: its process id may belong to another process by then.
     pidfd: Option<OwnedFd>,
     watches_write: bool,
 }
@@ -70,12 +69,12 @@ impl Mover {
         now.duration_since(self.epoch).as_nanos() as u64
     }
 
-    /// Whether anything is under way.
+    /// Whether any transfer is under way.
     pub(super) fn is_busy(&self) -> bool {
         self.flows.is_busy() || !self.wanted.is_empty()
     }
 
-    /// Keeps the memory of a dropped object as long as MPI may use it; gives it back where it does not.
+    /// Holds the memory of a dropped object while MPI may use it, and releases it otherwise.
     pub(super) fn hold(&mut self, object: ObjectId, lease: Lease) -> Option<Lease> {
         if self.flows.holds(object) {
             self.held.insert(object, lease);
@@ -97,14 +96,14 @@ impl Mover {
 
     fn stop_flows(&mut self, flows: Vec<u32>) {
         for flow in flows {
-            // A mover that cannot be told is found gone by its next event.
+            // If the mover cannot be told, its next event shows that it is gone.
             self.command(&MoverCommand::Stop { flow }, &[]);
         }
     }
 
     fn kill(&self) {
         if let Some(pidfd) = self.process.as_ref().and_then(|p| p.pidfd.as_ref()) {
-            // One that is gone already is found so by its connection.
+            // If it is gone already, its connection shows that.
             let _ = rustix::process::pidfd_send_signal(pidfd, Signal::KILL);
         }
     }
@@ -135,7 +134,7 @@ impl PlaneThread {
             Some(process) => process.link.fill().map(drop),
             None => return,
         };
-        // What it has said before it died counts.
+        // What it reported before it died still counts.
         self.take_from_mover(now);
         if filled.is_err() {
             self.lose_mover(now);
@@ -164,7 +163,7 @@ impl PlaneThread {
                 Err(_) => false,
             };
             if !taken {
-                // What says such things may write anywhere.
+                // A mover that reports such things might write anywhere.
                 self.mover.kill();
                 self.lose_mover(now);
                 return;
@@ -177,7 +176,7 @@ impl PlaneThread {
         let Some((id, from_bytes)) = self.mover.flows.on_moved(now_ns, flow, end_bytes) else {
             return true;
         };
-        // Dropped, or all here by now.
+        // The object was dropped, or has arrived completely.
         let (Some(fetch), Some(object)) = (self.fetches.get_mut(&id), self.objects.get_mut(&id))
         else {
             return true;
@@ -205,7 +204,7 @@ impl PlaneThread {
         }
     }
 
-    /// Gives memory back that was kept for a flow, after the last one of its object.
+    /// Releases memory that was held for a flow, after the last flow of its object.
     fn give_back(&mut self, id: ObjectId) {
         if !self.mover.flows.holds(id)
             && let Some(lease) = self.mover.held.remove(&id)
@@ -214,12 +213,12 @@ impl PlaneThread {
         }
     }
 
-    /// The mover is gone: what came by it goes on over TCP, from the byte it had.
+    /// The mover is gone: transfers by MPI continue over TCP, from the byte they had reached.
     fn lose_mover(&mut self, now: Instant) {
         let Some(process) = self.mover.process.take() else {
             return;
         };
-        // It can only fail for a descriptor that is not registered, and this one is.
+        // This can only fail for a descriptor that is not registered, and this one is.
         let _ = epoll::delete(&self.poller, process.link.as_fd());
         drop(process);
         let ended = self.mover.flows.on_gone();
@@ -235,7 +234,7 @@ impl PlaneThread {
         self.side.tell(PlaneEvent::MoverGone);
     }
 
-    /// Asks for an object again, of the same host and over TCP.
+    /// Asks the same host for an object again, over TCP.
     fn leave_mover(&mut self, id: ObjectId, now: Instant) {
         let arrived_bytes = self.objects.get(&id).map_or(0, Object::arrived_bytes);
         if let Some(fetch) = self.fetches.get_mut(&id) {
@@ -248,14 +247,14 @@ impl PlaneThread {
 
     fn say_no_mover(&mut self, token: usize, object: ObjectId, pull: u32) {
         if let Some(connection) = self.connections.get_mut(token) {
-            // A connection that fails is found out by its next event.
+            // The next event shows if the connection fails.
             let _ = connection.say(&PayloadCommand::NoMover { object, pull });
         }
     }
 
     // In
 
-    /// Has an object come by MPI, if that is possible: what the host that sends it has to know.
+    /// Starts to receive an object by MPI if that is possible; returns what the sending host has to know.
     pub(super) fn receive_by_mover(
         &mut self,
         id: ObjectId,
@@ -264,7 +263,7 @@ impl PlaneThread {
     ) -> Option<Landing> {
         let object = self.objects.get(&id)?;
         let (have_bytes, len_bytes) = (object.have_bytes(), object.len_bytes());
-        // What lies sealed has to be opened first.
+        // Sealed chunks have to be opened first.
         if have_bytes < object.arrived_bytes() {
             return None;
         }
@@ -285,7 +284,8 @@ impl PlaneThread {
         Some(landing)
     }
 
-    /// Whether MPI may still write to an object's memory; then it is told to stop, and the object is asked for afterwards.
+    /// Whether MPI may still write to an object's memory; if so, it is told to stop, and the object is requested
+    /// afterwards.
     pub(super) fn stops_receiving(&mut self, id: ObjectId, now: Instant) -> bool {
         if !self.mover.flows.is_receiving(id) {
             return false;
@@ -296,7 +296,7 @@ impl PlaneThread {
         true
     }
 
-    /// An object is needed no more.
+    /// An object is no longer needed.
     pub(super) fn drop_at_mover(&mut self, id: ObjectId, now: Instant) {
         let (ended, left) = std::mem::take(&mut self.mover.wanted)
             .into_iter()
@@ -311,7 +311,7 @@ impl PlaneThread {
         self.mover.flows.forget(id);
     }
 
-    /// The host that an object was to come from by MPI has nobody to send it.
+    /// The host that was to send an object by MPI has nobody to send it.
     pub(super) fn on_no_mover(&mut self, token: usize, id: ObjectId, pull: u32, now: Instant) {
         let is_asked = |f: &Fetching| f.connection == Some(token) && f.pull == pull;
         if self.fetches.get(&id).is_some_and(is_asked) {
@@ -350,7 +350,7 @@ impl PlaneThread {
         });
     }
 
-    /// A host wants no more of what it asked for: of one object, or of all where none is named.
+    /// A host no longer wants what it asked for: one object, or all of them if none is named.
     pub(super) fn end_sending(&mut self, token: usize, object: Option<ObjectId>, now: Instant) {
         let of_it = |w: &Wanted| w.token == token && object.is_none_or(|id| id == w.object);
         let (ended, left) = std::mem::take(&mut self.mover.wanted)
@@ -362,7 +362,7 @@ impl PlaneThread {
         }
     }
 
-    /// The other mover waits for the message that says that no more comes, also where nothing has come.
+    /// The other mover waits for the message that says that nothing more follows, even if nothing has arrived.
     fn end_wanted(&mut self, wanted: &Wanted, now: Instant) {
         let now_ns = self.mover.ns(now);
         let mover = &mut self.mover;
@@ -380,7 +380,7 @@ impl PlaneThread {
         }
     }
 
-    /// Gives the mover what there is to send, and writes to it.
+    /// Tells the mover what there is to send, and writes to it.
     pub(super) fn pump_mover(&mut self, now: Instant) {
         let now_ns = self.mover.ns(now);
         let mut wanted = std::mem::take(&mut self.mover.wanted);
@@ -440,7 +440,7 @@ impl PlaneThread {
         }
     }
 
-    /// Looks at what stands still.
+    /// Checks for flows that make no progress.
     pub(super) fn on_mover_tick(&mut self, now: Instant) {
         let mut words = Vec::new();
         let (known, unknown) = std::mem::take(&mut self.mover.wanted)

@@ -1,4 +1,4 @@
-//! A plane with a mover that does as told, dies in the middle, stands still, or is at one end alone.
+//! A plane with a mover that obeys, dies in the middle, makes no progress, or exists at one end only.
 #![allow(clippy::unwrap_used)] // a test fails by panicking
 
 use std::fs::File;
@@ -18,7 +18,7 @@ use super::{Plane, PlaneCommand};
 const OURS: MoverRank = MoverRank { world: 7, rank: 1 };
 const THEIRS: MoverRank = MoverRank { world: 7, rank: 0 };
 
-/// The mover's end of a connection whose other end the plane has.
+/// The mover's end of a connection to the plane.
 struct FakeMover {
     link: Link,
 }
@@ -101,7 +101,7 @@ fn fetch_by_mpi(plane: &Plane, pool: &mut Pool) {
     });
 }
 
-/// The next pull: offset, number, and where MPI is to bring it.
+/// The next pull: offset, number, and the mover that MPI should send to.
 fn next_pull(link: &mut Link) -> Option<(u64, u32, Option<Landing>)> {
     loop {
         let body = next(link, FrameKind::PayloadCommand)?;
@@ -198,7 +198,7 @@ fn a_source_without_a_mover_sends_over_tcp() {
     let (flow, _) = mover.receive();
     let flow = flow.flow;
     assert_eq!(mover.command().unwrap().0, MoverCommand::Abandon { flow });
-    // Nothing is asked for while MPI may still write.
+    // Nothing is requested while MPI may still write.
     mover.say(&MoverEvent::Ended { flow });
     let (bytes, progress) = wait_for(&plane).unwrap();
     assert!(bytes == data());
@@ -270,7 +270,8 @@ fn what_a_host_has_is_sent_as_it_comes_and_ends_where_it_is_cancelled() {
     while sent.is_none() || unknown.is_none() {
         match mover.command().unwrap() {
             (MoverCommand::Send(flow), Some(_)) => sent = Some(flow),
-            // Nobody knows what that is, but who waits for it hears that it does not come.
+            // Nobody knows this object, but the host that waits for it is told that it will not
+            // arrive.
             (MoverCommand::Send(flow), None) => unknown = Some(flow),
             (MoverCommand::Stop { flow }, _) => assert_eq!(flow, unknown.as_ref().unwrap().flow),
             (command, _) => panic!("{command:?}"),

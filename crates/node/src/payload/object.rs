@@ -1,4 +1,4 @@
-//! An object as this host has it: whole, or as far as it has come.
+//! An object on this host: complete, or as far as it has arrived.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -12,18 +12,18 @@ use broadleaf_shm::{Lease, Mapping, ShmError};
 /// Where an object's bytes are.
 #[derive(Debug)]
 enum Memory {
-    /// Another segment's range, all there; where MPI finds it, if it may be asked for so.
+    /// A range of another segment, complete; and where MPI finds it, if it may be sent by MPI.
     Exported(Mapping, Option<(OwnedFd, u64)>),
     /// A segment of this host's pool.
     Own(Lease),
 }
 
-/// What tells the host that gets a chunk that it is the right one.
+/// How a receiving host checks that a chunk is correct.
 #[derive(Debug)]
 pub enum Proof {
-    /// CRC-32C of each chunk: as its origin said, or made when it is first sent.
+    /// CRC-32C of each chunk: from its origin, or computed when it is first sent.
     Sums(Vec<Option<u32>>),
-    /// A key of the object's own, which also hides it.
+    /// A key of the object's own, which also encrypts it.
     Key(Box<ObjectKey>),
 }
 
@@ -35,24 +35,24 @@ pub struct Object {
     len_bytes: u64,
     chunk_bytes: u32,
     have_bytes: u64,
-    /// Chunks behind those, which lie in their places still sealed.
+    /// Later chunks, which are in memory but still sealed.
     sealed: VecDeque<SealedHead>,
     proof: Proof,
 }
 
-/// Why a chunk was not taken.
+/// Why a chunk was rejected.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Rejection {
-    /// It is not the one that comes next, or not of its length.
+    /// It is not the next one, or does not have its length.
     OutOfPlace,
-    /// Its bytes are not what its sum says.
+    /// Its bytes do not match its checksum.
     Corrupt,
     /// There is no memory.
     NoMemory(String),
 }
 
 impl Object {
-    /// One that is all here.
+    /// An object that is complete on this host.
     pub fn exported(
         id: ObjectId,
         bytes: Mapping,
@@ -67,7 +67,7 @@ impl Object {
         object
     }
 
-    /// One that is to come into a segment.
+    /// An object that is to be received into a segment.
     pub fn empty(
         id: ObjectId,
         lease: Lease,
@@ -100,12 +100,12 @@ impl Object {
         }
     }
 
-    /// Bytes that are here and checked.
+    /// Bytes that have arrived and are checked.
     pub fn have_bytes(&self) -> u64 {
         self.have_bytes
     }
 
-    /// Bytes that are here, the last of them perhaps still sealed and not checked.
+    /// Bytes that have arrived; the last of them may still be sealed and unchecked.
     pub fn arrived_bytes(&self) -> u64 {
         let sealed_bytes = self.sealed.len() as u64 * u64::from(self.chunk_bytes);
         (self.have_bytes + sealed_bytes).min(self.len_bytes)
@@ -116,12 +116,12 @@ impl Object {
         self.arrived_bytes() == self.len_bytes
     }
 
-    /// Whether all of it is here and checked.
+    /// Whether all of it has arrived and is checked.
     pub fn is_complete(&self) -> bool {
         self.have_bytes == self.len_bytes
     }
 
-    /// Takes the memory for it, so that a lack of it is known before a byte moves.
+    /// Allocates the memory, so that a lack of it is known before a byte moves.
     pub fn reserve(&mut self) -> Result<(), ShmError> {
         match &mut self.memory {
             Memory::Exported(..) => Ok(()),
@@ -129,7 +129,7 @@ impl Object {
         }
     }
 
-    /// Where the whole chunk that begins at an offset lies, if it has arrived.
+    /// The complete chunk that begins at an offset, if it has arrived.
     fn chunk_at(&self, offset_bytes: u64) -> Option<Range<usize>> {
         let size = u64::from(self.chunk_bytes);
         let end = offset_bytes.saturating_add(size).min(self.len_bytes);
@@ -142,11 +142,11 @@ impl Object {
         Some(usize::try_from(offset_bytes).ok()?..usize::try_from(end).ok()?)
     }
 
-    /// Sends the whole chunk that begins at an offset, if it has arrived; how many bytes that is. What is still sealed goes
-    /// on as it came.
+    /// Sends the complete chunk that begins at an offset, if it has arrived; returns its size.
+    /// Chunks that are still sealed are passed on as they came.
     ///
     /// # Errors
-    /// When the link is of no more use.
+    /// The link is unusable.
     pub fn send_chunk(
         &mut self,
         link: &mut Link,
@@ -180,7 +180,8 @@ impl Object {
                     tag: [0; 16],
                 };
                 link.send_block(len_bytes, |sealed| {
-                    // A copy is sealed: the owner of shared memory may write to it meanwhile.
+                    // A copy is sealed, because the owner of shared memory may write to it in the
+                    // meantime.
                     sealed.copy_from_slice(bytes);
                     key.seal(&mut head, sealed).map_err(std::io::Error::other)?;
                     Ok(head)
@@ -198,7 +199,7 @@ impl Object {
         Ok(len_bytes)
     }
 
-    /// Where a chunk belongs that comes next.
+    /// The memory for the next chunk.
     fn place(&mut self, offset_bytes: u64, len_bytes: usize) -> Result<&mut [u8], Rejection> {
         let size = u64::from(self.chunk_bytes);
         let end = (offset_bytes.saturating_add(size)).min(self.len_bytes);
@@ -217,14 +218,14 @@ impl Object {
         Ok(&mut whole[offset_bytes as usize..end as usize])
     }
 
-    /// Takes the chunk that comes next.
+    /// Accepts the next chunk.
     ///
     /// # Errors
-    /// Why it is refused; nothing has changed then that anyone could read.
+    /// Why it is rejected; nothing that anyone could read has changed then.
     pub fn accept(&mut self, chunk: &Chunk) -> Result<(), Rejection> {
         let target = self.place(chunk.offset_bytes, chunk.bytes.len())?;
         target.copy_from_slice(&chunk.bytes);
-        // Of the copy: what is published is what was checked.
+        // The copy is checked, so that exactly what was checked is published.
         let is_right = crc32c::crc32c(target) == chunk.checksum;
         let index = (chunk.offset_bytes / u64::from(self.chunk_bytes)) as usize;
         match &mut self.proof {
@@ -235,15 +236,15 @@ impl Object {
         Ok(())
     }
 
-    /// Where a sealed chunk is to be received that comes next. Nobody reads there before it is opened.
+    /// The memory for the next sealed chunk. Nobody reads that memory before the chunk is opened.
     ///
     /// # Errors
-    /// Why it is refused.
+    /// Why it is rejected.
     pub fn place_sealed(&mut self, block: &Block) -> Result<&mut [u8], Rejection> {
         self.place(block.head.offset_bytes, block.len_bytes as usize)
     }
 
-    /// Says that a sealed chunk is in its place.
+    /// A sealed chunk has been received into its memory.
     ///
     /// # Errors
     /// As [`Object::place_sealed`].
@@ -253,7 +254,8 @@ impl Object {
         Ok(())
     }
 
-    /// Where the first chunk begins that is still sealed, if there is one, and the bytes from there to what has arrived.
+    /// The start of the first chunk that is still sealed, if there is one, and the number of bytes
+    /// from there to the end of what has arrived.
     pub fn sealed(&self) -> Option<(u64, u64)> {
         let first = self.sealed.front()?;
         Some((
@@ -262,11 +264,11 @@ impl Object {
         ))
     }
 
-    /// Decrypts the first chunk that is still sealed, where it lies.
+    /// Decrypts the first chunk that is still sealed, in its memory.
     ///
     /// # Errors
-    /// [`Rejection::Corrupt`] when it is not what was sealed: it and what came after it are forgotten; [`Rejection::NoMemory`]
-    /// when its memory cannot be written to.
+    /// [`Rejection::Corrupt`] if it is not what was sealed: it and everything after it are
+    /// forgotten; [`Rejection::NoMemory`] if its memory cannot be written.
     pub fn open_next(&mut self) -> Result<(), Rejection> {
         let end = self.sealed.front().map_or(0, |head| {
             (head.offset_bytes + u64::from(self.chunk_bytes)).min(self.len_bytes)
@@ -288,7 +290,7 @@ impl Object {
         Ok(())
     }
 
-    /// The segment it came into, if it is of this host's pool.
+    /// The segment that it was received into, if it is from this host's pool.
     pub fn lease(&self) -> Option<&Lease> {
         match &self.memory {
             Memory::Own(lease) => Some(lease),
@@ -296,7 +298,7 @@ impl Object {
         }
     }
 
-    /// The segment it lies in, and where it begins there, for MPI.
+    /// The segment that holds it, and the offset there, for MPI.
     pub fn segment(&self) -> Option<(BorrowedFd<'_>, u64)> {
         match &self.memory {
             Memory::Own(lease) => Some((lease.segment()?.fd(), 0)),
@@ -309,12 +311,13 @@ impl Object {
         self.len_bytes
     }
 
-    /// The pieces it travels in.
+    /// The size of the chunks it travels in.
     pub fn chunk_bytes(&self) -> u32 {
         self.chunk_bytes
     }
 
-    /// MPI has written all up to here; whether that can be: whole chunks, behind those that are here.
+    /// MPI has written everything up to this byte; returns false if that is impossible: only
+    /// complete chunks after those that have arrived are accepted.
     pub fn on_moved(&mut self, end_bytes: u64) -> bool {
         let is_whole = end_bytes == self.len_bytes
             || end_bytes < self.len_bytes && end_bytes.is_multiple_of(u64::from(self.chunk_bytes));
@@ -325,7 +328,7 @@ impl Object {
         is_whole && is_next
     }
 
-    /// Gives that segment back.
+    /// Releases that segment.
     pub fn into_lease(self) -> Option<Lease> {
         match self.memory {
             Memory::Own(lease) => Some(lease),

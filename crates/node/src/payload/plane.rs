@@ -26,12 +26,12 @@ const ORDERS: u64 = u64::MAX;
 pub(super) const LISTENER: u64 = u64::MAX - 1;
 pub(super) const MOVER: u64 = u64::MAX - 2;
 
-/// Time between two looks at what stalls, while anything is under way.
+/// Time between two checks for stalled transfers, while any is under way.
 const TICK: Duration = Duration::from_millis(50);
-/// Bytes sent on one connection before it is another's turn. Where a network takes more than a core encrypts, its socket is
-/// never full.
+/// Number of bytes sent on one connection before the next one has its turn. If a network takes more than a core
+/// encrypts, its socket is never full.
 const TURN_BYTES: usize = 1024 * 1024;
-/// Time that a connection may take to be accepted.
+/// How long a connection may take to be accepted.
 const HELLO: Duration = Duration::from_secs(5);
 
 /// See the module.
@@ -43,13 +43,13 @@ pub(super) struct PlaneThread {
     pub(super) objects: BTreeMap<ObjectId, Object>,
     pub(super) fetches: BTreeMap<ObjectId, Fetching>,
     pub(super) mover: Mover,
-    /// Where blocks go that nobody wants.
+    /// Buffer for blocks that nobody wants.
     pub(super) unwanted: Vec<u8>,
     last_tick: Instant,
     pub(super) last_dialled: Option<Instant>,
-    /// Connections that others have opened and not introduced.
+    /// Connections that others have opened without introducing themselves yet.
     pub(super) admission: Admission,
-    /// Whether nobody is let in until the next tick.
+    /// Whether nobody is accepted until the next tick.
     pub(super) is_shut: bool,
 }
 
@@ -78,7 +78,7 @@ impl PlaneThread {
 
     /// Runs until it is told to stop.
     pub(super) fn run(mut self) {
-        // Payload yields to everything else on the processor. Without the permission it runs all the same.
+        // Payload yields to everything else on the processor. Without permission for that, it runs anyway.
         let _ = rustix::process::nice(self.setup.niceness.into());
         let mut cores = Cores::new(self.setup.cores);
         let mut events = Vec::with_capacity(64);
@@ -94,7 +94,7 @@ impl PlaneThread {
             let room = rustix::buffer::spare_capacity(&mut events);
             match epoll::wait(&self.poller, room, timeout.as_ref()) {
                 Ok(_) | Err(Errno::INTR) => {}
-                Err(_) => return, // Nothing can be waited for: the node's own poller fails likewise.
+                Err(_) => return, // Waiting is impossible; the node's own poller fails in the same way.
             }
             let now = Instant::now();
             for event in &events {
@@ -112,7 +112,7 @@ impl PlaneThread {
             }
             has_more = self.pump_all(now);
             if !self.open_all(now) {
-                // What was wrong is asked for again.
+                // Corrupt chunks are requested again.
                 has_more |= self.pump_all(now);
             }
             self.pump_mover(now);
@@ -151,7 +151,7 @@ impl PlaneThread {
                     chunk_bytes,
                     memory,
                 } => {
-                    // Without a key it is refused to who asks for it.
+                    // Without a key, the object is refused to those who ask for it.
                     if let Ok(key) = self.key_of(object) {
                         let exported = Object::exported(object, bytes, memory, chunk_bytes, key);
                         self.objects.insert(object, exported);
@@ -161,7 +161,7 @@ impl PlaneThread {
                 PlaneCommand::Drop(object) => self.drop_object(object, now),
                 PlaneCommand::Adopt { link, host } => {
                     if let Some(token) = self.add(Connection::new(*link, Some(host), true)) {
-                        // Words may have come together with the hello.
+                        // Messages may have arrived together with the hello.
                         self.take_frames(token, now);
                     }
                 }
@@ -184,7 +184,7 @@ impl PlaneThread {
         if let Some(fetch) = self.fetches.remove(&id)
             && let Some(connection) = fetch.connection.and_then(|t| self.connections.get_mut(t))
         {
-            // A connection that fails is found out by its next event.
+            // The next event shows if a connection fails.
             let _ = connection.say(&PayloadCommand::Cancel { object: id });
         }
         for (_, connection) in &mut self.connections {
@@ -236,7 +236,7 @@ impl PlaneThread {
         self.side.tell(PlaneEvent::Failed { object, reason });
     }
 
-    /// Asks the present source, if there is a connection to it; else opens one, or waits for it.
+    /// Asks the current source if there is a connection to it; otherwise opens one, or waits for it.
     pub(super) fn ask(&mut self, id: ObjectId, now: Instant) {
         let Some(fetch) = self.fetches.get(&id) else {
             return;
@@ -245,14 +245,14 @@ impl PlaneThread {
             return;
         };
         if self.stops_receiving(id, now) {
-            return; // Asked once it has.
+            return; // It is asked once it has been introduced.
         }
         let token = self
             .find(source.host)
             .or_else(|| self.dial(source.host, source.address.as_deref()));
         let Some(token) = token else { return };
         if !self.connections[token].is_up {
-            return; // Asked once it is.
+            return; // It is asked once it is connected.
         }
         let landing = self.receive_by_mover(id, source.mover, now);
         let connection = &mut self.connections[token];
@@ -385,7 +385,7 @@ impl PlaneThread {
         }
     }
 
-    /// Asks a host that can be asked now for all that is wanted of it.
+    /// Asks a host that has become reachable for everything that is wanted from it.
     fn ask_all(&mut self, host: Option<HostId>, now: Instant) {
         let of_host = |f: &Fetching| f.connection.is_none() && f.source().map(|s| s.host) == host;
         let wanted: Vec<ObjectId> = self
@@ -399,7 +399,7 @@ impl PlaneThread {
         }
     }
 
-    /// Sends on every connection; whether one has more to send than its turn took.
+    /// Sends on every connection; returns whether one has more to send than its turn allowed.
     fn pump_all(&mut self, now: Instant) -> bool {
         let mut has_more = false;
         let mut failed = Vec::new();
@@ -418,7 +418,7 @@ impl PlaneThread {
                     EventFlags::IN
                 };
                 let data = EventData::new_u64(token as u64);
-                // It can only fail for a descriptor that is not registered, and this one is.
+                // This can only fail for a descriptor that is not registered, and this one is.
                 let _ = epoll::modify(&self.poller, connection.link.as_fd(), data, flags);
             }
         }
@@ -428,7 +428,7 @@ impl PlaneThread {
         has_more
     }
 
-    /// Drops a connection, and has the fetches that used it go on elsewhere.
+    /// Drops a connection, and has the fetches that used it continue elsewhere.
     pub(super) fn close(&mut self, token: usize, now: Instant) {
         let Some(gone) = self.connections.try_remove(token) else {
             return;
@@ -467,7 +467,7 @@ impl PlaneThread {
             }
             let connection = fetch.connection.and_then(|t| self.connections.get(t));
             if self.mover.flows.is_receiving(*id) {
-                continue; // It is looked at with its flow.
+                continue; // Its flow is checked separately.
             }
             if fetch.is_silent(connection.map(|c| c.heard), now) {
                 silent.push((*id, fetch.connection));
@@ -477,7 +477,7 @@ impl PlaneThread {
         }
         for (id, token) in silent {
             match token {
-                // One that says nothing at all is of no use to anybody.
+                // A connection that says nothing at all is of no use to anybody.
                 Some(token) => failed.push(token),
                 None => self.next_source(id, now),
             }

@@ -1,4 +1,4 @@
-//! Chunks that come in: taken, passed on, refused.
+//! Chunks that arrive: accepted, passed on, or rejected.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -12,10 +12,12 @@ use super::fetch::Fetching;
 use super::object::{Object, Rejection};
 use super::plane::PlaneThread;
 
-/// Bytes that may lie sealed where a host behind is slower: then they are opened, and sealed again for that one.
+/// Bytes that may stay sealed for a slower child; beyond that they are opened, and sealed again for
+/// that host.
 const SEALED_BYTES: u64 = 4 * 1024 * 1024;
 
-/// Whether a chunk answers the present pull: it was not dropped while it was on the way, nor the pull given up.
+/// Whether a chunk answers the current pull, which was neither dropped nor abandoned while the
+/// chunk was on its way.
 fn is_wanted(
     fetches: &BTreeMap<ObjectId, Fetching>,
     token: usize,
@@ -26,7 +28,7 @@ fn is_wanted(
     fetch.is_some_and(|f| f.connection == Some(token) && f.pull == pull)
 }
 
-/// Where a block's bytes go: to their place, and aside if nobody wants them.
+/// The memory for a block's bytes: the object's own, or a buffer to discard if nobody wants them.
 fn target<'a>(
     fetches: &BTreeMap<ObjectId, Fetching>,
     objects: &'a mut BTreeMap<ObjectId, Object>,
@@ -46,7 +48,7 @@ fn target<'a>(
 }
 
 impl PlaneThread {
-    /// Receives once, and once more where that was but the header of a block.
+    /// Receives once, and once more if that was only the header of a block.
     pub(super) fn fill(&mut self, token: usize, now: Instant) -> Result<(), LinkError> {
         let connection = &mut self.connections[token];
         if connection.link.block().is_none() {
@@ -65,7 +67,7 @@ impl PlaneThread {
         connection.fill(Some(place), now)
     }
 
-    /// Takes what has come of a block; whether that was the last of it.
+    /// Handles the received part of a block; returns whether that completes it.
     pub(super) fn take_block(
         &mut self,
         token: usize,
@@ -99,7 +101,7 @@ impl PlaneThread {
         Ok(true)
     }
 
-    /// Takes a chunk that came without encryption.
+    /// Accepts a chunk that was sent without encryption.
     pub(super) fn on_chunk(&mut self, token: usize, chunk: &Chunk, now: Instant) {
         let id = chunk.object;
         if is_wanted(&self.fetches, token, id, chunk.pull)
@@ -114,7 +116,8 @@ impl PlaneThread {
         }
     }
 
-    /// Opens what lies sealed, as far as no host behind still wants it as it came; whether all that was opened was right.
+    /// Opens sealed chunks that no child still wants sealed; returns whether all of them were
+    /// correct.
     pub(super) fn open_all(&mut self, now: Instant) -> bool {
         let mut was_right = true;
         let ids: Vec<ObjectId> = self.fetches.keys().copied().collect();
@@ -140,7 +143,7 @@ impl PlaneThread {
         was_right
     }
 
-    /// After a chunk turned out to be right.
+    /// Called after a chunk proved correct.
     fn on_checked(&mut self, id: ObjectId, now: Instant) {
         let Some(fetch) = self.fetches.get_mut(&id) else {
             return;
@@ -149,7 +152,7 @@ impl PlaneThread {
         self.on_here(id, now);
     }
 
-    /// After more of an object has come to be here.
+    /// Called after more of an object has arrived.
     pub(super) fn on_here(&mut self, id: ObjectId, now: Instant) {
         let (Some(fetch), Some(object)) = (self.fetches.get_mut(&id), self.objects.get(&id)) else {
             return;
@@ -163,7 +166,7 @@ impl PlaneThread {
         }
     }
 
-    /// After a chunk of a present pull was not taken.
+    /// Called after a chunk of a current pull was rejected.
     fn on_rejected(
         &mut self,
         token: Option<usize>,

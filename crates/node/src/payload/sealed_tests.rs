@@ -1,4 +1,4 @@
-//! Planes whose payload is sealed, and somebody on the wire between them.
+//! Planes whose payload is sealed, and someone on the wire between them.
 #![allow(clippy::unwrap_used)] // a test fails by panicking
 
 use std::io::{Read, Write};
@@ -21,7 +21,7 @@ use super::{Dialer, Plane, PlaneCommand, Setup};
 struct Cluster {
     keys: ClusterKeys,
     secret: PayloadSecret,
-    /// Nobody answers there.
+    /// Nobody answers at this address.
     controller: std::net::TcpListener,
 }
 
@@ -79,8 +79,8 @@ fn provide(plane: &Plane) {
 /// What the dialled end of a tapped wire sent.
 type Record = Arc<Mutex<Vec<u8>>>;
 
-/// A wire to an address, for one connection: the address to dial instead. `act` sees what comes from the dialled end, with
-/// how much came before it, and may change it or hold it up.
+/// A wire to an address, for one connection; returns the address to dial instead. `act` sees what
+/// the dialled end sends, with the number of bytes before it, and may change it or hold it up.
 fn tap(
     to: SocketAddr,
     mut act: impl FnMut(usize, &mut [u8]) + Send + 'static,
@@ -92,7 +92,7 @@ fn tap(
         let mut far = TcpStream::connect(to).unwrap();
         let (mut from, mut back) = (near.try_clone().unwrap(), far.try_clone().unwrap());
         std::thread::spawn(move || {
-            // It ends with the connection.
+            // The thread ends with the connection.
             let _ = std::io::copy(&mut from, &mut back);
             let _ = back.shutdown(Shutdown::Both);
         });
@@ -114,10 +114,11 @@ fn holds(seen: &[u8], part: &[u8]) -> bool {
     seen.windows(part.len()).any(|window| window == part)
 }
 
-/// An origin, a head and a tail, which are in step when the second half of the object leaves the origin.
+/// An origin, a head and a tail, which are in step when the second half of the object leaves the
+/// origin.
 struct Chain {
     planes: [Plane; 3],
-    /// Theirs is the memory.
+    /// They own the memory.
     _pools: [Pool; 2],
     into_head: Record,
     into_tail: Record,
@@ -145,7 +146,7 @@ fn chain(cluster: &Cluster, spoilt: Option<usize>) -> Chain {
     provide(&origin);
     fetch(&head, &mut pools[0], vec![source(1, Some(address))]);
     fetch(&tail, &mut pools[1], vec![source(2, Some(head_address))]);
-    // Then the tail has all whole chunks that the head has.
+    // Then the tail has all complete chunks that the head has.
     wait_until(|| into_tail.lock().unwrap().len() > half - CHUNK as usize);
     drop(go_on);
     Chain {
@@ -176,7 +177,7 @@ fn a_hop_passes_on_what_nobody_on_the_wire_can_read() {
     assert!(n_passed_on(&into_head, &into_tail) > 0);
 }
 
-/// Chunks whose ciphertext is the same on both wires.
+/// Number of chunks whose ciphertext is the same on both wires.
 fn n_passed_on(into_head: &[u8], into_tail: &[u8]) -> u64 {
     let part = |i: u64| &into_head[i as usize * CHUNK as usize + 20_000..][..32];
     let passed_on = (0..N_CHUNKS).filter(|i| holds(into_tail, part(*i)));
@@ -188,7 +189,7 @@ fn a_slow_host_behind_holds_nobody_up() {
     let cluster = Cluster::new();
     let (origin, address) = cluster.relay(1);
     let (address, into_head) = tap(address, |_, _| {});
-    // Its socket takes but a part of the object.
+    // The head's socket takes only a part of the object.
     let (head, head_address) = cluster.relay_with(2, 16 * 1024);
     let (go_on, is_to_go_on) = channel::<()>();
     let (head_address, into_tail) = tap(head_address, move |before, _| {
@@ -216,7 +217,8 @@ fn a_slow_host_behind_holds_nobody_up() {
 #[test]
 fn what_was_spoilt_is_found_by_every_hop_it_reaches() {
     let cluster = Cluster::new();
-    // Well inside the first chunk that leaves when both are in step: what comes before the chunks is some hundred bytes.
+    // Well inside the first chunk that leaves when both are in step: less than a few hundred bytes
+    // come before the chunks.
     let chain = chain(&cluster, Some(data().len() / 2 + 24_000));
     for plane in &chain.planes[1..] {
         let (bytes, progress) = wait_for(plane).unwrap();

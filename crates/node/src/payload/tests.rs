@@ -1,4 +1,4 @@
-//! A plane against peers that send rubbish, stop in the middle, or say nothing.
+//! A plane against peers that send garbage, stop in the middle, or say nothing.
 #![allow(clippy::unwrap_used)] // a test fails by panicking
 
 use std::net::{SocketAddr, TcpListener};
@@ -49,7 +49,7 @@ pub(super) fn next(link: &mut Link, kind: FrameKind) -> Option<bytes::Bytes> {
     }
 }
 
-/// The key of all relays here.
+/// The key of all relays in these tests.
 fn key() -> ProofKey {
     static PRIVATE: OnceLock<String> = OnceLock::new();
     let private = PRIVATE.get_or_init(|| tls::generate().unwrap().engine.private);
@@ -66,7 +66,7 @@ fn listen_proof() -> ListenProof {
     ListenProof { client, engine }
 }
 
-/// Accepts one dialler and says welcome.
+/// Accepts one connection and says welcome.
 pub(super) fn accept(listener: &TcpListener) -> Link {
     let link = Link::tcp(listener.accept().unwrap().0).unwrap();
     welcome(link.prove_as_listener(&Arc::new(listen_proof())).unwrap())
@@ -104,7 +104,7 @@ pub(super) fn next_pull(link: &mut Link) -> Option<(u64, u32)> {
     }
 }
 
-/// Sends chunks from an offset on, `n` at most; those at `spoilt` with a wrong byte.
+/// Sends at most `n` chunks from an offset on; those at `spoilt` have a wrong byte.
 pub(super) fn send(link: &mut Link, (mut offset, pull): (u64, u32), n: u64, spoilt: Option<u64>) {
     let data = data();
     for _ in 0..n {
@@ -179,7 +179,7 @@ pub(super) fn wait_until(mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// Waits for the object, and gives its bytes and the last report.
+/// Waits for the object; returns its bytes and the last report.
 pub(super) fn wait_for(plane: &Plane) -> Result<(Vec<u8>, Progress), String> {
     let (mut last, mut end) = (None, None);
     wait_until(|| {

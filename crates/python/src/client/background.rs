@@ -40,7 +40,7 @@ impl Shared {
         }
     }
 
-    /// The background thread's loop until the connection is closed; `tell` passes news to Python.
+    /// The background thread's loop until the connection is closed; `tell` passes events to Python.
     pub fn run_background(&self, tell: &dyn Fn(Incoming)) {
         let Some(socket) = self.wire.poll_fd() else {
             return;

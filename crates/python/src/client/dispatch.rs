@@ -118,7 +118,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Resolves a task; gives the payload bytes that it counted for, if it was not resolved.
+    /// Resolves a task; returns the payload bytes charged for it, if it was not resolved yet.
     fn on_result(
         &self,
         table: &mut Table,
@@ -126,10 +126,10 @@ impl Shared {
         received_ns: u64,
         incoming: &mut Incoming,
     ) -> Option<u64> {
-        // What nobody waits for any more is given back with the record.
+        // What nobody waits for any more is released with the record.
         self.data.adopt(&mut record.payload);
         let entry = table.remove(record.seq.0)?;
-        // Before the result is: who waits for it may submit again, and asks whether an engine is idle.
+        // This must precede the result: whoever waits for it may submit again, and asks whether an engine is idle.
         self.outstanding.fetch_sub(1, Ordering::AcqRel);
         let index = entry.index as usize;
         self.collect(entry.request.resolve(index, record, received_ns), incoming);
@@ -157,7 +157,7 @@ impl Shared {
         Ok(())
     }
 
-    /// The controller of another host orders objects.
+    /// The controller of another host orders the client to get objects.
     fn on_relay_commands(
         &self,
         body: &[u8],
@@ -170,13 +170,13 @@ impl Shared {
         let mut arrived = Arrived::default();
         if let Some(doorbell) = far.on_commands(body, &mut arrived)? {
             self.wire.ring_by(doorbell);
-            // It may wait for the socket alone.
+            // The waiting thread may be waiting for the socket only.
             self.wake_background();
         }
         self.on_arrived(arrived, received_ns, incoming)
     }
 
-    /// Resolves what has waited for objects, and tells the controller how far these are.
+    /// Resolves what has waited for objects, and reports their progress to the controller.
     pub(super) fn on_arrived(
         &self,
         arrived: Arrived,

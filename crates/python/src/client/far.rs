@@ -1,4 +1,4 @@
-//! Large results of a client on another host: objects that it pulls over a connection of its own, which it dials.
+//! Large results of a client on another host: objects that it pulls over a connection of its own, which it opens.
 //!
 //! What to get, and which results wait for it, is decided in [`Values`]; the payload plane's thread moves the bytes into
 //! segments. They are mapped from there as if the controller's node had passed them on.
@@ -24,15 +24,15 @@ use crate::connect::EndpointOptions;
 use crate::forks::Owner;
 use crate::payload::{DataPlane, lock};
 
-/// The high half of the ids of its segments, which nobody else sees: the node counts from 1.
+/// The high half of the ids of its segments, which no other process sees: the node counts from 1.
 const TOKEN: u32 = u32::MAX;
 
 /// A record whose values may lie in objects.
 #[derive(Debug)]
 pub enum FarRecord {
-    /// Of one task.
+    /// The result of one task.
     Result(ResultRecord),
-    /// Of all parts of a request.
+    /// The results of all parts of a request.
     Coalesced(CoalescedRecord),
 }
 
@@ -59,22 +59,22 @@ impl FarRecord {
 
 struct Inner {
     values: Values<FarRecord>,
-    /// Until the first object.
+    /// Until the first object is ordered.
     setup: Option<Setup>,
     /// From then on.
     plane: Option<Plane>,
     pool: Pool,
-    /// Where objects lie that are here or under way.
+    /// Where objects lie that have arrived or are on their way.
     segments: FxHashMap<ObjectId, SegmentId>,
     objects: FxHashMap<SegmentId, ObjectId>,
 }
 
-/// What became of records.
+/// The outcome of records.
 #[derive(Default)]
 pub struct Arrived {
-    /// Those that are complete, or will not be.
+    /// Records that are complete, or that never will be.
     pub records: Vec<FarRecord>,
-    /// What to tell the controller.
+    /// Messages for the controller.
     pub events: Vec<RelayEvent>,
 }
 
@@ -85,7 +85,7 @@ pub struct FarValues {
 }
 
 impl FarValues {
-    /// For a client that the controller has given a number as a host, so that it can dial as one.
+    /// For a client to which the controller has assigned a host number, so that it can dial as a host.
     pub fn new(
         options: &EndpointOptions,
         hello: &Hello,
@@ -131,10 +131,11 @@ impl FarValues {
         }
     }
 
-    /// The controller's orders. Gives what to poll for news from here on, if there was nothing before.
+    /// Handles the controller's orders. Returns the descriptor to poll for events from now on, if there was none
+    /// before.
     ///
     /// # Errors
-    /// When they are none that a client gets, or no thread can be had.
+    /// They are not orders that a client gets, or no thread can be started.
     pub fn on_commands(
         &self,
         body: &[u8],
@@ -158,7 +159,7 @@ impl FarValues {
         Ok(doorbell)
     }
 
-    /// A record came whose values lie in objects.
+    /// A record arrived whose values lie in objects.
     pub fn on_record(&self, mut record: FarRecord, arrived: &mut Arrived) {
         let mut inner = lock(&self.inner);
         let mut orders = Vec::new();
@@ -167,7 +168,7 @@ impl FarValues {
         inner.carry_out(orders, arrived);
     }
 
-    /// Takes in what the payload plane has done.
+    /// Handles what the payload plane has done.
     pub fn take_events(&self, data: &DataPlane, arrived: &mut Arrived) {
         let mut inner = lock(&self.inner);
         let events = inner.plane.as_ref().map(Plane::take_events);
@@ -192,13 +193,13 @@ impl FarValues {
                     inner.values.on_failed(object, &reason, &mut orders);
                 }
                 PlaneEvent::Dropped(lease) => inner.pool.cancel(lease),
-                PlaneEvent::MoverGone => {} // It has none.
+                PlaneEvent::MoverGone => {} // A client has no mover.
             }
             inner.carry_out(orders, arrived);
         }
     }
 
-    /// Values are gone that lay in these segments.
+    /// Values that lay in these segments are gone.
     pub fn on_released(&self, segments: &[SegmentId]) {
         let mut inner = lock(&self.inner);
         let mut orders = Vec::new();
@@ -228,7 +229,7 @@ impl FarValues {
         });
     }
 
-    /// The connection is closed: nothing more is fetched. Values that are here stay.
+    /// The connection is closed: nothing more is fetched. Values that have arrived remain.
     pub fn close(&self) {
         let plane = {
             let mut inner = lock(&self.inner);
@@ -244,7 +245,7 @@ impl Drop for FarValues {
         if self.owner.is_elsewhere()
             && let Ok(inner) = self.inner.get_mut()
         {
-            // The thread is not one of this process: it is not waited for.
+            // The thread belongs to another process: it is not joined.
             std::mem::forget(inner.plane.take());
         }
     }
@@ -301,7 +302,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Puts segments in the place of objects, which are all here.
+    /// Replaces objects that have all arrived with segments.
     fn deliver(&self, mut record: FarRecord, arrived: &mut Arrived) -> FarRecord {
         for (_, payload) in record.payloads() {
             for place in &mut payload.segments {
@@ -326,7 +327,7 @@ impl Inner {
     }
 }
 
-/// Puts the reason in the place of values that do not come.
+/// Replaces values that will not arrive with the reason.
 fn give_up(mut record: FarRecord, reason: &str, arrived: &mut Arrived) -> FarRecord {
     for (status, payload) in record.payloads() {
         if payload.segments.is_empty() {

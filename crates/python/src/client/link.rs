@@ -206,7 +206,7 @@ impl Link {
                 .name("broadleaf-link".to_owned())
                 .spawn(move || {
                     shared.run_background(&|incoming| {
-                        // Without an interpreter to tell, the news is useless.
+                        // Without an interpreter to tell, the event is useless.
                         let _ = Python::try_attach(|py| tell(py, &hooks, incoming));
                     });
                 })?
@@ -301,7 +301,7 @@ impl Link {
         if self.wait_until(py, timeout_s, &there)? {
             return Ok(true);
         }
-        // The news that the link is gone may still be in the socket.
+        // The event that the link is gone may still be in the socket.
         self.read_once(py);
         if self.shared.is_closed() {
             return Err(link_closed(py));

@@ -149,7 +149,7 @@ pub struct Shared {
     /// Large results, where the controller is on another host.
     pub far: Option<FarValues>,
     pub(super) engines: Mutex<BTreeMap<EngineId, EngineInfo>>,
-    /// The number of those. With fewer tasks in flight an engine may be idle, so the next one is sent at once.
+    /// The number of engines. With fewer tasks in flight an engine may be idle, so the next one is sent at once.
     pub n_engines: AtomicU64,
     /// Counts their changes and the link's end: Python caches values derived from them until then. Kept here because
     /// the code that tells Python about a change may run after a later result.

@@ -7,7 +7,7 @@ use pyo3::types::PyBytes;
 
 use super::shared::Incoming;
 
-/// Passes news to Python; an exception in a callback is reported as unraisable, as for any destructor.
+/// Passes events to Python; an exception in a callback is reported as unraisable, as for any destructor.
 pub fn tell(py: Python<'_>, hooks: &Py<PyAny>, incoming: Incoming) {
     if incoming.is_empty() {
         return;

@@ -18,7 +18,7 @@ pub struct Wire {
     sockets: Arc<Sockets>,
     link: Mutex<Option<Link>>,
     poll_fd: Mutex<Option<Arc<OwnedFd>>>,
-    /// Readable while there is news that does not come over the socket, once there may be some.
+    /// Readable while there is an event that does not come over the socket; `None` until there can be one.
     doorbell: OnceLock<OwnedFd>,
 }
 
@@ -47,13 +47,13 @@ impl Wire {
         lock(&self.poll_fd).clone()
     }
 
-    /// Has those who poll look there, too.
+    /// Makes pollers watch that descriptor as well.
     pub fn ring_by(&self, doorbell: OwnedFd) {
-        // There is one.
+        // This fails only if one has been set before.
         let _ = self.doorbell.set(doorbell);
     }
 
-    /// Waits until the socket is ready, or something else is to be read; a wire that is shut down always is.
+    /// Waits until the socket is ready, or something else can be read; a wire that is shut down is always ready.
     pub fn poll(&self, flags: PollFlags, timeout: Option<Duration>) -> PollFlags {
         let Some(fd) = self.poll_fd() else {
             return PollFlags::IN | PollFlags::HUP;
@@ -61,7 +61,7 @@ impl Wire {
         self.poll_beside(&fd, flags, None, timeout).0
     }
 
-    /// As `poll`, of a descriptor that was got before; ends also when another is ready, and says of both.
+    /// As `poll`, with a descriptor obtained earlier; also ends when `other` is ready, and reports on both.
     pub fn poll_beside(
         &self,
         fd: &OwnedFd,

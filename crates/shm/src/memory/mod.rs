@@ -55,7 +55,8 @@ pub(crate) fn room(read: Read) -> Room {
     room
 }
 
-/// How often control groups reached their limits, and how long their processes waited for memory: both only grow.
+/// How often control groups reached their limits, and how long their processes waited for memory:
+/// both only grow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Strain {
     /// Times that usage was above `memory.high` or reached `memory.max`.

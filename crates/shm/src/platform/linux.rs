@@ -124,9 +124,9 @@ fn fill(fd: BorrowedFd<'_>, len_bytes: u64, content: &[u8]) -> Result<(), ShmErr
     Ok(())
 }
 
-/// An empty file of memory, and whether it can be sealed. If the container forbids `memfd_create`, it is a nameless
-/// file in `/dev/shm`, which may be as large as the container allows, and which holders could shrink: they are
-/// processes of one user, and none of ours does.
+/// An empty file of memory, and whether it can be sealed. If the container forbids `memfd_create`,
+/// it is a nameless file in `/dev/shm`: that may be as large as the container allows, and holders
+/// could shrink it, but they are processes of one user, and none of ours does.
 fn memory_file() -> Result<(OwnedFd, bool), ShmError> {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     // Hosts may demand that memory files cannot be executed; kernels before 6.3 do not know the flag.
@@ -155,7 +155,7 @@ fn memory_file() -> Result<(OwnedFd, bool), ShmError> {
 pub(crate) fn seal_contents(fd: BorrowedFd<'_>) -> Result<(), ShmError> {
     match rustix::fs::fcntl_add_seals(fd, SealFlags::FUTURE_WRITE | SealFlags::SEAL) {
         // Kernels before 5.1 do not know it. It guards against mistakes; safety rests on the size.
-        // Nor can files of `/dev/shm` be sealed.
+        // Files of `/dev/shm` cannot be sealed either.
         Ok(()) | Err(Errno::INVAL | Errno::PERM) => Ok(()),
         Err(errno) => Err(system("seal contents", errno)),
     }

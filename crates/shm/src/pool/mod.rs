@@ -375,8 +375,8 @@ impl Pool {
         }
     }
 
-    /// Takes one more reference to the segment of a range, and returns its bytes for reading. Not for slabs: a freed
-    /// range of one may be written to while other ranges are in use.
+    /// Takes one more reference to the segment of a range, and returns its bytes for reading. Slabs
+    /// are excluded: a freed range of one may be written to while other ranges are in use.
     ///
     /// # Errors
     /// [`ShmError::NotReferenced`]; nothing changes.

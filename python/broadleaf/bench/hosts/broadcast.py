@@ -1,4 +1,4 @@
-"""Broadcasts over hosts in namespaces of this machine, with every topology and with the chosen one."""
+"""Broadcasts over hosts in namespaces of this machine, with every topology and with the one that Broadleaf chooses."""
 
 from __future__ import annotations
 
@@ -20,15 +20,16 @@ from . import raw_chain
 from .network import Host, HostedCluster, Network, scheduled_by_thread, wait_until
 
 LARGE_BYTES = 1_000_000_000
-# A chain pays off from here on.
+# A chain pays off from this size on.
 MIN_RAW_BYTES = 1_000_000
 # Short broadcasts vary more from round to round, and cost little to repeat.
 SHORT_BYTES, SHORT_REPEATS = 1_000_000, 5
 # The data of a broadcast is held until the end of the next one, so it takes two of them until memory is reused.
 WARMING_ROUNDS = 2
-# To every host, before the first broadcast.
+# Sent to every host before the first broadcast.
 IDLE_PINGS = 3
-# Repeats of a small task, before and after the broadcast beside it: the machine may be slower for a moment.
+# Repeats of a small task, before and after the broadcast that it is measured beside: the machine may be slower for a
+# moment.
 IDLE_TRIPS = 2_000
 
 _held: Any = None
@@ -42,7 +43,7 @@ def hold(data: Any) -> int:
 
 
 def checksum() -> int:
-    """On an engine: of the data it holds."""
+    """On an engine: the checksum of the data it holds."""
     return zlib.crc32(_held)
 
 
@@ -56,7 +57,7 @@ def measure_hosts(
     options: dict[str, object],
     with_small_task: bool,
 ) -> Iterator[Record]:
-    """The figures of each number of hosts. Its namespaces go when it ends, also by SIGTERM."""
+    """The figures of each number of hosts. Its namespaces are removed when it ends, even by SIGTERM."""
     signal.signal(signal.SIGTERM, leave_on_signal)
     for n in host_counts:
         with (
@@ -71,7 +72,7 @@ def measure_hosts(
 
 
 def progress(record: Record) -> str:
-    """A record in one line, while others are still missing."""
+    """A record in one line, printed while others are still missing."""
     return f"{table.settings(record.params):<60} {table.figure(record)}"
 
 
@@ -117,7 +118,7 @@ class HostBench:
         return made
 
     def broadcast(self, topology: str, n_bytes: int) -> tuple[float, float]:
-        """Milliseconds until the last engine holds the data, and payloads that came into the busiest host."""
+        """Milliseconds until the last engine holds the data, and payload bytes that the busiest host received."""
         view = self.cluster.client[:]
         view.topology = topology
         data = self.data(n_bytes)
@@ -200,7 +201,7 @@ class HostBench:
 
 
 def leave_on_signal(_signal_number: int, _frame: object) -> None:
-    """A handler of SIGTERM: what was made is removed."""
+    """A handler of SIGTERM: everything that was created is removed."""
     raise SystemExit(143)
 
 

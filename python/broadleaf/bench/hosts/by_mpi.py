@@ -1,4 +1,4 @@
-"""Broadcasts into arrays that hosts in namespaces have already: payload over TCP, by movers, and MPI's own."""
+"""Broadcasts into arrays that hosts in namespaces already have: payload over TCP, by movers, and MPI's own."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ WARMING_ROUNDS = 2
 
 @broadleaf.interactive
 def checksum() -> float:
-    """On an engine: of the data it holds, where `payloads` knows its parts."""
+    """On an engine: the checksum of the data it holds; `payloads` knows its parts."""
     held = globals()["held"]
     return float((held.data if hasattr(held, "indptr") else held).sum())
 
 
 def part_sizes(value: Any) -> list[int]:
-    """Bytes of each array of a value."""
+    """Sizes of the arrays of a value."""
     if hasattr(value, "indptr"):
         return [int(part.nbytes) for part in (value.data, value.indices, value.indptr)]
     return [int(value.nbytes)]
@@ -39,7 +39,7 @@ def part_sizes(value: Any) -> list[int]:
 def measure(
     host_counts: Sequence[int], forms: Sequence[str], gbit: float, repeats: int, python: str
 ) -> Iterator[Record]:
-    """The time until every host has the data, by each way in turns; `python` has mpi4py and MPICH beside it."""
+    """The time until every host has the data, for each way in turn; `python` has mpi4py and MPICH beside it."""
     signal.signal(signal.SIGTERM, leave_on_signal)
     for n in host_counts:
         with (
@@ -96,7 +96,7 @@ class Comparison:
         self._clusters = {TCP: tcp, MOVER: by_mpi}
 
     def broadcasts(self, forms: Sequence[str], repeats: int) -> Iterator[Record]:
-        """Every way for every form; within a round all take turns, each round beginning with another one."""
+        """Every way for every form; within a round all take turns, and each round begins with a different one."""
         for form in forms:
             value = payloads.make(form)
             for cluster in self._clusters.values():

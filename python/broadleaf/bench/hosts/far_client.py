@@ -1,7 +1,7 @@
 """A client on another host that nobody can dial: a large result beside a bare socket, and a small task beside both.
 
 `python -m broadleaf.bench.hosts.far_client` prints the figures as JSON. The hosts are network namespaces, which need
-root. What is compared takes turns within a round.
+root. The systems compared take turns within a round.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def measure(n_bytes: int, gbit: float, rounds: int) -> dict[str, Any]:
 
 
 def _send(address: str, n_bytes: int) -> None:
-    """Sends that many bytes to each that connects."""
+    """Sends this many bytes to each peer that connects."""
     data = memoryview(bytearray(os.urandom(PIECE_BYTES)) * -(-n_bytes // PIECE_BYTES))[:n_bytes]
     with socket.create_server((address, PORT)) as server:
         print("listens", flush=True)

@@ -1,4 +1,4 @@
-"""Movers on hosts in namespaces: ranks of MPI, started there as `mpiexec` starts them by ssh."""
+"""Movers on hosts in namespaces: MPI ranks, started as `mpiexec` starts them by ssh."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .network import wait_until
 if TYPE_CHECKING:
     from .network import HostedCluster, Network
 
-# Without that, UCX moves data from "host" to "host" by the memory that they share here, past the links.
+# Otherwise UCX moves data from "host" to "host" through the memory that they share here, bypassing the links.
 ENVIRONMENT = {"UCX_TLS": "tcp,self", "UCX_NET_DEVICES": "eth0"}
 _START_S = 60
 _END_S = 20
@@ -24,7 +24,7 @@ _END_S = 20
 class World:
     """`mpiexec` on host 0 of a network, with one rank on each host, in their order.
 
-    `python` is one with mpi4py; MPICH's `mpiexec` lies beside it.
+    `python` must have mpi4py; MPICH's `mpiexec` is in the same directory.
     """
 
     def __init__(self, network: Network, python: str, arguments: Sequence[str], **options: Any) -> None:
@@ -59,7 +59,7 @@ class World:
 
 
 def start_movers(cluster: HostedCluster, python: str, **options: Any) -> World:
-    """Movers of a cluster whose option `payload` is `mpi`, once every host has one."""
+    """Movers of a cluster whose option `payload` is `mpi`; returns once every host has one."""
     arguments = ["-m", "broadleaf.mpi.mover", "--connection", cluster.cluster.relay_file]
     world = World(cluster.network, python, arguments, **options)
 

@@ -1,7 +1,7 @@
 """A rank of the MPI program that movers are compared with: `MPI_Bcast`, and `MPI_Get` by every rank from the first.
 
 Rank 0 reads a line of JSON for each broadcast, `{"way": "bcast", "parts": [1000, 10]}`, and answers with one: the
-milliseconds until the last rank had all parts, and whether all have the same. Buffers stay: broadcasts are in place.
+milliseconds until the last rank had all parts, and whether all have the same. Buffers persist: broadcasts are in place.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import time
 import zlib
 from typing import Any
 
-# Ranks that wait for the next line must not take the cores that others are measured on.
+# Ranks that wait for the next line must not occupy the cores on which others are measured.
 _SLEEP_S = 0.005
 
 
@@ -35,12 +35,12 @@ class Parts:
             buffer[: len(mark)] = mark
 
     def bcast(self) -> None:
-        """All ranks get all parts of rank 0, together."""
+        """All ranks receive all parts from rank 0, together."""
         for buffer in self.buffers:
             self._comm.Bcast([buffer, self._mpi.BYTE], root=0)
 
     def get(self) -> None:
-        """Each rank reads all parts of rank 0, which does nothing."""
+        """Each rank reads all parts from rank 0, which does nothing."""
         if self._comm.rank == 0:
             return
         for buffer, window in zip(self.buffers, self.windows, strict=True):
@@ -49,11 +49,11 @@ class Parts:
             window.Unlock(0)
 
     def checksum(self) -> int:
-        """Of all parts."""
+        """The size of all parts."""
         return sum(zlib.crc32(buffer) for buffer in self.buffers)
 
     def free(self) -> None:
-        """Gives the windows up."""
+        """Frees the windows."""
         for window in self.windows:
             window.Free()
 

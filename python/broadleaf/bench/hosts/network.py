@@ -152,7 +152,9 @@ class Network:
         return subprocess.Popen([*self.shell(host), sys.executable, "-c", _CLI, *arguments], **options)
 
     def shell(self, host: Host) -> list[str]:
-        """What a command is put behind that is to run on a host. Each but the controller's has a name of its own."""
+        """The words before a command that make it run on a host. Every one except the controller's has a name of its
+        own.
+        """
         enter = ["ip", "netns", "exec", host.namespace]
         if host.index == 0:
             return enter
@@ -270,7 +272,7 @@ class HostedCluster:
 
 
 def wait_until(is_so: Any, timeout_s: float, what: str) -> None:
-    """Returns once `is_so()` holds; TimeoutError says that `what` did not happen."""
+    """Returns once `is_so()` holds; raises TimeoutError that `what` did not happen."""
     deadline = time.monotonic() + timeout_s
     while not is_so():
         if time.monotonic() > deadline:

@@ -1,4 +1,4 @@
-"""The time of a chain of hosts with bare sockets: no encryption, checks or engines. The floor of `bench hosts`.
+"""The time of a chain of hosts with bare sockets: no encryption, checks or engines. The lower bound for `bench hosts`.
 
 Every host is a process that receives into its own memory and forwards each piece as soon as it has it. The last one
 reports when it has everything. Run as a module, this is one of these processes.

@@ -19,7 +19,7 @@ TRIPS = 300
 
 
 def measure(file: str, server: str, n_tasks: int, rounds: int) -> dict[str, Any]:
-    """Seconds for all tasks, and microseconds of a round trip, each round's and their ratios."""
+    """Seconds for all tasks and microseconds per round trip, for each round, and their ratios."""
     from broadleaf import Client
 
     connection = json.loads(Path(file).read_text()) | {"unix_path": None, "transport": "tcp"}

@@ -1,4 +1,6 @@
-"""What an adapter offers. The keys of a dict are the modes: the ways in which this system can do that kind of work."""
+"""The interface of an adapter. The keys of a dict are the modes: the ways in which this system can do that kind of
+work.
+"""
 
 import shutil
 import tempfile
@@ -26,13 +28,13 @@ class Way(NamedTuple):
 
 
 class Adapter:
-    """A system under test. A case it has no modes for is recorded as skipped."""
+    """A system under test. A case for which it has no modes is recorded as skipped."""
 
     #: Settings that need their own start; cases that are not named run under the first.
     configs: ClassVar[dict[str, list[str]]] = {"": ["default"]}
     #: Whether `start` includes the launch of this process itself (under mpiexec).
     launched: bool = False
-    #: Measurements of its own, by case, beside those of `measure`.
+    #: Additional measurements, by case, besides those of `measure`.
     measures: ClassVar[dict[str, Callable[..., dict[str, Any]]]] = {}
 
     def version(self) -> str:
@@ -83,7 +85,7 @@ class Adapter:
         return {}
 
     def parallel_program(self) -> str:
-        """The beginning of a program of its own that uses this system by joblib, up to `timed_search`."""
+        """The beginning of a separate program that uses this system through joblib, up to `timed_search`."""
         raise NotImplementedError
 
     def worker_pids(self) -> list[int]:

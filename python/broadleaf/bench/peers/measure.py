@@ -89,7 +89,7 @@ def straggler(peer: Adapter, mode: str, n: int, ms: float, straggler_s: float, p
 def echo(peer: Adapter, mode: str, size_bytes: int, n: int, warmup: int) -> Values:
     """An array to n queued tasks and back; both directions count.
 
-    Warm: after `warmup` whole rounds, so that memory that a system keeps has been touched wherever it is.
+    Warm: after `warmup` whole rounds, so that any memory that a system keeps has been touched.
     """
     import numpy as np
 

@@ -1,4 +1,4 @@
-"""joblib's work: calls that share a large array, and a search by scikit-learn."""
+"""joblib's workload: calls that share a large array, and a scikit-learn search."""
 
 import subprocess
 import sys
@@ -53,7 +53,7 @@ def grid_search(peer: Adapter, mode: str, candidates: int, folds: int, samples: 
 
 
 def timed_search(candidates: int, folds: int, samples: int) -> tuple[float, tuple[float, ...]]:
-    """Seconds and scores of a search over a support vector machine's one parameter, without the last fit."""
+    """Seconds and scores of a search over one parameter of a support vector machine, without the final fit."""
     import numpy as np
     from sklearn.datasets import make_classification
     from sklearn.model_selection import GridSearchCV

@@ -1,4 +1,4 @@
-"""A site: its hosts, and how a program is run on the one that engines are started from."""
+"""A site: its hosts, and how to run a program on the host that engines are started from."""
 
 import json
 import os
@@ -6,20 +6,20 @@ import tomllib
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-#: Where an adapter finds the site that it measures on.
+#: Where an adapter finds the site to measure on.
 VARIABLE = "BROADLEAF_BENCH_SITE"
 
 
 @dataclass(frozen=True)
 class Site:
-    """Hosts with a scheduler's nodes of the same names, which log in to each other by SSH without typing."""
+    """Hosts with a scheduler whose nodes have the same names, which log in to each other by SSH without a password."""
 
     hosts: tuple[str, ...]
     #: A folder that all hosts see, as home directories are at most sites.
     shared: str
-    #: Command that runs a command on the host that engines are started from; none for this one.
+    #: Prefix that runs a command on the host that engines are started from; None for this host.
     login: tuple[str, ...] = ()
-    #: Address of that host, for systems that do not find it out.
+    #: Address of that host, for systems that do not find it by themselves.
     address: str = ""
 
     def text(self) -> str:
@@ -27,12 +27,12 @@ class Site:
 
     @classmethod
     def here(cls) -> "Site":
-        """The site of this process, as its environment says."""
+        """The site of this process, according to its environment."""
         return cls.parse(json.loads(os.environ[VARIABLE]))
 
     @classmethod
     def read(cls, path: Path) -> "Site":
-        """The site that a TOML file describes. Raises ValueError with what is wrong about it."""
+        """The site that a TOML file describes. Raises ValueError that says what is wrong with it."""
         return cls.parse(tomllib.loads(path.read_text()))
 
     @classmethod

@@ -14,8 +14,8 @@ class Interval(NamedTuple):
 def ratio(numerator: list[float], denominator: list[float], resamples: int = 4000, level: float = 0.95) -> Interval:
     """The median of the ratios of two series taken in pairs, with its percentile bootstrap interval.
 
-    A ratio is taken within a pair, so what the machine did to both at once cancels. The draws are seeded: the
-    same series give the same interval.
+    A ratio is taken within a pair, so what the machine did to both at once cancels. The draws are seeded: the same
+    series give the same interval.
     """
     if len(numerator) != len(denominator) or not numerator:
         raise ValueError(f"series of {len(numerator)} and {len(denominator)} values cannot be paired")

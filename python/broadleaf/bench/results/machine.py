@@ -5,7 +5,7 @@ import platform
 
 from broadleaf.text.units import size
 
-#: Where nothing else can be reached from.
+#: The address when nothing else can be reached.
 ISOLATED = "network and process namespace, loopback only"
 
 

@@ -53,7 +53,7 @@ def case_command(name: str, text: str) -> click.Command:
 
 
 def against_option(peers: Sequence[str], complete: Complete | None = None) -> click.Option:
-    """The option that names systems to measure beside Broadleaf, of `peers`."""
+    """The option that names systems from `peers` to measure beside Broadleaf."""
 
     def known(ctx: click.Context, parameter: click.Parameter, text: str) -> list[str]:
         named = [name.strip() for name in text.split(",") if name.strip()]
@@ -80,7 +80,7 @@ def repeats_option() -> click.Option:
 
 
 def quick_option() -> click.Option:
-    """The option that shows that a benchmark runs."""
+    """The option that only shows that a benchmark runs."""
     return click.Option(["--quick"], is_flag=True,
                         help="Do little work in few rounds, to show that it runs rather than how fast.")  # fmt: skip
 
@@ -128,7 +128,7 @@ def measure(
     environments: Path,
     site: Site | None = None,
 ) -> Records:
-    """Runs the cases, shows their figures, and writes them where that was asked for."""
+    """Runs the cases, shows their figures, and writes them if requested."""
     from broadleaf.bench.environments import OURS, RAW
     from broadleaf.bench.results import machine
     from broadleaf.bench.runner import Run

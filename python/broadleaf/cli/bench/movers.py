@@ -42,7 +42,7 @@ def command(
     """Compare payload over TCP, by MPI's movers, and MPI's own broadcasts (needs root).
 
     The hosts are network namespaces of this machine, with links of limited bandwidth; they are removed at the end. Each
-    way overwrites an array that is on every host already, and all take turns.
+    way overwrites an array that is already on every host, and all ways take turns.
     """
     require("bench", ("numpy", "scipy"), "`broadleaf bench movers`")
     from broadleaf.bench.hosts import by_mpi, network
@@ -58,7 +58,7 @@ def command(
             click.echo(progress(record), err=True)
             records.add(record)
     except (RuntimeError, TimeoutError) as error:
-        # A host or a rank that did not do what it should; what was measured before is not lost.
+        # A host or a rank failed; what was measured before is not lost.
         records.show()
         fail(str(error))
     records.show()

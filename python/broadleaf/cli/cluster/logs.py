@@ -66,7 +66,7 @@ def command(profile: str, cluster_id: str | None, engine: int | None, follow: bo
 
 
 def _dead_cluster(profile: str, cluster_id: str | None) -> Cluster | None:
-    """The selected cluster, if it has ended; without an id the latest ended one, if none is running."""
+    """The selected cluster, if it has ended; without an id, the cluster that ended last, if none is running."""
     from broadleaf.cluster import ClusterManager
 
     manager = ClusterManager()

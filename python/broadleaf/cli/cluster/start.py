@@ -145,7 +145,7 @@ class _StopSignals:
         self._started = True
 
     def wait(self, cluster: Any) -> bool:
-        """True when asked to stop, False when the cluster is gone."""
+        """True if it was asked to stop, False if the cluster is gone."""
         while not self._asked:
             if cluster.wait_stopped(0.2):
                 return self._asked

@@ -1,1 +1,1 @@
-"""Commands on how a cluster gets its hosts: by hand, in an allocation, and what to do where one does not come."""
+"""Commands that give a cluster its hosts: by hand, or in an allocation; and what to do if one does not come up."""

@@ -26,8 +26,8 @@ _STYLES = {"ok": "green", "warning": "yellow", "failed": "red", "not tried": "di
 
 @click.command("doctor", cls=TableCommand, columns=_COLUMNS)
 @click.option("--connection", metavar="FILE", type=click.Path(),
-              help="Try to join by this engine.json or client.json, instead of looking at a cluster that runs "
-              "here.")  # fmt: skip
+              help="Try to join with this engine.json or client.json, instead of looking for a cluster that "
+                   "runs here.")  # fmt: skip
 @cluster_options
 @click.option("--output", "-o", type=click.Choice(["table", "json"]), default="table", show_default=True,
               help="How to print what was found.")  # fmt: skip
@@ -35,9 +35,9 @@ _STYLES = {"ok": "green", "warning": "yellow", "failed": "red", "not tried": "di
 def command(ctx: click.Context, connection: str | None, profile: str, cluster_id: str | None, output: str) -> None:
     """Find out why engines do not connect.
 
-    Tries every step of joining a cluster from the host where it is run, and says what to do about those that fail. On
-    a host whose engines do not come, run it with the cluster's engine.json; on the controller's host it needs no file.
-    The exit code is 1 if a step has failed.
+    Tries every step of joining a cluster from the host where it is run, and says what to do about each step that fails.
+    If a host's engines do not come up, run it there with the cluster's engine.json; on the controller's host it needs
+    no file. The exit code is 1 if a step failed.
     """
     from broadleaf.cluster.reports.doctor import examine_cluster, examine_connection
 

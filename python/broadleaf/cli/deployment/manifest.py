@@ -13,29 +13,29 @@ from broadleaf.cli.terminal.complete import assignments
 
 @click.group("manifest")
 def command() -> None:
-    """Write what a system of others needs to run a cluster."""
+    """Write what another system needs to run a cluster."""
 
 
 @command.command("kubernetes")
 @click.option("-n", "n", type=click.IntRange(min=1), required=True, metavar="N", help="Number of engines.")
 @click.option("--image", required=True, metavar="IMAGE",
-              help="Image of all pods, with this version of Broadleaf and this minor version of Python.")  # fmt: skip
+              help="Image for all pods, with this version of Broadleaf and this minor version of Python.")  # fmt: skip
 @click.option("--name", default="broadleaf", show_default=True, help="Name of the cluster and of its objects.")
 @click.option("--namespace", default="", metavar="NAME", help="Namespace of the objects; by default the current one.")
 @click.option("--engines-per-pod", type=click.IntRange(min=1), default=1, show_default=True, metavar="N",
-              help="Engines of each pod: they share large arguments.")  # fmt: skip
-@click.option("--cpus", default="", metavar="CPUS", help="CPUs of each pod of engines, such as 4 or 500m.")
-@click.option("--memory", default="", metavar="SIZE", help="Memory of each pod of engines, such as 8Gi.")
+              help="Number of engines in each pod; they share large arguments.")  # fmt: skip
+@click.option("--cpus", default="", metavar="CPUS", help="CPUs for each pod of engines, such as 4 or 500m.")
+@click.option("--memory", default="", metavar="SIZE", help="Memory for each pod of engines, such as 8Gi.")
 @click.option("--python", default="python3", show_default=True, help="Python in the image.")
 @click.option("--client-file", default="", metavar="FILE", type=click.Path(dir_okay=False),
-              help="Where to write the file that clients connect by; by default NAME-client.json.")  # fmt: skip
+              help="Where to write the file with which clients connect; by default NAME-client.json.")  # fmt: skip
 @click.option("--option", "-o", "options", multiple=True, metavar="NAME=VALUE", shell_complete=assignments,
               help="Set an option of `broadleaf config show`. May be repeated.")  # fmt: skip
 def kubernetes(client_file: str, options: tuple[str, ...], **asked: Any) -> None:
     """Write objects for `kubectl apply -f -`: two secrets, a service, and jobs for the controller and the engines.
 
-    The engines are an elastic indexed job: change its parallelism and completions, and there are more or fewer. Clients
-    connect by the file, after `kubectl port-forward service/NAME 4242`. Both hold keys: whoever has them can use the
+    The engines are an elastic indexed job: change its parallelism and completions to get more or fewer. Clients connect
+    with the file, after `kubectl port-forward service/NAME 4242`. Both contain keys: whoever has them can use the
     cluster.
     """
     from broadleaf import config

@@ -22,13 +22,13 @@ from broadleaf.text.units import count
 @click.option("--client-connection", metavar="FILE", type=click.Path(exists=True, dir_okay=False),
               help="The cluster's client.json, copied from the controller's host: with it, tasks on this host can "
                    "submit tasks.")  # fmt: skip
-@click.option("--outbound-only", is_flag=True, help="No other host can connect to this one: get all data from the "
-              "controller's host.")  # fmt: skip
+@click.option("--outbound-only", is_flag=True,
+              help="No other host can connect to this one: get all data from the controller's host.")  # fmt: skip
 def command(connection: str, engines: int | None, name: str | None, controller: str | None, listen: str | None,
             outbound_only: bool, client_connection: str | None) -> None:  # fmt: skip
     """Add this host's engines to a cluster on another host.
 
-    Runs until the cluster stops, or Ctrl-C.
+    Runs until the cluster stops, or until you press Ctrl-C.
     """
     from broadleaf.cluster.hosts.relay import Relay
 

@@ -1,4 +1,4 @@
-"""Commands whose exit code is a verdict: nothing but harm ends with 1, and nothing but a wrong option with 2."""
+"""Commands whose exit code is a verdict: only harm ends with 1, and only a wrong option with 2."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from broadleaf.lab.comparisons.exit_codes import COULD_NOT_RUN
 
 
 class JudgingCommand(click.Command):
-    """A command that ends with 3 where it could not come to a verdict, whatever the reason. A script that stops a merge
+    """A command that ends with 3 if it could not reach a verdict, for whatever reason. A script that stops a merge
     at exit code 1 must not take a full disk for a slower program."""
 
     def invoke(self, ctx: click.Context) -> Any:

@@ -159,7 +159,7 @@ def console() -> Console:
 
 
 def add_plain_row(table: Any, *cells: str) -> None:
-    """Adds a row in which brackets are text: names and levels of users may be `[design]`."""
+    """Adds a row in which brackets are text: users may name things `[design]`."""
     from rich.text import Text
 
     table.add_row(*map(Text, cells))

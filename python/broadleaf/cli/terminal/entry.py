@@ -94,7 +94,7 @@ def _usage(error: click.UsageError) -> int:
 
 
 def explained(error: Exception) -> str | None:
-    """What a user is told of an error that is theirs, or the machine's; None for one that is the program's."""
+    """What a user is told about an error that is the user's or the machine's; None for one that is the program's."""
     from broadleaf.config import ConfigError
     from broadleaf.errors import BroadleafError
 

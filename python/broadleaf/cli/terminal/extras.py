@@ -28,7 +28,7 @@ def require(extra: str, modules: Sequence[str], purpose: str) -> None:
 
 
 def missing_modules(modules: Sequence[str]) -> list[str]:
-    """Those of the modules that are not installed."""
+    """The modules that are not installed."""
     return [name for name in modules if not _installed(name)]
 
 

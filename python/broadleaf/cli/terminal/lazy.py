@@ -62,7 +62,7 @@ class LazyGroup(SuggestingGroup):
 
 
 def suggestion(word: str, known: list[str]) -> str:
-    """`` Did you mean 'status'?`` if a known word is close to this one, or else nothing."""
+    """`` Did you mean 'status'?`` if a known word is close to this one; otherwise nothing."""
     import difflib
 
     close = difflib.get_close_matches(word, known, 1)

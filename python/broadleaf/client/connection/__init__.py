@@ -1,1 +1,1 @@
-"""One connection to a cluster: how it is found, what it asks of the controller, how it ends."""
+"""One connection to a cluster: how it is found, what it requests from the controller, and how it ends."""

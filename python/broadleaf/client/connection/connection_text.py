@@ -51,9 +51,9 @@ def tunnel_to(
     ssh_args: Sequence[str],
     timeout_s: float,
 ) -> Tunnel | None:
-    """The login by which a client reaches its cluster; None where it needs none.
+    """The login through which a client reaches its cluster; None if it needs none.
 
-    Raises `ClusterConnectionError`, ValueError for what names no host, and TypeError where two are named.
+    Raises `ClusterConnectionError`, ValueError if this names no host, and TypeError if two hosts are named.
     """
     url = info if isinstance(info, str) and info.startswith(SSH_SCHEME) else ""
     if not (url or server):

@@ -1,4 +1,4 @@
-"""What a client asks of the controller besides running tasks."""
+"""What a client requests from the controller besides running tasks."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class Control:
             self.request({"Cancel": list(seqs[first : first + _CANCEL_BATCH])})
 
     def interrupt(self, targets: Any = None) -> None:
-        """Interrupts whatever engines run now, as Ctrl-C would.
+        """Interrupts whatever engines are running now, as Ctrl-C would.
 
         Args:
             targets: Engines: an id, a list of ids, a slice, or 'all', which is the default.
@@ -98,7 +98,7 @@ class Control:
         self.request({"Interrupt": self._target_set(targets)})
 
     def send_signal(self, sig: int | str, targets: Any = None, block: bool | None = None) -> None:
-        """Sends a signal to engines. SIGINT interrupts what they run.
+        """Sends a signal to engines. SIGINT interrupts what they are running.
 
         Args:
             sig: The signal's number or name: 15, 'SIGTERM'.
@@ -106,7 +106,7 @@ class Control:
             block: Accepted for compatibility, without effect.
 
         Raises:
-            ValueError: There is no such signal.
+            ValueError: The signal does not exist.
             IndexError: One of the engines does not exist.
             LinkLost: The connection is closed or was lost.
         """
@@ -119,8 +119,8 @@ class Control:
 
         Args:
             targets: Engines: an id, a list of ids, a slice, or 'all'.
-            restart: Whether the engines start afresh under the same ids; 'all' starts those that died, too.
-            hub: Whether the whole cluster stops.
+            restart: Whether to restart the engines with the same ids; 'all' includes those that died.
+            hub: Whether to stop the whole cluster.
             block: Accepted for compatibility, without effect.
 
         Raises:
@@ -149,16 +149,16 @@ class Control:
         return requests.target_set([resolved.get(i, i) for i in ids])
 
     def ship_module(self, *modules: ModuleType | str) -> None:
-        """Sends modules of yours to all engines, those that start later included, in place of what they have.
+        """Sends your modules to all engines, including those that start later, in place of the versions that they have.
 
-        Of a module in a package the whole package is sent, data files and all. It takes effect before anything
-        submitted after it. Send it again when you have changed it.
+        For a module in a package, the whole package is sent, including data files. This takes effect before anything
+        submitted afterwards. Send it again when you have changed it.
 
         Args:
             *modules: Modules, or their names.
 
         Raises:
-            ImportError: There is no module of that name here.
+            ImportError: There is no module with this name here.
             ValueError: The module has no files, or more than 32 MiB of them.
             LinkLost: The connection is closed or was lost.
         """
@@ -167,15 +167,15 @@ class Control:
                 self.local_modules.ship(module)
 
     def on_join(self, function: Callable[[], Joining]) -> Callable[[], Joining]:
-        """Has every engine call a function before anything that is submitted from now on.
+        """These are the current engines, and each one that joins while this client is connected, before its first task.
 
-        Those are the engines there are, and each that joins while this client is connected, before its first task. So
-        engines that come later can load or compute what the others have; they get nothing else of what was done before.
-        What the function returns is dropped. Where it raises, the engine's log has the traceback, and the engine goes
-        on.
+        So engines that come later can load or compute what the others have; nothing else that was done before is
+        repeated on them. So engines that come later can load or compute what the others have; they get nothing else of
+        what was done before. Its return value is dropped. If it raises, the engine's log contains the traceback, and
+        the engine continues.
 
         Args:
-            function: What to call, without arguments.
+            function: The function to call, without arguments.
 
         Returns:
             The function, so that `on_join` may be used as a decorator.
@@ -211,15 +211,15 @@ class Control:
 
         Args:
             targets: Engines: an id, a list of ids, a slice, or 'all'.
-            verbose: Whether to list the tasks' ids in place of their numbers; of completed tasks those that the
-                controller still keeps.
+            verbose: Whether to list the tasks' ids instead of their numbers; for completed tasks, only those still in
+                the result store.
 
         Returns:
-            By engine id a dict of 'queue' (not started), 'tasks' (running) and 'completed', and under 'unassigned' the
-            tasks that no engine has been chosen for. Of a single id its dict alone.
+            A dict by engine id of 'queue' (not started), 'tasks' (running) and 'completed', and under 'unassigned' the
+            tasks that no engine has been chosen for. For a single id, only its dict.
 
         Raises:
-            EngineError: The only engine asked for has just left.
+            EngineError: The only requested engine has just left.
             IndexError: One of the engines does not exist.
             LinkLost: The connection is closed or was lost.
         """
@@ -252,14 +252,14 @@ class Control:
         """Why a task is not done.
 
         Args:
-            result: A result, a task's id, or an index of `history`. Of a result of several tasks, the first that is not
-                done.
+            result: A result, a task's id, or an index of `history`. For a result of several tasks, the first that is
+                not done.
 
         Returns:
-            A short text, such as "waits for engine 3", "behind 40 tasks" or "after task 7"; "done" of a result that is.
+            A short text, such as "waits for engine 3", "behind 40 tasks" or "after task 7"; "done" if it is.
 
         Raises:
-            KeyError: The id is not that of a task of this client.
+            KeyError: The id does not belong to a task of this client.
             LinkLost: The connection is closed or was lost.
         """
         seqs = self.tasks.seqs(result)
@@ -274,7 +274,7 @@ class Control:
         """Counters of the controller and the engines.
 
         Returns:
-            A dict. Under 'engines' it has a list of dicts, one for each engine slot. Names end in their units.
+            A dict. The names end with their units. Names end in their units.
 
         Raises:
             LinkLost: The connection is closed or was lost.
@@ -303,14 +303,14 @@ class Control:
         return config
 
     def set_log(self, level: str | int = "info", sink: str = "ring") -> None:
-        """Sets what the controller records, and where, from now on.
+        """Sets what the controller records from now on, and where.
 
         Args:
             level: 'off', 'error', 'info' or 'debug', or its number from 0 on: the option `log_level`.
             sink: 'ring', 'stderr' or the path of a file on the controller's host: the option `log_sink`.
 
         Raises:
-            ValueError: There is no such level.
+            ValueError: The level does not exist.
             LinkLost: The connection is closed or was lost.
         """
         if isinstance(level, str):

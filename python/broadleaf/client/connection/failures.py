@@ -1,4 +1,4 @@
-"""From how a task ended to the exception that says so. Only this table knows both."""
+"""Turns the way a task ended into the exception that reports it. Only this table knows both sides."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ class Hooks:
         return call_too_large(function, function_name(function), args, kwargs or {}, *sizes)
 
     def on_event(self, kind: str, body: str) -> None:
-        """News of the cluster."""
+        """Events of the cluster."""
         client = self._client()
         if client is not None:
             client.on_event(kind, json.loads(body) if body else None)

@@ -1,4 +1,4 @@
-"""Results that a client finds by their tasks' ids, and what it has the controller keep or forget."""
+"""Finds a client's results by their tasks' ids, and tells the controller what to store or forget."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class RegisteredResults(Control):
     def get_result(self, indices_or_msg_ids: Any = None, block: bool | None = None, owner: bool = True) -> AsyncResult:
         """The result of tasks given by their ids, or by indices of the history.
 
-        Ids may be of other clients' tasks, also of clients that left, as long as the controller keeps their results.
+        An attribute of every result, by task id, that is done, still exists, is known, and is not held by a variable.
 
         Args:
             indices_or_msg_ids: A task's id, an index of `history`, a result, or a list of these; by default the last
@@ -26,8 +26,8 @@ class RegisteredResults(Control):
             owner: Accepted for compatibility, without effect.
 
         Returns:
-            The result. Its value is a single one for one id or index, and a list for a list. It is an `AsyncHubResult`
-            where the controller has it and this client does not.
+            The result. Its value is a single value for one id or index, and a list for a list. It is an
+            `AsyncHubResult` if the controller has the result and this client does not.
 
         Raises:
             KeyError: The result of a task is gone, or there never was such a task.
@@ -60,19 +60,19 @@ class RegisteredResults(Control):
         return result
 
     def result_status(self, msg_ids: Any, status_only: bool = True) -> dict[str, Any]:
-        """Which tasks are done, and what came of them.
+        """Which tasks are done, and their results.
 
         Args:
             msg_ids: A task's id, an index of `history`, a result, or a list of these. They may be any client's tasks
                 that the controller knows.
-            status_only: Whether to leave the values out.
+            status_only: Whether to omit the values.
 
         Returns:
             A dict with lists of ids under 'completed' and 'pending'. Without `status_only` it has the value of each
             completed task under its id, or the exception.
 
         Raises:
-            KeyError: There is no such task, or nothing is known of it any more.
+            KeyError: There is no such task, or nothing is known about it any more.
             LinkLost: The connection is closed or was lost.
         """
         ids = self.tasks.ids(msg_ids)
@@ -102,15 +102,15 @@ class RegisteredResults(Control):
         return status
 
     def purge_local_results(self, jobs: Any = (), targets: Any = ()) -> None:
-        """Forgets results here; the controller may go on keeping them.
+        """Forgets results here; the controller may still have them.
 
         Args:
             jobs: A result, a task's id, an index of `history`, or a list of these; 'all' for everything.
-            targets: Engines of which all results are forgotten; 'all' for everything.
+            targets: Engines whose results are all forgotten; 'all' for everything.
 
         Raises:
-            RuntimeError: Some of the tasks are not done. Then nothing is forgotten.
-            KeyError: The id is not that of a task.
+            RuntimeError: Some of the tasks are not done; nothing is forgotten.
+            KeyError: There is no task with this id.
         """
         if jobs == "all" or targets == "all":
             chosen = [part for result in self.tasks.results() for part in result.parts()]
@@ -142,22 +142,22 @@ class RegisteredResults(Control):
 
         Args:
             jobs: A result, a task's id, an index of `history`, or a list of these; 'all' for everything.
-            targets: Engines of which all results are forgotten; 'all' for everything.
+            targets: Engines whose results are all forgotten; 'all' for everything.
 
         Raises:
-            RuntimeError: Some of the tasks are not done. Then nothing is forgotten.
+            RuntimeError: Some of the tasks are not done; nothing is forgotten.
             LinkLost: The connection is closed or was lost.
         """
         self.purge_local_results(jobs, targets)
         self.purge_hub_results(jobs, targets)
 
     def purge_hub_results(self, jobs: Any = (), targets: Any = ()) -> None:
-        """Has the controller keep nothing of ended tasks.
+        """Removes ended tasks from the controller's result store.
 
         Args:
             jobs: A result, a task's id, an index of `history`, or a list of these; 'all' for everything, of all
                 clients.
-            targets: Engines of which all results are forgotten; 'all' for everything.
+            targets: Engines whose results are all forgotten; 'all' for everything.
 
         Raises:
             LinkLost: The connection is closed or was lost.
@@ -174,7 +174,9 @@ class RegisteredResults(Control):
             self.hub.forget(names)
 
     def resubmit(self, indices_or_msg_ids: Any = None, metadata: Any = None, block: bool | None = None) -> AsyncResult:
-        """Runs tasks again, those of other clients too: the same function, arguments and options, no dependencies.
+        """Runs tasks again, including those of other clients.
+
+        They have the same function, arguments and options, but no dependencies.
 
         Args:
             indices_or_msg_ids: A task's id, an index of `history`, a result, or a list of these; by default the last
@@ -186,7 +188,7 @@ class RegisteredResults(Control):
             The result of the new tasks.
 
         Raises:
-            KeyError: The controller does not keep enough of a task to run it again.
+            KeyError: The result store does not hold enough of a task to run it again.
             IndexError: The history is not that long.
             LinkLost: The connection is closed or was lost.
         """
@@ -211,15 +213,15 @@ class RegisteredResults(Control):
         """Records of the tasks that the controller knows, of all clients.
 
         Args:
-            query: What a record must have, by key: a value, or a dict of operators (`$eq`, `$ne`, `$lt`, `$gt`, `$lte`,
-                `$gte`, `$in`, `$nin`, `$glob`). A comparison with a time or a text that is not known is false.
-            keys: The keys that are wanted besides `msg_id`; None for all of them.
+            query: What a record must contain, by key: a value, or a dict of operators (`$eq`, `$ne`, `$lt`, `$gt`,
+                `$lte`, `$gte`, `$in`, `$nin`, `$glob`). A comparison with an unknown time or text is false.
+            keys: The keys to return besides `msg_id`; None for all of them.
 
         Returns:
             The records as dicts, in the order of submission. Times are `datetime`s.
 
         Raises:
-            ValueError: There is no such operator.
+            ValueError: The operator does not exist.
             LinkLost: The connection is closed or was lost.
 
         Example:

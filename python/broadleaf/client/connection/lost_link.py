@@ -31,7 +31,9 @@ class LinkEnd:
         self._death: ControllerDeath | None = None
 
     def lost_task(self, client: Client, has_written: bool) -> LinkLost:
-        """The exception for a task whose result did not come; `has_written` says whether it has written any output."""
+        """The exception for a task whose result did not arrive; `has_written` says whether the task has written any
+        output.
+        """
         known = "This task had started." if has_written else "Whether this task had started is not known."
         if self.closed_here:
             error = LinkLost(

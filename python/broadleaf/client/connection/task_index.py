@@ -21,8 +21,8 @@ def listed(jobs: Any) -> list[Any]:
 class TaskIndex:
     """A client's tasks by number and id.
 
-    A result is registered when it is made (direct views, maps) or when its ids are asked for (single balanced tasks,
-    which are too many for that).
+    A result is registered when it is made (direct views, maps) or when its ids are requested (single load-balanced
+    tasks, of which there are too many).
     """
 
     def __init__(self, history: History) -> None:

@@ -113,8 +113,8 @@ class Debugging:
                 print("--KeyboardInterrupt--")
                 continue
             except (OSError, RuntimeError, ValueError):
-                # It turns out that nobody can be asked: a program executes this notebook, or has taken the terminal
-                # away.
+                # Set when it turns out that nobody can be asked: a program executes this notebook, or has taken the
+                # terminal away.
                 _tell_passed_over(said)
                 line = "continue"
             self._questions.pop(session, None)

@@ -22,7 +22,7 @@ def progress_in_words(result: AsyncResult) -> str:
     try:
         return f"({result._name}): {_state(result)}"
     except Exception:
-        # One that no view made, or whose error cannot be read.
+        # A result that no view made, or whose error cannot be read.
         return ""
 
 

@@ -44,7 +44,7 @@ def view_html(view: View) -> str:
     if client.closed:
         return titled(type(view).__name__, [*facts, ("", "closed")])
     targets = view.targets
-    # Shown as given: some may be dead, and that should be visible.
+    # Targets are shown as given: some may be dead, and that should be visible.
     wanted = None if targets is None or targets == "all" else [targets] if isinstance(targets, int) else targets
     return titled(type(view).__name__, facts, _engines(client, _status(client), wanted))
 
@@ -76,7 +76,7 @@ def _status(client: Client) -> dict[str, Any] | None:
     try:
         return requests.status(client.link, _TIMEOUT_S)
     except Exception:
-        # It is stopping, hanging or gone: show what this client knows by itself.
+        # The cluster is stopping, hanging or gone: show only what this client knows.
         return None
 
 

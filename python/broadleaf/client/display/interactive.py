@@ -35,11 +35,11 @@ class Interactive:
     """The part of a client for sessions of IPython and Jupyter, and for waiting with a progress bar."""
 
     def activate(self, targets: Any = "all", suffix: str = "") -> DirectView:
-        """Has `%px`, `%%px` and their kin act on a direct view. Warns outside IPython.
+        """Makes `%px`, `%%px` and related magics act on a direct view. Warns outside IPython.
 
         Args:
             targets: Engines: an id, a list of ids, a slice, or 'all'.
-            suffix: What stands behind the magics' names, so that several views can have theirs.
+            suffix: A suffix for the magics' names, so that several views can have their own.
 
         Returns:
             The view.
@@ -88,17 +88,17 @@ class Interactive:
         """`wait` that shows progress.
 
         Args:
-            jobs: A result, a task's id, an index of `history`, or a list of these. By default everything that was
+            jobs: A result, a task's id, an index of `history`, or a list of these. By default, everything that was
                 submitted.
-            interval: Seconds between two looks.
+            interval: Seconds between two updates.
             timeout: Seconds to wait; None or a negative number: forever.
-            widget: Whether the bar is a widget of Jupyter; by default where there are widgets.
+            widget: Whether the bar is a Jupyter widget; by default, if widgets are available.
 
         Returns:
             Whether everything is done.
 
         Raises:
-            KeyError: The id is not that of a task of this client.
+            KeyError: The id does not belong to a task of this client.
             LinkLost: The connection is closed or was lost.
         """
         from broadleaf.client.display.progress import show_outstanding

@@ -82,7 +82,7 @@ def _show_grouped(result: AsyncResult, shown: list[Any], result_only: bool) -> N
 
 
 def show_values(result: AsyncResult) -> None:
-    """Shows what the tasks' last expressions gave, of those that returned."""
+    """Shows the values of the tasks' last expressions, for those that returned."""
     for part in range(result.n_parts):
         # Most cells on many engines return nothing, and reading metadata for each would cost more than the cell.
         if result.part_status(part) == STATUS_OK and has_shown_value(result, part):

@@ -1,4 +1,4 @@
-"""Progress of results: one bar by item, with tqdm where it is installed."""
+"""Progress of results: one bar per item, with tqdm if it is installed."""
 
 from __future__ import annotations
 

@@ -96,7 +96,7 @@ def _interrupt(result: AsyncResult, shown: OutputStream | None, name: str | int 
     """Sends the signal to the engines that are waited for, and waits briefly for its effect."""
     print(f"Received Keyboard Interrupt. Sending signal {name} to engines...", file=sys.stderr)
     if number == signal_number("SIGINT"):
-        # Including tasks that have not started, but nothing that runs for others.
+        # Includes tasks that have not started, but nothing that runs for others.
         result._abort_unfinished()
     else:
         engines = [result._engine_id(part) for part in result._unfinished_parts()]

@@ -30,7 +30,7 @@ class OutputStream:
 
     def __init__(self, result: AsyncResult, grouped: bool = False, errors: bool = False) -> None:
         self._result = result
-        # Only for parts that have written: most cells on many engines write nothing.
+        # This is only done for parts that have written: most cells on many engines write nothing.
         self._positions: defaultdict[tuple[int, int], int] = defaultdict(int)
         self._unfinished: dict[tuple[int, int], str] = {}
         self._n_messages: defaultdict[int, int] = defaultdict(int)

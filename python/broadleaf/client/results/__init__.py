@@ -1,1 +1,1 @@
-"""Results of tasks, and what is made of several."""
+"""Results of tasks, and results combined from several."""

@@ -24,10 +24,10 @@ __tracebackhide__ = hides_frames
 class AsyncResult(ShownResult[Value]):
     """The result of a request to one or more engines, which may still be on its way.
 
-    It is a `concurrent.futures.Future`, can be awaited, and can be iterated over as parts arrive. `get` gives the
+    It is a `concurrent.futures.Future`, can be awaited, and can be iterated over as parts arrive. `get` returns the
     value (of one engine) or the list of values (of several, in target order) and raises what the tasks raised, as
     `RemoteError` or `CompositeError`. Everything known about the tasks (`ar.engine_id`, `ar.stdout`, `ar.started`,
-    ...) can be had by attribute or key, one value or a list.
+    ...) is available by attribute or key, as one value or a list.
 
     Example:
         >>> result = rc[:].apply_async(lambda: engine_id)
@@ -63,15 +63,14 @@ class AsyncResult(ShownResult[Value]):
     def wait(
         self, timeout: float | None = -1, return_when: str | None = None
     ) -> bool | tuple[set[AsyncResult], set[AsyncResult]]:
-        """Waits until the tasks are done. Ctrl-C aborts those that are waited for.
+        """Waits until the tasks are done. Ctrl-C aborts the tasks it is waiting for.
 
         Args:
             timeout: Seconds to wait; None or a negative number: forever.
-            return_when: `FIRST_COMPLETED`, `FIRST_EXCEPTION` or `ALL_COMPLETED`, to be told which tasks are done.
+            return_when: `FIRST_COMPLETED`, `FIRST_EXCEPTION` or `ALL_COMPLETED`, to learn which tasks are done.
 
         Returns:
-            Whether all tasks are done. With `return_when` two sets of results of one task each, those that are done and
-            those that are not.
+            Whether all tasks are done. With `return_when`, two sets of results of one task each, done and not done.
 
         Raises:
             ValueError: `return_when` is none of these.
@@ -153,20 +152,20 @@ class AsyncResult(ShownResult[Value]):
     def get(
         self, timeout: float | None = None, return_exceptions: bool | None = None, return_when: str | None = None
     ) -> Any:
-        """The value, or the list of values in target order. Ctrl-C aborts the tasks that are waited for.
+        """The value, or the list of values in target order. Ctrl-C aborts the tasks it is waiting for.
 
         Args:
             timeout: Seconds to wait; None or a negative number: forever.
-            return_exceptions: Whether exceptions stand among the values, in place of being raised.
+            return_exceptions: Whether to return exceptions among the values instead of raising them.
             return_when: `FIRST_EXCEPTION` raises the first failure at once. With `FIRST_COMPLETED` it waits for one
-                task only, and a list has the values of the tasks that are done. `ALL_COMPLETED` is the default.
+                task only, and a list contains the values of the tasks that are done. `ALL_COMPLETED` is the default.
 
         Returns:
-            Of a single task its value. Of several a list, and of a map the list of its items' values.
+            The value of a single task; a list for several tasks; for a map, the list of its items' values.
 
         Raises:
             TimeoutError: The tasks are not done after `timeout` seconds.
-            RemoteError: The task did not return. Of several tasks it is a `CompositeError` with an error for each that
+            RemoteError: The task did not return. With several tasks, a `CompositeError` with an error for each that
                 failed.
             LinkLost: The connection is closed or was lost before the tasks were done.
             ValueError: `return_when` is none of these.
@@ -265,12 +264,12 @@ class AsyncResult(ShownResult[Value]):
             timeout: Seconds to wait; None or a negative number: forever.
 
         Returns:
-            Of each engine the value of its task.
+            The value of each engine's task.
 
         Raises:
             ValueError: An engine ran more than one of the tasks.
             TimeoutError: The tasks are not done after `timeout` seconds.
-            RemoteError: The task did not return. Of several tasks it is a `CompositeError`.
+            RemoteError: The task did not return. With several tasks, a `CompositeError`.
         """
         value: Any = self.get(timeout)
         return self._by_engine([value] if self.origin.single else value)
@@ -338,7 +337,7 @@ class AsyncResult(ShownResult[Value]):
         return self.all_done()
 
     def failed(self) -> bool:
-        """Whether one of the tasks that are done did not return.
+        """Whether any of the tasks that are done did not return.
 
         Returns:
             True if so; tasks that are not done do not count.
@@ -366,9 +365,9 @@ class AsyncResult(ShownResult[Value]):
         )
 
     def abort(self) -> None:
-        """Has the tasks aborted, queued or running; `wait` waits until they are.
+        """Aborts the tasks, queued or running; `wait` waits until that is done.
 
-        A task that ends before the request reaches it keeps its value; `cancel` does not wait and see.
+        A task that ends before the request reaches it keeps its value, whereas `cancel` discards it.
 
         Raises:
             RuntimeError: All tasks are done.
@@ -396,7 +395,7 @@ class AsyncResult(ShownResult[Value]):
 
     @property
     def progress(self) -> int:
-        """How many of `len(self)` tasks are done; of a map, how many items."""
+        """How many of `len(self)` tasks are done; for a map, how many items."""
         return self.n_done()
 
     @property
@@ -411,7 +410,7 @@ class AsyncResult(ShownResult[Value]):
     # Splitting ----------------------------------------------------------------------------------
 
     def split(self) -> tuple[AsyncResult, ...]:
-        """One result for each task. A result of one task is its own split.
+        """One result for each task. A result of one task is split into itself.
 
         Returns:
             The results in target order.
@@ -427,16 +426,16 @@ class AsyncResult(ShownResult[Value]):
 
     @classmethod
     def join(cls, *async_results: AsyncResult) -> AsyncResult:
-        """One result of several, the inverse of `split`.
+        """Joins several results into one; the inverse of `split`.
 
         Args:
-            *async_results: The results, in the order in which their values are wanted.
+            *async_results: The results, in the order of the values.
 
         Returns:
-            A result whose value is the list of theirs. Of one result, that result.
+            A result whose value is the list of theirs. For a single result, that result itself.
 
         Raises:
-            ValueError: There are none.
+            ValueError: No results are given.
 
         Example:
             >>> view = rc.load_balanced_view()
@@ -478,12 +477,12 @@ class AsyncResult(ShownResult[Value]):
 
     @property
     def engine_id(self) -> int | list[int | None] | None:
-        """Where each task ran, or is to run; None while the scheduler has not said."""
+        """Where each task ran, or will run; None while the scheduler has not decided."""
         values: int | list[int | None] | None = self._metadata_values("engine_id")
         return values
 
     def part_metadata(self, part: int) -> Metadata:
-        """All that is known of one task."""
+        """Everything known about one task."""
         started_ns, completed_ns, received_ns, _ = self.times(part)
         outputs, data = outputs_of(self.messages(part))
         status = self.part_status(part)
@@ -512,7 +511,7 @@ class AsyncResult(ShownResult[Value]):
 
     @property
     def metadata(self) -> Any:
-        """What is known of the task, as a dict with attributes; of several tasks a list of these."""
+        """What is known about the task, as a dict with attributes; for several tasks, a list of these."""
         found = [self.part_metadata(part) for part in range(self.n_parts)]
         return found[0] if self.origin.single else found
 

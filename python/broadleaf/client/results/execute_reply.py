@@ -1,4 +1,4 @@
-"""What `view.execute` returns."""
+"""The result of `view.execute`."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ _SHOWN_CHARACTERS = 32
 class ExecuteReply:
     """One engine's answer to `execute`: the value of the last expression, output and displays.
 
-    What is known of the task can be had by attribute or key, as of a result: `reply.stdout`, `reply["engine_id"]`.
+    What is known about the task is available by attribute or key, as for a result: `reply.stdout`,
+    `reply["engine_id"]`.
 
     Args:
         content: What the engine returned.
-        metadata: What is known of the task.
+        metadata: What is known about the task.
     """
 
     def __init__(self, content: dict[str, Any], metadata: Metadata) -> None:
@@ -93,7 +94,7 @@ class ExecuteReply:
 
     @property
     def label(self) -> str:
-        """What stands before the value: `Out[engine:count]:`."""
+        """The text before the value: `Out[engine:count]:`."""
         return f"Out[{self.metadata['engine_id']}:{self.execution_count}]:"
 
     def display(self) -> None:
@@ -120,7 +121,7 @@ class AsyncExecuteResult(AsyncResult):
         return replies[part]  # type: ignore[no-any-return]
 
     def part_metadata(self, part: int) -> Metadata:
-        """All that is known of one task."""
+        """Everything known about one task."""
         metadata = super().part_metadata(part)
         code = getattr(self, "code", None)
         metadata["execute_input"] = code

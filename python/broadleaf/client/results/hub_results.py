@@ -1,4 +1,4 @@
-"""Results that the controller keeps: of other clients, of clients that left, and of tasks run again."""
+"""Results in the controller's store: of other clients, of clients that left, and of tasks run again."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _FIRST_BATCH = 256
 
 
 class AsyncHubResult(AsyncResult):
-    """The result of tasks that this client did not submit, or no longer holds, as the controller gives it.
+    """The result of tasks that this client did not submit, or no longer holds, as the controller returns it.
 
     Values are as the engines returned them: a map's tasks give one list per chunk. Executed code has `ExecuteReply`
     objects with the latest output and displays. Only the client that submitted other tasks knows what they wrote.
@@ -39,7 +39,7 @@ class AsyncHubResult(AsyncResult):
 
     _kind = "AsyncHubResult"
     _internal_names = frozenset(("known_as", "submitted_at"))
-    # Ids and times of submission of the tasks asked for; a result of tasks run again has its own.
+    # Ids and submission times of the requested tasks; a result of tasks run again has its own.
     known_as: tuple[str, ...] = ()
     submitted_at: tuple[int, ...] = ()
 
@@ -52,7 +52,9 @@ class AsyncHubResult(AsyncResult):
         return self.origin.client.hub.name_of(self.known_as[part]) if self.known_as else super()._task_name(part)
 
     def cancel(self) -> bool:
-        """Aborts tasks that were run again by `Client.resubmit`. Others are their own client's to abort.
+        """Aborts tasks that were run again by `Client.resubmit`.
+
+        Other tasks can only be aborted by the client that submitted them.
 
         Returns:
             Whether the tasks are cancelled.
@@ -63,7 +65,7 @@ class AsyncHubResult(AsyncResult):
         return self.cancelled() if self.known_as else super().cancel()
 
     def part_metadata(self, part: int) -> Metadata:
-        """What is known of one task."""
+        """What is known about one task."""
         metadata = super().part_metadata(part)
         if self.known_as:
             metadata.update(msg_id=self.known_as[part], submitted=moment(self.submitted_at[part]))

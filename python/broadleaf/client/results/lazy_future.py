@@ -149,7 +149,7 @@ class LazyFuture(Parts, Future[Value]):
             self._cancel_asked = True
             self._abort_unfinished("cancel()")
             self.abandon(range(self.n_parts))
-        # Tasks may all have ended by themselves.
+        # All tasks may have ended by themselves.
         return self.cancelled()
 
     def result(self, timeout: float | None = None) -> Value:
@@ -159,12 +159,12 @@ class LazyFuture(Parts, Future[Value]):
             timeout: Seconds to wait; None or a negative number: forever.
 
         Returns:
-            Of a single task its value, of several the list of values.
+            The value of a single task, or the list of values of several.
 
         Raises:
             TimeoutError: The tasks are not done after `timeout` seconds.
             CancelledError: The tasks were aborted. It is a `TaskAborted`.
-            RemoteError: The task did not return. Of several tasks it is a `CompositeError`.
+            RemoteError: The task did not return. With several tasks, a `CompositeError`.
         """
         try:
             return self.get(timeout)
@@ -191,7 +191,7 @@ class LazyFuture(Parts, Future[Value]):
         except TimeoutError as error:
             if not self.all_done():
                 raise
-            # Done since then, or raised by the task.
+            # Done in the meantime, or raised by the task.
             return error if timeout is None else self.exception()
         except CancelledError:
             raise

@@ -16,7 +16,8 @@ __tracebackhide__ = hides_frames
 class AsyncMapResult(AsyncResult[list[Value]]):
     """The result of a map. Its length is that of the sequence, and `get` gives one list.
 
-    It can be iterated over as values arrive: in the order of the sequence, or with `ordered=False` as they come.
+    It can be iterated over as values arrive: in the order of the sequence, or with `ordered=False` in the order of
+    arrival.
 
     Example:
         >>> result = rc.load_balanced_view().map_async(lambda x: x * x, range(4))
@@ -132,7 +133,7 @@ class AsyncMapResult(AsyncResult[list[Value]]):
             timeout: Seconds to wait; None or a negative number: forever.
 
         Returns:
-            Of each engine the list of values of its chunk.
+            The list of values of each engine's chunk.
 
         Raises:
             ValueError: An engine ran more than one chunk.

@@ -9,7 +9,7 @@ from broadleaf.client.tasks.origin import Origin
 from broadleaf.text.public_names import PublicNames
 
 if TYPE_CHECKING:
-    # Python's own takes defaults from 3.13 on.
+    # From Python 3.13 on, Python's own accepts defaults.
     from typing_extensions import TypeVar
 
     Value = TypeVar("Value", default=Any)

@@ -41,12 +41,12 @@ class ShownResult(TimedResult[Value]):
         widget: bool | None = None,
         return_when: str = ALL_COMPLETED,
     ) -> None:
-        """Waits, showing progress. Raises nothing when time is over. Ctrl-C aborts the tasks that are waited for.
+        """Waits, showing progress. Raises nothing when the time is up. Ctrl-C aborts the tasks it is waiting for.
 
         Args:
-            interval: Seconds between two looks.
+            interval: Seconds between two updates.
             timeout: Seconds to wait; None or a negative number: forever.
-            widget: Whether the bar is a widget of Jupyter; by default where there are widgets.
+            widget: Whether the bar is a Jupyter widget; by default, if widgets are available.
             return_when: `FIRST_COMPLETED`, `FIRST_EXCEPTION` or `ALL_COMPLETED`.
 
         Raises:
@@ -58,7 +58,7 @@ class ShownResult(TimedResult[Value]):
             show_progress(self._as_result(), interval, seconds(timeout), return_when, widget)
 
     def wait_for_output(self, timeout: float | None = -1) -> bool:
-        """Waits until everything the tasks wrote is here: output comes before the result it belongs to.
+        """Waits until everything the tasks wrote has arrived: output comes before the result it belongs to.
 
         Args:
             timeout: Seconds to wait; None or a negative number: forever.
@@ -72,7 +72,7 @@ class ShownResult(TimedResult[Value]):
         """Shows what the tasks write as it arrives, while a `with` block runs.
 
         Args:
-            group_lines: Whether lines that are alike are shown once, with the engines that wrote them.
+            group_lines: Whether to show identical lines once, with the engines that wrote them.
 
         Returns:
             A context manager.
@@ -91,17 +91,17 @@ class ShownResult(TimedResult[Value]):
         """Waits, showing what the tasks write, display, return and raise: what a cell of `%%px` does.
 
         Args:
-            stream: Whether all of it is shown as it arrives, errors too. Otherwise it is shown at the end, as
-                `display_outputs` does.
-            groupby: How it is grouped at the end: 'type', 'engine', 'order' or 'lines', alike ones once.
-            progress_after: Seconds after which a progress bar comes, on a terminal and in a notebook; negative: never.
-            signal_on_interrupt: What engines get on Ctrl-C, after which this returns: SIGINT aborts the tasks. With
-                None they are aborted and the interrupt is raised.
+            stream: Whether to show everything as it arrives, including errors. Otherwise it is shown at the end, as by
+                `display_outputs`.
+            groupby: How it is grouped at the end: 'type', 'engine', 'order', or 'lines' to show identical lines once.
+            progress_after: Seconds after which a progress bar appears, on a terminal or in a notebook; negative: never.
+            signal_on_interrupt: The signal that engines get on Ctrl-C, after which this returns; SIGINT aborts the
+                tasks. With None, they are aborted and the interrupt is raised.
 
         Raises:
             AlreadyDisplayedError: Tasks of several engines failed, and their errors have been shown.
-            RemoteError: A task did not return. Of several engines without `stream` it is a `CompositeError`.
-            ValueError: There is no such grouping or signal.
+            RemoteError: A task did not return. Without `stream`, a `CompositeError` if there are several engines.
+            ValueError: The grouping or signal does not exist.
             LinkLost: The connection is closed or was lost.
         """
         from broadleaf.client.display.showing import show
@@ -109,14 +109,14 @@ class ShownResult(TimedResult[Value]):
         show(self._as_result(), stream, groupby, progress_after, signal_on_interrupt)
 
     def display_outputs(self, groupby: str = "type", result_only: bool = False) -> None:
-        """Waits, then shows all that the tasks wrote, displayed and returned.
+        """Waits, then shows everything that the tasks wrote, displayed and returned.
 
         Args:
-            groupby: 'type', 'engine' or 'order', or 'lines', alike ones once.
+            groupby: 'type', 'engine', 'order', or 'lines' to show identical lines once.
             result_only: Whether only the values of last expressions are shown.
 
         Raises:
-            ValueError: There is no such grouping.
+            ValueError: The grouping does not exist.
             LinkLost: The connection is closed or was lost.
         """
         from broadleaf.client.display.outputs import display_outputs
@@ -141,11 +141,11 @@ class ShownResult(TimedResult[Value]):
     def debug(self, engine: int | None = None) -> None:
         """Opens Python's debugger where a task of this result stopped or failed. Returns when you leave the debugger.
 
-        That is a task that waits in a `breakpoint()`, or one that has failed on an engine that keeps failed tasks'
-        frames (the option `keep_failed_frames`).
+        That is a task that waits in a `breakpoint()`, or one that failed on an engine that keeps the frames of failed
+        tasks (the option `keep_failed_frames`).
 
         Args:
-            engine: The engine whose task it is; by default the first that stopped or failed.
+            engine: The engine that runs the task; by default, the first that stopped or failed.
 
         Raises:
             LookupError: There is nothing to debug.

@@ -11,7 +11,7 @@ from broadleaf.client.results.parts import Value
 
 
 class TimedResult(LazyFuture[Value]):
-    """The part of a result that tells times."""
+    """The part of a result that reports times."""
 
     def timedelta(
         self,
@@ -25,8 +25,8 @@ class TimedResult(LazyFuture[Value]):
         Args:
             start: A time, or several: `ar.submitted`, `ar.started`.
             end: A time, or several: `ar.completed`, `ar.received`.
-            start_key: What chooses one of several starts.
-            end_key: What chooses one of several ends.
+            start_key: A function that chooses one of several starts.
+            end_key: A function that chooses one of several ends.
 
         Returns:
             The time between them in seconds.

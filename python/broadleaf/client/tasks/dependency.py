@@ -32,11 +32,11 @@ DEFAULT_RULE = Rule()
 class Dependency(set[str]):
     """A set of task ids with a rule: all of them or any, succeeded or failed.
 
-    With the defaults (all, success only) a task that depends on one that fails is refused with
-    `ImpossibleDependency` as soon as that one has failed.
+    With the defaults (all, success only), a task that depends on one that fails is refused with `ImpossibleDependency`
+    as soon as that one has failed.
 
     Args:
-        dependencies: Results or task ids, one or several; or what `as_dict` gives.
+        dependencies: Results or task ids, one or several; or what `as_dict` returns.
         all: Whether all of them must be done; otherwise one is enough.
         success: Whether a task that returned counts.
         failure: Whether a task that did not return counts.
@@ -99,7 +99,7 @@ class Dependency(set[str]):
             failed: Ids of the tasks that did not return.
 
         Returns:
-            True if what the rule asks for is among these.
+            True if these meet the rule.
         """
         if not self:
             return True
@@ -116,7 +116,7 @@ class Dependency(set[str]):
             failed: Ids of the tasks that did not return.
 
         Returns:
-            True if what the rule asks for cannot come any more.
+            True if the rule can no longer be met.
         """
         if not self:
             return False

@@ -22,10 +22,11 @@ def get_client() -> Client:
     later tasks, so there is no need to close it.
 
     Returns:
-        The client, for the calling task and those that run at its depth.
+        The client, for the calling task and others at the same nesting depth.
 
     Raises:
-        ClusterConnectionError: This is no task, or its engine is of a relay that was given no file for clients.
+        ClusterConnectionError: The caller is not a task, or its engine belongs to a relay that was given no connection
+            file for clients.
 
     Example:
         >>> def total(n):

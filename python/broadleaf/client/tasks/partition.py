@@ -10,13 +10,13 @@ from typing import Any
 
 from broadleaf.client.tasks.rows import join_rows, rows_of
 
-# However few chunks are wanted, each engine gets several, so that nobody waits long for the last ones.
+# Even with few chunks, each engine gets several, so that nobody waits long for the last ones.
 AUTO_CHUNKS_PER_ENGINE = 8
 AUTO_CHUNK_ITEMS_MAX = 16_384
 
 
 def automatic_chunk_items(n_items: int, n_engines: int, chunk_target: int) -> int:
-    """Items per chunk when the user does not say.
+    """Items per chunk if the user does not say.
 
     Up to `chunk_target` items go one by one: balance is worth more than a few milliseconds of overhead. Longer
     sequences are cut into `chunk_target` chunks, or 8 per engine if that is more, of at most 16,384 items.

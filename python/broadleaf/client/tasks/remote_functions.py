@@ -21,9 +21,9 @@ class RemoteFunction:
 
     Args:
         view: The view.
-        function: What to call.
-        block: Whether calls wait for their value; by default as the view's flag `block` says at each call.
-        **flags: Flags of the view that hold for these calls.
+        function: The function to call.
+        block: Whether calls wait for their value; by default, the view's flag `block` decides at each call.
+        **flags: Flags of the view that apply to these calls.
     """
 
     def __init__(self, view: View, function: Callable[..., Any], block: bool | None = None, **flags: Any) -> None:
@@ -56,13 +56,14 @@ class ParallelFunction(RemoteFunction):
 
     Args:
         view: The view.
-        function: What to call.
+        function: The function to call.
         dist: How a direct view cuts sequences: 'b' into contiguous parts, 'r' by every n-th item.
-        block: Whether calls wait for their value; by default as the view's flag `block` says at each call.
-        chunksize: On a load-balanced view, items per task: 1 of `pf(seq)`, and as `map` chooses of `pf.map(seq)`.
-        ordered: On a load-balanced view, whether iterating gives values in the order of the sequences.
-        return_exceptions: Whether what raised stands as its exception in the result.
-        **flags: Flags of the view that hold for these calls.
+        block: Whether calls wait for their value; by default, the view's flag `block` decides at each call.
+        chunksize: On a load-balanced view, items per task; by default 1 for `pf(seq)`, and whatever `map` chooses for
+            `pf.map(seq)`.
+        ordered: On a load-balanced view, whether iterating yields values in the order of the sequences.
+        return_exceptions: Whether calls that raised appear as their exceptions in the result.
+        **flags: Flags of the view that apply to these calls.
     """
 
     def __init__(
@@ -89,7 +90,7 @@ class ParallelFunction(RemoteFunction):
             *sequences: Sequences of equal length.
 
         Returns:
-            An `AsyncMapResult`; with `block` its value: the values of the parts as one list, array or table.
+            An `AsyncMapResult`; with `block`, its value: the values of the parts as one list, array or table.
 
         Raises:
             ValueError: The sequences are not equally long.
@@ -120,7 +121,7 @@ class ParallelFunction(RemoteFunction):
             *sequences: Sequences or other iterables, cut to the shortest.
 
         Returns:
-            An `AsyncMapResult`; with `block` the list of values in the order of the sequences.
+            An `AsyncMapResult`; with `block`, the list of values in the order of the sequences.
 
         Raises:
             CompositeError: With `block`: the function raised on some item.
@@ -138,11 +139,11 @@ def remote(view: View, block: bool | None = None, **flags: Any) -> Callable[[Cal
 
     Args:
         view: The view.
-        block: Whether calls wait for their value; by default as the view's flag `block` says at each call.
-        **flags: Flags of the view that hold for these calls.
+        block: Whether calls wait for their value; by default, the view's flag `block` decides at each call.
+        **flags: Flags of the view that apply to these calls.
 
     Returns:
-        What makes a function a `RemoteFunction`.
+        A decorator that makes a function a `RemoteFunction`.
 
     Example:
         >>> @ipp.remote(rc[0], block=True)
@@ -162,13 +163,13 @@ def parallel(
     Args:
         view: The view.
         dist: How a direct view cuts sequences: 'b' into contiguous parts, 'r' by every n-th item.
-        block: Whether calls wait for their value; by default as the view's flag `block` says at each call.
-        ordered: On a load-balanced view, whether iterating gives values in the order of the sequences.
-        **flags: `chunksize` and `return_exceptions` of `ParallelFunction`, and flags of the view that hold for these
+        block: Whether calls wait for their value; by default, the view's flag `block` decides at each call.
+        ordered: On a load-balanced view, whether iterating yields values in the order of the sequences.
+        **flags: `chunksize` and `return_exceptions` of `ParallelFunction`, and flags of the view that apply to these
             calls.
 
     Returns:
-        What makes a function a `ParallelFunction`.
+        A decorator that makes a function a `ParallelFunction`.
 
     Example:
         >>> @ipp.parallel(rc[:], block=True)

@@ -49,7 +49,7 @@ class LoadBalancedView(View):
 
     Args:
         client: The client whose engines these are. `Client.load_balanced_view` makes such views.
-        targets: The ids of the engines to choose from; None: those that there are when a task runs.
+        targets: The ids of the engines to choose from; None: the engines that exist when a task runs.
         **flags: Flags by name: `block`, `label`, `after`, `follow`, `timeout`, `retries`, `priority`.
 
     Example:
@@ -116,7 +116,7 @@ class LoadBalancedView(View):
         """Calls `function(*args, **kwargs)` on a free engine, and does not wait.
 
         Args:
-            function: What to call. Engines that lack it are sent it.
+            function: The function to call. It is sent to engines that do not have it.
             *args: Its positional arguments.
             **kwargs: Its keyword arguments.
 
@@ -124,7 +124,7 @@ class LoadBalancedView(View):
             The result of the call.
 
         Raises:
-            InvalidDependency: `after` or `follow` names a task that is not this client's.
+            InvalidDependency: `after` or `follow` names a task of another client.
             SerializationError: The function or an argument cannot be pickled.
             LinkLost: The connection is closed or was lost.
         """
@@ -150,7 +150,7 @@ class LoadBalancedView(View):
         """Calls `function(*args, **kwargs)` on a free engine, and waits for the value.
 
         Args:
-            function: What to call. Engines that lack it are sent it.
+            function: The function to call. It is sent to engines that do not have it.
             *args: Its positional arguments.
             **kwargs: Its keyword arguments.
 
@@ -158,8 +158,8 @@ class LoadBalancedView(View):
             What the function returned.
 
         Raises:
-            RemoteError: The call did not return: it raised, or its engine died, or it was refused, aborted or too slow.
-            InvalidDependency: `after` or `follow` names a task that is not this client's.
+            RemoteError: The call did not return: it raised, its engine died, or it was refused, aborted or too slow.
+            InvalidDependency: `after` or `follow` names a task of another client.
             SerializationError: The function or an argument cannot be pickled.
             LinkLost: The connection is closed or was lost.
         """
@@ -258,25 +258,25 @@ class LoadBalancedView(View):
         """Calls `function` on each item, in chunks, each on whichever engine is free.
 
         Args:
-            function: What to call with an item of each sequence.
+            function: The function to call with an item of each sequence.
             *sequences: Sequences or other iterables, cut to the shortest.
-            block: Whether to wait for the values; by default as the view's flag `block` says.
-            chunksize: Items per task. By default, or with 0: one each of up to `chunk_target` items (the option); more
-                are cut into that many chunks, or 8 per engine where that is more, of 16,384 items at most.
-            ordered: Whether iterating gives values in the order of the sequences. With False they come as they arrive;
-                `get` gives them in order even so.
-            return_exceptions: Whether an item that raised stands as its exception in the result.
+            block: Whether to wait for the values; by default, the view's flag `block` decides.
+            chunksize: Items per task. By default, or with 0: one each for up to `chunk_target` items (the option); more
+                items are cut into that many chunks, or 8 per engine if that is more, of at most 16,384 items.
+            ordered: Whether iterating yields values in the order of the sequences. With False, they come as they
+                arrive; `get` still returns them in order.
+            return_exceptions: Whether an item that raised appears as its exception in the result.
             label: A name for the tasks, shown in metadata and status.
             track: Accepted for compatibility, without effect.
 
         Returns:
-            An `AsyncMapResult`; with `block` the list of values in the order of the sequences.
+            An `AsyncMapResult`; with `block`, the list of values in the order of the sequences.
 
         Raises:
             CompositeError: With `block`: the function raised on some item, or a task did not return.
             TypeError: There are no sequences.
             ValueError: `chunksize` is negative.
-            InvalidDependency: `after` or `follow` names a task that is not this client's.
+            InvalidDependency: `after` or `follow` names a task of another client.
             SerializationError: The function or an item cannot be pickled.
             LinkLost: The connection is closed or was lost.
         """
@@ -309,7 +309,7 @@ class LoadBalancedView(View):
         chunksize: int | None = None,
         whole_parts: bool = False,
     ) -> AsyncMapResult:
-        """Calls `function` with chunks of the sequences. With `whole_parts` a chunk counts as one item."""
+        """Calls `function` with chunks of the sequences. With `whole_parts`, a chunk counts as one item."""
         cut, n_items, items = self._cut(sequences, chunksize, as_rows if whole_parts else as_sequence)
         n_chunks = -(-n_items // items)
         if whole_parts:
@@ -391,11 +391,11 @@ class LoadBalancedView(View):
         Items are taken from the sequences only as values are taken from the iterator.
 
         Args:
-            function: What to call with an item of each sequence.
+            function: The function to call with an item of each sequence.
             *sequences: Sequences or other iterables; it ends with the shortest.
-            ordered: Whether values come in the order of the sequences. With False they come as they arrive.
-            max_outstanding: Maximum number of tasks under way. 'auto': 10 per engine; 0: no bound.
-            return_exceptions: Whether an item that raised comes as its exception in place of a value.
+            ordered: Whether values come in the order of the sequences. With False, they come as they arrive.
+            max_outstanding: Maximum number of unfinished tasks. 'auto': 10 per engine; 0: no bound.
+            return_exceptions: Whether an item that raised yields its exception instead of a value.
 
         Returns:
             An iterator over the values, for `for` and `async for`, with a method `cancel`.
@@ -419,11 +419,11 @@ class LoadBalancedView(View):
         return LazyMapIterator(self, function, sequences, ordered, max_outstanding, return_exceptions)
 
     def register_joblib_backend(self, name: str = "broadleaf", make_default: bool = False) -> None:
-        """Makes this view a backend of joblib: `Parallel(backend=name)`.
+        """Makes this view a joblib backend: `Parallel(backend=name)`.
 
         Args:
             name: The backend's name.
-            make_default: Whether joblib uses it where no backend is named.
+            make_default: Whether joblib uses it when no backend is named.
 
         Raises:
             ImportError: joblib is not installed.

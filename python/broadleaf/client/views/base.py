@@ -30,7 +30,7 @@ HISTORY_TASKS = 65_536
 
 
 class Flag:
-    """A setting of a view. Setting it makes the view forget the submitters made with the old one."""
+    """A view's setting. Changing it makes the view forget the submitters made with the old value."""
 
     def __init__(self, default: Any, doc: str, check: Callable[[Any], Any] | None = None) -> None:
         self._default = default
@@ -123,8 +123,8 @@ class View(PublicNames):
             The view itself.
 
         Raises:
-            KeyError: There is no flag of that name.
-            ValueError: A flag does not take this value.
+            KeyError: There is no flag with this name.
+            ValueError: A flag does not accept this value.
         """
         for name, value in flags.items():
             if name not in self.flag_names:
@@ -134,17 +134,17 @@ class View(PublicNames):
 
     @contextmanager
     def temp_flags(self, **flags: Any) -> Iterator[Self]:
-        """Sets flags for the length of a `with` block.
+        """Sets flags for the duration of a `with` block.
 
         Args:
             **flags: Flags by name, such as `block=True`.
 
         Returns:
-            A context manager that gives the view.
+            A context manager that returns the view.
 
         Raises:
-            KeyError: There is no flag of that name.
-            ValueError: A flag does not take this value.
+            KeyError: There is no flag with this name.
+            ValueError: A flag does not accept this value.
 
         Example:
             >>> view = rc.load_balanced_view()
@@ -167,7 +167,7 @@ class View(PublicNames):
         """Calls `function(*args, **kwargs)` on the engines, and does not wait.
 
         Args:
-            function: What to call. Engines that lack it are sent it.
+            function: The function to call. It is sent to engines that do not have it.
             *args: Its positional arguments.
             **kwargs: Its keyword arguments.
 
@@ -180,12 +180,12 @@ class View(PublicNames):
         """Calls `function(*args, **kwargs)` on the engines, and waits for the value.
 
         Args:
-            function: What to call. Engines that lack it are sent it.
+            function: The function to call. It is sent to engines that do not have it.
             *args: Its positional arguments.
             **kwargs: Its keyword arguments.
 
         Returns:
-            What `get` of `apply_async`'s result returns.
+            What `get()` of the result of `apply_async` returns.
         """
         return self.apply_async(function, *args, **kwargs).get()
 
@@ -193,7 +193,7 @@ class View(PublicNames):
         """`apply_sync` or `apply_async`, as the flag `block` says.
 
         Args:
-            function: What to call. Engines that lack it are sent it.
+            function: The function to call. It is sent to engines that do not have it.
             *args: Its positional arguments.
             **kwargs: Its keyword arguments.
 
@@ -201,7 +201,7 @@ class View(PublicNames):
             The value if the view's flag `block` is set, else an `AsyncResult`.
 
         Raises:
-            RemoteError: With `block`: the task did not return. Of several tasks it is a `CompositeError`.
+            RemoteError: With `block`: the task did not return. With several tasks, a `CompositeError`.
             SerializationError: The function or an argument cannot be pickled.
             LinkLost: The connection is closed or was lost.
         """
@@ -212,12 +212,12 @@ class View(PublicNames):
         """Calls `function` on each item, or on items of several sequences taken together.
 
         Args:
-            function: What to call with an item of each sequence.
+            function: The function to call with an item of each sequence.
             *sequences: Sequences or other iterables, cut to the shortest.
-            **options: As the kind of view has them.
+            **options: Options that this kind of view accepts.
 
         Returns:
-            An `AsyncMapResult`, or the list of values where it waits.
+            An `AsyncMapResult`, or the list of values if it waits.
         """
         raise NotImplementedError
 
@@ -255,7 +255,7 @@ class View(PublicNames):
         """`map` that does not wait, whatever the flag `block` says.
 
         Args:
-            function: What to call with an item of each sequence.
+            function: The function to call with an item of each sequence.
             *sequences: Sequences or other iterables, cut to the shortest.
             **options: Options of the view's `map`, without `block`.
 
@@ -311,7 +311,7 @@ class View(PublicNames):
         """`map` that waits for all values, whatever the flag `block` says.
 
         Args:
-            function: What to call with an item of each sequence.
+            function: The function to call with an item of each sequence.
             *sequences: Sequences or other iterables, cut to the shortest.
             **options: Options of the view's `map`, without `block`.
 
@@ -337,9 +337,9 @@ class View(PublicNames):
         """`map` as an iterator over the values.
 
         Args:
-            function: What to call with an item of each sequence.
+            function: The function to call with an item of each sequence.
             *sequences: Sequences or other iterables, cut to the shortest.
-            **options: As the kind of view has them.
+            **options: Options that this kind of view accepts.
 
         Returns:
             An iterator for `for` and `async for`.
@@ -350,11 +350,11 @@ class View(PublicNames):
         """Decorator: calls of the function run on this view.
 
         Args:
-            block: Whether calls wait for their value; by default as the view's flag `block` says now.
-            **flags: Flags of the view that hold for these calls.
+            block: Whether calls wait for their value; by default, the view's current flag `block` decides.
+            **flags: Flags of the view that apply to these calls.
 
         Returns:
-            What makes a function a `RemoteFunction`.
+            A decorator that makes a function a `RemoteFunction`.
 
         Example:
             >>> @rc[0].remote(block=True)
@@ -374,12 +374,12 @@ class View(PublicNames):
 
         Args:
             dist: How a direct view cuts sequences: 'b' into contiguous parts, 'r' by every n-th item.
-            block: Whether calls wait for their value; by default as the view's flag `block` says now.
+            block: Whether calls wait for their value; by default, the view's current flag `block` decides.
             **flags: Arguments of `ParallelFunction` (`chunksize`, `ordered`, `return_exceptions`), and flags of the
-                view that hold for these calls.
+                view that apply to these calls.
 
         Returns:
-            What makes a function a `ParallelFunction`.
+            A decorator that makes a function a `ParallelFunction`.
 
         Example:
             >>> @rc[:].parallel(block=True)
@@ -421,18 +421,18 @@ class View(PublicNames):
         return self.client.results
 
     def wait(self, jobs: Any = None, timeout: float | None = -1) -> bool:
-        """Waits for tasks of this view. Ctrl-C aborts those that are waited for.
+        """Waits for tasks of this view. Ctrl-C aborts the tasks it is waiting for.
 
         Args:
-            jobs: A result, a task's id, an index of this view's `history`, or a list of these. By default all of its
+            jobs: A result, a task's id, an index of this view's `history`, or a list of these. By default, all of its
                 tasks.
             timeout: Seconds to wait; None or a negative number: forever.
 
         Returns:
-            Whether they are all done. It does not matter how they ended.
+            Whether they are all done, however they ended.
 
         Raises:
-            KeyError: The id is not that of a task of this client.
+            KeyError: The id does not belong to a task of this client.
             IndexError: The history is not that long.
             LinkLost: The connection is closed or was lost.
         """
@@ -441,16 +441,16 @@ class View(PublicNames):
         return self.client.wait(self._resolve_indices(jobs), timeout)
 
     def abort(self, jobs: Any = None, targets: Any = None, block: bool | None = None) -> None:
-        """Aborts tasks of this view, queued or running. Those that are done are left alone.
+        """Aborts tasks of this view, queued or running. Tasks that are done are left alone.
 
         Args:
-            jobs: A result, a task's id, an index of this view's `history`, or a list of these. By default all of its
+            jobs: A result, a task's id, an index of this view's `history`, or a list of these. By default, all of its
                 tasks.
             targets: Without `jobs`: only what direct views have sent to these engines.
-            block: Accepted for compatibility, without effect: `wait` waits until they have ended.
+            block: Accepted for compatibility, without effect: use `wait` to wait until they have ended.
 
         Raises:
-            KeyError: The id is not that of a task of this client.
+            KeyError: The id does not belong to a task of this client.
             LinkLost: The connection is closed or was lost.
         """
         if jobs is not None:
@@ -492,14 +492,14 @@ class View(PublicNames):
         """`Client.queue_status` of this view's engines.
 
         Args:
-            targets: Engines in place of the view's own: an id, a list of ids, a slice, or 'all'.
-            verbose: Whether to list the tasks' ids in place of their numbers.
+            targets: Engines to use instead of the view's own: an id, a list of ids, a slice, or 'all'.
+            verbose: Whether to list the tasks' ids instead of their numbers.
 
         Returns:
             Numbers of tasks by engine, as `Client.queue_status` gives them.
 
         Raises:
-            EngineError: The only engine asked for has just left.
+            EngineError: The only requested engine has just left.
             IndexError: One of the engines does not exist.
         """
         return self.client.queue_status(self.targets if targets is None else targets, verbose)
@@ -509,10 +509,10 @@ class View(PublicNames):
 
         Args:
             jobs: A result, a task's id, an index of the client's history, or a list of these; 'all' for everything.
-            targets: Engines of which all results are forgotten; 'all' for everything.
+            targets: Engines whose results are all forgotten; 'all' for everything.
 
         Raises:
-            RuntimeError: Some of the tasks are not done. Then nothing is forgotten.
+            RuntimeError: Some of the tasks are not done; nothing is forgotten.
         """
         self.client.purge_results(jobs, targets)
 
@@ -522,9 +522,9 @@ class View(PublicNames):
         """Stops this view's engines; see `Client.shutdown`.
 
         Args:
-            targets: Engines in place of the view's own: an id, a list of ids, or a slice.
-            restart: Whether the engines start afresh under the same ids.
-            hub: Whether the whole cluster stops.
+            targets: Engines to use instead of the view's own: an id, a list of ids, or a slice.
+            restart: Whether to restart the engines with the same ids.
+            hub: Whether to stop the whole cluster.
             block: Accepted for compatibility, without effect.
         """
         if targets is None or targets == "all":

@@ -1,4 +1,4 @@
-"""The broadcast view: all of these engines at once, with a single reply if wanted."""
+"""The broadcast view: all of these engines at once, with a single reply if requested."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 class BroadcastView(DirectView):
     """A direct view whose replies can be coalesced: one message to all its engines, and one back.
 
-    With `is_coalescing` the replies to a call are collected on their way and arrive as one, once the last engine has
-    answered: cheapest for many engines and small values. Every error is kept, and so are the values of the others
-    when an engine dies. Without it each reply comes as soon as it is there.
+    With `is_coalescing`, the replies to a call are collected on their way and arrive together, once the last engine has
+    answered. That is the cheapest way for many engines and small values. Every error is kept, and if an
+    engine dies, so are the values of the others. Without it, each reply arrives as soon as it is available.
 
     Args:
         client: The client whose engines these are. `Client.broadcast_view` makes such views.

@@ -1,4 +1,4 @@
-"""The direct view: these engines, each of them."""
+"""The direct view: each of a set of engines."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ __tracebackhide__ = hides_frames
 _OPERATIONS = "broadleaf.engine.operations"
 # Submitters that a view keeps; one for each method, target set and label.
 _SUBMITTERS = 64
-# Kinds of calls whose replies a broadcast view may coalesce; output and parts of maps are wanted as they arrive.
+# Kinds of calls whose replies a broadcast view may coalesce; output and parts of maps are needed as they arrive.
 _COALESCED = ("applied",)
 
 
@@ -37,7 +37,7 @@ DELIVERIES = ("private", "readonly", "shared")
 
 
 def check_delivery(mode: str) -> str:
-    """Returns the mode if calls can have it, and raises ValueError otherwise."""
+    """Returns the mode if calls support it, and raises ValueError otherwise."""
     if mode not in DELIVERIES:
         raise ValueError(f"mode={mode!r} is none of {', '.join(DELIVERIES)}")
     return mode
@@ -54,9 +54,9 @@ class DirectView(View):
     `view["x"] = 1` and `view["x"]` set and get a variable; a view of one engine (`rc[0]`) gives its value, one of
     several (`rc[:]`, `rc[[0]]`) a list in the order of the targets.
 
-    `mode` says what engines may do with the large buffers (of arrays, say) of arguments and pushed values. There is one
-    copy of them a host: 'private' (writable; what an engine writes is its own), 'readonly', or 'shared' (what any
-    engine writes all engines of its host see).
+    `mode` says what engines may do with the large buffers (of arrays, say) of arguments and pushed values. Each host
+    has one copy of them: 'private' (writable; what an engine writes stays private), 'readonly', or 'shared' (all
+    engines of a host see what any of them writes).
 
     Args:
         client: The client whose engines these are. `rc[...]` and `Client.direct_view` make views.
@@ -92,7 +92,7 @@ class DirectView(View):
         return False
 
     def _submitter(self, method: str, kind: str, targets: Any, label: Any, mode: str | None = None) -> Any:
-        """A submitter; made again when flags or engines have changed."""
+        """A submitter, made again when flags or engines have changed."""
         client = self.client
         version = client.link.engines_version
         if self._engines_version != version:
@@ -100,7 +100,7 @@ class DirectView(View):
             self._engines_version = version
         given = self.targets if targets is None else targets
         if isinstance(given, slice):
-            # Cannot be hashed before Python 3.12.
+            # A slice cannot be hashed before Python 3.12.
             given = client.ids[given]
         # The view's own list needs no hash, which would make calls on long lists more expensive.
         own = targets is None and isinstance(given, list) and given == self._own_targets
@@ -177,12 +177,13 @@ class DirectView(View):
         """Calls `function(*args, **kwargs)` on each engine, and does not wait.
 
         Args:
-            function: What to call. Engines that lack it are sent it.
+            function: The function to call. It is sent to engines that do not have it.
             *args: Its positional arguments.
             **kwargs: Its keyword arguments.
 
         Returns:
-            The result. Its value is a list in the order of the targets, or of a view of one engine that engine's value.
+            The result. Its value is a list in the order of the targets or, for a view of one engine, that engine's
+            value.
 
         Raises:
             NoEnginesRegistered: The view has no engines.
@@ -196,15 +197,15 @@ class DirectView(View):
         """Calls `function(*args, **kwargs)` on each engine, and waits for the value.
 
         Args:
-            function: What to call. Engines that lack it are sent it.
+            function: The function to call. It is sent to engines that do not have it.
             *args: Its positional arguments.
             **kwargs: Its keyword arguments.
 
         Returns:
-            Of a view of one engine its value, else a list of values in the order of the targets.
+            The value, for a view of one engine; otherwise a list of values in the order of the targets.
 
         Raises:
-            RemoteError: The call did not return. Of a view of several engines it is a `CompositeError`.
+            RemoteError: The call did not return. From several engines, a `CompositeError`.
             NoEnginesRegistered: The view has no engines.
             IndexError: One of its engines does not exist.
             SerializationError: The function or an argument cannot be pickled.
@@ -247,19 +248,19 @@ class DirectView(View):
         Magics and `!commands` work as in IPython, where the engine has IPython.
 
         Args:
-            code: Any number of statements; `await` may stand outside of functions.
-            silent: Whether nothing is displayed. With `silent=False` the last expression's value is.
-            targets: Engines in place of the view's own: an id, a list of ids, a slice, or 'all'.
-            block: Whether to wait; by default as the view's flag `block` says.
+            code: Any number of statements; `await` is allowed outside functions.
+            silent: Whether to display nothing. With `silent=False`, the last expression's value is displayed.
+            targets: Engines to use instead of the view's own: an id, a list of ids, a slice, or 'all'.
+            block: Whether to wait; by default, the view's flag `block` decides.
             label: A name for the tasks, shown in metadata and status.
-            chain: Of executions with one name here, an engine runs none after one that raised there: they raise
-                `TaskAborted`.
+            chain: A name that several executions share: once one of them has raised on an engine, that engine runs none
+                of the others, and they raise `TaskAborted`.
 
         Returns:
             The result, done if it waited. Its values are `ExecuteReply`s.
 
         Raises:
-            RemoteError: With `block`: the code raised. Of a view of several engines it is a `CompositeError`.
+            RemoteError: With `block`: the code raised. From several engines, a `CompositeError`.
             NoEnginesRegistered: The view has no engines.
             IndexError: One of the engines does not exist.
             LinkLost: The connection is closed or was lost.
@@ -286,16 +287,16 @@ class DirectView(View):
 
         Args:
             filename: The path of the file, on this host.
-            targets: Engines in place of the view's own: an id, a list of ids, a slice, or 'all'.
-            block: Whether to wait; by default as the view's flag `block` says.
+            targets: Engines to use instead of the view's own: an id, a list of ids, a slice, or 'all'.
+            block: Whether to wait; by default, the view's flag `block` decides.
             label: A name for the tasks, shown in metadata and status.
 
         Returns:
-            The result, as of `execute`.
+            The result, as from `execute`.
 
         Raises:
             OSError: The file cannot be read.
-            RemoteError: With `block`: the code raised. Of a view of several engines it is a `CompositeError`.
+            RemoteError: With `block`: the code raised. From several engines, a `CompositeError`.
         """
         with open(filename) as file:
             # A last line of only blanks would be a syntax error.
@@ -303,28 +304,28 @@ class DirectView(View):
         return self.execute(code, targets=targets, block=block, label=label)
 
     def activate(self, suffix: str = "") -> None:
-        """Has `%px`, `%%px` and their kin act on this view. Warns outside IPython, and does nothing.
+        """Makes `%px`, `%%px` and related magics act on this view. Warns outside IPython, and does nothing.
 
         Args:
-            suffix: What stands behind the magics' names, so that several views can have theirs.
+            suffix: A suffix for the magics' names, so that several views can have their own.
         """
         from broadleaf.notebook import activate
 
         activate(self, suffix)
 
     def complete(self, text: str, position: int, timeout: float | None = None) -> tuple[list[str], int]:
-        """What may stand at a position of a cell on the view's first engine.
+        """The completions at a position of a cell, from the view's first engine.
 
         Args:
             text: The cell.
             position: The cursor's position in `text`, in characters.
-            timeout: Seconds that the engine may be busy with something else; None: forever.
+            timeout: Seconds to wait while the engine is busy; None: forever.
 
         Returns:
-            The candidates, and the position in `text` where what they replace begins.
+            The candidates, and the position in `text` where the replaced text begins.
 
         Raises:
-            TimeoutError: The engine was busy for longer. The question is withdrawn.
+            TimeoutError: The engine was busy for longer. The request is cancelled.
             RemoteError: The engine has no IPython.
         """
         ids, _ = self.client.resolve_targets(self.targets)
@@ -381,24 +382,24 @@ class DirectView(View):
 
         Args:
             ns: Values by name. Names may be dotted: `{"model.weights": w}` sets an attribute.
-            targets: Engines in place of the view's own: an id, a list of ids, a slice, or 'all'.
-            block: Whether to wait until the engines have them; by default as the view's flag `block` says.
+            targets: Engines to use instead of the view's own: an id, a list of ids, a slice, or 'all'.
+            block: Whether to wait until the engines have them; by default, the view's flag `block` decides.
             track: Accepted for compatibility, without effect.
-            mode: What engines may do with large buffers: 'private', 'readonly' or 'shared', by default as the view's
-                flag `mode` says. Or 'inplace': the arrays that the names stand for on the engines keep their identity
-                and address and get new contents. Arrays, SciPy's sparse matrices, and dicts, lists and tuples of them
-                can be overwritten, by values of the same shapes, dtypes and orders.
+            mode: What engines may do with large buffers: 'private', 'readonly' or 'shared', by default, the view's flag
+                `mode` decides. Or 'inplace': the arrays that the names stand for on the engines keep their identity and
+                address and get new contents. Arrays, SciPy's sparse matrices, and dicts, lists and tuples of them can
+                be overwritten, by values of the same shapes, dtypes and orders.
 
         Returns:
-            An `AsyncResult`; with `block` None for each engine.
+            An `AsyncResult`; with `block`, None for each engine.
 
         Raises:
-            InPlaceMismatch: In place: a value cannot be overwritten, or does not fit. What an engine found out is also
-                a `RemoteError`. Nothing is changed on an engine where something does not fit.
-            RemoteError: With `block`: an engine could not take them. Of several engines it is a `CompositeError`.
+            InPlaceMismatch: In place: a value cannot be overwritten, or does not fit. If an engine found the mismatch,
+                it is also a `RemoteError`. If anything does not fit, nothing is changed on that engine.
+            RemoteError: With `block`: an engine could not accept them. From several engines, a `CompositeError`.
             SerializationError: A value cannot be pickled.
-            TypeError: `ns` is no dict.
-            ValueError: There is no such mode.
+            TypeError: `ns` is not a dict.
+            ValueError: The mode does not exist.
             NoEnginesRegistered: The view has no engines.
 
         Example:
@@ -437,18 +438,18 @@ class DirectView(View):
         Args:
             value: The value.
             name: The variable's name; it may be dotted.
-            mode: As of `push`.
-            targets: Engines in place of the view's own: an id, a list of ids, a slice, or 'all'.
-            block: Whether to wait until the engines have it; by default as the view's flag `block` says.
+            mode: As for `push`.
+            targets: Engines to use instead of the view's own: an id, a list of ids, a slice, or 'all'.
+            block: Whether to wait until the engines have it; by default, the view's flag `block` decides.
 
         Returns:
-            An `AsyncResult`; with `block` None for each engine.
+            An `AsyncResult`; with `block`, None for each engine.
 
         Raises:
-            InPlaceMismatch: As of `push`.
-            RemoteError: As of `push`.
+            InPlaceMismatch: As for `push`.
+            RemoteError: As for `push`.
             SerializationError: The value cannot be pickled.
-            ValueError: There is no such mode.
+            ValueError: The mode does not exist.
             NoEnginesRegistered: The view has no engines.
         """
         return self.push({name: value}, targets=targets, block=block, mode=mode)
@@ -475,15 +476,15 @@ class DirectView(View):
 
         Args:
             names: A name, or a list of several. Names may be dotted, as in 'model.weights'.
-            targets: Engines in place of the view's own: an id, a list of ids, a slice, or 'all'.
-            block: Whether to wait for the values; by default as the view's flag `block` says.
+            targets: Engines to use instead of the view's own: an id, a list of ids, a slice, or 'all'.
+            block: Whether to wait for the values; by default, the view's flag `block` decides.
 
         Returns:
-            An `AsyncResult`; with `block` the variable's value on each engine, or the list of several.
+            An `AsyncResult`; with `block`, the value of each engine, or a list of values if there are several names.
 
         Raises:
             RemoteError: With `block`: an engine has no such variable (the error is then a `NameError` too), or its
-                value cannot be pickled. Of several engines it is a `CompositeError`.
+                value cannot be pickled. From several engines, a `CompositeError`.
             TypeError: The names are not str.
             NoEnginesRegistered: The view has no engines.
         """
@@ -504,10 +505,10 @@ class DirectView(View):
             names: A name, or a list of several.
 
         Returns:
-            Of each engine the variable's value, or the list of several.
+            The variable's value on each engine, or a list of values if there are several names.
 
         Raises:
-            RemoteError: As of `pull`.
+            RemoteError: As for `pull`.
             TypeError: The names are not str.
             NoEnginesRegistered: The view has no engines.
         """
@@ -533,11 +534,11 @@ class DirectView(View):
         """Removes the user's variables from each engine.
 
         Args:
-            targets: Engines in place of the view's own: an id, a list of ids, a slice, or 'all'.
-            block: Whether to wait; by default as the view's flag `block` says.
+            targets: Engines to use instead of the view's own: an id, a list of ids, a slice, or 'all'.
+            block: Whether to wait; by default, the view's flag `block` decides.
 
         Returns:
-            An `AsyncResult`; with `block` None for each engine.
+            An `AsyncResult`; with `block`, None for each engine.
 
         Raises:
             NoEnginesRegistered: The view has no engines.
@@ -601,15 +602,15 @@ class DirectView(View):
                 matrix by its rows. A part is of the same kind.
             dist: How to cut: 'b' into contiguous parts, larger ones first, 'r' by every n-th item.
             flatten: Whether a part of one item is set as that item.
-            targets: Engines in place of the view's own: an id, a list of ids, a slice, or 'all'.
-            block: Whether to wait until the engines have them; by default as the view's flag `block` says.
+            targets: Engines to use instead of the view's own: an id, a list of ids, a slice, or 'all'.
+            block: Whether to wait until the engines have them; by default, the view's flag `block` decides.
             track: Accepted for compatibility, without effect.
 
         Returns:
-            An `AsyncResult`; with `block` None.
+            An `AsyncResult`; with `block`, None.
 
         Raises:
-            RemoteError: With `block`: an engine could not take its part. Of several engines it is a `CompositeError`.
+            RemoteError: With `block`: an engine could not accept its part. From several engines, a `CompositeError`.
             SerializationError: A part cannot be pickled.
             ValueError: `dist` is neither 'b' nor 'r'.
             NoEnginesRegistered: The view has no engines.
@@ -641,16 +642,16 @@ class DirectView(View):
     def gather(self, key: str, dist: str = "b", targets: Any = None, block: bool | None = None) -> Any: ...
 
     def gather(self, key: str, dist: str = "b", targets: Any = None, block: bool | None = None) -> Any:
-        """The inverse of `scatter`: one whole of the parts that a name stands for on the engines.
+        """The inverse of `scatter`: joins the parts that a variable holds on the engines.
 
         Args:
             key: The variable's name; it may be dotted.
-            dist: How the whole was cut: 'b' or 'r'.
-            targets: Engines in place of the view's own: an id, a list of ids, a slice, or 'all'.
-            block: Whether to wait for the parts; by default as the view's flag `block` says.
+            dist: How it was cut: 'b' or 'r'.
+            targets: Engines to use instead of the view's own: an id, a list of ids, a slice, or 'all'.
+            block: Whether to wait for the parts; by default, the view's flag `block` decides.
 
         Returns:
-            An `AsyncMapResult`; with `block` a list, array, table or matrix, as the parts are.
+            An `AsyncMapResult`; with `block`, a list, array, table or matrix, like the parts.
 
         Raises:
             CompositeError: With `block`: an engine has no such variable, or its part cannot be pickled.
@@ -739,15 +740,15 @@ class DirectView(View):
         """Calls `function` on each item; each engine gets one contiguous part of the sequences.
 
         Args:
-            function: What to call with an item of each sequence.
+            function: The function to call with an item of each sequence.
             *sequences: Sequences or other iterables, cut to the shortest.
-            block: Whether to wait for the values; by default as the view's flag `block` says.
+            block: Whether to wait for the values; by default, the view's flag `block` decides.
             track: Accepted for compatibility, without effect.
-            return_exceptions: Whether an item that raised stands as its exception in the result.
+            return_exceptions: Whether an item that raised appears as its exception in the result.
             label: A name for the tasks, shown in metadata and status.
 
         Returns:
-            An `AsyncMapResult`; with `block` the list of values in the order of the sequences.
+            An `AsyncMapResult`; with `block`, the list of values in the order of the sequences.
 
         Raises:
             CompositeError: With `block`: the function raised on some item.
@@ -798,7 +799,7 @@ class DirectView(View):
         """`map` as an iterator over the values as they arrive, in the order of the sequences.
 
         Args:
-            function: What to call with an item of each sequence.
+            function: The function to call with an item of each sequence.
             *sequences: Sequences or other iterables, cut to the shortest. They are read to their end before this
                 returns.
             **options: Options of the view's `map`, without `block`.
@@ -851,25 +852,24 @@ class DirectView(View):
     # Pickling -----------------------------------------------------------------------------------
 
     def use_dill(self) -> Any:
-        """Has dill pickle what pickle and cloudpickle cannot, here and on these engines.
+        """Makes dill pickle what pickle and cloudpickle cannot, here and on these engines.
 
         Returns:
-            An `AsyncResult`; with the flag `block` None for each engine.
+            An `AsyncResult`; with the flag `block`, None for each engine.
 
         Raises:
             ImportError: Dill is not installed here.
-            RemoteError: With the flag `block`: dill is missing on an engine. Of several engines it is a
-                `CompositeError`.
+            RemoteError: With the flag `block`: dill is missing on an engine. From several engines, a `CompositeError`.
         """
         return self._use(asked_for.use_dill)
 
     def use_cloudpickle(self) -> Any:
-        """Has functions of `__main__` bring their globals along, whatever the engines have by these names.
+        """Sends functions of `__main__` with their globals, even if the engines have globals with the same names.
 
-        Cloudpickle is used without being asked wherever plain pickle cannot do it.
+        Cloudpickle is used automatically whenever plain pickle fails.
 
         Returns:
-            An `AsyncResult`; with the flag `block` None for each engine.
+            An `AsyncResult`; with the flag `block`, None for each engine.
         """
         return self._use(asked_for.use_cloudpickle)
 
@@ -877,7 +877,7 @@ class DirectView(View):
         """Undoes `use_dill` and `use_cloudpickle`, here and on these engines.
 
         Returns:
-            An `AsyncResult`; with the flag `block` None for each engine.
+            An `AsyncResult`; with the flag `block`, None for each engine.
         """
         return self._use(asked_for.use_pickle)
 
@@ -894,20 +894,20 @@ class DirectView(View):
 
     @contextmanager
     def sync_imports(self, local: bool = True, quiet: bool = False) -> Iterator[None]:
-        """Has imports made in the `with` block happen here and on the engines.
+        """Makes imports in the `with` block happen here and on the engines.
 
-        `as` names are not seen there: use the module's own.
+        Engines do not see `as` names: use the module's own name.
 
         Args:
-            local: Only True: imports on the engines alone are for `execute`.
-            quiet: Whether nothing is printed.
+            local: Must be True: use `execute` for imports on the engines alone.
+            quiet: Whether to print nothing.
 
         Returns:
             A context manager.
 
         Raises:
             NotImplementedError: `local` is False.
-            ImportError: Here, or at the end of the block as a remote one of the engines.
+            ImportError: An import failed here or, at the end of the block, on the engines.
 
         Example:
             >>> with rc[:].sync_imports():
@@ -930,7 +930,7 @@ class DirectView(View):
             name: str, globals: Any = None, locals: Any = None, fromlist: Any = (), level: int = 0
         ) -> Any:
             module = local_import(name, globals, locals, fromlist, level)
-            # Imports that the imported modules make do not concern the engines.
+            # Imports made by the imported modules do not concern the engines.
             if sys._getframe(1) is caller and level == 0:
                 what = ", ".join(fromlist or ())
                 statement = f"from {name} import {what}" if what else f"import {name}"

@@ -28,11 +28,11 @@ class LazyMapIterator(PublicNames, Generic[Value]):
 
     Args:
         view: The view whose engines run it.
-        function: What to call with an item of each sequence.
+        function: The function to call with an item of each sequence.
         sequences: The sequences.
         ordered: Whether values come in the order of the sequences.
         max_outstanding: Maximum number of tasks under way; 0: no bound.
-        return_exceptions: Whether an item that raised comes as its exception in place of a value.
+        return_exceptions: Whether an item that raised yields its exception instead of a value.
     """
 
     raises_original = False
@@ -107,8 +107,8 @@ class LazyMapIterator(PublicNames, Generic[Value]):
             error.item_index = index
             raised = error.as_original() if self.raises_original else error
         finally:
-            # A result that raised counts as taken, so the caller may go on with the next. After an interrupted wait it
-            # does not.
+            # A result that raised counts as taken, so the caller may continue with the next one. After an interrupted
+            # wait it does not.
             if result.done():
                 if self._ordered:
                     self._waiting.popleft()
@@ -116,7 +116,7 @@ class LazyMapIterator(PublicNames, Generic[Value]):
                 self._n_taken += 1
         if raised is not None:
             raise raised
-        # Before the caller works on the value, so that the engines have work meanwhile.
+        # This is done before the caller works on the value, so that the engines have work in the meantime.
         self._submit_more()
         return value  # type: ignore[no-any-return]
 

@@ -48,7 +48,7 @@ class Elastic:
         def write_cluster_file(self) -> None: ...
 
     def all_blocks(self) -> list[Block]:
-        """The blocks of all sets, as they were last looked at.
+        """The blocks of all sets, as last checked.
 
         Returns:
             The blocks in the order of their submission.
@@ -56,7 +56,7 @@ class Elastic:
         return self._started_sets.blocks()
 
     def blocks(self) -> list[Block]:
-        """The batch jobs or connections that the cluster's engines on other hosts came with.
+        """The batch jobs or connections that started the cluster's engines on other hosts.
 
         Returns:
             Of each its state and the reason for it, its hosts, engines and deadline, as they are now.
@@ -73,7 +73,7 @@ class Elastic:
                 return self.look_at_blocks(control.status())
 
     def look_at_blocks(self, status: Mapping[str, Any]) -> list[Block]:
-        """The blocks of all sets, looked at just now.
+        """The blocks of all sets, checked just now.
 
         Args:
             status: The controller's status, as `status_sync` returns it.
@@ -103,7 +103,7 @@ class Elastic:
     def drain_sync(
         self, targets: Targets | Block = None, *, within_s: float | None = None, stateless: bool = False
     ) -> None:
-        """Releases engines: they take no new tasks, end those that they have, and stop for good.
+        """Releases engines: they take no new tasks, finish those that they have, and stop for good.
 
         Returns when they are gone. Queued tasks that may run elsewhere do.
 
@@ -158,12 +158,12 @@ class Elastic:
         return engines, [h["host"] for h in status["hosts"] if h["name"] in names], chosen
 
     def scale_sync(self, n: int, *, stateless: bool = False, within_s: float | None = None) -> None:
-        """Has the cluster have `n` engines: asks for more, or releases some as `drain_sync` does.
+        """Scales the cluster to `n` engines: requests more, or releases some as `drain_sync` does.
 
-        Returns before they have come or gone. On other hosts blocks are started and released as wholes: there are at
-        least `n` engines then. From then on the number is kept: blocks that end are replaced, and those whose job is
-        about to, before it does. A steward does that: a thread of this process, or a process of its own for a detached
-        cluster whose engine set allows it.
+        Returns before they are up or gone. On other hosts, whole blocks are started and released, so there may be more
+        than `n` engines. From then on the number is maintained: blocks that end are replaced, and blocks whose job will
+        end soon are replaced in advance. A steward does that: a thread of this process, or a separate process for a
+        detached cluster whose engine set allows it.
 
         Args:
             n: Number of engines.
@@ -195,15 +195,15 @@ class Elastic:
             )
 
     def adapt_sync(self, minimum: int, maximum: int, *, idle_s: float = 300.0, stateless: bool = False) -> None:
-        """Has the number of engines follow the queue.
+        """Makes the number of engines follow the queue.
 
-        A steward sees to it for as long as this process lives; for as long as the cluster, if that is detached and its
-        engine set allows for a steward in a process of its own (`keeps_its_size`).
+        A steward does that for as long as this process lives or, if the cluster is detached and its engine set supports
+        a steward in a separate process (`keeps_its_size`), for as long as the cluster lives.
 
-        Blocks are asked for when tasks wait, one after the other; those that are pending and not needed any more are
-        cancelled; those that are idle are released. Tasks wait while there is no engine. After three starts in a row
-        that failed nothing more is asked for: `scaling_paused` says why. `scale_sync` ends it, and so does another
-        call.
+        When tasks wait, blocks are requested one after the other; pending blocks that are no longer needed are
+        cancelled; idle blocks are released. Tasks wait while there are no engines. After three consecutive failed
+        starts nothing more is requested: `scaling_paused` says why. `scale_sync`, or another call of this method, ends
+        that state.
 
         Args:
             minimum: Minimum number of engines.
@@ -252,13 +252,13 @@ class Elastic:
 
     @property
     def scaling_paused(self) -> str:
-        """Why no more blocks are asked for, in the scheduler's words; '' if they are."""
+        """Why no more blocks are requested, in the scheduler's words; '' if they are."""
         if self.may_have_steward_process:
             return StewardProcess(self.cluster_dir).why_paused
         return self._steward.why_paused if self._steward is not None else ""
 
     def stop_steward(self) -> None:
-        """Has the cluster stay as large as it is from now on, whoever had it scaled."""
+        """Keeps the cluster at its current size from now on, whoever scaled it before."""
         steward, self._steward = self._steward, None
         if steward is not None:
             steward.stop()

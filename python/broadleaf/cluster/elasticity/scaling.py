@@ -1,4 +1,4 @@
-"""How many engines to ask for, and which blocks to release: decided from its inputs alone, without clock or cluster."""
+"""Decides how many engines to request, and which blocks to release: from its inputs alone, without clock or cluster."""
 
 from __future__ import annotations
 

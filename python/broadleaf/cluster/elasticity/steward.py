@@ -52,7 +52,7 @@ class Steward:
         return self._starts.why_paused
 
     def start(self, awaits_engines: bool) -> None:
-        """Goes on by itself from now on, on a thread, until `stop`, or until the cluster has stopped."""
+        """Runs on a thread from now on, until `stop`, or until the cluster has stopped."""
         control = self._connect(awaits_engines)
         self._thread = threading.Thread(
             target=self._run, args=(control, awaits_engines), name="broadleaf-steward", daemon=True
@@ -60,18 +60,18 @@ class Steward:
         self._thread.start()
 
     def run(self, awaits_engines: bool, on_ready: Callable[[], None]) -> None:
-        """Keeps the size on this thread, until `end`, or until the cluster has stopped. Calls `on_ready` when it is
+        """Maintains the size on this thread, until `end`, or until the cluster has stopped. Calls `on_ready` when it is
         connected."""
         control = self._connect(awaits_engines)
         on_ready()
         self._run(control, awaits_engines)
 
     def end(self) -> None:
-        """Has it end soon."""
+        """Makes it end soon."""
         self._stopped.set()
 
     def stop(self) -> None:
-        """Ends the thread, and returns when it has ended. Not to be called with the cluster's lock held."""
+        """Ends the thread, and returns when it has ended. Must not be called while holding the cluster's lock."""
         self.end()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()
@@ -137,7 +137,7 @@ class Steward:
             return None, error
 
     def _look(self, status: Mapping[str, Any]) -> list[Block]:
-        """The current blocks that are not over; those that have left are ended for good."""
+        """The current blocks that are not over; those that were drained are ended for good."""
         cluster, now = self._cluster, time.monotonic()
         blocks = cluster.look_at_blocks(status)
         for block in blocks:
@@ -179,7 +179,7 @@ class Steward:
             lasts_s = None
             if block.deadline is not None:
                 left_s = block.deadline - time.time()
-                # As the controller: it takes no new tasks for the last `drain_s`, a tenth of its time at most.
+                # Like the controller: it takes no new tasks for the last `drain_s`, at most a tenth of its time.
                 drain_s = self._cluster.settings["drain_s"]
                 lasts_s = left_s - min(drain_s, self._had_s.get(block.id, left_s) / 10)
             units.append(_unit(block.id, max(1, block.n_engines or len(engines)), engines, lasts_s))

@@ -1,4 +1,4 @@
-"""A steward in a process of its own: it keeps a detached cluster at the size that is wanted when no client is left."""
+"""A steward in a separate process: it keeps a detached cluster at the wanted size when no client is left."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _LOOK_EVERY_S = 0.02
 
 
 class StewardProcess:
-    """The steward of a detached cluster, as other processes see it. There is one at most, whoever started it."""
+    """The steward of a detached cluster, as other processes see it. There is at most one, whoever started it."""
 
     def __init__(self, cluster_dir: Path) -> None:
         self._lock = cluster_dir / files.STEWARD_LOCK
@@ -64,13 +64,13 @@ class StewardProcess:
                 child.stdin.write(json.dumps(order).encode())
                 child.stdin.close()
             except BrokenPipeError:
-                pass  # it died, and says nothing
+                pass  # it died without a message
             is_ready = child.stdout.readline() == b"ready\n"
         if not is_ready:
             child.wait()
             said = self._log.read_text(errors="replace").strip()
             raise ClusterStartError("the steward, which scales the cluster, did not start", said)
-        child.returncode = 0  # it goes on without this process
+        child.returncode = 0  # it continues without this process
 
     @property
     def is_running(self) -> bool:
@@ -79,13 +79,13 @@ class StewardProcess:
 
     @property
     def why_paused(self) -> str:
-        """Why no more blocks are asked for; '' if they are."""
+        """Why no more blocks are requested; '' if they are."""
         if not self.is_running:
             return ""
         try:
             return str(files.read_json(self._state)["why_paused"])
         except (files.ClusterFileError, KeyError):
-            return ""  # it has just begun
+            return ""  # it has only just begun
 
     def stop(self) -> None:
         """Ends it, and returns when it is gone. Does nothing if there is none."""
@@ -115,7 +115,7 @@ class StewardProcess:
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
-        """In the steward's process: it is the cluster's steward. Raises BlockingIOError if there is another."""
+        """In the steward's process: makes it the cluster's steward. Raises BlockingIOError if there is another."""
         descriptor = os.open(self._lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -126,12 +126,12 @@ class StewardProcess:
             os.close(descriptor)
 
     def tell(self, why_paused: str) -> None:
-        """In the steward's process: leaves word for the others."""
+        """In the steward's process: publishes its state for other processes."""
         files.write_json(self._state, {"why_paused": why_paused})
 
 
 def main() -> None:
-    """Entry point: the argument is the cluster's file, standard input has the order."""
+    """Entry point: the argument is the cluster's file, and standard input contains the order."""
     from broadleaf.cluster.cluster import Cluster
 
     order: dict[str, Any] = json.load(sys.stdin)
@@ -150,7 +150,7 @@ def main() -> None:
             own.tell("")
             steward.run(awaits_engines=order["aim"]["maximum"] > 0, on_ready=_tell_ready)
             if not cluster.running:
-                cluster.cancel_blocks()  # those that are pending would come up for nobody
+                cluster.cancel_blocks()  # pending blocks would come up for nobody
     except BlockingIOError:
         sys.exit("the cluster has another steward")
     except (BroadleafError, TimeoutError, OSError) as error:
@@ -159,5 +159,5 @@ def main() -> None:
 
 def _tell_ready() -> None:
     print("ready", flush=True)
-    # Whoever reads it goes away: later words belong into the log.
+    # Whoever reads this is about to leave: later messages belong in the log.
     os.dup2(2, 1)

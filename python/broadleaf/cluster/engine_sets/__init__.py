@@ -1,4 +1,4 @@
-"""Engine sets: the kinds of places where engines run. Others register under `broadleaf.engine_sets`."""
+"""Engine sets: the kinds of places where engines run. Other packages register theirs under `broadleaf.engine_sets`."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ _OURS = {
 
 
 def find_engine_set(name: str) -> type[EngineSet]:
-    """The class registered as `name`. Raises ValueError that lists those there are.
+    """The class registered as `name`. Raises ValueError that lists the existing ones.
 
-    Of one that IPython Parallel has and nobody has registered here, the start fails.
+    If IPython Parallel has this one and nobody has registered it here, the start fails.
     """
     if name in _OURS:  # need not wait for a scan of the installed packages
         from importlib import import_module
@@ -68,10 +68,10 @@ def engine_set_names() -> list[str]:
 
 
 def make_engine_set(name: str, profile_dir: Path | None = None, given: Mapping[str, Any] | None = None) -> EngineSet:
-    """The engine set `name` with the options of its tables in the files `config.toml`, and then those `given`.
+    """The engine set `name` with the options from its tables in the files `config.toml`, and then those `given`.
 
-    Raises ValueError for a set that there is not, and `ConfigError` for an option it has not or a value that does not
-    fit.
+    Raises ValueError for a set that does not exist, and `ConfigError` for an option that it does not have or a value
+    that does not fit.
     """
     cls = find_engine_set(name)
     layers = [*config.tables(name, profile_dir), ("argument", given or {})]
@@ -95,7 +95,7 @@ def _checked(cls: type[EngineSet], option: str, value: Any, origin: str) -> Any:
 
 
 def split_options(engines: Any, options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Of the keywords of `Cluster`, those that are options of its engine set, and the others."""
+    """Splits the keywords of `Cluster` into the options of its engine set and the others."""
     if not isinstance(engines, str) or engines in ("", "local"):
         return {}, dict(options)
     try:

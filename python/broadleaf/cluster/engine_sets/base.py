@@ -1,7 +1,7 @@
-"""What an engine set is: a kind of place where engines run, and the verbs by which a cluster gets hosts there.
+"""Defines engine sets: kinds of places where engines run, with the methods by which a cluster gets hosts there.
 
-A site with a scheduler of its own subclasses `EngineSet`, a page of Python, and registers the class as an entry point
-of the group ``broadleaf.engine_sets``:
+For a site with its own scheduler, write a subclass of `EngineSet`, about a page of Python, and register it as an entry
+point of the group ``broadleaf.engine_sets``:
 
     @dataclass
     class Lantern(EngineSet):
@@ -30,7 +30,7 @@ from broadleaf.cluster.state.credentials import python_version
 
 BlockState = Literal["pending", "running", "ended", "failed"]
 
-# Runs on each host, in whatever Python is found there: it may be too old for anything but this.
+# Runs on each host, in whatever Python is found there, which may be too old for anything but this.
 _JOIN = """\
 import sys
 if "%d.%d" % sys.version_info[:2] != "{version}":
@@ -87,7 +87,7 @@ class Block:
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing of it runs, or will."""
+        """Whether nothing of it is running, or will run."""
         return self.state in ("ended", "failed")
 
 
@@ -125,7 +125,7 @@ class EngineSet(ABC):
 
     @abstractmethod
     def submit(self, request: BlockRequest) -> list[Block]:
-        """Starts what was asked for, as one block or several, and returns at once.
+        """Starts what was requested, as one block or several, and returns at once.
 
         Args:
             request: What is asked for.
@@ -138,7 +138,7 @@ class EngineSet(ABC):
         """
 
     def block_engines(self, first: int) -> int | None:
-        """How many engines each block has that `Cluster.scale` and `adapt` ask for.
+        """How many engines each block has that `Cluster.scale` and `adapt` request.
 
         Args:
             first: Engines of the cluster's first block; 0 if there is none.
@@ -153,9 +153,9 @@ class EngineSet(ABC):
 
     @abstractmethod
     def poll(self, blocks: Sequence[Block]) -> None:
-        """Sets `state` and `reason` of blocks, all with one call of the scheduler.
+        """Sets `state` and `reason` of blocks, all with one call to the scheduler.
 
-        It is called many times a second while a cluster starts: it has to ask the scheduler seldom.
+        It is called many times a second while a cluster starts, so it must not ask the scheduler each time.
 
         Args:
             blocks: The blocks.
@@ -163,7 +163,9 @@ class EngineSet(ABC):
 
     @abstractmethod
     def cancel(self, blocks: Sequence[Block]) -> None:
-        """Ends blocks, and returns when their processes here are gone. Those that have ended are no error.
+        """Ends blocks, and returns when their processes on this host are gone.
+
+        Blocks that have already ended are not an error.
 
         Args:
             blocks: The blocks.
@@ -181,7 +183,7 @@ class EngineSet(ABC):
         """
 
     def look_now(self) -> None:  # noqa: B027 (nothing, for a set that always looks)
-        """Has the next `poll` ask the scheduler, even if it did so a moment ago."""
+        """Makes the next `poll` ask the scheduler, even if it did so a moment ago."""
 
     def require(self) -> None:  # noqa: B027 (nothing, for a set that is always there)
         """Called before anything starts: checks that this set can be used.
@@ -191,7 +193,7 @@ class EngineSet(ABC):
         """
 
     def start_again(self, block: Block, request: BlockRequest) -> None:
-        """Starts a block again that has ended, under its id; of sets that `restarts_blocks`.
+        """Starts a block that has ended again, with the same id; for sets that `restarts_blocks`.
 
         Args:
             block: The block.
@@ -203,14 +205,14 @@ class EngineSet(ABC):
         raise NotImplementedError
 
     def adopt(self, blocks: Sequence[Block]) -> None:  # noqa: B027 (nothing, for a set that `facts` tell all)
-        """Takes over blocks that another process has submitted; called before any other verb for them.
+        """Takes over blocks that another process has submitted; called before any other method for them.
 
         Args:
             blocks: The blocks.
         """
 
     def options(self) -> dict[str, Any]:
-        """Its options, from which another process makes the same set.
+        """Its options, from which another process creates the same set.
 
         Returns:
             A dict, ready for JSON.
@@ -224,14 +226,15 @@ class EngineSet(ABC):
             request: What would be asked for.
 
         Returns:
-            The text. Nothing secret is in it.
+            The text. It contains no secrets.
         """
         return self.join_command()
 
     def join_command(self, *arguments: str, package: str | None = None) -> str:
-        """Shell text that runs a relay on the host where it is executed.
+        """Shell code that runs a relay on the host where it is executed.
 
-        It reads its order (see `join_order`) from the file that the arguments name, else from standard input.
+        The relay reads its order (see `join_order`) from the file that the arguments name, otherwise from standard
+        input.
 
         Args:
             *arguments: Arguments of that program.
@@ -257,7 +260,7 @@ class EngineSet(ABC):
     def join_order(
         self, request: BlockRequest, *, block: str = "", name: str = "", n: int = 0, tunnel_port: int = 0
     ) -> dict[str, Any]:
-        """What `join_command` is to read.
+        """The text that `join_command` reads.
 
         Args:
             request: What was asked for.
@@ -268,7 +271,7 @@ class EngineSet(ABC):
                 it gets there by none of the controller's addresses.
 
         Returns:
-            A dict, ready for JSON. It holds a key.
+            A dict, ready for JSON. It contains a key.
         """
         return {
             "connection": dict(request.connection),

@@ -1,4 +1,4 @@
-"""Engines on the hosts of a Dask cluster: one task of Dask a host, which owns a relay. Dask goes on working there."""
+"""Engines on the hosts of a Dask cluster: one Dask task per host, which owns a relay. Dask continues to work there."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from broadleaf.cluster.engine_sets.base import Block, BlockRequest, EngineSet
 from broadleaf.cluster.hosts.hosted_relay import Order
 from broadleaf.cluster.start_error import ClusterStartError
 
-# What Dask's scheduler knows of its workers is asked so often at most.
+# Minimum time between two requests for what Dask's scheduler knows about its workers.
 _LOOK_EVERY_S = 1.0
 _CONNECT_TIMEOUT_S = 5.0
 
@@ -23,11 +23,11 @@ class OnDask(EngineSet):
     """Engines on the hosts of a Dask cluster.
 
     `client` is a `distributed.Client`, or the address of a scheduler. A relay runs on each host, in whichever worker
-    Dask chooses there; when that worker dies, Dask runs it in another one of the host, and the same engine ids come
-    back. With `workers`, addresses or names, it runs in each of these and goes with it. A host has an engine for each
-    thread of its workers, or `engines_per_host`.
+    Dask chooses there; when that worker dies, Dask runs it in another worker of the host, and engines with the same ids
+    come back. With `workers`, addresses or names, it runs in each of these and ends with it. A host has one engine for
+    each thread of its workers, or `engines_per_host`.
 
-    What lets relays in travels over Dask's own connections: whoever may submit tasks to Dask can read it.
+    The credentials of relays travel over Dask's own connections: whoever may submit tasks to Dask can read them.
     """
 
     name: ClassVar[str] = "dask"
@@ -45,7 +45,7 @@ class OnDask(EngineSet):
         self._next_look_at = 0.0
 
     def options(self) -> dict[str, Any]:
-        """Its options, with the scheduler's address in place of a client."""
+        """Its options, with the scheduler's address instead of a client."""
         client, self.client = self.client, ""
         try:
             options = super().options()
@@ -58,7 +58,7 @@ class OnDask(EngineSet):
         self._dask()
 
     def _dask(self) -> Any:
-        """A client of Dask's. Raises `ClusterStartError`."""
+        """A Dask client. Raises `ClusterStartError`."""
         if self._connected is not None:
             return self._connected
         try:
@@ -81,14 +81,14 @@ class OnDask(EngineSet):
         return self._connected
 
     def block_engines(self, first: int) -> int | None:
-        """Raises `ClusterStartError`: the hosts are those of Dask."""
+        """Raises `ClusterStartError`: only Dask's own hosts can be used."""
         raise ClusterStartError(
             "engines on Dask run on the hosts that Dask had when they were started: hosts can be released, but no more "
-            "be added; scale Dask, and start_engines on it"
+            "can be added; scale Dask, and start_engines on it"
         )
 
     def submit(self, request: BlockRequest) -> list[Block]:
-        """Submits a task of Dask for each host, or for each of `workers`."""
+        """Submits a Dask task for each host, or for each of `workers`."""
         from distributed import fire_and_forget  # pyright: ignore[reportMissingImports]
 
         from broadleaf.cluster.engine_sets.dask_task import run_relay
@@ -112,7 +112,7 @@ class OnDask(EngineSet):
         return blocks
 
     def _places(self) -> list[tuple[str, int]]:
-        """Hosts, or workers, that relays are to run on, and threads of Dask's there."""
+        """Hosts, or workers, on which relays should run, and the number of Dask threads there."""
         known = self._workers()
         if self.workers is not None:
             names = {str(worker["id"]): address for address, worker in known.items()}
@@ -128,13 +128,13 @@ class OnDask(EngineSet):
         return list(threads.items())
 
     def _workers(self) -> dict[str, Any]:
-        """What Dask's scheduler knows of its workers, by address."""
+        """What Dask's scheduler knows about its workers, by address."""
         dask = self._dask()
         workers: dict[str, Any] = dask.sync(dask.scheduler.identity)["workers"]
         return workers
 
     def poll(self, blocks: Sequence[Block]) -> None:
-        """Looks what has become of the tasks; of Dask's workers once a second."""
+        """Checks the tasks, and once a second Dask's workers."""
         for block in blocks:
             if not block.is_over:
                 self._note(block)
@@ -179,25 +179,25 @@ class OnDask(EngineSet):
         dask = self._dask()
         open_blocks = [block for block in blocks if not block.is_over]
         if not open_blocks or dask.status == "closed":
-            return  # where Dask has ended, all that ran there has with it
+            return  # if Dask has ended, everything that ran there has ended too
         cluster_id = open_blocks[0].facts["cluster_id"]
         try:
             dask.cancel([self._future(block) for block in open_blocks], force=True)
             dask.run(stop_relays, cluster_id, [block.id for block in open_blocks], on_error="ignore")
         except (OSError, TimeoutError, RuntimeError):
-            return  # it ends just now
+            return  # it is just ending
 
     def log(self, block: Block) -> str:
-        """Nothing: what fails there is in the block's reason."""
+        """Nothing: the block's reason says what failed there."""
         return ""
 
     def script(self, request: BlockRequest) -> str:
-        """Says which tasks there would be."""
+        """Describes the tasks that would be submitted."""
         return "\n".join(f"# a task of Dask on {place}" for place, _ in self._places())
 
 
 def _shares(n: int | None, wanted: Sequence[int]) -> list[int]:
-    """Engines of each place: what it wants, or its part of `n`."""
+    """Number of engines on each host or worker: what it wants, or its share of `n`."""
     if n is None:
         return list(wanted)
     return [n // len(wanted) + (index < n % len(wanted)) for index in range(len(wanted))]

@@ -22,7 +22,7 @@ class RelayFailed(BroadleafError):
 
 
 def run_relay(order: Mapping[str, Any]) -> str:
-    """A task of Dask: owns a relay until it ends. Dask's own tasks get its thread's place."""
+    """A Dask task: owns a relay until the relay ends. Dask's own tasks may use its thread."""
     worker = get_worker()
     secede()
     relay = HostedRelay(order)
@@ -34,7 +34,7 @@ def run_relay(order: Mapping[str, Any]) -> str:
 
 
 async def stop_relays(cluster_id: str, blocks: Sequence[str]) -> None:
-    """Ends this worker's relays of these blocks, and returns when they are gone."""
+    """Ends this worker's relays for these blocks, and returns when they are gone."""
     mine = [(cluster_id, block) for block in blocks if (cluster_id, block) in _relays]
     for of in mine:
         _relays[of].stop()

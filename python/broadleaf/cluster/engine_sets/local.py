@@ -11,7 +11,7 @@ from broadleaf.cluster.engine_sets.base import Block, BlockRequest, EngineSet
 
 @dataclass
 class Local(EngineSet):
-    """Engines on the controller's own host: its node starts them itself, so that there is nothing to submit."""
+    """Engines on the controller's own host: its node starts them itself, so nothing is submitted."""
 
     name: ClassVar[str] = "local"
     is_adoptable: ClassVar[bool] = True
@@ -22,13 +22,13 @@ class Local(EngineSet):
         return []
 
     def poll(self, blocks: Sequence[Block]) -> None:
-        """There is none."""
+        """There are no blocks."""
 
     def cancel(self, blocks: Sequence[Block]) -> None:
-        """There is none."""
+        """There are no blocks."""
 
     def log(self, block: Block) -> str:
-        """There is none."""
+        """There are no blocks."""
         return ""
 
     def script(self, request: BlockRequest) -> str:

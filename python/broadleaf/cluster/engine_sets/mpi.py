@@ -1,4 +1,4 @@
-"""Engines that are the ranks of an MPI world: one `mpiexec` a block."""
+"""Engines that are the ranks of an MPI world: one `mpiexec` per block."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from broadleaf.cluster.state import files
 if TYPE_CHECKING:
     from subprocess import Popen
 
-# A world that was told to stop ends by itself, once its last rank has come to MPI.Finalize.
+# A world that was told to stop ends by itself, once its last rank has reached MPI.Finalize.
 _LEAVE_S = 12.0
 _STOP_GRACE_S = 10.0
 
@@ -30,11 +30,11 @@ _STOP_GRACE_S = 10.0
 class MPI(EngineSet):
     """Engines that are the ranks of an MPI world, with the same numbers: rank 3 of a cluster's first world is engine 3.
 
-    `mpiexec` is the program that starts them, by default the one beside `python`, else the one of the search path, and
+    `mpiexec` is the program that starts them: by default the one beside `python`, otherwise the one on the search path.
     `mpi_args` are its arguments, such as ``["-hosts", "a,b"]``. All hosts must see the cluster's directory
-    (``BROADLEAF_DIR``), where they find out how to join. `python` must have `mpi4py`.
+    (``BROADLEAF_DIR``), which tells them how to join. `python` must have `mpi4py`.
 
-    Each set is a world of its own. When a rank dies, its whole world ends; `Cluster.restart_engines` starts it again.
+    Each set is a separate world. When a rank dies, its whole world ends; `Cluster.restart_engines` starts it again.
     """
 
     name: ClassVar[str] = "mpi"
@@ -59,20 +59,20 @@ class MPI(EngineSet):
             )
 
     def block_engines(self, first: int) -> int | None:
-        """Ranks of a world: all have as many as the first."""
+        """Number of ranks in a world: always the same as in the first."""
         return first or self.engines_per_host or usable_cores()
 
     def submit(self, request: BlockRequest) -> list[Block]:
-        """Starts `mpiexec`, for one world."""
+        """Starts `mpiexec` for one world."""
         number = request.first_block
-        while _log(request, number).exists():  # a world that has ended; its name stays its own
+        while _log(request, number).exists():  # a world that has ended keeps its name
             number += 1
         block = Block(f"{self.name}-{number}", n_engines=request.n or self.engines_per_host or usable_cores())
         self._start(block, request, _log(request, number))
         return [block]
 
     def start_again(self, block: Block, request: BlockRequest) -> None:
-        """Starts the world of a block again, which has ended: with the same engines, under the same ids."""
+        """Starts the world of a block that has ended again, with the same engine ids."""
         self._start(block, request, Path(block.facts["log"]))
 
     def _start(self, block: Block, request: BlockRequest, log_path: Path) -> None:
@@ -124,7 +124,7 @@ class MPI(EngineSet):
         return shlex.join(self.command(block, request, _log(request, number)))
 
     def poll(self, blocks: Sequence[Block]) -> None:
-        """Looks whether the programs run, and how they have ended."""
+        """Checks whether the programs are running, and how they have ended."""
         for block in blocks:
             if block.is_over or self._runs(block):
                 continue
@@ -140,7 +140,7 @@ class MPI(EngineSet):
         return "pid" in block.facts and files.process_of_cluster(block.facts["pid"], block.facts["cluster_id"])
 
     def cancel(self, blocks: Sequence[Block]) -> None:
-        """Waits for worlds whose engines were told to stop, and ends what does not end by itself."""
+        """Waits for worlds whose engines were told to stop, and kills those that do not end by themselves."""
         for number, wait_s in ((None, _LEAVE_S), (signal.SIGTERM, _STOP_GRACE_S), (signal.SIGKILL, _STOP_GRACE_S)):
             running = [block for block in blocks if self._runs(block)]
             for block in running if number is not None else ():
@@ -154,7 +154,7 @@ class MPI(EngineSet):
         self.poll(blocks)
 
     def log(self, block: Block) -> str:
-        """What mpiexec has written, and the ranks until they were engines."""
+        """What mpiexec has written, and the ranks until they became engines."""
         try:
             return Path(block.facts["log"]).read_text(errors="replace")
         except (OSError, KeyError):

@@ -1,4 +1,4 @@
-"""Engines on the hosts of a Ray cluster: one actor of Ray a host, which owns a relay. Ray goes on working there."""
+"""Engines on the hosts of a Ray cluster: one Ray actor per host, which owns a relay. Ray continues to work there."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from broadleaf.cluster.engine_sets.base import Block, BlockRequest, EngineSet
 from broadleaf.cluster.hosts.hosted_relay import Order
 from broadleaf.cluster.start_error import ClusterStartError
 
-# What Ray knows of a placement group is asked so often at most.
+# Minimum time between two requests for what Ray knows about a placement group.
 _LOOK_EVERY_S = 1.0
 
 
@@ -20,11 +20,11 @@ _LOOK_EVERY_S = 1.0
 class OnRay(EngineSet):
     """Engines on hosts of a Ray cluster.
 
-    On each of `hosts` nodes an actor takes `cpus` CPUs, and `gpus` GPUs, of Ray's; engines are one for each CPU, or
-    `engines_per_host`, and see those GPUs. When a node is lost, Ray starts the actor on another, and engines with the
-    same ids come back. The cluster of Ray is the one that this process uses, or else the one at `address`.
+    On each of `hosts` nodes an actor takes `cpus` CPUs and `gpus` GPUs from Ray; there is one engine per CPU, or
+    `engines_per_host`, and they see those GPUs. When a node is lost, Ray starts the actor on another, and engines with
+    the same ids come back. The Ray cluster is the one that this process uses, or else the one at `address`.
 
-    What lets relays in travels over Ray's own connections: whoever may connect to Ray can read it.
+    The credentials of relays travel over Ray's own connections: whoever may connect to Ray can read them.
     """
 
     name: ClassVar[str] = "ray"
@@ -44,7 +44,7 @@ class OnRay(EngineSet):
         self._used = False
 
     def options(self) -> dict[str, Any]:
-        """Its options, with the address of the Ray that this process uses."""
+        """Its options, with the address of the Ray cluster that this process uses."""
         options = super().options()
         if self._used:
             options["address"] = self._ray().get_runtime_context().gcs_address
@@ -75,7 +75,7 @@ class OnRay(EngineSet):
         return self.hosts * (self.engines_per_host or self.cpus)
 
     def submit(self, request: BlockRequest) -> list[Block]:
-        """Asks for a placement group with a bundle on each host, and for an actor in each."""
+        """Requests a placement group with a bundle on each host, and an actor in each."""
         from broadleaf.cluster.engine_sets.ray_actor import start_actors
 
         self._ray()
@@ -84,7 +84,7 @@ class OnRay(EngineSet):
         block.n_engines = per_host * self.hosts
         group = f"broadleaf-{request.cluster_id}-{block.id}-{secrets.token_hex(4)}"
         bundle = {"CPU": float(self.cpus)} | ({"GPU": float(self.gpus)} if self.gpus else {})
-        # A host's name is its bundle's: on another node it is the same host, with the same engine ids.
+        # A host is named after its bundle: on another node it is still the same host, with the same engine ids.
         orders = [
             Order(self.join_order(request, block=block.id, name=f"bundle{index}", n=per_host))
             for index in range(self.hosts)
@@ -94,7 +94,7 @@ class OnRay(EngineSet):
         return [block]
 
     def poll(self, blocks: Sequence[Block]) -> None:
-        """Looks whether actors have failed; once a second, what Ray says of the placement groups."""
+        """Checks whether actors have failed and, once a second, what Ray says about the placement groups."""
         from broadleaf.cluster.engine_sets.ray_actor import failure, group_state
 
         self._ray()
@@ -110,7 +110,7 @@ class OnRay(EngineSet):
             self._next_look_at = time.monotonic() + _LOOK_EVERY_S
 
     def cancel(self, blocks: Sequence[Block]) -> None:
-        """Ends the actors, and gives back what they took of Ray's."""
+        """Ends the actors, and returns what they took from Ray."""
         from broadleaf.cluster.engine_sets.ray_actor import end_group
 
         self._ray()
@@ -119,10 +119,10 @@ class OnRay(EngineSet):
             end_group(block.facts["group"])
 
     def log(self, block: Block) -> str:
-        """Nothing: what fails there is in the block's reason."""
+        """Nothing: the block's reason says what failed there."""
         return ""
 
     def script(self, request: BlockRequest) -> str:
-        """Says what would be asked for."""
+        """Describes what would be requested."""
         gpus = f" and {self.gpus} GPUs" if self.gpus else ""
         return f"# an actor of Ray on each of {self.hosts} nodes, with {self.cpus} CPUs{gpus}"

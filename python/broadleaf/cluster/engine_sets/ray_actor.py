@@ -1,4 +1,4 @@
-"""What `OnRay` asks of Ray, and the actor that it runs there."""
+"""What `OnRay` requests from Ray, and the actor that it runs there."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from broadleaf.cluster.start_error import ClusterStartError
 
 
 class RelayActor:
-    """Owns the relay of a host. Ray starts it again when its node, its process or its relay is lost."""
+    """Owns the relay of a host. Ray restarts it when its node, its process or its relay is lost."""
 
     def __init__(self, order: Mapping[str, Any], group: Any) -> None:
         self._group = group
@@ -34,7 +34,7 @@ class RelayActor:
         threading.Thread(target=self._watch, daemon=True).start()
 
     def host(self) -> str:
-        """Where it is."""
+        """Where the actor runs."""
         return socket.gethostname()
 
     def _watch(self) -> None:
@@ -47,10 +47,12 @@ NAMESPACE = "broadleaf"
 
 
 def start_actors(name: str, bundle: Mapping[str, float], orders: Sequence[Mapping[str, Any]]) -> list[Any]:
-    """Asks for a placement group of this name, and an actor for each order in it; returns what each tells once up."""
+    """Requests a placement group with this name, and an actor for each order in it; returns what each one reports once
+    it is up.
+    """
     group = placement_group([dict(bundle)] * len(orders), strategy="STRICT_SPREAD", name=name, lifetime="detached")
     actor = ray.remote(RelayActor)
-    # Ray warns of what is meant here: that these actors end with their group.
+    # Ray warns of something intended here: these actors end with their group.
     logging.getLogger("ray.actor").addFilter(lambda record: "a placement group is not recommended" not in record.msg)
     ready = []
     for index, order in enumerate(orders):
@@ -70,7 +72,7 @@ def start_actors(name: str, bundle: Mapping[str, float], orders: Sequence[Mappin
 
 
 def failure(ready: Sequence[Any]) -> str:
-    """Why one of the actors did not come up; '' while all may."""
+    """Why one of the actors did not come up; '' while all of them still may."""
     done, _ = ray.wait(list(ready), num_returns=len(ready), timeout=0) if ready else ([], [])
     for one in done:
         try:
@@ -82,7 +84,7 @@ def failure(ready: Sequence[Any]) -> str:
 
 
 def group_state(name: str) -> tuple[BlockState, str]:
-    """State of a placement group, as a block's, and why it is so."""
+    """State of a placement group, in the terms of blocks, and the reason for it."""
     entry = _entry(name)
     if entry is None:
         return "ended", "its placement group was removed"
@@ -98,7 +100,7 @@ def group_state(name: str) -> tuple[BlockState, str]:
 
 
 def end_group(name: str) -> None:
-    """Removes a placement group, and with it its actors."""
+    """Removes a placement group, and its actors."""
     if (entry := _entry(name)) is not None:
         remove_placement_group(PlacementGroup(PlacementGroupID.from_hex(entry["placement_group_id"])))
 

@@ -1,4 +1,4 @@
-"""Engines on hosts that are reached by SSH: OpenSSH's program, one connection a host."""
+"""Engines on hosts that are reached by SSH: OpenSSH's program, one connection per host."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from broadleaf.cluster.state import files
 if TYPE_CHECKING:
     from subprocess import Popen
 
-# sshd drops logins beyond MaxStartups, 10 by default, also those that a jump host passes on.
+# sshd drops logins beyond MaxStartups, by default 10, including those that a jump host passes on.
 _LOGINS_AT_ONCE = 8
 _STOP_GRACE_S = 20.0
-# Below those that systems give to connections by themselves.
+# Lower than the priority that systems give to connections by themselves.
 _FIRST_TUNNEL_PORT, _TUNNEL_PORTS = 20_000, 12_000
 _CONNECTED = "broadleaf: connected"
 
@@ -37,13 +37,14 @@ _CONNECTED = "broadleaf: connected"
 class SSH(EngineSet):
     """Engines on these hosts, over SSH.
 
-    A host is ``[user@]name``, a name of `ssh_config` as well. ``"a:16"`` has 16 engines; ``"a:2222:16"`` and
-    ``"ssh://a:2222"`` are reached at port 2222. There must be a way to log in without typing: a key or an agent.
+    A host is ``[user@]name``; the name may be one from `ssh_config`. ``"a:16"`` runs 16 engines; ``"a:2222:16"`` and
+    ``"ssh://a:2222"`` are reached at port 2222. Logins must work without a password: with a key or an agent.
 
-    A host that cannot connect to this one gets to it through its ssh connection, from a port of its own loopback
-    interface; with ``tunnel="never"`` its start fails. Payload takes that way too, and not the one from host to host.
+    A host that cannot connect to this one reaches it through its ssh connection, from a port on its own loopback
+    interface; with ``tunnel="never"`` its start fails. Then payload also takes that route, instead of going from host
+    to host.
 
-    With `ship` hosts need no Broadleaf: it is sent over the connection, and kept in ``~/.cache/broadleaf`` there.
+    With `ship`, hosts need no Broadleaf: it is sent over the connection, and stored in ``~/.cache/broadleaf`` there.
 
     Each host's connection stays open while its engines run. When it breaks, they end.
 
@@ -61,7 +62,7 @@ class SSH(EngineSet):
     """'auto': a host that cannot connect to this one gets to it through its ssh connection. 'never': its start
     fails."""
     ssh_args: Sequence[str] = field(default_factory=list)
-    """More arguments of ssh."""
+    """Additional arguments for ssh."""
     connect_timeout_s: float = 10.0
     """Time that ssh has to connect, in seconds."""
     ship: bool = False
@@ -71,13 +72,13 @@ class SSH(EngineSet):
         if isinstance(self.hosts, str):
             self.hosts = [host.strip() for host in self.hosts.split(",") if host.strip()]
         if self.tunnel not in ("auto", "never"):
-            raise ValueError(f"tunnel is 'auto' or 'never', not {self.tunnel!r}")
+            raise ValueError(f"tunnel must be 'auto' or 'never', not {self.tunnel!r}")
         self._parsed = [parse_host(host) for host in self.hosts]
         self._children: dict[str, Popen[bytes]] = {}
         self._orders: dict[str, bytes] = {}
 
     def require(self) -> None:
-        """Raises `ClusterStartError` without hosts, or without the program."""
+        """Raises `ClusterStartError` without hosts, or if the program is missing."""
         if not self._parsed:
             raise ClusterStartError(
                 "no hosts for SSH: give them as Cluster(engines=ipp.SSH(['a', 'b:16'])), with `--hosts a,b:16`, or as "
@@ -87,14 +88,14 @@ class SSH(EngineSet):
             raise ClusterStartError("there is no program `ssh` here: install OpenSSH's client")
 
     def block_engines(self, first: int) -> int | None:
-        """Raises `ClusterStartError`: the hosts are those that were given."""
+        """Raises `ClusterStartError`: only the given hosts can be used."""
         raise ClusterStartError(
-            "engines over SSH run on the hosts that were given, and all of those were logged in to: hosts can be "
-            "released, but no more be added; start a cluster with more hosts"
+            "engines over SSH run on the hosts that were given, and all of those are in use: hosts can be released, "
+            "but no more can be added; start a cluster with more hosts"
         )
 
     def submit(self, request: BlockRequest) -> list[Block]:
-        """Logs in to every host, some at once, and starts its relay."""
+        """Logs in to every host, several at a time, and starts its relay."""
         blocks = self._blocks(request)
         logins = [_Login(self, block, request) for block in blocks]
         waiting, going = list(reversed(logins)), list[_Login]()
@@ -154,8 +155,8 @@ class SSH(EngineSet):
     def start_ssh(self, block: Block, request: BlockRequest) -> Popen[bytes]:
         """Starts a block's ssh.
 
-        What the relay is to know, a key among it, goes through a nameless file, or, where the host may want Broadleaf
-        first, through a pipe; see `send`.
+        The relay's order, which includes a key, goes through a nameless file or, if the host may need Broadleaf first,
+        through a pipe; see `send`.
 
         Args:
             block: The block.
@@ -195,7 +196,7 @@ class SSH(EngineSet):
         return child
 
     def send(self, block: Block, *, wants_package: bool) -> None:
-        """Sends what a relay is to know to a host that may have wanted Broadleaf first; returns at once.
+        """Sends the relay's order to a host that may have needed Broadleaf first; returns at once.
 
         Args:
             block: The block of that host.
@@ -208,7 +209,7 @@ class SSH(EngineSet):
         threading.Thread(target=_write, args=(pipe, content), daemon=True).start()
 
     def forget(self, block: Block) -> None:
-        """Drops what was not sent to a host that did not let us in.
+        """Drops what was not sent to a host that refused the login.
 
         Args:
             block: The block of that host.
@@ -218,7 +219,7 @@ class SSH(EngineSet):
                 pipe.close()
 
     def poll(self, blocks: Sequence[Block]) -> None:
-        """Looks whether the programs run, and why not."""
+        """Checks whether the programs are running, and why not."""
         for block in blocks:
             if block.is_over or self._runs(block):
                 continue
@@ -268,7 +269,7 @@ class SSH(EngineSet):
 
 
 class _Login:
-    """The login to one host, with another try where sshd was too busy."""
+    """The login to one host, repeated if sshd was too busy."""
 
     def __init__(self, ssh: SSH, block: Block, request: BlockRequest) -> None:
         self._ssh, self._block, self._request = ssh, block, request
@@ -280,7 +281,7 @@ class _Login:
         self._child: Popen[bytes] | None = self._ssh.start_ssh(self._block, self._request)
 
     def is_done(self) -> bool:
-        """Whether the host let us in, or never will."""
+        """Whether the host accepted the login, or never will."""
         if self._child is None:
             if time.monotonic() >= self._next_try:
                 self.begin()
@@ -301,7 +302,7 @@ class _Login:
         return True
 
     def _answered(self, text: str) -> bool:
-        """Whether the host has said if it wants Broadleaf, and is sent what it needs."""
+        """Whether the host has said if it needs Broadleaf, and is being sent it."""
         is_told = package.WANTS in text or package.HAS in text
         if is_told:
             self._ssh.send(self._block, wants_package=package.WANTS in text)
@@ -309,7 +310,7 @@ class _Login:
 
 
 def _write(pipe: IO[bytes], content: bytes) -> None:
-    with contextlib.suppress(OSError):  # what ended it is told by its log
+    with contextlib.suppress(OSError):  # the log says what ended it
         pipe.write(content)
     with contextlib.suppress(OSError):
         pipe.close()
@@ -320,8 +321,9 @@ def _log(request: BlockRequest, place: int) -> str:
 
 
 def _shares(n: int | None, wanted: Sequence[int]) -> list[int]:
-    """Engines of each host: as many as each wants, and of `n` in all the rest for those that do not say; 0 for the
-    host's own number of cores."""
+    """Number of engines on each host: as many as each requests, and the rest of `n` on those that do not say; 0 for the
+    host's number of cores.
+    """
     open_hosts = [i for i, one in enumerate(wanted) if not one]
     if n is None or not open_hosts:
         return list(wanted)

@@ -34,7 +34,7 @@ _HOST = re.compile(
 
 @dataclass(frozen=True)
 class SSHHost:
-    """A host as it was given; 0 where it does not say a port or a number of engines."""
+    """A host as it was given; 0 if it does not define a port or a number of engines."""
 
     destination: str
     port: int
@@ -60,20 +60,20 @@ def parse_host(text: str) -> SSHHost:
 
 
 def login_options(host: SSHHost, connect_timeout_s: float) -> list[str]:
-    """ssh's options of a login where nobody types, and whose loss is noticed."""
+    """ssh options for a login without a terminal, whose loss is noticed."""
     options = openssh.options(connect_timeout_s)
     return [*options, "-p", str(host.port)] if host.port else options
 
 
 def retry_after_s(tries: int) -> float:
-    """Time to wait after so many logins that were dropped."""
+    """How long to wait after this many dropped logins."""
     return _RETRY_AFTER_S * tries * (0.5 + random.random())
 
 
 class SSHMaster:
-    """One login, over which commands run there without another one.
+    """One login, through which commands run there without logging in again.
 
-    It is made when it is first needed, made anew when it broke, and ends with this process, however that ends.
+    It is made when first needed, made again if it breaks, and ends with this process, however that ends.
     """
 
     def __init__(self, host: SSHHost, connect_timeout_s: float = 10.0) -> None:
@@ -84,9 +84,9 @@ class SSHMaster:
         self._socket = ""
 
     def run(self, command: str, data: bytes = b"") -> tuple[int, bytes, str]:
-        """Runs a command of the login shell with `data` as its input: exit code, output, and what it complains of.
+        """Runs a command in the login shell with `data` as its input: returns exit code, output, and errors.
 
-        Raises `ClusterStartError` where there is no login.
+        Raises `ClusterStartError` if the login fails.
         """
         import subprocess
 
@@ -114,10 +114,10 @@ class SSHMaster:
             time.sleep(retry_after_s(tries))
 
     def _login(self) -> str:
-        """Why there is no connection; '' where there is one now."""
+        """Why there is no connection; '' if there is one now."""
         import subprocess
 
-        # In a path of few letters, which sockets need; whoever waits for ssh removes it, if this process is gone too.
+        # The path is short, as sockets need; whoever waits for ssh removes it, even if this process is gone.
         folder = tempfile.mkdtemp(prefix="broadleaf-ssh-")
         self._socket = f"{folder}/s"
         options = ["-M", "-S", self._socket, "-o", "ControlPersist=no"]

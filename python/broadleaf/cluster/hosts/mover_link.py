@@ -20,10 +20,10 @@ _AGAIN_S = 0.1
 
 
 def connect(connection: dict[str, Any], world: int, rank: int, timeout_s: float) -> _native.Mover:
-    """A connection to the payload plane of this host's node, which is waited for.
+    """A connection to the payload plane of this host's node; waits until the node has one.
 
-    `connection` is the content of the cluster's `engine.json`, `world` and `rank` say who the mover is. Raises
-    `ClusterStartError` where the node takes no mover, or none has come up after `timeout_s`.
+    `connection` is the content of the cluster's `engine.json`; `world` and `rank` identify the mover. Raises
+    `ClusterStartError` if the node accepts no mover, or no node is up after `timeout_s`.
     """
     deadline = time.monotonic() + timeout_s
     while True:
@@ -34,7 +34,7 @@ def connect(connection: dict[str, Any], world: int, rank: int, timeout_s: float)
             except _native.ConnectionRefused as error:
                 raise ClusterStartError(f"the node of this host refused its mover: {error.args[1]}") from None
             except (OSError, TimeoutError):
-                continue  # it is of another cluster, or gone
+                continue  # it belongs to another cluster, or is gone
         if time.monotonic() > deadline:
             raise ClusterStartError(
                 f"no node of cluster {connection['cluster_id']} is on this host after {timeout_s:g} s: start its relay "
@@ -44,9 +44,9 @@ def connect(connection: dict[str, Any], world: int, rank: int, timeout_s: float)
 
 
 def _nodes_here(connection: dict[str, Any]) -> Iterator[Path]:
-    """The sockets there may be: of a relay, and of the controller, if this is its host."""
+    """The possible sockets: of a relay, and of the controller, if this is its host."""
     found = [*files.run_dirs(connection["cluster_id"]), Path(connection["unix_path"]).parent]
-    # Another host's may lie in a folder that both see.
+    # Another host's socket may be in a folder that both hosts see.
     return (
         directory / _SOCKET
         for directory in found

@@ -1,11 +1,11 @@
-"""OpenSSH's program: how Broadleaf calls it, and what its words mean to whoever waits for it."""
+"""OpenSSH's program: how Broadleaf calls it, and what its messages mean."""
 
 from __future__ import annotations
 
 import re
 import shutil
 
-# Of ssh's words, and what they mean.
+# Words of ssh, and what they mean.
 _CAUSES = (
     (r"Could not resolve hostname", "no such host"),
     (r"No route to host|Network is unreachable", "no route to the host"),
@@ -30,16 +30,16 @@ def is_installed() -> bool:
 
 
 def options(connect_timeout_s: float) -> list[str]:
-    """Options of every login: nothing is asked of anybody, and a connection that is dead is found out."""
+    """Options of every login: nobody is asked anything, and a dead connection is noticed."""
     return ["-o", "BatchMode=yes", "-o", f"ConnectTimeout={max(1, round(connect_timeout_s))}",
             "-o", "ServerAliveInterval=10", "-o", "ServerAliveCountMax=3", "-o", "RemoteCommand=none",
             "-o", "LogLevel=INFO", "-x", "-a", "-T"]  # fmt: skip
 
 
 def why(destination: str, words: str) -> str:
-    """Why there is no connection to `destination`, from what ssh has said."""
+    """Why there is no connection to `destination`, according to ssh."""
     essence = last_words(words)
-    for said in (essence, words):  # with jump hosts the cause stands before what each of them says
+    for said in (essence, words):  # with jump hosts, the cause comes before what each of them says
         for pattern, meaning in _CAUSES:
             if found := re.search(f".*(?:{pattern}).*", said):
                 return f"ssh to {destination}: {meaning} ({found[0].strip()})"
@@ -47,11 +47,11 @@ def why(destination: str, words: str) -> str:
 
 
 def was_dropped(words: str) -> bool:
-    """Whether sshd dropped the login because of others at the same time (its option `MaxStartups`): try again."""
-    return _DROPPED.search(words) is not None and "open failed" not in words  # which a jump host says
+    """Whether sshd dropped the login because of simultaneous ones (its option `MaxStartups`); if so, try again."""
+    return _DROPPED.search(words) is not None and "open failed" not in words  # a message of a jump host
 
 
 def last_words(text: str) -> str:
-    """The last lines of what was said, without ssh's notes of its own."""
+    """The last lines of the output, without ssh's own notes."""
     lines = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("Warning: Permanently")]
     return "; ".join(line for line in lines[-3:] if not line.startswith("broadleaf: "))

@@ -1,7 +1,8 @@
-"""Broadleaf itself as one archive, for hosts that have none: what an engine needs, and the code that keeps it there.
+"""Broadleaf itself as one archive, for hosts that do not have it: what an engine needs, and the code that stores it
+there.
 
-The archive has this process's own files, be they from a wheel or from a checkout, the native module among them. A host
-keeps it in a directory that is named after its content, so that it is sent there once.
+The archive contains this process's own files, from a wheel or a checkout, including the native module. A host stores it
+in a directory that is named after its content, so that it is sent there only once.
 """
 
 from __future__ import annotations
@@ -18,15 +19,15 @@ from pathlib import Path
 from broadleaf.cluster.start_error import ClusterStartError
 from broadleaf.cluster.state import files
 
-# What engines import of others: `broadleaf` first.
+# Other packages that engines import; `broadleaf` comes first.
 _PACKAGES = ("broadleaf", "cloudpickle")
 
 WANTS = "broadleaf: wants the package"
 HAS = "broadleaf: has the package"
 KEPT_DAYS = 30
 
-# Runs on a host that may have no Broadleaf. It says whether it has the package; if not it reads a line with the
-# archive's size, and the archive, from standard input. Packages that nobody has used for a while are removed.
+# Runs on a host that may have no Broadleaf. It says whether it has the package; if not, it reads a line with the
+# archive's size, and then the archive, from standard input. Packages that nobody has used for a while are removed.
 RECEIVE = """\
 import io, os, shutil, tempfile, time, zipfile
 packages = os.path.join(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "broadleaf", "packages")
@@ -80,13 +81,15 @@ def archive() -> bytes:
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED, compresslevel=6) as target:
         for name, path in _files():
-            # Without the file's own time, so that the same content is the same archive.
+            # File times are omitted, so that the same content gives the same archive.
             target.writestr(zipfile.ZipInfo(name), path.read_bytes(), zipfile.ZIP_DEFLATED)
     return buffer.getvalue()
 
 
 def keep(packages: Path) -> Path:
-    """Writes the package into a directory below `packages` that hosts share, if it is not there; returns it."""
+    """Writes the package into a directory below `packages` that hosts share, if it is not there; returns that
+    directory.
+    """
     package = packages / key()
     if package.is_dir():
         os.utime(package)

@@ -23,10 +23,10 @@ _STOP_GRACE_S = 15.0
 
 
 class Relay:
-    """A relay of this host, with engines, that belongs to a cluster of another.
+    """A relay on this host, with engines, that belongs to a cluster on another host.
 
     It ends with its cluster, with `stop`, and when this process ends. Its engines look for modules where this process
-    does, then where the one that started the cluster does, and work in that one's working directory if this host has
+    does, then where the process that started the cluster does, and use that one's working directory if this host has
     it.
 
     Args:
@@ -186,7 +186,7 @@ class Relay:
     def give_notice(self, ends_in_s: float) -> None:
         """Tells the controller that this host will be ended.
 
-        Its engines take no new tasks, finish those that they run, and leave, and the relay with them.
+        Its engines take no new tasks, finish those that they run, and leave, and so does the relay.
 
         Args:
             ends_in_s: Seconds until then.
@@ -199,7 +199,7 @@ class Relay:
 
     @property
     def drain_s(self) -> float:
-        """Time that its engines have for what they run when the host is told to end, in seconds."""
+        """How long its engines may continue what they run when the host is told to end, in seconds."""
         return self._drain_s
 
     def stop(self) -> None:

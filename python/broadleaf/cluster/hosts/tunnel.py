@@ -1,7 +1,8 @@
-"""A cluster that only SSH reaches: its connection file is read over ssh, and a port here leads to its controller.
+"""A cluster that is reachable only by SSH: its connection file is read over ssh, and a local port leads to its
+controller.
 
-One ssh does both. It ends with the connection it was made for, and with this process, however that ends: the login's
-command waits for the end of its standard input, whose other end this process has.
+One ssh process does both. It ends with the connection it was made for, and with this process, however that ends: the
+login's command waits for the end of its standard input, whose other end this process holds.
 """
 
 from __future__ import annotations
@@ -35,15 +36,15 @@ _END = "broadleaf: end"
 _RETRY_AFTER_S = 0.3
 # Another process may take a free port before ssh does.
 _PORT_TRIES = 5
-# Time that ssh has to end once nothing needs it.
+# How long ssh may take to end once nothing needs it.
 _END_S = 1.0
-# More than ssh says.
+# More than ssh writes.
 _LOG_BYTES = 1 << 20
 # The path of a unix socket has at most 107 bytes, and ssh makes its own under a longer name first.
 _LONGEST_DIRECTORY = 70
 
-# Tells of each connection file that fits, the newest first: where it is, whether its controller runs, and what it says.
-# Arguments: a file's path, or a profile and, of one cluster alone, its id.
+# Reports each matching connection file, newest first: where it is, whether its controller is running, and its content.
+# Arguments: a file's path; or a profile and, for one cluster only, its id.
 _FIND = r"""
 base=${BROADLEAF_DIR:-${XDG_STATE_HOME:-$HOME/.local/state}/broadleaf}
 if [ -n "$1" ]; then where=$1; set -- "$1"; else
@@ -71,7 +72,7 @@ exec cat > /dev/null
 
 @dataclass(frozen=True)
 class FarCluster:
-    """Where a cluster is: a host to log in to, and which of those that run there."""
+    """Where a cluster is: a host to log in to, and which of the clusters there."""
 
     destination: str
     port: int = 0
@@ -107,18 +108,18 @@ def parse(url: str) -> FarCluster:
         return FarCluster(destination, port, path=path)
     names = [name for name in path.split("/") if name]
     if len(names) > 2:
-        raise ValueError(f"{url!r}: behind the host stand a profile, and at most the id of a cluster of it")
+        raise ValueError(f"{url!r}: after the host, give a profile, and optionally the id of one of its clusters")
     profile = check_id("profile", names[0]) if names else "default"
     cluster_id = check_id("cluster id", names[1]) if len(names) > 1 else ""
     return FarCluster(destination, port, profile, cluster_id)
 
 
 class Tunnel:
-    """A login to the host of a cluster, and a port of this host that leads to its controller. `close` ends both.
+    """A login to the host of a cluster, and a local port that leads to its controller. `close` ends both.
 
-    `key` is a file with a private key, and `ssh_args` are more arguments of ssh. `connection` is a copy of the
-    cluster's connection file, if there is one here; it is not read there then. Raises `ClusterConnectionError` that
-    says what failed, within `timeout_s`.
+    `key` is a file with a private key, and `ssh_args` are additional arguments for ssh. `connection` is a copy of the
+    cluster's connection file, if there is one here; then it is not read from the host. Raises `ClusterConnectionError`
+    that says what failed, within `timeout_s`.
     """
 
     def __init__(
@@ -146,14 +147,14 @@ class Tunnel:
             self.close()
             raise
         finally:
-            shutil.rmtree(self._directory, ignore_errors=True)  # nobody asks this ssh for anything more
+            shutil.rmtree(self._directory, ignore_errors=True)  # nobody requests anything more from this ssh
 
     def close(self) -> None:
         """Ends ssh, and so every connection through it. May be called again."""
         self._end()
 
     def left_s(self) -> float:
-        """What is left of the time there was for all of it."""
+        """The remaining part of the total time."""
         return max(1.0, self._deadline - time.monotonic())
 
     def said(self) -> str:
@@ -185,7 +186,7 @@ class Tunnel:
             self.connection = self._chosen(where.strip(), found[:-1])
 
     def _try_to_log_in(self) -> str | None:
-        """What the login's command has written; None where sshd had too much to do."""
+        """What the login's command has written; None if sshd was too busy."""
         import subprocess
 
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - as long as ssh writes there
@@ -194,7 +195,7 @@ class Tunnel:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,
-            start_new_session=True,  # Ctrl-C is not for it, and no terminal is there to ask for passwords
+            start_new_session=True,  # Ctrl-C is not meant for it, and no terminal is there to ask for passwords
         )
         self._end = weakref.finalize(self, _end, child, os.getpid())
         _logins.add(child)
@@ -214,7 +215,7 @@ class Tunnel:
         raise ClusterConnectionError(openssh.why(self.cluster.login, words))
 
     def _ask(self, child: Popen[bytes]) -> str | None:
-        """Has the host's shell look for connection files; None if ssh ended before it had, or time is over."""
+        """Makes the host's shell look for connection files; None if ssh ended first, or the time is up."""
         assert child.stdin is not None
         assert child.stdout is not None
         try:
@@ -239,7 +240,7 @@ class Tunnel:
         return None
 
     def _chosen(self, where: str, found: Sequence[str]) -> dict[str, Any]:
-        """The connection file to use, of all that were found."""
+        """The connection file to use, out of all that were found."""
         files: dict[str, list[str]] = {"runs": [], "gone": []}
         for one in found:
             head, _, text = one.partition("\n")
@@ -316,7 +317,7 @@ class Tunnel:
         return done.returncode == 0
 
     def close_because(self) -> str:
-        """Closes it, as the controller was not reached from the other end; why, if ssh has said so, else ''."""
+        """Closes it, because the controller could not be reached from the other end; returns ssh's reason, or ''."""
         words = re.findall(r"open failed: (.*)", self.said())
         self.close()
         if not words:
@@ -348,7 +349,7 @@ def _nothing() -> None:
 
 
 def _end(child: Popen[bytes], owner_pid: int) -> None:
-    """Ends ssh: of its own accord, once the connections through it are closed, else by force."""
+    """Ends ssh: it ends by itself once the connections through it are closed; otherwise by force."""
     if os.getpid() != owner_pid:
         return
     import subprocess
@@ -370,7 +371,7 @@ def _let_go(child: Popen[bytes]) -> None:
                 pipe.close()
 
 
-# A child that this process forks later must not keep its tunnels open, and ssh is no child of its own.
+# A child that this process forks later must not keep its tunnels open, and ssh is not the child's child.
 _logins: weakref.WeakSet[Popen[bytes]] = weakref.WeakSet()
 
 

@@ -1,1 +1,1 @@
-"""What a cluster keeps on disk: its files, their owner, and the keys and addresses in them."""
+"""What a cluster stores on disk: its files, their owner, and the keys and addresses in them."""

@@ -1,4 +1,4 @@
-"""The file that says what a cluster is, as one process writes it and others do."""
+"""The file that describes a cluster, written by one process and read by others."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from broadleaf.cluster.state import files
 
 
 class ClusterFile:
-    """`Cluster.cluster_file`, and whether another process has written it since this one looked."""
+    """`Cluster.cluster_file`, and whether another process has written it since this one last read it."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

@@ -5,18 +5,19 @@ Each cluster has a directory of its own under its profile, ``<base>/profiles/<pr
 - ``client.json`` and ``engine.json``, the connection files: whoever can read one may use the cluster,
 - ``cluster.json``, what the cluster is,
 - ``owner.json``, which host and container it runs on,
-- ``node.log``, what the node and the fork server write,
-- ``steward.lock`` and ``steward.json``, by which processes find the one that scales a detached cluster, and
-  ``steward.log``, what that one writes,
-- ``state.lock``, held by a process that changes what a detached cluster is,
-- ``block-<id>.log``, what a batch job or an ssh connection writes, and ``order-<set>.json``, by which jobs join,
-  and ``block-<id>.sh``, which some run,
+- ``node.log``, the output of the node and the fork server,
+- ``steward.lock`` and ``steward.json``, with which processes find the one that scales a detached cluster, and
+``steward.log``, its output,
+- ``state.lock``, held by a process that changes the state of a detached cluster,
+- ``block-<id>.log``, the output of a batch job or an ssh connection; ``order-<set>.json``, with which jobs join; and
+``block-<id>.sh``, which some jobs run,
 
-and a run directory, which holds the socket, the engines' logs, the modules that clients have sent, and an
-``owner.json`` too. It is where only this user can make files: under ``$XDG_RUNTIME_DIR``, or in ``<base>/run/<host>``.
+and a run directory, which holds the socket, the engines' logs, the modules that clients have sent, and another
+``owner.json``. The run directory is where only this user can create files: under ``$XDG_RUNTIME_DIR``, or in
+``<base>/run/<host>``.
 
-Commands on the host and in the container where a dead cluster ran remove what it left. Its logs stay for a week, or
-until a cluster of its id is started again.
+Commands remove what a dead cluster left, if they run on the same host and in the same container. Its logs stay for a
+week, or until a cluster with its id is started again.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,39}")
 
 
 class ClusterFileError(BroadleafError):
-    """A directory or file of a cluster is missing, is not ours, or is not what it should be."""
+    """A directory or file of a cluster is missing, does not belong to this user, or is not what it should be."""
 
 
 def check_id(kind: str, name: str) -> str:

@@ -22,9 +22,9 @@ class StateLock:
         self._on_taken: Callable[[], None] | None = None
 
     def share(self, directory: Path, on_taken: Callable[[], None]) -> None:
-        """From now on other processes that share the same directory are kept out as well.
+        """From now on, other processes that share the directory are kept out as well.
 
-        `on_taken` is called each time that this process takes the lock: another one may have changed something.
+        `on_taken` is called each time this process takes the lock, because another one may have changed something.
         """
         self._path, self._on_taken = directory / LOCK_FILE, on_taken
 

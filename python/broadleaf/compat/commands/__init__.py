@@ -1,1 +1,1 @@
-"""The commands `ipcluster`, `ipcontroller` and `ipengine`, by the means of Broadleaf's own."""
+"""The commands `ipcluster`, `ipcontroller` and `ipengine`, implemented with Broadleaf's own."""

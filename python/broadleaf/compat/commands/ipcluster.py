@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _COMMANDS = {
     "start": "Start a cluster.",
     "stop": "Stop a cluster, or all.",
-    "list": "List the clusters that run.",
+    "list": "List running clusters.",
     "engines": "Add engines to a cluster.",
     "clean": "Remove what clusters have left behind.",
 }
@@ -40,7 +40,7 @@ class _Group(EntryGroup):
 @click.group(cls=_Group, texts=_COMMANDS, package="", context_settings=SETTINGS)
 @click.version_option(package_name="broadleaf", prog_name="ipcluster", message="%(version)s")
 def group() -> None:
-    """Start and stop clusters, by the commands of IPython Parallel. `broadleaf` has more of them."""
+    """Start and stop clusters with the commands of IPython Parallel. `broadleaf` has more of them."""
 
 
 @tolerant("start")
@@ -93,7 +93,7 @@ def _stop(every: bool, profile: str, profile_dir: str | None, cluster_id: str, r
 @click.option("--profile", metavar="NAME", help="Only clusters of this profile.")
 @click.option("--profile-dir", metavar="PATH", help="Only clusters of this profile directory.")
 def _list(output: str, profile: str | None, profile_dir: str | None, rest: tuple[str, ...]) -> None:
-    """List the clusters that run."""
+    """List running clusters."""
     from broadleaf.cluster import ClusterManager
 
     say_ignored(rest)
@@ -118,7 +118,7 @@ def _list(output: str, profile: str | None, profile_dir: str | None, rest: tuple
 )
 def _engines(n: int | None, daemonize: bool, launcher: str | None, profile: str, profile_dir: str | None,
              cluster_id: str, rest: tuple[str, ...], **level: Any) -> None:  # fmt: skip
-    """Add engines to a cluster that runs; they go when it is stopped."""
+    """Add engines to a running cluster; they end with the cluster."""
     from broadleaf.cli.terminal.console import chosen_cluster
 
     say_ignored(rest)
@@ -135,7 +135,9 @@ def _engines(n: int | None, daemonize: bool, launcher: str | None, profile: str,
 @click.option("--debug", is_flag=True, help="No effect; for old scripts.")
 def _clean(profile: str | None, profile_dir: str | None, every: bool, force: bool, debug: bool,
            rest: tuple[str, ...]) -> None:  # fmt: skip
-    """Remove what clusters that no longer run have left, and the logs and connection files of IPython Parallel."""
+    """Remove what clusters that are no longer running have left, including the logs and connection files of IPython
+    Parallel.
+    """
     from broadleaf.compat.profiles import clean_cluster_files, ipython_dir
 
     say_ignored(rest)

@@ -1,4 +1,4 @@
-"""`ipcontroller`: a cluster to which engines come by themselves."""
+"""`ipcontroller`: a cluster whose engines are started separately."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def command(ip: str | None, port: int, profile: str, profile_dir: str | None, cl
             **level: Any) -> None:  # fmt: skip
     """Start a controller without engines, and stop it on Ctrl-C.
 
-    `ipcluster engines` and `ipengine` add engines of this host, `broadleaf relay` those of another one.
+    `ipcluster engines` and `ipengine` add engines on this host, `broadleaf relay` on another one.
     """
     from broadleaf.cli.cluster.start import run_cluster
     from broadleaf.cli.terminal.console import look_in_working_directory

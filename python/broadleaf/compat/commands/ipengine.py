@@ -20,7 +20,7 @@ def command(file: str | None, profile: str, profile_dir: str | None, cluster_id:
             **level: Any) -> None:  # fmt: skip
     """Run an engine of a cluster on this host until the cluster stops.
 
-    `ipcluster engines -n N` adds engines that the cluster looks after; `broadleaf relay` those of another host.
+    `ipcluster engines -n N` adds engines that the cluster supervises; `broadleaf relay` adds those of another host.
     """
     from broadleaf.cluster.state import files
 
@@ -31,7 +31,7 @@ def command(file: str | None, profile: str, profile_dir: str | None, cluster_id:
         if file:
             raise click.ClickException(f"{path} does not exist")
         raise click.ClickException(files.no_such_cluster(profile, cluster_id or "default"))
-    # An engine needs a process of its own: its standard streams and signals are the tasks'.
+    # An engine needs a process of its own: its standard streams and signals belong to tasks.
     os.execv(sys.executable, [sys.executable, "-m", "broadleaf.engine", str(path)])
 
 

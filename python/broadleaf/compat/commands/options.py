@@ -1,4 +1,4 @@
-"""Options that these commands share, and what becomes of those that Broadleaf does not need."""
+"""Options that these commands share, and what happens to those that Broadleaf does not need."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from broadleaf.compat.profiles import profile_name
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
-# Options of IPython Parallel that take a value, so that the value is not read as an argument of its own.
+# Options of IPython Parallel that take a value, so that the value is not read as a separate argument.
 _WITH_VALUE = frozenset(
     ("--ping", "--location", "--ssh", "--enginessh", "--transport", "--scheme", "--hwm", "--url", "--ident", "--packer",
      "--keyfile", "--session", "--work-dir", "--mpi", "--ports", "--controller", "--config", "--ipython-dir",
@@ -26,7 +26,7 @@ SETTINGS: dict[str, Any] = {
 
 
 def cluster_options(command: _Command) -> _Command:
-    """The options that name a cluster, and the level of what it logs."""
+    """The options that name a cluster and set its log level."""
     for option in (
         click.option("--quiet", is_flag=True, help="Log only errors."),
         click.option("--debug", is_flag=True, help="Log everything."),
@@ -40,7 +40,7 @@ def cluster_options(command: _Command) -> _Command:
 
 
 def tolerant(name: str, help_text: str | None = None) -> Callable[[Callable[..., Any]], click.Command]:
-    """A command that takes options it does not know, as the argument `rest`."""
+    """A command that collects unknown options in the argument `rest`."""
 
     def decorate(function: Callable[..., Any]) -> click.Command:
         command = click.argument("rest", nargs=-1, type=click.UNPROCESSED)(function)
@@ -51,7 +51,7 @@ def tolerant(name: str, help_text: str | None = None) -> Callable[[Callable[...,
 
 
 def say_ignored(rest: tuple[str, ...]) -> None:
-    """Names each option among `rest` that does nothing. Raises `UsageError` for what is no option."""
+    """Reports each option in `rest` that has no effect. Raises `UsageError` for anything that is not an option."""
     arguments = iter(rest)
     for argument in arguments:
         name, equals, _ = argument.partition("=")

@@ -1,1 +1,1 @@
-"""Objects and texts in the forms that IPython Parallel's programs give and take."""
+"""Objects and texts in the forms that IPython Parallel's programs use."""

@@ -23,7 +23,7 @@ def is_url(url: str) -> bool:
 
 
 def validate_url(url: str) -> bool:
-    """True for a well-formed address. Raises `TypeError` for what is not text, else `AssertionError`."""
+    """True for a well-formed address. Raises `TypeError` if it is not text, otherwise `AssertionError`."""
     if not isinstance(url, str):
         raise TypeError(f"url must be a string, not {type(url)!r}")
     transport, separator, address = url.lower().partition("://")
@@ -50,7 +50,7 @@ def validate_url_container(container: str | Mapping[Any, Any] | Iterable[Any]) -
 
 
 def split_url(url: str) -> tuple[str, str, str]:
-    """Transport, host and port of an address. Raises `AssertionError` for one without all three."""
+    """Transport, host and port of an address. Raises `AssertionError` if any of the three is missing."""
     transport, _, address = url.partition("://")
     parts = address.split(":")
     if "://" not in url or len(parts) != 2:
@@ -59,13 +59,13 @@ def split_url(url: str) -> tuple[str, str, str]:
 
 
 def is_ip(location: str) -> bool:
-    """Whether this is an IPv4 address, and not a name."""
+    """Whether this is an IPv4 address rather than a name."""
     return bool(re.fullmatch(r"(\d+\.){3}\d+", location))
 
 
 @cache
 def ip_for_host(host: str) -> str:
-    """The host's first address; its name, with a warning, where it has none that can be found."""
+    """The host's first address; if none can be found, its name, with a warning."""
     try:
         return socket.gethostbyname_ex(host)[2][0]
     except (OSError, IndexError) as error:
@@ -83,7 +83,7 @@ def _own_addresses() -> frozenset[str]:
 
 
 def disambiguate_ip_address(ip: str, location: str | None = None) -> str:
-    """An address to connect to where `ip` may mean every interface; `location` is the host that listens there."""
+    """An address to connect to, given that `ip` may mean every interface; `location` is the host that listens there."""
     if ip not in _ANY_INTERFACE:
         return ip
     if not location or location == socket.gethostname():
@@ -93,7 +93,7 @@ def disambiguate_ip_address(ip: str, location: str | None = None) -> str:
 
 
 def disambiguate_url(url: str, location: str | None = None) -> str:
-    """`url` with its host made one to connect to; other than TCP addresses stay as they are."""
+    """`url` with its host replaced by one to connect to; addresses that are not TCP stay unchanged."""
     try:
         transport, ip, port = split_url(url)
     except AssertionError:

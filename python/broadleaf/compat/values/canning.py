@@ -1,6 +1,6 @@
-"""Objects made ready for plain pickle ("canned"), and messages of buffers made of them.
+"""Objects prepared for plain pickle ("canned"), and messages of buffers made from them.
 
-Broadleaf sends its own tasks in another way. This is for programs that send objects over connections of their own, as
+Broadleaf sends its own tasks differently. This is for programs that send objects over connections of their own, as
 IPython Parallel's examples do between engines.
 """
 
@@ -45,7 +45,7 @@ class CannedObject:
         self.buffers = []
 
     def get_object(self, g: Globals = None) -> Any:
-        """The object again; functions in it get `g` as their globals."""
+        """Restores the object; functions in it get `g` as their globals."""
         g = {} if g is None else g
         for key in self.keys:
             setattr(self.obj, key, uncan(getattr(self.obj, key), g))
@@ -67,7 +67,9 @@ class CannedCell(CannedObject):
 
 
 class CannedFunction(CannedObject):
-    """A function by its code. One of a module gets that module's globals, one of `__main__` those it is restored in."""
+    """A function, represented by its code. A function of a module gets that module's globals; one of `__main__` gets
+    those where it is restored.
+    """
 
     def __init__(self, function: FunctionType) -> None:
         self.code: CodeType = function.__code__
@@ -97,7 +99,7 @@ class CannedFunction(CannedObject):
 
 
 class CannedPartial(CannedObject):
-    """A `functools.partial`. The buffers of its arguments are its own."""
+    """A `functools.partial`. The buffers of its arguments belong to it."""
 
     def __init__(self, partial: functools.partial[Any]) -> None:
         self.func: Any = can(partial.func)
@@ -123,11 +125,11 @@ class CannedPartial(CannedObject):
 
 
 class CannedClass(CannedObject):
-    """A class by its attributes and bases."""
+    """A class, represented by its attributes and bases."""
 
     def __init__(self, cls: type) -> None:
         self.name: str = cls.__name__
-        # A class keeps its functions' code; what Python makes for every class anew stays behind.
+        # A class keeps its functions' code; attributes that Python creates for every class are omitted.
         made_anew = ("__weakref__", "__dict__", "__static_attributes__", "__firstlineno__")
         self._canned_dict = {key: can(value) for key, value in vars(cls).items() if key not in made_anew}
         self.bases: list[Any] = [can(base) for base in cls.__bases__]
@@ -138,7 +140,7 @@ class CannedClass(CannedObject):
 
 
 class CannedArray(CannedObject):
-    """A numpy array by its memory; one of objects by its pickle."""
+    """A numpy array, represented by its memory; an array of objects, by its pickle."""
 
     def __init__(self, array: Any) -> None:
         import numpy
@@ -180,7 +182,7 @@ CannedBuffer = CannedMemoryView
 
 
 def can(obj: Any) -> Any:
-    """`obj` in a form that plain pickle takes. What `can_map` has no entry for stays as it is."""
+    """`obj` in a form that plain pickle accepts. Objects without an entry in `can_map` stay unchanged."""
     canner = can_map.get(type(obj))
     if canner is None and type(obj).__module__ == "numpy" and type(obj).__name__ == "ndarray":
         canner = CannedArray
@@ -188,7 +190,7 @@ def can(obj: Any) -> Any:
 
 
 def can_class(obj: type) -> Any:
-    """Classes of `__main__` by value, all others as they are."""
+    """Classes of `__main__` by value, all others unchanged."""
     return CannedClass(obj) if obj.__module__ == "__main__" else obj
 
 
@@ -206,17 +208,17 @@ def _check_in(function: dependent, g: dict[str, Any]) -> None:
 
 
 def can_dict(obj: Any) -> Any:
-    """A dict with its values canned; anything else as it is."""
+    """A dict with canned values; anything else unchanged."""
     return {key: can(value) for key, value in obj.items()} if type(obj) is dict else obj
 
 
 def can_sequence(obj: Any) -> Any:
-    """A list, tuple or set with its items canned; anything else as it is."""
+    """A list, tuple or set with canned items; anything else unchanged."""
     return type(obj)(can(item) for item in obj) if type(obj) in sequence_types else obj
 
 
 def uncan(obj: Any, g: Globals = None) -> Any:
-    """What `can` was given; functions get `g` as their globals, references are looked up there."""
+    """Restores what was passed to `can`; functions get `g` as their globals, and references are looked up there."""
     for kind, restore in uncan_map.items():
         if isinstance(obj, kind):
             return restore(obj, g)
@@ -274,7 +276,7 @@ def serialize_object(
 
 
 def _take_buffers(part: Any, threshold: int) -> Iterable[Any]:
-    """The large buffers of a canned object, with None left in their places."""
+    """The large buffers of a canned object, each replaced there by None."""
     if not isinstance(part, CannedObject):
         return
     for i, buffer in enumerate(part.buffers):
@@ -291,7 +293,7 @@ def _give_buffers(part: Any, buffers: list[Any]) -> None:
 
 
 def deserialize_object(buffers: Iterable[Any], g: Globals = None) -> tuple[Any, list[Any]]:
-    """The object at the start of `buffers`, and the buffers behind it that are not its own."""
+    """The object at the start of `buffers`, and the remaining buffers that do not belong to it."""
     left = list(buffers)
     canned = pickle.loads(left.pop(0))
     if type(canned) in sequence_types and len(canned) < MAX_ITEMS:
@@ -325,7 +327,7 @@ def pack_apply_message(
 def unpack_apply_message(
     bufs: Iterable[Any], g: Globals = None, copy: bool = True
 ) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]:
-    """The function and the arguments of `pack_apply_message`; `g` are the globals of what belonged to `__main__`."""
+    """The function and the arguments of `pack_apply_message`; `g` are the globals for what belonged to `__main__`."""
     function, left = deserialize_object(bufs, g)
     info = pickle.loads(left.pop(0))
     values = []

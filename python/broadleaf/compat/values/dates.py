@@ -1,4 +1,4 @@
-"""Times with their zone, and how messages hold them as text."""
+"""Times with their time zone, and how messages hold them as text."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def utcnow() -> datetime:
 
 
 def ensure_timezone(moment: datetime) -> datetime:
-    """`moment` with a zone: the local one, where it has none."""
+    """`moment` with a time zone: the local one, if it has none."""
     return moment.astimezone() if moment.tzinfo is None else moment
 
 
@@ -27,7 +27,7 @@ def compare_datetimes(a: datetime, b: datetime) -> int:
 
 
 def extract_dates(value: Any) -> Any:
-    """`value` with every text in it that is an ISO 8601 time made one."""
+    """`value` with every text that is an ISO 8601 time converted to a time."""
     if isinstance(value, dict):
         return {key: extract_dates(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

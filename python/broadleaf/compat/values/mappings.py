@@ -1,4 +1,4 @@
-"""Dictionaries with something more."""
+"""Dictionaries with additional features."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 class Namespace(dict[str, Any]):
-    """A dict whose keys are attributes too. Raises `NameError` for those that are not there."""
+    """A dict whose keys are attributes too. Raises `NameError` for missing keys."""
 
     def __getattr__(self, key: str) -> Any:
         if key in self:
@@ -21,7 +21,7 @@ class Namespace(dict[str, Any]):
 
 
 class ReverseDict(dict[Any, Any]):
-    """A dict that finds a key by its value as well."""
+    """A dict that also finds a key by its value."""
 
     def __init__(self, *arguments: Any, **keywords: Any) -> None:
         super().__init__(*arguments, **keywords)
@@ -40,7 +40,7 @@ class ReverseDict(dict[Any, Any]):
         self._keys[value] = key
 
     def pop(self, key: Any) -> Any:  # type: ignore[override]
-        """Removes a key and gives its value."""
+        """Removes a key and returns its value."""
         value = super().pop(key)
         self._keys.pop(value)
         return value
@@ -54,7 +54,7 @@ class ReverseDict(dict[Any, Any]):
 
 
 def int_keys(mapping: Mapping[str, Any]) -> dict[Any, Any]:
-    """A copy in which keys that are a number's text are that number, as they were before JSON."""
+    """A copy in which keys that are the text of a number become that number, as they were before JSON."""
     result: dict[Any, Any] = {}
     for key, value in mapping.items():
         number = int(key) if isinstance(key, str) and key.lstrip("-").isdigit() else key

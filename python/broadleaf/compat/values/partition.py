@@ -9,7 +9,7 @@ from broadleaf.client.tasks.partition import is_array, join_parts
 
 
 class Map:
-    """Parts that follow one another, the first ones an item longer where the lengths differ."""
+    """Contiguous parts; the first ones are one item longer if the lengths differ."""
 
     def getPartition(self, seq: Any, p: int, q: int, n: int | None = None) -> Any:
         """Part `p` of `q` of the first `n` items of `seq`, or of all."""

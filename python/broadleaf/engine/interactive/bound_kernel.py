@@ -18,9 +18,9 @@ _connection_file = ""
 
 
 def bind_kernel(**_: Any) -> str:
-    """Lets Jupyter's consoles connect to this engine, as `%connect_info` says; call it in a task or a cell.
+    """Lets Jupyter's consoles connect to this engine, as `%connect_info` describes; call it in a task or a cell.
 
-    What a console runs waits its turn behind tasks, and sees and changes the engine's variables. The process that
+    Code from a console waits its turn behind tasks, and sees and changes the engine's variables. The process that
     serves consoles ends with the engine.
 
     Args:

@@ -37,7 +37,9 @@ def current_task() -> int | None:
 
 
 def publish_data(data: dict[str, Any]) -> None:
-    """Makes data known to the client of the task that runs: it reads them as `AsyncResult.data`, also meanwhile.
+    """Publishes data to the client of the running task.
+
+    The client can read it as `AsyncResult.data` even before the task ends.
 
     Args:
         data: Values by key. Later values of a key replace earlier ones.

@@ -125,14 +125,14 @@ def _become_engine(config: HostConfig, child: _Forked) -> int:
 
 @dataclass(frozen=True)
 class _Engine:
-    """One that runs."""
+    """A running engine."""
 
     engine_id: int
     capture: Capture | None
 
 
 class ForkServer:
-    """Parent of this host's engines. Single-threaded, so that forking is sound."""
+    """The parent of this host's engines. Single-threaded, so that forking is sound."""
 
     def __init__(self, config: HostConfig, node_pid: int) -> None:
         self._config = config

@@ -1,4 +1,4 @@
-"""What the runs say: effects, interactions, deltas, paths, components, and verdicts in words, each with its interval.
+"""What the runs show: effects, interactions, deltas, paths, components, and verdicts in words, each with its interval.
 
 Every module here needs the extra `broadleaf[lab]`. `frame.load` reads runs, `fit.fit` models them; the others take a
 frame or a fit.

@@ -1,4 +1,4 @@
-"""How estimates settle as runs come in, and when to stop: on precision, never on a p value."""
+"""How estimates settle as runs arrive, and when to stop: by precision, never by a p value."""
 
 from __future__ import annotations
 
@@ -18,14 +18,15 @@ from broadleaf.lab.spec.factors import Factor
 if TYPE_CHECKING:
     from broadleaf.lab.analysis.model.fit import Fit
 
-MOST_TIMES_MORE = 10
+MAX_TIMES_MORE = 10
 """Beyond so many times the runs that were made, "about N more runs" is no advice."""
 
 
 @dataclass(frozen=True, slots=True)
 class Precision:
     """The widest half-widths of the 95 % intervals, as logarithms of ratios, beside the widths at which to stop; and
-    about how many runs more that takes (0 where `reached`)."""
+    about how many more runs that takes (0 if `reached`).
+    """
 
     reached: bool
     main_half_width: float
@@ -49,7 +50,7 @@ class Precision:
     @property
     def advice(self) -> str:
         """What would help: a number of runs, unless that is beyond reach."""
-        if self.more_runs <= MOST_TIMES_MORE * self.runs:
+        if self.more_runs <= MAX_TIMES_MORE * self.runs:
             return f"about {self.more_runs} more runs"
         return (
             "more runs alone will not do: let each run take longer, quieten the machine, leave factors out, or raise "
@@ -58,7 +59,7 @@ class Precision:
 
 
 def precision(fit: Fit, rope_pct: float = 1.0) -> Precision:
-    """Whether to stop: all average effects known to half of what makes no practical difference, pairs to twice it."""
+    """Whether to stop: all average effects are known to half of the practical difference, and pairs to twice it."""
     d = math.log1p(rope_pct / 100)
     level = 1.0 if fit.scale == "log" else abs(float(fit.treatment_params[0]))
     mains = [((e.ci_high - e.ci_low) / 2 / level, e.factor) for e in fit.effects()]
@@ -77,7 +78,7 @@ def convergence(
     ci_high, unit.
 
     The last rows are those of all runs. Pairs are in the model at every point or at none: at every one if half of the
-    runs suffice for them (None decides so), since dropping them on the way would move the estimates.
+    runs suffice for them (None decides so), because dropping them on the way would move the estimates.
     """
     from broadleaf.lab.analysis.model.fit import fit
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 Context = Literal["average", "baseline", "best"] | Mapping[str, Level]
 _DRAWS = 2000
-_MOST_CONTEXTS = 1000
+_MAX_CONTEXTS = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class DifferenceUs:
 
 
 def context_config(fit: Fit, context: Context) -> dict[str, Level] | None:
-    """The configuration a context names; None for the average over all."""
+    """The configuration that a context names; None for the average over all."""
     if not isinstance(context, str):
         return {f.name: context.get(f.name, f.default) for f in fit.factors}
     if context == "average":
@@ -74,7 +74,7 @@ def context_config(fit: Fit, context: Context) -> dict[str, Level] | None:
 
 
 def levels_of(fit: Fit, factor: Factor) -> list[Level]:
-    """The levels that were run, besides the default."""
+    """The levels that were run, apart from the default."""
     return [level for level in fit.coding.levels[factor.name] if level != factor.default]
 
 
@@ -87,8 +87,9 @@ def contrast_row(fit: Fit, factor: Factor, level: Level, config: Mapping[str, Le
 
 
 def effects(fit: Fit, context: Context = "average") -> list[Effect]:
-    """An effect per factor and level other than its default. A nested factor is left out where it does not exist, and
-    what the runs cannot tell (a level never run) is left out too."""
+    """An effect per factor and level other than its default. A nested factor is omitted where it does not exist, and so
+    is whatever the runs cannot show (a level that was never run).
+    """
     from scipy import stats
 
     config = context_config(fit, context)
@@ -118,7 +119,7 @@ def effects(fit: Fit, context: Context = "average") -> list[Effect]:
 
 
 def _widened(fit: Fit, it: Interval, factor: Factor) -> Interval:
-    """The interval of an effect of a number on a spline: both levels may stray from it."""
+    """The interval of an effect of a number on a spline: both levels may deviate from it."""
     stray = fit.stray.get(factor.name, 0.0)
     if not stray:
         return it
@@ -143,15 +144,15 @@ def differences_us(fit: Fit, context: Context = "average", seed: int = 1, draws:
     """Effects in microseconds per task, whatever the fit's scale.
 
     On a logarithmic scale a difference depends on where it starts, so "average" is the mean over the configurations
-    that were run (a sample of them where there are very many). The interval is that of coefficients drawn from their
+    that were run (a sample of them where there are very many). The interval comes from coefficients drawn from their
     distribution (`Fit.bootstrap`).
     """
     rng = np.random.default_rng(seed)
     params = fit.bootstrap(rng, draws)
     config = context_config(fit, context)
     contexts = fit.measured_configs if config is None else [config]
-    if len(contexts) > _MOST_CONTEXTS:
-        contexts = [contexts[i] for i in rng.choice(len(contexts), _MOST_CONTEXTS, replace=False).tolist()]
+    if len(contexts) > _MAX_CONTEXTS:
+        contexts = [contexts[i] for i in rng.choice(len(contexts), _MAX_CONTEXTS, replace=False).tolist()]
     name = context if isinstance(context, str) else "configuration"
     found = []
     for factor in fit.factors:

@@ -1,8 +1,8 @@
-"""Which settings make runs fail: the failure rate as a response of its own, with exact intervals.
+"""Which settings make runs fail: the failure rate as a separate response, with exact intervals.
 
 A run that failed, ran out of time or gave no usable score counts as failed; one that this machine could not make
 (`skipped`) does not count. Settings are compared with their default by Fisher's exact test. What one setting explains
-is not held against the others: its runs are set aside before the next one is looked for.
+does not count against the others: its runs are set aside before the next one is tested.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _ALPHA = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """Failed runs of all runs, with the exact 95 % interval (Clopper-Pearson) of their share."""
+    """Failed runs out of all runs, with the exact 95 % interval (Clopper-Pearson) of their share."""
 
     failed: int
     runs: int
@@ -50,9 +50,10 @@ class Rate:
 
 @dataclass(frozen=True, slots=True)
 class Failing:
-    """How often a level of a factor fails beside the factor's default. `p` is Fisher's, one-sided: that it fails no
-    more often. `with_setting` is another one with which nearly all its failures happened, `message` the commonest
-    error."""
+    """How often a level of a factor fails, compared with the factor's default. `p` is Fisher's, one-sided: the null
+    hypothesis is that it fails no more often. `with_setting` is another setting with which nearly all of its failures
+    occurred, `message` the commonest error.
+    """
 
     factor: str
     level: Level
@@ -75,7 +76,7 @@ class Failing:
 
     @property
     def word(self) -> str:
-        """`fails more`, `may fail more` where the default never failed and nothing is proven, else nothing."""
+        """`fails more`; `may fail more` if the default never failed and nothing is proven; otherwise nothing."""
         if self.proven:
             return FAILS
         return MAY_FAIL if self.worse and self.default.failed == 0 else ""
@@ -96,7 +97,7 @@ class Failing:
 
 @dataclass(frozen=True, slots=True)
 class Failures:
-    """The failures of a study's runs. `levels` has every level that was run and is not the default."""
+    """The failures of a study's runs. `levels` contains every level that was run and is not the default."""
 
     total: Rate
     statuses: tuple[tuple[str, int], ...]
@@ -109,12 +110,12 @@ class Failures:
         return tuple(sorted(found, key=lambda it: (not it.proven, it.p, -it.rate.share)))
 
     def of(self, factor: str, level: Level) -> Failing | None:
-        """What is known of a setting; None if it was never run."""
+        """What is known about a setting; None if it was never run."""
         return next((it for it in self.levels if it.factor == factor and it.level == level), None)
 
     @property
     def sentences(self) -> tuple[str, ...]:
-        """What to say first: how many runs failed, then which settings do it. Empty where none failed."""
+        """What to say first: how many runs failed, then which settings cause it. Empty if none failed."""
         if not self.total.failed:
             return ()
         kinds = ", ".join(f"{n} {status}" for status, n in self.statuses)
@@ -126,7 +127,7 @@ class Failures:
 
     @property
     def note(self) -> str:
-        """What a figure of times says: which runs are not in it. Empty where none failed."""
+        """What a figure of times says about the runs that are not in it. Empty if none failed."""
         if not self.total.failed:
             return ""
         proven = [it.name for it in self.worse if it.proven]
@@ -146,7 +147,7 @@ def rate(failed: int, runs: int) -> Rate:
 
 
 def beside(factor: str, level: Level, its: Rate, default: Rate) -> Failing:
-    """A rate held against the default's by Fisher's exact test."""
+    """A rate compared with the default's by Fisher's exact test."""
     from scipy import stats
 
     failed, runs = its.failed + default.failed, its.runs + default.runs
@@ -163,7 +164,7 @@ def of_runs(rows: Iterable[Mapping[str, Any]], factors: Sequence[Factor], where:
         node = expressions.parse(where, {f.name: f for f in factors}, "the condition")
         kept = [row for row in kept if expressions.holds(node, _config(row, factors))]
     bad: np.ndarray = np.array([row["status"] in BAD for row in kept], dtype=bool)
-    # Between its listed levels a scale has others: these are compared with nothing.
+    # Between its listed levels, a scale has others: these are compared with nothing.
     at = {
         f.name: np.array([f.levels.index(v) if v in f.levels else -1 for v in _column(kept, f)], dtype=int)
         for f in factors
@@ -193,7 +194,7 @@ def of_runs(rows: Iterable[Mapping[str, Any]], factors: Sequence[Factor], where:
         left &= ~mine
     for factor, level in candidates:
         it = None if (factor.name, level) in found else _tested(factor, level, at[factor.name], bad, left)
-        # What was only run together with a cause is compared over all runs: there is nothing better.
+        # A level that was only run together with a cause is compared over all runs: there is nothing better.
         it = it or _tested(factor, level, at[factor.name], bad, np.ones(len(kept), dtype=bool))
         if it is not None:
             found.setdefault((factor.name, level), it)
@@ -201,7 +202,7 @@ def of_runs(rows: Iterable[Mapping[str, Any]], factors: Sequence[Factor], where:
 
 
 def _last(rows: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """The rows without those that `run --retry-failed` made once more."""
+    """The rows without those that `run --retry-failed` repeated."""
     found: dict[object, Mapping[str, Any]] = {}
     for place, row in enumerate(rows):
         planned = row.get("plan_row"), row.get("replicate")
@@ -217,8 +218,9 @@ def of_study(runs_path: Path, factors: Sequence[Factor], where: str | None = Non
 
 
 def judged(verdicts: Sequence[Verdict], failures: Failures) -> list[Verdict]:
-    """The verdicts with what fails said first. A setting that fails more, or whose default alone never failed, is not
-    called a help; one of which no run ended well has a verdict too."""
+    """The verdicts, with failures stated first. A setting that fails more often, or whose default alone never failed,
+    is not called a help; a setting of which no run ended well gets a verdict too.
+    """
     from broadleaf.lab.analysis.verdict import Verdict
 
     said: list[Verdict] = []
@@ -229,7 +231,7 @@ def judged(verdicts: Sequence[Verdict], failures: Failures) -> list[Verdict]:
             said.append(v)
             continue
         word = it.word or v.word
-        # Its time is told, but not as a help.
+        # Its time is reported, but not as a help.
         timed = v.sentence.replace(" helps: ", " took ", 1) if it.word else v.sentence
         said.append(replace(v, word=word, sentence=f"{it.sentence} Of runs that ended well: {timed}"))
     for it in failures.worse:
@@ -239,8 +241,9 @@ def judged(verdicts: Sequence[Verdict], failures: Failures) -> list[Verdict]:
 
 
 def without(study: StudySpec, failures: Failures, *, suspected: bool = False) -> StudySpec:
-    """The study with constraints that leave out the settings proven to fail more, for a path that can be recommended;
-    those that may fail more too where `suspected`."""
+    """The study with constraints that exclude the settings proven to fail more often, for a path that can be
+    recommended; with `suspected`, also those that may fail more often.
+    """
     rules = dict(study.constraints)
     for it in failures.levels:
         if it.proven or (suspected and it.word):

@@ -1,4 +1,4 @@
-"""Runs as a data frame: those that ended well, in the order they were made, with typed factor columns."""
+"""Runs as a data frame: those that ended well, in the order in which they were made, with typed factor columns."""
 
 from __future__ import annotations
 
@@ -54,10 +54,10 @@ def load(
     """The runs with status `ok`, oldest first; `y_us` is microseconds per task, or another `response`: any column of
     positive numbers of which less is better.
 
-    `source` is the path of a runs.csv, its rows, or a frame of them. A factor's column holds 0 and 1 where it is off
-    and on, a number where it has a scale, else text; a factor the runs do not know is at its default. `where` keeps
-    the runs whose configuration satisfies an expression over the factors, such as `not cfg_log`. AnalysisError if no
-    run is left.
+    `source` is the path of a runs.csv, its rows, or a frame of them. A factor's column contains 0 and 1 for off and on,
+    a number if it has a scale, and otherwise text; a factor that the runs do not know is at its default. `where` keeps
+    the runs whose configuration satisfies an expression over the factors, such as `not cfg_log`. Raises AnalysisError
+    if no run is left.
     """
     if isinstance(source, pd.DataFrame):
         rows = cast(pd.DataFrame, source)
@@ -83,7 +83,8 @@ def load(
         frame["started_unix"] = np.arange(len(frame), dtype=float)
     for name in _NUMBERS:
         frame[name] = pd.to_numeric(frame[name], errors="coerce").astype(float)
-    # What disturbed one of two runs at once on a processor met the other too: such a pair is a block of its own.
+    # Whatever disturbed one of two simultaneous runs on a processor also affected the other: such a pair is a block of
+    # its own.
     frame["block"] = frame["block"].where(frame["pair_id"].isna(), -2.0 - frame["pair_id"])
     frame = frame[np.isfinite(frame["y_us"]) & (frame["y_us"] > 0)]
     for factor in factors:
@@ -125,8 +126,9 @@ _TEXT = (
 
 
 def read(path: Path, factors: Sequence[Factor]) -> pd.DataFrame:
-    """All rows of a runs.csv; words as categories, so that a million runs have room. A last line that was not written
-    to its end is left out. AnalysisError if the file is not a table of runs."""
+    """All rows of a runs.csv; words become categories, so that a million runs fit into memory. An incomplete last line
+    is ignored. AnalysisError if the file is not a table of runs.
+    """
     from broadleaf.lab.errors import RunError
     from broadleaf.lab.spec.runs import read_runs
 
@@ -151,7 +153,7 @@ def _levels(column: pd.Series | None, factor: Factor, length: int) -> np.ndarray
     if column is None:
         filled: np.ndarray = np.full(length, absent, dtype=kind)
         return filled
-    # Each different cell is read once: a study may have a million runs.
+    # Each distinct cell is read only once: a study may have a million runs.
     codes, different = pd.factorize(column, use_na_sentinel=True)
     words = [absent if str(raw) == "" else column_value(factor.parse(raw)) for raw in different]
     known: np.ndarray = np.array([*words, absent], dtype=kind)
@@ -161,8 +163,9 @@ def _levels(column: pd.Series | None, factor: Factor, length: int) -> np.ndarray
 
 @dataclass(frozen=True, slots=True)
 class Cells:
-    """The configurations that were run. `index` has the number of every run's cell, `codes` a row per cell with the
-    place of each factor's level in `levels`."""
+    """The configurations that were run. `index` contains the number of every run's cell, `codes` a row per cell with
+    the position of each factor's level in `levels`.
+    """
 
     index: np.ndarray
     codes: np.ndarray
@@ -219,7 +222,7 @@ def cells(frame: pd.DataFrame, factors: Sequence[Factor]) -> tuple[np.ndarray, l
 
 
 def measured(frame: pd.DataFrame, factors: Sequence[Factor]) -> dict[str, tuple[Level, ...]]:
-    """The levels of every factor that were run: those it lists in their order, then others of its scale."""
+    """The levels of every factor that were run: the listed ones in their order, then others on its scale."""
     found = {}
     for factor in factors:
         seen = set(frame[factor.name].unique().tolist())
@@ -238,7 +241,7 @@ def select(frame: pd.DataFrame, factors: Sequence[Factor], where: str) -> pd.Dat
 
 
 def pooled_sd(values: np.ndarray, groups: np.ndarray) -> tuple[float, int]:
-    """The standard deviation within groups and its degrees of freedom; (nan, 0) where nothing repeats."""
+    """The standard deviation within groups and its degrees of freedom; (nan, 0) if nothing repeats."""
     _, group, counts = np.unique(groups, return_inverse=True, return_counts=True)
     sums = np.bincount(group, values)
     rest = values - (sums / counts)[group]

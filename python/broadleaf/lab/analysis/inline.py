@@ -19,7 +19,7 @@ _BAR_PIXELS = 300
 
 
 def in_notebook() -> bool:
-    """Whether what is displayed is seen: in a kernel, not in a terminal."""
+    """Whether displayed output is shown: in a kernel, but not in a terminal."""
     ipython = sys.modules.get("IPython")
     return ipython is not None and getattr(ipython.get_ipython(), "kernel", None) is not None
 
@@ -31,7 +31,7 @@ class Place:
         self._handle: Any = None
 
     def show(self, text: str) -> None:
-        """Shows HTML in place of what was there."""
+        """Shows HTML, replacing what was there."""
         from IPython.display import HTML, display
 
         if self._handle is None:
@@ -47,7 +47,7 @@ def run_progress() -> Callable[[Progress], None]:
 
 
 def progress_html(progress: Progress) -> str:
-    """How far a session is, as HTML."""
+    """The progress of a session, as HTML."""
     share = progress.done / progress.total if progress.total else 1.0
     left = f", about {duration(progress.left_s)} left" if progress.left_s else ""
     statuses = ", ".join(f"{n} {status}" for status, n in progress.statuses.items())
@@ -71,7 +71,9 @@ def said() -> Callable[[str], None]:
 
 
 class Figures:
-    """The figures of a study, by number or key: `figures[22]`, `figures["drift"]`. Missing ones say why."""
+    """The figures of a study, by number or key: `figures[22]`, `figures["drift"]`. For a missing one, the error says
+    why.
+    """
 
     def __init__(self, drawn: Sequence[Figure | Missing]) -> None:
         self.all: tuple[Figure | Missing, ...] = tuple(drawn)
@@ -96,7 +98,7 @@ class Figures:
 
 
 def study_html(study: StudySpec) -> str:
-    """A study's factors, and how far it is."""
+    """A study's factors, and its progress."""
     from broadleaf.lab.spec.runs import read_runs
 
     rows = read_runs(study.runs_path, study.factors)
@@ -109,7 +111,7 @@ def study_html(study: StudySpec) -> str:
 
 
 def fit_html(fit: Fit) -> str:
-    """A fit's verdicts, and what pairs it knows to interact."""
+    """A fit's verdicts, and the pairs that are known to interact."""
     from broadleaf.lab.analysis.verdict import verdicts
 
     rows = [(v.factor if v.level is True else f"{v.factor}={v.level}", v.word, v.sentence) for v in verdicts(fit)]

@@ -31,12 +31,13 @@ class Interaction:
     """The difference of differences of two factors: how much the effect of one changes when the other is applied.
 
     `estimate` and its interval are on the fit's scale, with the other factors at their average. `a_alone` is the effect
-    of a without b, `a_with_b` with it, `joint` that of both. `q` is the false discovery rate over all pairs.
+    of a without b, `a_with_b` the effect with it, `joint` the effect of both. `q` is the false discovery rate over all
+    pairs.
 
-    `kind`: "additive" if the interval lies within what is called no difference; "sign-flip" if one of them is proven to
-    help without the other and to hinder with it, or the reverse; "either-or" if both are proven alone and the second
-    adds nothing or less than a fifth of its effect, or either takes more than half of the other's away; "synergistic"
-    and "antagonistic" if together they do more or less than the sum; else "undetermined".
+    `kind`: "additive" if the interval lies within the range of no practical difference; "sign-flip" if one of them is
+    proven to help without the other and to hinder with it, or the reverse; "either-or" if both are proven alone and the
+    second adds nothing or less than a fifth of its effect, or either removes more than half of the other's;
+    "synergistic" and "antagonistic" if together they do more or less than the sum; otherwise "undetermined".
     """
 
     a: str
@@ -59,8 +60,9 @@ class Interaction:
 
     @property
     def pointless(self) -> str:
-        """Of an either-or pair the one that does nothing more beside the other, where the other still does much beside
-        it; empty where either one is enough."""
+        """For an either-or pair, the one that adds nothing to the other, while the other still adds much to it; empty
+        if either one is enough.
+        """
         kept_of_a = abs(self.a_with_b.estimate) / max(abs(self.a_alone.estimate), 1e-300)
         kept_of_b = abs(self.b_with_a.estimate) / max(abs(self.b_alone.estimate), 1e-300)
         if max(kept_of_a, kept_of_b) < _MOST:
@@ -85,16 +87,17 @@ class Interaction:
 
 
 def interactions(fit: Fit, rope_pct: float = 1.0) -> list[Interaction]:
-    """Every pair of levels that the runs tell, each over the defaults, strongest evidence first."""
+    """Every pair of levels that the runs can show, each relative to the defaults, strongest evidence first."""
     from broadleaf.lab.analysis.model.scale import UNITS
 
     rope = practical(fit, rope_pct)
     found = []
     for a, b in fit.full.pairs:
         found += _told_of(fit, a, b, UNITS[fit.scale])
-    # The levels of a pair share their defaults' runs and err together: each pays for all of its pair (Bonferroni).
+    # The levels of a pair share the runs of their defaults, so their errors are correlated: each test is corrected for
+    # all levels of its pair (Bonferroni).
     levels = Counter((pair.a, pair.b) for pair in found)
-    # Where fewer than 5 % of intervals may miss, so much less may be false at q = 5 %.
+    # If fewer than 5 % of intervals may miss, correspondingly fewer findings may be false at q = 5 %.
     qs = pair_rates([min(1.0, pair.p * levels[pair.a, pair.b] * _Q / fit.alpha) for pair in found])
     classed = [
         replace(pair, q=q, kind=classify(fit, replace(pair, q=q), rope)) for pair, q in zip(found, qs, strict=True)
@@ -103,7 +106,7 @@ def interactions(fit: Fit, rope_pct: float = 1.0) -> list[Interaction]:
 
 
 def _told_of(fit: Fit, a: str, b: str, unit: str) -> list[Interaction]:
-    """Every two levels of a pair that the runs tell, without q values and classes."""
+    """Every two levels of a pair that the runs can show, without q values and classes."""
     by_name = {f.name: f for f in fit.factors}
     inside = fit.coding.term_of(a, b) is not None
     coding = fit.coding if inside else fit.full
@@ -202,7 +205,7 @@ def _redundant(fit: Fit, pair: Interaction, rope: float) -> bool:
         return False
     stronger_is_a = abs(pair.a_alone.estimate) >= abs(pair.b_alone.estimate)
     second, solo = (pair.b_with_a, pair.b_alone) if stronger_is_a else (pair.a_with_b, pair.a_alone)
-    # The joint effect less the better single one is what the second adds.
+    # The joint effect minus the better single one is what the second adds.
     half = fit.df_quantile(0.95) * second.se
     if -rope < second.estimate - half and second.estimate + half < rope:
         return True

@@ -23,13 +23,14 @@ def q_values(p: Sequence[float]) -> list[float]:
 
 
 def pair_rates(p: Sequence[float]) -> list[float]:
-    """The false discovery rates of pairs. A quarter is added: the errors are estimated, several pairs share them, and
-    without it 6 to 7 % of the pairs called real were false where runs are few (studies/coverage)."""
+    """The false discovery rates of pairs. A quarter is added: the errors are estimated and several pairs share them;
+    without it, 6 to 7 % of the pairs called real were false with few runs (studies/coverage).
+    """
     return [min(1.0, _CAUTION * q) if q == q else q for q in q_values(p)]
 
 
 def holm(p: Sequence[float]) -> list[float]:
-    """p values adjusted by Holm's step-down, for families where not one false alarm is wanted."""
+    """p values adjusted by Holm's step-down, for families in which no false alarm is acceptable."""
     from statsmodels.stats.multitest import multipletests
 
     return [float(value) for value in multipletests(np.asarray(p, dtype=float), method="holm")[1]] if len(p) else []

@@ -1,4 +1,4 @@
-"""All that `broadleaf lab analyse` tells of a study, computed once: for the terminal, for JSON, for tables."""
+"""Everything that `broadleaf lab analyse` says about a study, computed once: for the terminal, for JSON, for tables."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _CONTEXTS: tuple[Literal["average", "baseline", "best"], ...] = ("average", "bas
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """Verdicts first; then what they rest on."""
+    """Verdicts first; then the evidence for them."""
 
     fit: Fit
     verdicts: tuple[Verdict, ...]
@@ -49,7 +49,7 @@ class Summary:
         return pd.DataFrame([_pair(pair) for pair in self.interactions])
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON; what is not known is None."""
+        """Plain values, for JSON; unknown values are None."""
         found = {
             "runs": self.fit.n_runs,
             "failures": None if self.failures is None else asdict(self.failures),
@@ -84,9 +84,10 @@ def summarise(
     rope_pct: float = 1.0,
     failures: failing.Failures | None = None,
 ) -> Summary:
-    """Fits and reports. `failures` are those of the same runs: what fails is then said before what is fast. Factors
-    that never vary are left out and named; where the runs are too few for pairs, main effects alone are reported, and
-    that is said. AnalysisError if nothing can be told."""
+    """Fits and reports. `failures` are those of the same runs: failures are then reported before speed. Factors that
+    never vary are omitted and named; if the runs are too few for pairs, main effects alone are reported, and the report
+    says so. Raises AnalysisError if nothing can be shown.
+    """
     varied = [f for f in factors if frame[f.name].nunique() > 1]
     if not varied:
         raise AnalysisError("all runs have the same configuration: there is nothing to compare. Run more of the plan.")
@@ -123,7 +124,7 @@ def summarise(
 
 
 def tasks_note(frame: pd.DataFrame) -> list[str]:
-    """Says so where configurations had numbers of tasks of their own."""
+    """Says so if configurations had different numbers of tasks."""
     if "n_tasks" not in frame:
         return []
     numbers = pd.to_numeric(frame["n_tasks"], errors="coerce").dropna()

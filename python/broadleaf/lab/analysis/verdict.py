@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 Word = Literal["helps", "hinders", "no practical difference", "depends on", "unknown"]
 _NINETY = 1.645 / 1.96
-_MOST_NAMED = 3
+_MAX_NAMED = 3
 _Q = 0.05
-_MOST_TIMES_MORE = 10
+_MAX_TIMES_MORE = 10
 
 
 @dataclass(frozen=True, slots=True)
 class Conditional:
-    """What a factor does at one level of another: the word, and the ratio of times with its 95 % interval."""
+    """The effect of a factor at one level of another: the word, and the ratio of times with its 95 % interval."""
 
     factor: str
     level: Level
@@ -36,7 +36,8 @@ class Conditional:
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """The answer for one factor or change. `word` is helps, hinders, no practical difference, unknown, or "depends on
-    A, B"; `needs_runs` is about how many more runs an unknown one needs."""
+    A, B"; `needs_runs` is about how many more runs an unknown one needs.
+    """
 
     word: str
     sentence: str
@@ -53,7 +54,8 @@ class Verdict:
 
 def word_for(low: float, high: float, estimate: float, rope_pct: float) -> Word:
     """The word for the logarithm of a ratio of times with its 95 % interval: helps or hinders if the interval lies
-    beyond what makes no practical difference; no difference if the 90 % interval lies within (two one-sided tests)."""
+    beyond the practical difference; no difference if the 90 % interval lies within it (two one-sided tests).
+    """
     rope = math.log1p(rope_pct / 100)
     if high < -rope:
         return "helps"
@@ -65,8 +67,9 @@ def word_for(low: float, high: float, estimate: float, rope_pct: float) -> Word:
 
 
 def runs_needed(low: float, high: float, estimate: float, rope_pct: float, n_runs: int) -> int:
-    """About how many more runs would settle an unknown: widths shrink with the square root of their number. Where the
-    estimate lies on the limit of practical difference, enough to halve that limit's width."""
+    """About how many more runs would settle an unknown verdict: widths shrink with the square root of their number.
+    If the estimate lies on the limit of practical difference, enough to halve the width to that limit.
+    """
     rope = math.log1p(rope_pct / 100)
     half = (high - low) / 2
     wanted = max(abs(abs(estimate) - rope), rope / 2)
@@ -81,8 +84,9 @@ def verdict(
     rope_pct: float = 1.0,
     n_runs: int | None = None,
 ) -> Verdict:
-    """The verdict on an effect. `conditionals` are what it does at the levels of factors that change it: where they
-    disagree the verdict is that it depends on these; else they tell where it is strongest."""
+    """The verdict on an effect. `conditionals` are the effects at the levels of factors that change it: if they
+    disagree, the verdict is that it depends on these; otherwise they show where it is strongest.
+    """
     low, high, estimate = (
         math.log(r) if r > 0 else -math.inf for r in (effect.ratio_low, effect.ratio_high, effect.ratio)
     )
@@ -91,7 +95,7 @@ def verdict(
     word = word_for(low, high, estimate, rope_pct)
     split = _disagreeing(conditionals)
     if split:
-        shown = split[:_MOST_NAMED]
+        shown = split[:_MAX_NAMED]
         texts = "; ".join(
             " and ".join(f"{c.word}{_brief(c)} with {_at(c)}" for c in _each_level(conditionals, other))
             for other in shown
@@ -103,7 +107,7 @@ def verdict(
     if word == "unknown":
         more = runs_needed(low, high, estimate, rope_pct, n_runs) if n_runs else None
         need = f"needs about {more} more runs" if more else "needs more runs"
-        if more and n_runs and more > _MOST_TIMES_MORE * n_runs:
+        if more and n_runs and more > _MAX_TIMES_MORE * n_runs:
             need = "out of reach of these runs (their spread is too large for so small an effect)"
         side = "faster" if high < 0 else "slower" if low > 0 else ""
         seen = f"{side}, but perhaps by too little to matter" if side else "it may help, hinder or do nothing"
@@ -118,7 +122,7 @@ def verdict(
 
 
 def _each_level(conditionals: Sequence[Conditional], factor: str) -> list[Conditional]:
-    """Those of a factor, each level once, numbers by size: its default is beside every other level."""
+    """The effects of a factor, each level once, numbers in order of size: its default is beside every other level."""
     found = {c.level: c for c in conditionals if c.factor == factor}
     if all(isinstance(level, int | float) for level in found):
         return [found[level] for level in sorted(found, key=float)]
@@ -135,7 +139,7 @@ def verdict_of(fit: Fit, factor: str, level: Level | None = None, rope_pct: floa
 
 
 def verdicts(fit: Fit, rope_pct: float = 1.0) -> list[Verdict]:
-    """A verdict per factor and level: what depends on others first, then the strongest effects, then the rest."""
+    """A verdict per factor and level: first those that depend on others, then the strongest effects, then the rest."""
     found = [
         (effect, verdict(effect, conditionals(fit, effect.factor, effect.level, rope_pct), rope_pct, fit.n_runs))
         for effect in fit.effects()
@@ -146,7 +150,7 @@ def verdicts(fit: Fit, rope_pct: float = 1.0) -> list[Verdict]:
 
 
 def conditionals(fit: Fit, factor: str, level: Level, rope_pct: float = 1.0) -> list[Conditional]:
-    """What a factor does at each level of those it significantly interacts with, strongest interaction first."""
+    """The effect of a factor at each level of those that it significantly interacts with, strongest first."""
     by_name = {f.name: f for f in fit.factors}
     partners = [
         (abs(pair.estimate), pair.b if pair.a == factor else pair.a, pair.b_level if pair.a == factor else pair.a_level)
@@ -174,7 +178,7 @@ def _conditional(fit: Fit, factor: Factor, level: Level, other: Factor, at: Leve
 
 
 def _disagreeing(conditionals: Sequence[Conditional]) -> list[str]:
-    """Factors at whose levels the words differ, those known at each level."""
+    """Factors at whose levels the words differ, and those known at each level."""
     words: dict[str, list[str]] = {}
     for it in conditionals:
         words.setdefault(it.factor, []).append(it.word)

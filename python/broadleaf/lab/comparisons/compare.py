@@ -33,14 +33,14 @@ CHANGE = Factor("change", "patch", loses="", setting={})
 CONTEXTS = 16
 PAIRS = 2
 ALPHA = 0.05
-MOST_TIMES_MORE = 10
+MAX_TIMES_MORE = 10
 """More than so many times the pairs made is no advice."""
-_LEAST_TRIMMED = 5
+_MIN_TRIMMED = 5
 
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One of the two that are compared: a version of the source, or settings over the context's."""
+    """One of the two sides of a comparison: a version of the source, or settings on top of the context's."""
 
     name: str
     variant: Variant = HERE
@@ -93,8 +93,9 @@ class Comparison:
 
 
 def judge(interval: Interval, rope_pct: float) -> Judgement:
-    """The verdict on an interval of a log ratio of times, where differences within `rope_pct` do not matter. `no harm`
-    is one that may help or make no difference."""
+    """The verdict on an interval of a log ratio of times; differences within `rope_pct` do not matter. `no harm` means
+    that it may help or make no difference.
+    """
     word = word_for(interval.low, interval.high, interval.estimate, rope_pct)
     if word == "unknown" and interval.high < math.log1p(rope_pct / 100):
         return Judgement("no harm", True)
@@ -104,7 +105,7 @@ def judge(interval: Interval, rope_pct: float) -> Judgement:
 
 @dataclass
 class PairFailures:
-    """Of the pairs that were made, those of which a side failed."""
+    """The pairs in which a side failed."""
 
     pairs: int = 0
     a: int = 0
@@ -114,7 +115,7 @@ class PairFailures:
     error: str = ""
 
     def count(self, a: Run, b: Run) -> bool:
-        """Takes note of a pair; whether both ended well."""
+        """Records a pair; returns whether both runs ended well."""
         bad_a, bad_b = a["status"] != "ok", b["status"] != "ok"
         self.pairs += 1
         self.a += bad_a
@@ -127,13 +128,15 @@ class PairFailures:
         return not (bad_a or bad_b)
 
     def judged(self, timed: Judgement) -> Judgement:
-        """A judgement of times with failures before it: what fails more does harm, and what alone failed is no help."""
+        """A judgement of times with failures taken into account first: a side that fails more often is harmful, and one
+        that alone failed is not a help.
+        """
         if fails_more_p(self.only_a, self.only_b) <= ALPHA:
             return Judgement("fails more", False)
         return Judgement("undecided", None) if self.b and not self.a and timed.harmless else timed
 
     def told(self, a: str, b: str, timed: str) -> str:
-        """A sentence on times with failures before it."""
+        """A sentence on times, preceded by the failures."""
         if not self.a and not self.b:
             return timed
         proven = fails_more_p(self.only_a, self.only_b) <= ALPHA
@@ -143,7 +146,9 @@ class PairFailures:
 
 
 def parse_settings(study: StudySpec, text: str) -> dict[str, Level]:
-    """`cfg_log=off,py_jit` as levels; `baseline` is no settings. StudyFileError or DesignError for what is none."""
+    """`cfg_log=off,py_jit` as levels; `baseline` means no settings. Raises StudyFileError or DesignError for invalid
+    ones.
+    """
     settings: dict[str, Level] = {}
     if text == "baseline":
         return settings
@@ -182,9 +187,10 @@ def compare(
     on_run: Callable[[Run], None] | None = None,
     say: Callable[[str], None] = lambda _: None,
 ) -> Comparison:
-    """Runs `b` against `a`: `pairs` times in the baseline, in the fastest known configuration and in `contexts` random
-    ones. RunError if nothing can be compared. Rows go to runs.csv where the sides are settings; where they are versions
-    of the source, which its columns do not tell apart, to compare.csv."""
+    """Runs `b` against `a`: `pairs` times in the baseline, in the fastest known configuration, and in `contexts` random
+    ones. Raises RunError if nothing can be compared. Rows go to runs.csv if the sides are settings, and to compare.csv
+    if they are versions of the source, which the columns of runs.csv do not distinguish.
+    """
     begin = time.monotonic()
     study = with_excludes(study)
     rng = random.Random(seed if seed is not None else study.design.seed)
@@ -200,7 +206,7 @@ def compare(
     runner = calibration.runner(environments, quiet=quiet)
     factors = (*study.factors, CHANGE) if source_differs else study.factors
     path = study.directory / COMPARE_FILE if source_differs else study.runs_path
-    # One context alone is repeated as often as many would be together.
+    # A single context is repeated as often as many would be together.
     repeats = max(pairs, math.ceil(pairs * (contexts + 2) / len(chosen))) if len(chosen) < 3 else pairs
     ratios: list[list[float]] = [[] for _ in chosen]
     failures = PairFailures()
@@ -242,9 +248,9 @@ def choose_contexts(
     if (best := fastest_known(study)) is not None:
         drawn.append(best)
     if study.factors and n > 0:
-        # Small spaces give the same context often.
+        # Small spaces often give the same context.
         drawn += rules.sample(Integers(rng), 4 * n)
-    # What only one side sets is at its default on the other.
+    # A factor that only one side sets is at its default on the other.
     untouched = {name: study.factor(name).default for name in (*a.settings, *b.settings)}
     found: dict[tuple[str, str], tuple[dict[str, Level], dict[str, Level]]] = {}
     for context in drawn:
@@ -258,11 +264,11 @@ def choose_contexts(
 
 
 def fastest_known(study: StudySpec) -> dict[str, Level] | None:
-    """The configuration with the lowest median in runs.csv, of those that never failed."""
+    """The configuration with the lowest median in runs.csv, among those that never failed."""
     times: dict[str, list[float]] = {}
     configs: dict[str, dict[str, Level]] = {}
     rows = read_runs(study.runs_path, study.factors)
-    # What failed even once is no configuration to recommend or to compare in.
+    # A configuration that failed even once is not recommended, and not used for comparison.
     failed = {row["config_id"] for row in rows if row["status"] not in ("ok", "skipped")}
     for row in rows:
         if row["status"] == "ok" and row["config_id"] not in failed:
@@ -292,7 +298,7 @@ def conclude(
     if len(means) >= 3:
         # Contexts are a sample: the interval has to cover how the effect varies over them.
         interval = mean_interval(means, ALPHA)
-    elif len(everything) >= _LEAST_TRIMMED:
+    elif len(everything) >= _MIN_TRIMMED:
         interval = trimmed_interval(everything, ALPHA)
     else:
         interval = mean_interval(everything, ALPHA)
@@ -363,7 +369,7 @@ def sentence(a: str, b: str, judgement: Judgement, interval: Interval, rope_pct:
     text = f"{b} against {a}: {judgement.word}; {change} in {pairs} pairs."
     if judgement.harmless is None and judgement.word == "unknown":
         more = more_pairs(interval, rope_pct)
-        if more <= MOST_TIMES_MORE * pairs:
+        if more <= MAX_TIMES_MORE * pairs:
             text += f" About {more} more pairs would decide."
         else:
             text += (
@@ -373,7 +379,7 @@ def sentence(a: str, b: str, judgement: Judgement, interval: Interval, rope_pct:
 
 
 def more_pairs(interval: Interval, rope_pct: float) -> int:
-    """Further pairs until the interval leaves the margin it touches, at the spread seen so far."""
+    """Additional pairs until the interval leaves the margin that it touches, at the spread seen so far."""
     limit = math.log1p(rope_pct / 100)
     distance = max(abs(abs(interval.estimate) - limit), limit / 4)
     return max(1, math.ceil(interval.n * ((interval.half_width / distance) ** 2 - 1)))
@@ -391,5 +397,5 @@ class Integers:
         self._rng = rng
 
     def integers(self, low: int, high: int | None = None) -> int:
-        """A whole number from low up to, but not including, high; from 0 to low without high."""
+        """A whole number from low up to, but not including, high; without high, from 0 to low."""
         return self._rng.randrange(low) if high is None else self._rng.randrange(low, high)

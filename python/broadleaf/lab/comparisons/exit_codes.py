@@ -1,4 +1,4 @@
-"""Exit codes of verdicts. 2 is a wrong option, as of every command, so no verdict has it."""
+"""Exit codes of verdicts. 2 means a wrong option, as for every command, so no verdict uses it."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """Is a branch slower than its base? Both commits are built here and run on this machine, pair after pair, until that is
-decided: in turn, or side by side where the study says so. Stored figures of other days or machines take no part."""
+decided: in turn, or side by side where the study says so. Stored figures from other days or machines are not used."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _FAILURES = 3
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What the gate says. Ratios are time of head over time of base."""
+    """The gate's outcome. Ratios are time of head over time of base."""
 
     judgement: Judgement
     sentence: str
@@ -67,8 +67,8 @@ def gate(
     on_look: Callable[[Interval, int], None] | None = None,
     say: Callable[[str], None] = lambda _: None,
 ) -> Outcome:
-    """Compares two commits in the study's baseline. The budget counts from the first pair: builds take what they take.
-    RunError if one cannot be built or run. The runs are kept in `.lab/gate.csv` beside the study."""
+    """Compares two commits in the study's baseline. The budget starts with the first pair: builds do not count.
+    Raises RunError if one cannot be built or run. The runs are kept in `.lab/gate.csv` beside the study."""
     if max_pairs < LOOKS[0]:
         raise RunError(f"a gate needs at least {LOOKS[0]} pairs, {max_pairs} were allowed.")
     environments = Environments(study, sha=None, say=say, trees=True)
@@ -119,12 +119,12 @@ def gate(
 
 
 def looks_until(max_pairs: int) -> list[int]:
-    """After how many pairs to look, if there may be at most so many."""
+    """The numbers of pairs after which to check, given the maximum number of pairs."""
     return [look for look in LOOKS if look < max_pairs] + [max_pairs]
 
 
 def decide(ratios: Sequence[float], looks: int, rope_pct: float) -> tuple[Interval, Judgement]:
-    """What the pairs' log ratios say at one of so many looks."""
+    """What the pairs' log ratios show at one of this many checks."""
     interval = trimmed_interval(ratios, ALPHA / looks)
     verdict = judge(interval, rope_pct)
     return interval, verdict if verdict.harmless is not None else Judgement("undecided", None)
@@ -162,14 +162,14 @@ class _Pairs:
         self.failures = PairFailures()
 
     def warm_up(self) -> None:
-        """A run of each that does not count: it fills the caches of files just written."""
+        """One run of each that does not count: it fills the caches for files just written."""
         for which in (0, 1):
             row = self.runner.run(self.runner.study.baseline, self.variants[which])
             if row["status"] != "ok":
                 raise RunError(f"{self.names[which]} cannot be run ({row['status']}): {row['error']}")
 
     def add(self) -> None:
-        """One pair. Of every two pairs, one begins with each side."""
+        """One pair. Of every two pairs, one starts with each side."""
         if not self._orders:
             self._orders = [(0, 1), (1, 0)]
             self.rng.shuffle(self._orders)
@@ -216,10 +216,10 @@ def markdown(outcome: Outcome, study: str, base: str, head: str, rope_pct: float
 
 
 def _escaped(text: str) -> str:
-    """Text in which nothing is Markdown: names of branches may hold any of its signs."""
+    """Text with all Markdown escaped: names of branches may contain any of its characters."""
     return re.sub(r"([\\`*_{}\[\]<>#|~])", r"\\\1", text)
 
 
 def look_line(interval: Interval, pairs: int) -> str:
-    """A look for people."""
+    """A check, for people."""
     return f"{pairs} pairs: {percent(interval.estimate)} ({percent(interval.low)} to {percent(interval.high)})"

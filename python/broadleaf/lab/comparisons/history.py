@@ -22,7 +22,7 @@ from broadleaf.lab.errors import AnalysisError
 REPLICATES = 5
 ALPHA = 0.05
 _POWER_Z = 2.3263
-_LEAST_PAIRS, _MOST_PAIRS = 8, 60
+_MIN_PAIRS, _MAX_PAIRS = 8, 60
 _WIDER = 3
 _BISECT_ALPHA = 0.01
 # Variance of the median of n normal values over that of one: n = 1, 2, 3, ...
@@ -48,8 +48,9 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A commit that changed the speed. `ratio` is its time over that of the commit before it, on fresh pairs of runs;
-    `p` is adjusted for all the candidates there were."""
+    """A commit that changed the speed. `ratio` is its time relative to the previous commit's, on fresh pairs of runs;
+    `p` is adjusted for all candidates.
+    """
 
     commit: int
     config: str
@@ -59,7 +60,9 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Unresolved:
-    """A proven change between two commits whose place fresh runs could not settle: after `first`, up to `last`."""
+    """A proven change between two commits whose exact position fresh runs could not settle: after `first`, up to
+    `last`.
+    """
 
     first: int
     last: int
@@ -121,7 +124,7 @@ def search(
 ) -> History:
     """The changes among commits 0 to `n_commits` - 1, of which `points` (all, if None) make the grid.
 
-    AnalysisError if there are too few commits, or too few runs that ended well.
+    Raises AnalysisError if there are too few commits, or too few runs that ended well.
     """
     if n_commits < 2 or replicates < 2:
         raise AnalysisError("a history needs at least two commits and two replicates.")
@@ -131,7 +134,8 @@ def search(
     rounds: dict[str, list[float]] = {config: [] for config in configs}
     entries = list(logs)
     for number in range(replicates):
-        # Every replicate is a round over all commits, so that drift falls on all alike; the round's mean takes it out.
+        # Every replicate is a round over all commits, so that drift affects all alike; subtracting the round's mean
+        # removes it.
         made = dict(zip(entries, runs.logs(entries, "history"), strict=True))
         for config in configs:
             ended = {entry: log for entry, log in made.items() if entry[1] == config and log is not None}
@@ -158,7 +162,8 @@ def search(
         ends = [0, *starts, len(series)]
         levels = [statistics.fmean(series[a:b]) for a, b in pairwise(ends)]
         for index, (before, after) in zip(starts, pairwise(levels), strict=True):
-            # The step between whole levels: two single commits differ by chance, and the largest differences were kept.
+            # The step between whole levels: two single commits differ by chance, and the largest differences were
+            # selected.
             suspects.append(_Suspect(there[index - 1], there[index], config, after - before))
     say(f"{len(suspects)} candidates; runs differ by {100 * spread:.1f} %")
     changes, unresolved = _decide(runs, suspects, n_commits, spread, say)
@@ -166,13 +171,13 @@ def search(
 
 
 def coarse_grid(n_commits: int, points: int) -> list[int]:
-    """`points` commits evenly from the first to the last."""
+    """`points` commits, evenly spaced from the first to the last."""
     points = max(2, min(points, n_commits))
     return sorted({round(i * (n_commits - 1) / (points - 1)) for i in range(points)})
 
 
 def pooled_sd(groups: Sequence[Sequence[float]]) -> float:
-    """The standard deviation within groups. AnalysisError without a group of two."""
+    """The standard deviation within groups. Raises AnalysisError without a group of two."""
     squares = math.fsum((x - statistics.fmean(group)) ** 2 for group in groups if len(group) > 1 for x in group)
     degrees = sum(len(group) - 1 for group in groups if len(group) > 1)
     if degrees == 0:
@@ -199,11 +204,12 @@ def change_points(series: Sequence[float], sd: float) -> list[int]:
 
 
 def pairs_for(step: float, spread: float) -> int:
-    """Pairs of runs that prove three quarters of a log step with 99 % power, at the 1 % that Holm leaves of 5 % with
-    a few candidates. A step that was looked for is smaller than it looks."""
+    """Pairs of runs that prove three quarters of a log step with 99 % power, at the 1 % that Holm leaves of 5 % with a
+    few candidates. A step that was searched for is smaller than it looks.
+    """
     sure = max(0.75 * abs(step), spread / 4)
     needed = 2 * (spread / sure) ** 2 * (2.5758 + _POWER_Z) ** 2
-    return max(_LEAST_PAIRS, min(_MOST_PAIRS, math.ceil(needed)))
+    return max(_MIN_PAIRS, min(_MAX_PAIRS, math.ceil(needed)))
 
 
 def two_sided_p(differences: Sequence[float]) -> float:
@@ -219,7 +225,7 @@ def two_sided_p(differences: Sequence[float]) -> float:
 
 @dataclass
 class _Suspect:
-    """A candidate with what fresh runs say of it. The change is after `first`, at `last` at the latest."""
+    """A candidate with the result of its fresh runs. The change is after `first`, and at `last` at the latest."""
 
     first: int
     last: int
@@ -235,13 +241,14 @@ class _Suspect:
 def _decide(
     runs: _Runs, suspects: Sequence[_Suspect], n_commits: int, spread: float, say: Callable[[str], None]
 ) -> tuple[list[Change], list[Unresolved]]:
-    """Fresh runs of parent against child for every candidate, Holm over all; an interval is bisected, and a candidate
-    that is not proven is looked for a few commits to either side."""
+    """Fresh runs of parent against child for every candidate, with Holm's correction over all; an interval is bisected,
+    and a candidate that is not proven is searched for a few commits to either side.
+    """
     for suspect in suspects:
         suspect.differences = runs.differences(
             suspect.first, suspect.last, suspect.config, pairs_for(suspect.step, spread)
         )
-    # Half of the error goes to the candidates as found, half to the wider look.
+    # Half of the error budget goes to the candidates as found, half to the wider search.
     adjusted, proven = _holm([s.p for s in suspects], ALPHA / 2)
     changes: list[Change] = []
     unresolved: list[Unresolved] = []
@@ -268,7 +275,7 @@ def _decide(
 
 
 def _widened(suspect: _Suspect, n_commits: int) -> _Suspect:
-    """The commits to either side too: noise can move a change point by one place of the grid."""
+    """The neighbouring commits too: noise can move a change point by one position of the grid."""
     more = max(_WIDER, suspect.last - suspect.first)
     return _Suspect(max(0, suspect.first - more), min(n_commits - 1, suspect.last + more), suspect.config, suspect.step)
 
@@ -291,7 +298,9 @@ def _settle(
 
 
 def _side(runs: _Runs, first: int, middle: int, last: int, config: str, step: float, spread: float) -> int | None:
-    """-1 if `middle` is as before the change, 1 if as after it, None if no number of runs made that clear."""
+    """-1 if `middle` is like the commits before the change, 1 if like those after it, None if no number of runs made
+    that clear.
+    """
     scores: list[float] = []
     limit = 4 * pairs_for(step, spread)
     while len(scores) < limit:

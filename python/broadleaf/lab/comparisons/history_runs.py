@@ -79,7 +79,7 @@ class Measured:
 
 
 def commits_of(repository: Path, span: str) -> tuple[Commit, ...]:
-    """The commits of `A..B` along first parents, A first. RunError if `span` is no range."""
+    """The commits of `A..B` along first parents, A first. Raises RunError if `span` is not a range."""
     first, dots, last = span.partition("..")
     if not dots or not first or last.startswith("."):
         raise RunError(f"{span!r} is not a range of commits: write A..B, oldest first.")
@@ -116,7 +116,7 @@ def named_configs(study: StudySpec, names: Sequence[str]) -> dict[str, dict[str,
 
 
 class _CommitRuns:
-    """A `Measure` that runs commits. What cannot be built or run is a run that failed."""
+    """A `Measure` that runs commits. A commit that cannot be built or run counts as a failed run."""
 
     def __init__(
         self, study: StudySpec, commits: Sequence[Commit], configs: dict[str, dict[str, Level]], runner: Runner,
@@ -154,13 +154,14 @@ def measure_history(
     on_run: Callable[[Run], None] | None = None,
     say: Callable[[str], None] = lambda line: None,
 ) -> Measured:
-    """Measures a range of the study's repository. Every run is appended to history.csv beside the study. RunError if
-    nothing can be run."""
+    """Measures a range of the study's repository. Every run is appended to history.csv beside the study. Raises
+    RunError if nothing can be run.
+    """
     environments = Environments(study, say=say, trees=True)
     commits = commits_of(environments.worktrees.top, span)
     configs = named_configs(study, names)
     for index in coarse_grid(len(commits), len(commits) if points is None else points):
-        # Built now, so that no build stands between two runs that are compared.
+        # Built now, so that no build comes between two runs that are compared.
         _build(environments, study, commits[index], say)
     calibration = Calibration.load(study) or calibrate(environments, Variant(ref=commits[-1].sha), quiet=quiet, say=say)
     runner = calibration.runner(environments, quiet=quiet)
@@ -179,8 +180,9 @@ def _build(environments: Environments, study: StudySpec, commit: Commit, say: Ca
 
 
 def otava_csv(measured: Measured) -> str:
-    """The medians as Apache Otava reads them: a column of time, the commit as attribute, a metric for each
-    configuration. Times are commit times, each at least a second after the one before."""
+    """The medians in the format of Apache Otava: a column of time, the commit as attribute, and a metric for each
+    configuration. Times are commit times, each at least a second after the previous one.
+    """
     configs = sorted({point.config for point in measured.history.points})
     table: dict[int, dict[str, float]] = {}
     for point in measured.history.points:
@@ -190,7 +192,7 @@ def otava_csv(measured: Measured) -> str:
     writer.writerow(["time", "commit", *(f"{config}_us" for config in configs)])
     latest = -math.inf
     for index in sorted(table):
-        # Otava wants a metric in every row.
+        # Otava needs a metric in every row.
         if len(table[index]) < len(configs):
             continue
         commit = measured.commits[index]
@@ -201,7 +203,7 @@ def otava_csv(measured: Measured) -> str:
 
 
 def write(measured: Measured, directory: Path) -> tuple[Path, Path]:
-    """Writes the result and the table for Otava; their paths."""
+    """Writes the result and the table for Otava; returns their paths."""
     result, otava = directory / RESULT_FILE, directory / OTAVA_FILE
     replace_file(result, json.dumps(measured.to_dict(), indent=1) + "\n")
     replace_file(otava, otava_csv(measured))

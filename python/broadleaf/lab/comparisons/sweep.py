@@ -24,7 +24,8 @@ REPLICATES = 5
 @dataclass(frozen=True, slots=True)
 class Point:
     """One level of a sweep. `ratio` is its time over that of the reference level, from runs of the same block; None for
-    the reference itself and where too few runs ended well."""
+    the reference itself, and if too few runs ended well.
+    """
 
     level: Level
     runs: int
@@ -48,8 +49,9 @@ class Sweep:
         return min(measured, key=lambda point: point.median_us or math.inf, default=None)
 
     def exponents(self) -> list[tuple[Level, Level, float]]:
-        """Between neighbouring levels above 0 of a numeric factor, the power with which time follows it: -1 is perfect
-        scaling, 0 none."""
+        """Between neighbouring positive levels of a numeric factor, the exponent with which time depends on it: -1 is
+        perfect scaling, 0 none.
+        """
         numeric = [
             (float(point.level), point)
             for point in self.points
@@ -73,7 +75,7 @@ def sweep(
     on_run: Callable[[Run, int, int], None] | None = None,
     say: Callable[[str], None] = lambda _: None,
 ) -> Sweep:
-    """Measures the levels in `context` (the baseline if None), `replicates` times, each time in another order. Runs
+    """Measures the levels in `context` (the baseline if None), `replicates` times, each time in a different order. Runs
     made before count: a sweep that was stopped continues. Levels that the constraints forbid are left out."""
     study = with_excludes(study)
     context = context or study.baseline

@@ -1,4 +1,4 @@
-"""Designs: which configurations tell what, and the plan they become."""
+"""Designs: which configurations show what, and the plan made from them."""
 
 from __future__ import annotations
 
@@ -21,13 +21,14 @@ if TYPE_CHECKING:
 _FULL_UP_TO = 32
 _FRACTION_UP_TO = 17
 _MANY_PATHS, _FEW_PATHS, _MANY_FACTORS = 40, 20, 15
-_MOST_FACTORS, _LEAST_PATHS, _PATH_RUNS = 20, 3, 200
+_MAX_FACTORS, _MIN_PATHS, _PATH_RUNS = 20, 3, 200
 _POINTS = 10
 
 
 def build(study: StudySpec, excludes: Mapping[str, str] | None = None) -> Plan:
-    """The plan of a study. `excludes` are further constraints, such as patches that do not apply together; they count
-    as the study's own and are kept in the plan's `spec`."""
+    """The plan of a study. `excludes` are additional constraints, such as patches that do not apply together; they
+    count as the study's own and are stored in the plan's `spec`.
+    """
     try:
         import numpy as np
     except ImportError:
@@ -104,14 +105,17 @@ def _chosen(study: StudySpec, rules: Constraints, rng: np.random.Generator) -> l
 
 
 def _default_paths(factors: Sequence[Factor]) -> int:
-    if len(factors) > _MOST_FACTORS:
-        # A path costs a run for every factor: with very many, orders would cost more than all questions of the design.
-        return max(_LEAST_PATHS, _PATH_RUNS // (len(factors) + 1))
+    if len(factors) > _MAX_FACTORS:
+        # A path costs a run for every factor: with very many, orders would cost more than all other questions of the
+        # design.
+        return max(_MIN_PATHS, _PATH_RUNS // (len(factors) + 1))
     return _FEW_PATHS if len(factors) > _MANY_FACTORS else _MANY_PATHS
 
 
 def _automatic(factors: Sequence[Factor], rules: Constraints, block_size: int) -> str:
-    """Everything where that is little, else the fraction that tells pairs apart, else the best that is possible."""
+    """All combinations if these are few; otherwise the fraction that distinguishes pairs; otherwise the best possible
+    design.
+    """
     if math.prod(len(f.levels) for f in factors) <= _FULL_UP_TO:
         return "full"
     if any(len(f.levels) > 2 for f in factors) or len(factors) > _FRACTION_UP_TO:

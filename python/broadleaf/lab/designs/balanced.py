@@ -24,15 +24,16 @@ _EFFORT = 10_000_000
 
 @dataclass(frozen=True, slots=True)
 class _Slack:
-    """By how much counts may differ from balance; None: by any number. `free` factors are in no constraint, `bound`
-    ones are; `share` is in parts of the runs."""
+    """The allowed difference of counts from balance; None for any. `free` factors are in no constraint, `bound` ones
+    are; `share` is a fraction of the runs.
+    """
 
     free_levels: int | None
     free_pairs: int | None
     bound_share: float | None
 
 
-# Constraints and nesting make full balance impossible; then as much of it as there is.
+# If constraints and nesting make full balance impossible, it comes as close as possible.
 _LADDER = (_Slack(0, 2, 0.125), _Slack(0, 2, 0.25), _Slack(0, 2, None), _Slack(1, 3, None), _Slack(None, None, None))
 
 
@@ -86,7 +87,7 @@ def _solve(
                 low, high = n // len(factor.levels) - allowed, -(-n // len(factor.levels)) + allowed
                 _count(solver, [run.is_(factor, level) for run in runs], low, high)
     for one, other in itertools.combinations(factors, 2):
-        # Two factors in one constraint are unbalanced by it.
+        # A constraint between two factors makes them unbalanced.
         if any({one.name, other.name} <= names for names in together):
             continue
         allowed = share if {one.name, other.name} & bound else slack.free_pairs

@@ -24,8 +24,9 @@ def arrange(
     block_size: int,
     rng: np.random.Generator,
 ) -> tuple[PlanRow, ...]:
-    """Every run in its place. A group is one block, or shares one with other small groups; one far larger than a block
-    is cut, with the run at the cut in both parts. Every block has each of the `controls` at least once."""
+    """Every run in its position. A group is one block, or shares one with other small groups; one that is much larger
+    than a block is cut, with the run at the cut in both parts. Every block has each of the `controls` at least once.
+    """
     pieces = [piece for group in groups for piece in cut(group, block_size)]
     blocks = [*_packed(pieces, block_size), *_dealt(loose, block_size - len(controls), rng)]
     ordered = [blocks[int(i)] for i in rng.permutation(len(blocks))]
@@ -39,7 +40,7 @@ def arrange(
 
 
 def cut(group: Sequence[Entry], block_size: int) -> list[Sequence[Entry]]:
-    """A group as it is where it fits a block, else in parts that overlap by one run."""
+    """A group unchanged if it fits a block, otherwise in parts that overlap by one run."""
     if len(group) <= _STRETCH * block_size:
         return [group]
     parts = -(-(len(group) - 1) // (block_size - 1))
@@ -55,7 +56,7 @@ def cut(group: Sequence[Entry], block_size: int) -> list[Sequence[Entry]]:
 
 
 def _packed(pieces: Sequence[Sequence[Entry]], block_size: int) -> list[list[Entry]]:
-    """Small groups share a block as long as it does not grow over its size."""
+    """Small groups share a block as long as its size is not exceeded."""
     blocks: list[list[Entry]] = []
     for piece in pieces:
         if blocks and len(blocks[-1]) + len(piece) <= block_size:
@@ -75,7 +76,7 @@ def _dealt(loose: Sequence[Entry], size: int, rng: np.random.Generator) -> list[
 
 
 def _missing(controls: Sequence[dict[str, Level]], block: Sequence[Entry], number: int) -> list[Entry]:
-    # The ends of a path are controls already; a run of the design at a control's levels is not enough: it is one of
-    # the design's own runs, and left out with it.
+    # The ends of a path are controls already; a run of the design at a control's levels is not enough, because it is
+    # one of the design's own runs and is omitted with it.
     ends = [entry.config for entry in block if entry.purpose == "path"]
     return [Entry("control", dict(config), replicate=number) for config in controls if config not in ends]

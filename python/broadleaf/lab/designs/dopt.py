@@ -1,4 +1,4 @@
-"""D-optimal designs: the runs, among possible ones, that tell most about main effects and pairs."""
+"""D-optimal designs: the possible runs that show the most about main effects and pairs."""
 
 from __future__ import annotations
 
@@ -18,25 +18,26 @@ if TYPE_CHECKING:
 
 STARTS = 20
 _CANDIDATES_PER_TERM = 50
-_MOST_CANDIDATES = 6_000
-_MOST_TERMS = 400
+_MAX_CANDIDATES = 6_000
+_MAX_TERMS = 400
 _PER_TERM, _PER_MAIN_EFFECT = 1.5, 4
 _FIRST_SWEEPS = 2
-_MOST_SWEEPS = 30
+_MAX_SWEEPS = 30
 
 
 def dopt(factors: Sequence[Factor], rules: Constraints, rng: np.random.Generator, runs: int | None = None) -> Chosen:
-    """`runs` runs, or half as many again as there are terms. Without the pairs where these are too many or the runs too
-    few for them, and then four runs a term: the analysis tells the few pairs that matter from such a number. `spec`
-    says so, and names the terms that the constraints make impossible to estimate."""
+    """`runs` runs, or half as many again as there are terms. Without the pairs if there are too many of them or too few
+    runs, and then four runs per term: the analysis can identify the few pairs that matter from that number. `spec` says
+    so, and names the terms that the constraints make impossible to estimate.
+    """
     import numpy as np
 
     pairs = True
     terms = Terms(factors)
-    if len(terms) > _MOST_TERMS or (runs is not None and runs < len(terms)):
+    if len(terms) > _MAX_TERMS or (runs is not None and runs < len(terms)):
         pairs = False
         terms = Terms(factors, pairs=False)
-    candidates = _candidates(factors, rules, rng, min(_CANDIDATES_PER_TERM * len(terms), _MOST_CANDIDATES))
+    candidates = _candidates(factors, rules, rng, min(_CANDIDATES_PER_TERM * len(terms), _MAX_CANDIDATES))
     every = terms.matrix(candidates)
     kept = independent(every)
     lost = sorted(set(terms.names) - {terms.names[i] for i in kept} - rules.nested_pairs())
@@ -63,7 +64,7 @@ def dopt(factors: Sequence[Factor], rules: Constraints, rng: np.random.Generator
 def _candidates(
     factors: Sequence[Factor], rules: Constraints, rng: np.random.Generator, n: int
 ) -> list[dict[str, Level]]:
-    """Different possible configurations, all of them where there are few."""
+    """Different possible configurations; all of them if there are few."""
     import itertools
 
     size = math.prod(len(f.levels) for f in factors)
@@ -80,14 +81,14 @@ def exchange(matrix: NDArray[np.float64], n: int, rng: np.random.Generator, star
     import numpy as np
 
     found = [_climb(matrix, _start(matrix, n, rng), _FIRST_SWEEPS) for _ in range(starts)]
-    # The better a start after a few sweeps, the better its end, nearly always: only these go on.
+    # A start that is better after a few sweeps nearly always ends better: only the best ones continue.
     found.sort(key=lambda entry: -entry[0])
-    best = max((_climb(matrix, chosen, _MOST_SWEEPS) for _, chosen in found[:3]), key=lambda entry: entry[0])
+    best = max((_climb(matrix, chosen, _MAX_SWEEPS) for _, chosen in found[:3]), key=lambda entry: entry[0])
     return [int(i) for i in np.sort(best[1])]
 
 
 def _start(matrix: NDArray[np.float64], n: int, rng: np.random.Generator) -> NDArray[np.intp]:
-    """Random rows among which p are independent."""
+    """Random rows of which p are independent."""
     import numpy as np
     from scipy.linalg import qr
 
@@ -108,7 +109,7 @@ def _climb(matrix: NDArray[np.float64], chosen: NDArray[np.intp], sweeps: int) -
 
     chosen = chosen.copy()
     for _ in range(sweeps):
-        # Afresh in each sweep: rank-1 updates gather rounding errors.
+        # Recomputed in each sweep: rank-1 updates accumulate rounding errors.
         inverse = np.asarray(np.linalg.inv(matrix[chosen].T @ matrix[chosen]), dtype=np.float64)
         leverage = np.einsum("ij,jk,ik->i", matrix, inverse, matrix, optimize=True)
         moved = False

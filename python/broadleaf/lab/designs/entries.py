@@ -1,4 +1,4 @@
-"""What a design chooses, before it is put in order."""
+"""What a design chooses, before the runs are ordered."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from broadleaf.lab.spec.factors import Config, Level
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One run that a design wants."""
+    """One run that a design requests."""
 
     purpose: str
     config: dict[str, Level]
@@ -22,15 +22,16 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """The runs a design wants: `groups` stay together in one block each, `loose` ones go to any. `spec` has the
-    design's own account of itself: its kind and how good it is."""
+    """The runs that a design requests: `groups` stay together in one block each, `loose` ones go to any. `spec`
+    contains the design's own description: its kind and how good it is.
+    """
 
     spec: dict[str, Any]
     groups: tuple[tuple[Entry, ...], ...] = ()
     loose: tuple[Entry, ...] = ()
 
     def repeated(self, times: int) -> Chosen:
-        """The same runs `times` times, each as a replicate of its own."""
+        """The same runs `times` times, each as a separate replicate."""
         numbers = range(1, times + 1)
         return replace(
             self,

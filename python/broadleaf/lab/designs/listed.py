@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def explicit(factors: Sequence[Factor], rules: Constraints, rows: Sequence[Mapping[str, Level]]) -> Chosen:
-    """The rows of `[[design.rows]]`; what a row does not name is at its default."""
+    """The rows of `[[design.rows]]`; factors that a row does not name are at their defaults."""
     if not rows:
         raise DesignError("design 'explicit' needs rows: write [[design.rows]] sections that name the levels to run.")
     configs = [{**baseline(factors), **row} for row in rows]
@@ -29,7 +29,7 @@ def explicit(factors: Sequence[Factor], rules: Constraints, rows: Sequence[Mappi
 
 
 def random(factors: Sequence[Factor], rules: Constraints, rng: np.random.Generator, n: int) -> Chosen:
-    """`n` possible configurations, each drawn on its own."""
+    """`n` possible configurations, each drawn independently."""
     return loose("random", rules.sample(rng, n))
 
 

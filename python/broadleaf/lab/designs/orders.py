@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
 def paths(factors: Sequence[Factor], rules: Constraints, rng: np.random.Generator, n: int) -> Chosen:
     """`n` random orders: each starts at the baseline and applies the factors one by one, as far as the constraints
-    let it. One that is not possible yet is tried again after each step."""
+    allow. A factor that is not possible yet is tried again after each step.
+    """
     groups = []
     short = 0
     for number in range(1, n + 1):
@@ -28,7 +29,7 @@ def paths(factors: Sequence[Factor], rules: Constraints, rng: np.random.Generato
 
 
 def walk(order: Sequence[Factor], rules: Constraints, start: dict[str, Level]) -> list[dict[str, Level]]:
-    """The configurations from `start` on, one factor more each: the first of the order that can be applied."""
+    """The configurations from `start` on, each with one more factor: the first in the order that can be applied."""
     configs = [start]
     waiting = list(order)
     while True:
@@ -52,7 +53,7 @@ def edges(factors: Sequence[Factor], rules: Constraints, rng: np.random.Generato
 
 
 def one_by_one(factors: Sequence[Factor], rules: Constraints) -> Chosen:
-    """The baseline and every factor alone at every level: where a greedy path takes its first step."""
+    """The baseline, and every factor alone at every level: where a greedy path takes its first step."""
     start = baseline(factors)
     entries = tuple(Entry("design", config) for config in (start, *rules.neighbours(start)))
     return Chosen({"kind": "greedy", "runs": len(entries)}, loose=entries)

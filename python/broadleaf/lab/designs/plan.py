@@ -20,8 +20,9 @@ VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class PlanRow:
-    """One run to make. `purpose` is design, path, edge, control, placebo, explicit, sweep, ...; rows of a path have its
-    number and their step (0 is the baseline)."""
+    """One run to make. `purpose` is design, path, edge, control, placebo, explicit, sweep, ...; rows of a path contain
+    its number and their step (0 is the baseline).
+    """
 
     row: int
     purpose: str
@@ -35,8 +36,9 @@ class PlanRow:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The runs of a study in the order they are made. `spec` says how they were chosen: kind, seed, counts by purpose
-    and the diagnostics of the design."""
+    """The runs of a study in the order in which they are made. `spec` says how they were chosen: kind, seed, counts by
+    purpose and the diagnostics of the design.
+    """
 
     study_name: str
     seed: int
@@ -48,8 +50,9 @@ class Plan:
 
     @classmethod
     def make(cls, study: StudySpec, excludes: Mapping[str, str] | None = None) -> Plan:
-        """The plan of a study; the same study gives the same plan. `excludes` are constraints besides the study's own,
-        by name: patches that do not apply together, say."""
+        """The plan of a study; the same study gives the same plan. `excludes` are constraints in addition to the
+        study's own, by name: for example patches that do not apply together.
+        """
         from broadleaf.lab.designs import build
 
         return build(study, excludes)
@@ -62,7 +65,9 @@ class Plan:
         return found
 
     def save(self, path: Path) -> None:
-        """Writes the plan as JSON; the file appears whole or not at all. WriteError if it cannot be written."""
+        """Writes the plan as JSON; the file appears completely or not at all. Raises WriteError if it cannot be
+        written.
+        """
         rows = [
             [r.row, r.purpose, r.block, r.order_in_block, r.path_id, r.path_step, r.replicate, r.config]
             for r in self.rows
@@ -75,7 +80,7 @@ class Plan:
 
     @classmethod
     def load(cls, path: Path) -> Plan:
-        """Reads a plan. DesignError says what is wrong with the file."""
+        """Reads a plan. Raises DesignError that says what is wrong with the file."""
         try:
             data: Mapping[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         except FileNotFoundError:

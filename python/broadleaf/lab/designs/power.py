@@ -31,8 +31,9 @@ def runs_needed(
     alpha: float = 0.05,
     comparisons: int = 1,
 ) -> int:
-    """Runs after which an effect of `effect_pct` is seen with probability `power`, if `alpha` is shared by
-    `comparisons` tests (Bonferroni)."""
+    """Number of runs after which an effect of `effect_pct` is detected with probability `power`, if `alpha` is shared
+    by `comparisons` tests (Bonferroni).
+    """
     d, s = _log(effect_pct), noise_pct / 100
     return math.ceil((_FACTOR_OF_SE[kind] * s * _z(power, alpha, comparisons) / d) ** 2)
 
@@ -45,12 +46,12 @@ def detectable_pct(
     alpha: float = 0.05,
     comparisons: int = 1,
 ) -> float:
-    """The least effect, in per cent, that `runs` runs show with probability `power`."""
+    """The smallest effect, in per cent, that `runs` runs show with probability `power`."""
     return smallest_pct(_FACTOR_OF_SE[kind] * noise_pct / 100 / math.sqrt(runs), power, alpha, comparisons)
 
 
 def smallest_pct(se: float, power: float = 0.8, alpha: float = 0.05, comparisons: int = 1) -> float:
-    """The least effect, in per cent, seen with probability `power` if its logarithm has the standard error `se`."""
+    """The smallest effect, in per cent, detected with probability `power` if the standard error of its log is `se`."""
     return 100 * math.expm1(se * _z(power, alpha, comparisons))
 
 
@@ -61,8 +62,9 @@ def power_of(
     alpha: float = 0.05,
     comparisons: int = 1,
 ) -> float:
-    """The probability that an effect is seen if its logarithm has the standard error `se` from a fit with
-    `residual_df` degrees of freedom: two-sided t test, so it is `alpha` for no effect."""
+    """The probability that an effect is detected if its logarithm has the standard error `se` from a fit with
+    `residual_df` degrees of freedom: two-sided t test, so it is `alpha` for no effect.
+    """
     shift = _log(effect_pct) / se
     level = 1 - alpha / comparisons / 2
     if math.isinf(residual_df):
@@ -76,7 +78,7 @@ def power_of(
 
 
 def standard_error(runs: int, noise_pct: float, kind: Kind = "main") -> float:
-    """Of the logarithm of an effect, in an orthogonal design."""
+    """Standard error of the logarithm of an effect, in an orthogonal design."""
     return _FACTOR_OF_SE[kind] * noise_pct / 100 / math.sqrt(runs)
 
 
@@ -95,8 +97,9 @@ def _log(effect_pct: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Precision:
-    """What a plan will tell of one effect: from its default to its treated level (a pair: the difference of such
-    differences), averaged over the other factors, as a ratio. `se` is that of its logarithm."""
+    """What a plan will show about one effect: from its default to its treated level (for a pair, the difference of such
+    differences), averaged over the other factors, as a ratio. `se` is that of its logarithm.
+    """
 
     name: str
     kind: Kind
@@ -106,8 +109,8 @@ class Precision:
 
 def precision(plan: Plan, factors: Sequence[Factor], noise_pct: float, pairs: bool = True) -> list[Precision]:
     """The standard errors that the fit of main effects and pairs, with a mean for each block, will have on this plan's
-    runs. Effects that its runs cannot tell have an infinite one. Without `pairs`, or where the runs are too few for
-    them, of the main effects alone."""
+    runs. Effects that its runs cannot show have an infinite one. Without `pairs`, or if there are too few runs for
+    them, only those of the main effects."""
     import itertools
 
     import numpy as np

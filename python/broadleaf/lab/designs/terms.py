@@ -1,4 +1,4 @@
-"""The model a design is judged by: an intercept, main effects level by level, and all pairs of levels.
+"""The model by which a design is judged: an intercept, main effects level by level, and all pairs of levels.
 
 Columns are scaled so that a design with all combinations equally often gives the identity: two levels -1 and 1, more
 levels orthonormal contrasts, numbers of more than six levels orthogonal polynomials of up to degree 4 on their scale.
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-_MOST_STEPS = 6
+_MAX_STEPS = 6
 _DEGREES = 4
 """As many as the spline that the analysis fits to a number of more levels has columns."""
 
 
 class Terms:
-    """The columns of a model over some factors. `names` has one name a column; several columns may share one."""
+    """The columns of a model over some factors. `names` has one name per column; several columns may share one."""
 
     def __init__(self, factors: Sequence[Factor], pairs: bool = True) -> None:
         import numpy as np
@@ -72,11 +72,12 @@ def _coding(factor: Factor) -> NDArray[np.float64]:
     n = len(factor.levels)
     if n == 2:
         return np.array([[1.0] if level != factor.default else [-1.0] for level in factor.levels])
-    if factor.is_numeric and n > _MOST_STEPS:
+    if factor.is_numeric and n > _MAX_STEPS:
         x = np.array([factor.position(level) for level in factor.levels])
         powers = np.vander((x - x.mean()) / np.ptp(x), _DEGREES + 1, increasing=True)
     else:
-        # Deviations from the mean of all levels, made orthonormal: which contrasts they are is the same to a design.
+        # Deviations from the mean of all levels, made orthonormal: a design does not depend on which contrasts these
+        # are.
         powers = np.column_stack([np.ones(n), np.eye(n)[:, 1:]])
     q, r = np.linalg.qr(powers)
     signs = np.sign(np.diag(r))
@@ -101,8 +102,9 @@ def independent(matrix: NDArray[np.float64]) -> list[int]:
 
 
 def efficiency(matrix: NDArray[np.float64]) -> tuple[float, float]:
-    """D-efficiency in per cent of an orthogonal design whose columns are as long, and the largest variance inflation
-    factor."""
+    """D-efficiency in per cent relative to an orthogonal design with columns of the same length, and the largest
+    variance inflation factor.
+    """
     import numpy as np
 
     n, p = matrix.shape

@@ -35,7 +35,7 @@ def full(factors: Sequence[Factor], rules: Constraints, block_size: int) -> Chos
 
 
 def resolution5(factors: Sequence[Factor], rules: Constraints, block_size: int) -> Chosen:
-    """The smallest regular fraction in which all main effects and all pairs can be told apart."""
+    """The smallest regular fraction in which all main effects and all pairs can be distinguished."""
     _only_two_levels("resolution5", factors)
     words, r = fraction(len(factors))
     made = _regular("resolution5", factors, words, r, block_size)
@@ -50,7 +50,7 @@ def foldover(factors: Sequence[Factor], rules: Constraints, block_size: int) -> 
 
     half = pydoe.pbdesign(max(len(factors), 3))[:, : len(factors)]
     pairs = [tuple(Entry("design", _config(factors, signs)) for signs in (row, -row)) for row in half]
-    # A run and its mirror image in one block: no main effect is mixed with a difference between blocks.
+    # A run and its mirror image are in one block: no main effect is confounded with a difference between blocks.
     each = max(1, block_size // 2)
     n_blocks = -(-len(pairs) // each)
     groups = tuple(tuple(itertools.chain(*pairs[i::n_blocks])) for i in range(n_blocks))
@@ -92,7 +92,7 @@ def words_of(signs: NDArray[np.float64]) -> tuple[list[int], int]:
 
 
 def resolution(words: Sequence[int], up_to: int = 5) -> int:
-    """The length of the shortest set of words that add to nothing; `up_to` if there is none shorter. Brute force."""
+    """The length of the shortest set of words that add to nothing; `up_to` if there is no shorter one. Brute force."""
     for size in range(1, up_to):
         for chosen in itertools.combinations(words, size):
             total = 0
@@ -104,8 +104,9 @@ def resolution(words: Sequence[int], up_to: int = 5) -> int:
 
 
 def block_words(words: Sequence[int], r: int, wanted: int) -> list[int]:
-    """Up to `wanted` words that cut a fraction into 2^wanted blocks, none of whose differences is mixed with a main
-    effect or a pair: neither they nor their sums are a word or the sum of two."""
+    """Up to `wanted` words that cut a fraction into 2^wanted blocks, none of whose differences is confounded with a
+    main effect or a pair: neither they nor their sums are a word or the sum of two.
+    """
     taken = set(words) | {one ^ other for one, other in itertools.combinations(words, 2)} | {0}
     free = [word for word in range(1, 1 << r) if word not in taken]
     best: list[int] = []

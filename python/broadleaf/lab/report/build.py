@@ -13,7 +13,7 @@ from broadleaf.lab.report.collect import collect
 from broadleaf.lab.report.contents import contents_of
 from broadleaf.lab.report.figures.base import Figure, Missing
 from broadleaf.lab.report.figures.registry import draw_all
-from broadleaf.lab.report.page import MOST_BYTES, render
+from broadleaf.lab.report.page import MAX_BYTES, render
 from broadleaf.lab.spec.runs import replace_file
 
 if TYPE_CHECKING:
@@ -31,10 +31,10 @@ class Report:
 
 
 def write(study: StudySpec, folder: Path | None = None, images: bool = True) -> Report:
-    """Writes the report of a study into `folder` (by default `report` beside its runs) and says what was written.
+    """Writes the report of a study into `folder` (by default `report` beside its runs) and returns what was written.
 
-    `images` False leaves out PNG and SVG. AnalysisError if there are no runs to report on,
-    WriteError if the folder cannot be written.
+    With `images` False, PNG and SVG are omitted. Raises AnalysisError if there are no runs to report on, and WriteError
+    if the folder cannot be written.
     """
     folder = folder or study.directory / "report"
     found = collect(study)
@@ -42,9 +42,9 @@ def write(study: StudySpec, folder: Path | None = None, images: bool = True) -> 
     figures = draw_all(found.evidence)
     page = render(contents_of(found, figures))
     size = len(page.encode())
-    if size > MOST_BYTES:
+    if size > MAX_BYTES:
         raise AnalysisError(
-            f"the report would have {size} bytes, more than {MOST_BYTES}: leave factors out of the study."
+            f"the report would have {size} bytes, more than {MAX_BYTES}: leave factors out of the study."
         )
     pictures = folder / "figures"
     html = folder / "report.html"
@@ -52,7 +52,7 @@ def write(study: StudySpec, folder: Path | None = None, images: bool = True) -> 
     source = resources.files("broadleaf.lab.report").joinpath("report.R").read_text(encoding="utf-8")
     with writing(folder, "Make room, or name another folder."):
         folder.mkdir(parents=True, exist_ok=True)
-        # The page has all of it: where room ends, it ends among the pictures.
+        # The page contains everything: if space runs out, only pictures are omitted.
         replace_file(html, page)
         (folder / "report.R").write_text(source, encoding="utf-8")
         # Figures of an earlier report that this one does not have would mislead.

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from broadleaf.lab.analysis.interactions import Interaction
     from broadleaf.lab.spec.study import StudySpec
 
-MOST_PANELS = 6
+MAX_PANELS = 6
 SOURCES = {"model": "Times are the model's predictions.", "measured": "Times were measured again in fresh runs."}
 CONTEXTS: dict[Literal["average", "baseline", "best"], str] = {
     "average": "model, average",
@@ -40,7 +40,9 @@ _PERCENT = {"estimate_pct": "estimate", "ci_low_pct": "ci_low", "ci_high_pct": "
 
 @dataclass(slots=True)
 class Collected:
-    """A study's data and models. `log` is the model of ratios that verdicts are about; None if the runs give none."""
+    """A study's data and models. `log` is the model of ratios on which verdicts are based; None if the runs do not
+    allow one.
+    """
 
     study: StudySpec
     frame: pd.DataFrame
@@ -55,7 +57,7 @@ class Collected:
 
 
 def collect(study: StudySpec) -> Collected:
-    """Everything the report of a study is made of. AnalysisError if it has no runs."""
+    """Everything that the report of a study consists of. Raises AnalysisError if it has no runs."""
     if not study.runs_path.exists():
         raise AnalysisError(f"{study.runs_path}: there are no runs yet. Make them with `broadleaf lab run`.")
     frame = frames.load(study.runs_path, study.factors)
@@ -114,7 +116,7 @@ def collect(study: StudySpec) -> Collected:
 
 
 def _fitted(found: Collected, reasons: dict[str, str]) -> fits.Fit | None:
-    """The model of ratios with all pairs, or of main effects alone where the runs do not allow more."""
+    """The model of ratios with all pairs, or of main effects alone if the runs do not allow more."""
     for pairs in (True, False):
         try:
             return fits.fit(found.factors, found.frame, scale="log", pairs=pairs)
@@ -146,20 +148,20 @@ def _find_deltas(found: Collected, reasons: dict[str, str]) -> None:
 
 
 def _roles(found: Collected, pairs_us: pd.DataFrame | None) -> Roles:
-    """Chosen by what the model says, where there is one."""
+    """Chosen according to the model, if there is one."""
     if found.deltas is None:
         return Roles()
     table = found.deltas
     if found.log is not None:
         predicted = delta_tables.model_deltas(found.log)
         table = predicted[predicted["treatment"].isin(found.deltas["treatment"].unique())]
-    # A factor of several levels saves what its best one does.
+    # A factor with several levels saves what its best one does.
     savings = table["delta_us"].astype(float).groupby([table["treatment"], table["level_to"].astype(str)]).mean()
     return roles.choose(table, savings.groupby(level=0).min(), _pair_table(found.pairs), pairs_us)
 
 
 def _label(factor: Factor, level: object) -> str:
-    """A factor's name, with the level where it has several."""
+    """A factor's name, with the level if it has several."""
     return factor.name if factor.is_bool else f"{factor.name} = {level}"
 
 
@@ -206,7 +208,7 @@ def _kept(found: Collected, chosen: Roles, reasons: dict[str, str]) -> tuple[pd.
 
 
 def _pair_table(pairs: Sequence[Interaction]) -> pd.DataFrame | None:
-    """A row per pair of factors; of factors with several levels the level that interacts most."""
+    """A row per pair of factors; for factors with several levels, the level that interacts most."""
     if not pairs:
         return None
     table = pd.DataFrame(
@@ -228,7 +230,7 @@ def _pair_table(pairs: Sequence[Interaction]) -> pd.DataFrame | None:
 
 
 def path_table(path: paths.Path, by_name: dict[str, Factor]) -> pd.DataFrame:
-    """A path in microseconds as a waterfall takes it."""
+    """A path in microseconds, in the form that a waterfall needs."""
     return pd.DataFrame(
         [
             {
@@ -246,7 +248,7 @@ def path_table(path: paths.Path, by_name: dict[str, Factor]) -> pd.DataFrame:
 
 
 def _paths(found: Collected, reasons: dict[str, str]) -> tuple[pd.DataFrame | None, pd.DataFrame | None]:
-    """The two paths: as measured again where they were, else as the model predicts."""
+    """The two paths: as measured again if they were, otherwise as the model predicts."""
     if found.log is None:
         return None, None
     rules = failing.without(found.study, found.failures).rules()
@@ -271,7 +273,7 @@ def _paths(found: Collected, reasons: dict[str, str]) -> tuple[pd.DataFrame | No
 def _models(
     found: Collected, reasons: dict[str, str]
 ) -> tuple[Model | None, Model | None, pd.DataFrame | None, pd.DataFrame | None]:
-    """In microseconds, as the published study fitted them: main effects with time, then all pairs too; with blocks."""
+    """In microseconds, as the published study fitted them: main effects with time, then with all pairs; with blocks."""
     main = pair_model = coefficients = pairs_us = None
     by_name = {f.name: f for f in found.factors}
     try:
@@ -317,7 +319,7 @@ def _drift(found: Collected) -> pd.DataFrame | None:
     pairs = bool(found.log.coding.pairs)
     plain = fits.fit(found.factors, found.frame, scale="log", pairs=pairs, blocks="none", drift=False, triples=False)
     baseline, all_on = found.study.baseline, found.study.all_on
-    # The model may have been fitted to a part of the runs.
+    # The model may have been fitted to only some of the runs.
     cell, kept = frames.cells(plain.frame, found.factors)
     words = np.array([_control(config, baseline, all_on) for config in kept])
     return pd.DataFrame(
@@ -359,7 +361,7 @@ def _control(config: dict[str, Level], baseline: dict[str, Level], all_on: dict[
 
 
 def _cells(found: Collected) -> pd.DataFrame | None:
-    """Predicted cell means of the pairs that matter most: the largest of each class first, then by size."""
+    """Predicted cell means of the pairs that matter most: first the largest of each class, then by size."""
     if found.log is None or not found.pairs:
         return None
     real = [p for p in found.pairs if p.q <= 0.05] or list(found.pairs)[:1]
@@ -369,7 +371,7 @@ def _cells(found: Collected) -> pd.DataFrame | None:
     chosen += [p for p in by_size if p not in chosen]
     rows = []
     by_name = {f.name: f for f in found.factors}
-    for pair in chosen[:MOST_PANELS]:
+    for pair in chosen[:MAX_PANELS]:
         a, b = by_name[pair.a], by_name[pair.b]
         for x in (a.default, pair.a_level):
             for y in (b.default, pair.b_level):
@@ -394,7 +396,7 @@ def _word(level: Level) -> str:
 
 
 def _levels(found: Collected) -> pd.DataFrame | None:
-    """Predicted means at each level that was run of the factors that have more than two."""
+    """Predicted means at each level that was run, for factors with more than two levels."""
     if found.log is None:
         return None
     rows = []
@@ -420,8 +422,9 @@ def _levels(found: Collected) -> pd.DataFrame | None:
 
 
 def _terms(fitted: fits.Fit | None, pairs: Sequence[Interaction]) -> pd.DataFrame | None:
-    """Every treatment coefficient over its standard error. Those of a factor or pair are real where the tables say so:
-    an interval of all effects at once that leaves out zero, or a false discovery rate of at most 5 %."""
+    """Every treatment coefficient over its standard error. Those of a factor or pair are real if the tables say so: an
+    interval of all effects at once that excludes zero, or a false discovery rate of at most 5 %.
+    """
     if fitted is None:
         return None
     size = len(fitted.treatment_params)

@@ -1,4 +1,4 @@
-"""The principal components of what each order of the treatments brings, for the report."""
+"""The principal components of what each order of the treatments gains, for the report."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _DISTURBED = 0.1
 
 
 def components_of(found: Collected, reasons: dict[str, str]) -> Components | None:
-    """The components of the paths' vectors; None, with a reason, where there are none."""
+    """The components of the paths' vectors; None, with a reason, if there are none."""
     try:
         made = pca(paths.path_vectors(_undisturbed(found), found.factors))
     except AnalysisError as error:
@@ -49,8 +49,9 @@ def components_of(found: Collected, reasons: dict[str, str]) -> Components | Non
 
 
 def _undisturbed(found: Collected) -> pd.DataFrame:
-    """The runs, those that the model counts for nothing at the value it gives them: one run in which the machine was
-    busy would be a component of its own."""
+    """The runs, with those that the model gives no weight replaced by their fitted values: a single run during which
+    the machine was busy would be a component of its own.
+    """
     if found.log is None or found.log.n_runs != len(found.frame):
         return found.frame
     frame = found.log.frame.copy()

@@ -1,4 +1,4 @@
-"""What the page says: facts, sentences and tables, from a study's data and models."""
+"""The content of the page: facts, sentences and tables, from a study's data and models."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 
 from broadleaf.lab.analysis import failures as failing
-from broadleaf.lab.analysis.convergence import MOST_TIMES_MORE, precision
+from broadleaf.lab.analysis.convergence import MAX_TIMES_MORE, precision
 from broadleaf.lab.analysis.model.scale import answer
 from broadleaf.lab.analysis.verdict import Verdict, verdicts
 from broadleaf.lab.report.collect import CONTEXTS, Collected
@@ -16,7 +16,7 @@ from broadleaf.lab.report.page import Contents, Sentence, Table, explorer_data
 from broadleaf.lab.report.predictor import predictor_data
 from broadleaf.lab.spec.factors import Level, column_value
 
-MOST_PAIRS = 30
+MAX_PAIRS = 30
 METHOD = (
     "An effect is the ratio of the time per task with a treatment to that without it, on average over the levels of "
     "all other factors, from a linear model of the logarithm of time with main effects, pairs, blocks and time.",
@@ -111,7 +111,7 @@ def _summary(found: Collected, decided: Sequence[Verdict]) -> Iterable[str]:
     unknown = [v for v in decided if v.word == "unknown"]
     if unknown:
         more = max((v.needs_runs or 0 for v in unknown), default=0)
-        more = more if more <= MOST_TIMES_MORE * len(found.frame) else 0
+        more = more if more <= MAX_TIMES_MORE * len(found.frame) else 0
         yield f"Not yet known: {listed(dict.fromkeys(v.factor for v in unknown), 8)}" + (
             f" (about {more} more runs)." if more else "."
         )
@@ -186,10 +186,10 @@ def _tables(found: Collected) -> Iterable[Table]:
                 _percent(math.exp(p.joint.estimate)),
                 f"{p.q:.2g}",
             )
-            for p in real[:MOST_PAIRS]
+            for p in real[:MAX_PAIRS]
         )
         head = ("pair", "class", "first alone", "first with second", "second alone", "second with first", "both", "q")
-        left_out = f" The {MOST_PAIRS} clearest of {len(real)}." if len(real) > MOST_PAIRS else ""
+        left_out = f" The {MAX_PAIRS} clearest of {len(real)}." if len(real) > MAX_PAIRS else ""
         yield Table(
             "Interactions",
             f"Change of the time per task that each brings without and with the other.{left_out}",

@@ -21,8 +21,9 @@ _TEXT_COLUMNS = {"error", "flags", "python", "git_sha", "started_at"}
 
 
 def export(directory: Path, dialect: str, target: Path, tables: Sequence[str] = TABLES) -> list[Path]:
-    """Writes the tables that the study's directory has to the directory `target`; returns the files. RunError if there
-    is none, or the dialect needs a library that is missing."""
+    """Writes the tables that exist in the study's directory to the directory `target`; returns the files. Raises
+    RunError if there are none, or the dialect needs a library that is missing.
+    """
     if dialect not in DIALECTS:
         raise RunError(f"no dialect {dialect!r}. Choose one of {', '.join(DIALECTS)}.")
     sources = {name: directory / f"{name}.csv" for name in tables if (directory / f"{name}.csv").is_file()}
@@ -46,7 +47,7 @@ def export(directory: Path, dialect: str, target: Path, tables: Sequence[str] = 
 
 
 def read_table(path: Path) -> tuple[list[str], list[list[str]]]:
-    """Header and rows of one of the study's tables, whether it has commas or semicolons."""
+    """Header and rows of one of the study's tables, with commas or semicolons."""
     with open(path, newline="", encoding="utf-8-sig") as f:
         text = f.read()
     first = text.partition("\n")[0]
@@ -77,7 +78,7 @@ def _is(kind: type, text: str) -> bool:
         kind(text)
     except ValueError:
         return False
-    # Python reads 1_000, other programs do not.
+    # Python reads 1_000 as a number, other programs do not.
     return "_" not in text and text == text.strip()
 
 

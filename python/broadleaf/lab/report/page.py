@@ -13,9 +13,9 @@ import pandas as pd
 from broadleaf.lab.report.figures.base import Figure, Missing, Unit, in_order, shown_levels
 from broadleaf.lab.spec.factors import Factor, column_value
 
-MOST_BYTES = 5_000_000
-MOST_ROWS_PER_TREATMENT = 250
-MOST_ROWS = 5000
+MAX_BYTES = 5_000_000
+MAX_ROWS_PER_TREATMENT = 250
+MAX_ROWS = 5000
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """All a page says."""
+    """The content of a page."""
 
     name: str
     facts: tuple[str, ...]
@@ -62,7 +62,7 @@ class Contents:
 
 
 def render(contents: Contents) -> str:
-    """The page as one string of HTML without references to anything outside it but the folder `figures`."""
+    """The page as one HTML string without references to anything outside, except the folder `figures`."""
     import jinja2
     import vl_convert
 
@@ -106,7 +106,7 @@ _SCRIPTS = ("conditions.js", "predictor.js", "charts.js", "explorer.js")
 
 
 def _condition_example(explorer: Mapping[str, Any] | None) -> str:
-    """A condition over the study's own factors, to show what one may write."""
+    """A condition over the study's own factors, as an example of what one may write."""
     factors = (explorer or {}).get("factors", [])
     flags = [f["name"] for f in factors if f["levels"] == ["off", "on"]]
     if flags:
@@ -121,12 +121,12 @@ def _json(value: Any) -> str:
 def explorer_data(
     deltas: pd.DataFrame, factors: Sequence[Factor], paths: Mapping[str, pd.DataFrame], second: str | None
 ) -> tuple[dict[str, Any], str]:
-    """What the drop-downs choose from, column by column, and a note if deltas were left out to keep the file small.
+    """The values for the drop-downs, column by column, and a note if deltas were omitted to keep the file small.
 
-    `deltas` is deltas.csv, `paths` tables as a waterfall takes them by the name of their order, `second` the factor to
-    colour by at first.
+    `deltas` is deltas.csv; `paths` are tables for waterfalls, by the name of their order; `second` is the factor that
+    sets the colours at first.
     """
-    most = max(20, min(MOST_ROWS_PER_TREATMENT, MOST_ROWS // max(deltas["treatment"].nunique(), 1)))
+    most = max(20, min(MAX_ROWS_PER_TREATMENT, MAX_ROWS // max(deltas["treatment"].nunique(), 1)))
     kept = pd.concat([g if len(g) <= most else g.sample(most, random_state=7) for _, g in deltas.groupby("treatment")])
     order = deltas.groupby("treatment")["delta_us"].mean().sort_values().index.tolist()
     columns = {f.name: f for f in factors if f.name in kept.columns}

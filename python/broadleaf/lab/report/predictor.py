@@ -1,4 +1,4 @@
-"""The model as the page has it: enough to predict any configuration with its interval, without Python."""
+"""The model as embedded in the page: enough to predict any configuration with its interval, without Python."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from broadleaf.lab.spec.factors import Factor, Level
 if TYPE_CHECKING:
     from broadleaf.lab.analysis.model.fit import Fit
 
-MOST_COLUMNS = 600
+MAX_COLUMNS = 600
 """Beyond that the covariance alone would take megabytes."""
 _LOOKED_AT = 60
 
@@ -24,13 +24,13 @@ def predictor_data(
     fit: Fit, factors: Sequence[Factor], rules: Mapping[str, str], order: Sequence[str]
 ) -> dict[str, Any] | None:
     """What `predictor.js` reads: the model's rows level by level, coefficients, covariance, and the constraints among
-    the factors of the model. `order` are the factors of a path to begin with. None where the model is too large.
+    the factors of the model. `order` are the factors of the initial path. None if the model is too large.
 
-    `fit` is on the scale of logarithms. One quantile serves all intervals: the one that the median measured
-    configuration has, since degrees of freedom differ little between them.
+    `fit` is on the scale of logarithms. One quantile serves all intervals: the one of the median measured
+    configuration, because degrees of freedom differ little between configurations.
     """
     size = len(fit.treatment_params)
-    if size > MOST_COLUMNS:
+    if size > MAX_COLUMNS:
         return None
     coding = fit.coding
     names = [f.name for f in fit.factors]
@@ -40,7 +40,7 @@ def predictor_data(
     described = []
     for factor in fit.factors:
         levels = coding.levels[factor.name]
-        # A configuration of one factor has only that one's columns beside the mean.
+        # A configuration of one factor has only that factor's columns besides the mean.
         rows = coding.rows([{factor.name: level} for level in levels])[:, mains[factor.name]]
         default = levels.index(factor.default) if factor.default in levels else 0
         last = len(levels) - 1
@@ -75,12 +75,12 @@ def predictor_data(
 
 
 def plain(level: Level) -> Any:
-    """A level as JavaScript has it: booleans, numbers and text stay what they are."""
+    """A level in JavaScript: booleans, numbers and text stay what they are."""
     return level.item() if isinstance(level, np.generic) else level
 
 
 def _speaks_of(text: str, factors: Sequence[Factor], names: Sequence[str]) -> bool:
-    """Whether a constraint is about factors of the model alone: the others never varied."""
+    """Whether a constraint involves only factors of the model: the others never varied."""
     from broadleaf.lab.spec import expressions
 
     node = expressions.parse(text, {f.name: f for f in factors}, "constraint")

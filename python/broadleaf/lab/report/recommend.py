@@ -29,8 +29,9 @@ FILE_KINDS = ("config", "env")
 @dataclass(frozen=True, slots=True)
 class Recommendation:
     """The settings proven to help one after the other, and the ratio of times to the default that the model of all runs
-    predicts, with its 95 % interval. `left_out` fail more than their default or may do so; `worse` are recommended and
-    failed more often, by no more than chance allows."""
+    predicts, with its 95 % interval. `left_out` fail more often than their default or may do so; `worse` are
+    recommended and failed more often, but no more than chance allows.
+    """
 
     config: dict[str, Level]
     ratio: tuple[float, float, float]
@@ -39,8 +40,8 @@ class Recommendation:
     worse: tuple[Failing, ...] = ()
 
 
-def recommend(study: StudySpec, most_tier: int = 4) -> Recommendation:
-    """What the runs recommend, of settings of at most `most_tier`. AnalysisError if they tell nothing."""
+def recommend(study: StudySpec, max_tier: int = 4) -> Recommendation:
+    """What the runs recommend, among settings of at most `max_tier`. Raises AnalysisError if they show nothing."""
     made = fit_of_study(study)
     found = failures.of_study(study.runs_path, study.factors)
     sound = failures.without(study, found, suspected=True)
@@ -48,7 +49,7 @@ def recommend(study: StudySpec, most_tier: int = 4) -> Recommendation:
         sound,
         constraints={
             **sound.constraints,
-            **{f"tier_{f.name}": _at_default(f.name, f.default) for f in study.factors if f.tier > most_tier},
+            **{f"tier_{f.name}": _at_default(f.name, f.default) for f in study.factors if f.tier > max_tier},
         },
     )
     order = paths.greedy(made, allowed.rules(), "us").order
@@ -70,7 +71,7 @@ def _at_default(name: str, default: Level) -> str:
 
 
 def sentences(study: StudySpec, found: Recommendation) -> list[str]:
-    """The recommendation for a reader; what fails is in the first sentence."""
+    """The recommendation for a reader; failures are in the first sentence."""
     but = "".join(f", without {it.name}, which {it.word}" for it in found.left_out)
     but += "".join(
         f", though {it.rate.failed} of {it.rate.runs} runs with {it.name} failed and {it.default.failed} of "
@@ -112,8 +113,8 @@ def keys(study: StudySpec, config: Mapping[str, Level]) -> tuple[dict[str, Any],
 
 def write(study: StudySpec, config: Mapping[str, Level], file: Path) -> list[str]:
     """Sets the keys in `file` and leaves all others as they are: TOML and JSON by their names (`a.b` is b in a), any
-    other file as lines NAME=VALUE. Returns what cannot stand in a file. RunError if the file cannot be changed
-    safely or written."""
+    other file as lines NAME=VALUE. Returns what cannot be written to a file. Raises RunError if the file cannot be
+    changed safely or written."""
     inside, outside = keys(study, config)
     with writing(file):
         text = file.read_text(encoding="utf-8") if file.exists() else ""
@@ -148,7 +149,7 @@ def _in_json(text: str, wanted: Mapping[str, Any], file: Path) -> str:
 
 
 def _in_toml(text: str, wanted: Mapping[str, Any], file: Path) -> str:
-    """Line by line, so that comments stay; read again to be sure that nothing else changed."""
+    """Line by line, so that comments are preserved; read again to be sure that nothing else changed."""
     try:
         before = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -180,7 +181,7 @@ def _in_toml(text: str, wanted: Mapping[str, Any], file: Path) -> str:
 
 
 def _section(lines: list[str], section: str) -> tuple[int | None, int]:
-    """The lines of a section, its head left out; of the top, those before the first head."""
+    """The lines of a section without its header; for the top level, those before the first header."""
     heads = [i for i, line in enumerate(lines) if line.lstrip().startswith("[")]
     if not section:
         return 0, heads[0] if heads else len(lines)

@@ -1,1 +1,1 @@
-"""One word for running a command: a configuration becomes a command, its run a row of runs.csv."""
+"""Running a command: a configuration becomes a command, and its run a row of runs.csv."""

@@ -1,8 +1,8 @@
 """How many tasks a run has, and how often to repeat within a run.
 
-One number holds for the whole study: else a faster treatment would get a bigger batch, and the effect of the batch's
-size would be taken for the treatment's. Only where the slowest configuration would take more than twenty times as long
-as the fastest does each have its own.
+One number applies to the whole study: otherwise a faster treatment would get a larger batch, and the effect of the
+batch size would be taken for the treatment's. Only if the slowest configuration would take more than twenty times as
+long as the fastest does each have its own.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from broadleaf.lab.run.command import uses
 from broadleaf.lab.run.environments.environment import HERE, Environments, Variant
 from broadleaf.lab.run.outcome import Invalid
 from broadleaf.lab.run.single import Quiet, Runner
-from broadleaf.lab.run.tasks import MARGIN, MOST_STEP, TasksByConfig, round_up
+from broadleaf.lab.run.tasks import MARGIN, MAX_STEP, TasksByConfig, round_up
 from broadleaf.lab.spec.factors import Config, Level
 from broadleaf.lab.spec.lock import read_lock, write_lock
 from broadleaf.lab.spec.runs import Run
 from broadleaf.lab.spec.study import StudySpec
 
 _ROUNDS = 25
-_MOST_RANGE = 20.0
+_MAX_RANGE = 20.0
 """With one number of tasks, the slowest of the calibrating runs may take so many times as long as the fastest."""
 PILOT_STARTS = 6
 PILOT_ITERATIONS = 5
@@ -35,9 +35,10 @@ PILOT_LIMIT_S = 15.0
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """What holds for every run of a study. `fastest_s` is how long the fastest calibrating run took; the spreads are
-    relative standard deviations between starts and between iterations of one start, None where no pilot was made.
-    `least_tasks` is None where all runs have `n_tasks`; else each configuration has its own number between the two."""
+    """The calibration for every run of a study. `fastest_s` is the duration of the fastest calibrating run; the spreads
+    are relative standard deviations between starts and between iterations of one start, None if no pilot was made.
+    `least_tasks` is None if all runs have `n_tasks`; otherwise each configuration has its own number between the two.
+    """
 
     n_tasks: int
     iterations: int
@@ -58,7 +59,7 @@ class Calibration:
             raise RunError(f"{study.directory}/study.lock.toml: [calibration] has other keys than expected.") from None
 
     def save(self, study: StudySpec) -> None:
-        """Keeps it for the runs to come."""
+        """Stores it for later runs."""
         write_lock(study.directory, {"calibration": {name: getattr(self, name) for name in self.__slots__}})
 
     def runner(
@@ -69,7 +70,7 @@ class Calibration:
         session_id: str | None = None,
         made: Iterable[Run] = (),
     ) -> Runner:
-        """What makes runs so; `made` are earlier runs of the study."""
+        """What makes runs compatible; `made` are earlier runs of the study."""
         tasks = None
         if self.least_tasks is not None:
             tasks = TasksByConfig(self.least_tasks, self.n_tasks, environments.study.calibrate.min_s, made)
@@ -91,8 +92,9 @@ def calibrate(
     say: Callable[[str], None] = lambda _: None,
 ) -> Calibration:
     """Chooses the number of tasks so that the faster of baseline and all-on takes `min_s`, and whether each
-    configuration has its own; then, where the study leaves it at 1 and the workload can repeat itself, the iterations.
-    RunError if the baseline cannot be run at all."""
+    configuration has its own. If the study leaves the iterations at 1 and the workload can repeat itself, it chooses
+    these as well. Raises RunError if the baseline cannot be run at all.
+    """
     study = environments.study
     limits = study.calibrate
     runner = Runner(environments, n_tasks=limits.min_tasks, iterations=1, quiet=quiet)
@@ -118,8 +120,9 @@ def calibrate(
 def _grow(
     runner: Runner, variant: Variant, min_s: float, max_tasks: int, say: Callable[[str], None]
 ) -> tuple[float, int | None]:
-    """Multiplies the tasks until every run takes `min_s`. How long the fastest then takes, and with how many tasks the
-    slowest does, if that is very few beside it."""
+    """Multiplies the tasks until every run takes `min_s`. Returns how long the fastest then takes and, if the slowest
+    is far slower, with how many tasks it takes that long.
+    """
     study = runner.study
     fastest = math.inf
     configs = [study.baseline]
@@ -129,15 +132,15 @@ def _grow(
     for _ in range(_ROUNDS):
         times = []
         for place, config in enumerate(configs):
-            if each_s.get(place, 0.0) * runner.n_tasks > _MOST_RANGE * min_s:
-                # Its time is known: making it once more would take as long as all others.
+            if each_s.get(place, 0.0) * runner.n_tasks > _MAX_RANGE * min_s:
+                # Its time is known: repeating it would take as long as all others.
                 continue
             row = runner.run(config, variant, n_tasks=runner.n_tasks)
             if row["status"] == "ok":
                 times.append(float(row["total_s"]))
                 each_s[place] = times[-1] / runner.n_tasks
                 if row["n_tasks"] != runner.n_tasks:
-                    # It does not take a number of tasks: what it says is what there is.
+                    # It does not accept a number of tasks: its own report counts.
                     runner.n_tasks = row["n_tasks"]
                     return times[-1], None
             elif config is configs[0]:
@@ -152,11 +155,11 @@ def _grow(
         say(f"calibrating: the fastest configuration runs {tasks} in {fastest:.3f} s")
         if fastest >= min_s or runner.n_tasks >= max_tasks:
             break
-        # Far from the goal the start-up hides what a task costs, so the steps are bounded.
-        step = min(MOST_STEP, max(MARGIN, MARGIN * min_s / fastest))
+        # Far from the goal, the start-up hides what a task costs, so the steps are bounded.
+        step = min(MAX_STEP, max(MARGIN, MARGIN * min_s / fastest))
         runner.n_tasks = min(max_tasks, max(runner.n_tasks + 1, round_up(runner.n_tasks * step)))
     slowest, quickest = max(each_s.values()), min(each_s.values())
-    if slowest <= _MOST_RANGE * quickest:
+    if slowest <= _MAX_RANGE * quickest:
         return fastest, None
     least = min(runner.n_tasks, max(1, round_up(MARGIN * min_s / slowest)))
     say(
@@ -168,7 +171,7 @@ def _grow(
 
 
 def reachable_all_on(runner: Runner, variant: Variant = HERE) -> dict[str, Level]:
-    """All on, without the levels that this machine does not have."""
+    """All on, except for levels that this machine does not have."""
     study = runner.study
     config = study.all_on
     for factor in study.factors:
@@ -176,12 +179,14 @@ def reachable_all_on(runner: Runner, variant: Variant = HERE) -> dict[str, Level
             break
         if not runner.can_run({**study.baseline, factor.name: config[factor.name]}, variant):
             config[factor.name] = factor.default
-    # What an exclusion leaves may be impossible without the level that was taken out.
+    # Without the excluded level, the rest of the configuration may be impossible.
     return config if study.rules().allows(config) else study.baseline
 
 
 def pilot(runner: Runner, config: Config, variant: Variant = HERE) -> tuple[int, float | None, float | None]:
-    """Measures how starts and iterations vary and what they cost; the iterations per start that pay best."""
+    """Measures how starts and iterations vary and what they cost; returns the most efficient number of iterations per
+    start.
+    """
     starts: list[list[float]] = []
     start_cost_s, iteration_cost_s = [], []
     for _ in range(PILOT_STARTS):
@@ -190,7 +195,7 @@ def pilot(runner: Runner, config: Config, variant: Variant = HERE) -> tuple[int,
         except Invalid as error:
             raise RunError(f"study {runner.study.name!r}: the pilot of the baseline failed: {error}") from None
         if len(times) < 2 or finished.duration_s > PILOT_LIMIT_S:
-            # It reports no iterations, or takes so long that its start hardly counts: there is nothing to weigh.
+            # It reports no iterations, or takes so long that its start hardly counts: there is nothing to optimise.
             return 1, None, None
         each_s = statistics.mean(times) * runner.tasks_of(config) / 1e6
         iteration_cost_s.append(each_s)
@@ -198,7 +203,7 @@ def pilot(runner: Runner, config: Config, variant: Variant = HERE) -> tuple[int,
         starts.append([math.log(t) for t in times[1:]])
     var_start, var_iteration = variance_components(starts)
     chosen = kalibera_jones(var_start, var_iteration, statistics.mean(start_cost_s), statistics.mean(iteration_cost_s))
-    # One more: the first is dropped as warm-up.
+    # One more: the first is dropped as a warm-up.
     return chosen + 1, 100 * math.sqrt(var_start), 100 * math.sqrt(var_iteration)
 
 

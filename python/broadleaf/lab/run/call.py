@@ -1,7 +1,8 @@
-"""Calls a benchmark function in a fresh process: started as a script with the file that says which, and how.
+"""Calls a benchmark function in a fresh process: started as a script with a file that says which function, and how.
 
-It prints a line of JSON: `n_tasks`, and `iterations`, for each call `total_s` and what the function returned, a number
-of seconds per task or a dict of fields. Only the standard library: it runs under the interpreter that is measured.
+It prints a line of JSON: `n_tasks`, and in `iterations`, for each call, `total_s` and what the function returned, a
+number of seconds per task or a dict of fields. Only the standard library: it runs under the interpreter that is
+measured.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import Any, cast
 
 def find(call: dict[str, Any]) -> Callable[..., Any]:
     """The function."""
-    # The script's own directory comes first otherwise, and its modules are not meant.
+    # Otherwise the script's own directory would come first, and its modules must not be imported.
     sys.path[:1] = call["path"]
     module_name, _, name = call["function"].partition(":")
     if "file" in call:
@@ -56,7 +57,7 @@ def main() -> None:
         elif returned is not None:
             fields["time_per_task_us"] = float(returned) * 1e6
         iterations.append(fields)
-    # A line of its own, whatever the function printed.
+    # On a line of its own, whatever the function printed.
     print("\n" + json.dumps({"n_tasks": n_tasks, "iterations": iterations}))
 
 

@@ -58,7 +58,9 @@ def command_of(
     run_dir: Path,
     rng: random.Random,
 ) -> Command:
-    """The command of one run. Unavailable if this machine lacks what a level needs, RunError for a wrong setting."""
+    """The command of one run. Raises Unavailable if this machine lacks what a level needs, and RunError for a wrong
+    setting.
+    """
     names: dict[str, str] = {
         "python": place.python.path,
         "n_tasks": str(n_tasks),
@@ -110,7 +112,7 @@ def command_of(
     env = clean_environment() | {
         RUN_DIR: str(run_dir),
         "TMPDIR": str(run_dir),
-        # A cluster of this run finds none of another's.
+        # A cluster of this run must not find another run's.
         "BROADLEAF_DIR": str(run_dir / "b"),
         **given,
         **{name: substitute(value, names) for name, value in variables.items()},
@@ -121,12 +123,12 @@ def command_of(
 
 
 def substitute(text: str, names: Mapping[str, str]) -> str:
-    """Puts values for `{name}`; what is no known name, such as JSON in an argument, stays."""
+    """Substitutes values for `{name}`; unknown names, such as JSON in an argument, stay unchanged."""
     return _PLACEHOLDER.sub(lambda match: names.get(match[1], match[0]), text)
 
 
 def uses(study: StudySpec, name: str) -> bool:
-    """Whether the command, or the setting of a factor, has a place for `{name}`. A callable takes what it wants."""
+    """Whether the command, or a factor's setting, contains `{name}`. A callable takes the keywords that it declares."""
     if study.command is None:
         return True
     texts = [*study.command, *(json.dumps(dict(factor.setting), default=str) for factor in study.factors)]
@@ -134,7 +136,7 @@ def uses(study: StudySpec, name: str) -> bool:
 
 
 def level_value(factor: Factor, level: Level) -> Any:
-    """What a level of a factor is set to: what its setting maps it to, else the level itself."""
+    """The value for a level of a factor: what its setting maps it to, otherwise the level itself."""
     for table in (factor.setting.get("values"), factor.setting.get(factor.kind)):
         if isinstance(table, Mapping):
             for name in _names(level):
@@ -144,7 +146,7 @@ def level_value(factor: Factor, level: Level) -> Any:
 
 
 def as_text(value: object) -> str:
-    """A value as an argument or variable: on and off for booleans, as Broadleaf's options have them."""
+    """A value as an argument or variable: on and off for booleans, as for Broadleaf's options."""
     if isinstance(value, bool):
         return "on" if value else "off"
     if isinstance(value, list | tuple):
@@ -167,7 +169,7 @@ def _is_map_of_levels(factor: Factor, table: object) -> bool:
 
 
 def _variables(factor: Factor, level: Level, value: Any) -> dict[str, str]:
-    """Variables of an `env` factor. Off means not set, whatever the runner's own environment has."""
+    """Variables of an `env` factor. Off means unset, whatever the runner's own environment contains."""
     table = factor.setting.get("env", factor.name)
     if isinstance(value, Mapping):
         return {str(k): as_text(v) for k, v in value.items()}
@@ -185,7 +187,7 @@ def _variables(factor: Factor, level: Level, value: Any) -> dict[str, str]:
 def _arguments(factor: Factor, level: Level, value: Any) -> list[str]:
     form = factor.setting.get(factor.kind)
     if form is None or form is True:
-        # The command has a place for {factor}.
+        # The command contains {factor}.
         return []
     if isinstance(form, Mapping):
         return [str(word) for word in value] if isinstance(value, list | tuple) else shlex.split(str(value))
@@ -235,7 +237,7 @@ def _file(factor: Factor, level: Level, value: Any, directory: Path, run_dir: Pa
 def _write_call(
     study: StudySpec, place: Place, keywords: Mapping[str, Level], n_tasks: int, iterations: int, run_dir: Path
 ) -> Path:
-    """Writes what call.py is to call."""
+    """Writes what call.py should call."""
     what: dict[str, Any]
     path = [str(place.cwd), str(study.directory.resolve())]
     if study.callable is not None:

@@ -1,4 +1,4 @@
-"""From what a run printed and used to the figures of its row."""
+"""From a run's output and resource usage to the figures of its row."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Invalid(Exception):
 
 
 def measure(study: StudySpec, finished: Finished, n_tasks: int) -> Run:
-    """The columns from `duration_s` to `ctx_switches` of a run. A failure is told in `status` and `error`."""
+    """The columns from `duration_s` to `ctx_switches` of a run. A failure is recorded in `status` and `error`."""
     row: Run = {
         "duration_s": finished.duration_s,
         "exit_code": finished.exit_code,
@@ -123,23 +123,24 @@ def _score(study: StudySpec, finished: Finished, document: Mapping[str, Any], n:
             raise Invalid(f"the output has no JSON key {what!r} ({names})")
         return _in_us(study, document[what], what)
     if kind == "regex":
-        # The last one, as of JSON the last line: what comes before may be progress.
+        # The last match, like the last line of JSON: earlier output may be progress.
         match = deque(re.finditer(what, finished.stdout, re.MULTILINE), maxlen=1)
         if not match:
             raise Invalid(f"nothing in the output matches {what!r}: {last_words(finished)}")
         return _in_us(study, match[0][1] if match[0].re.groups else match[0][0], what)
     raise StudyFileError(
-        f"study {study.name!r}", f"score {study.score!r} is none.", "Use json:KEY, regex:... or wall/n."
+        f"study {study.name!r}", f"score {study.score!r} is not valid.", "Use json:KEY, regex:... or wall/n."
     )
 
 
 def _in_us(study: StudySpec, value: object, name: str) -> float:
-    """A score in microseconds per task. A rate, where more is better, becomes its reciprocal, so that less is better
-    in every table."""
+    """A score in microseconds per task. A rate, of which more is better, is replaced by its reciprocal, so that less is
+    better in every table.
+    """
     number = _checked(value, repr(name))
     if study.direction == "max":
         return 1e6 / number
-    # A name whose last word is no unit is taken to be in microseconds.
+    # A name whose last word is not a unit is assumed to be in microseconds.
     return number * _US.get(re.split(r"[_\W]+", name.lower())[-1], 1.0)
 
 

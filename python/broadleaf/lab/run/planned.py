@@ -1,5 +1,6 @@
-"""Makes the runs of a plan in their order, unattended: every row is on disk before the next run starts, and a runner
-that was killed continues where it was."""
+"""Makes the runs of a plan in order, unattended: every row is on disk before the next run starts, and a runner that was
+killed continues where it was.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +21,8 @@ from broadleaf.lab.spec.runs import Run, RunsFile
 from broadleaf.lab.spec.study import StudySpec
 
 NOISY_MADS = 4.0
-_LEAST_BASELINES = 5
-_LEAST_MAD = 0.005
+_MIN_BASELINES = 5
+_MIN_MAD = 0.005
 """A spread of the baselines below this share of their median counts as this: clocks are no better."""
 PLAN_FILE = "plan.json"
 ALL_FAILED = 6
@@ -30,7 +31,7 @@ ALL_FAILED = 6
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Where a session stands. `run` is the row just made, None before the first."""
+    """The state of a session. `run` is the row just made, None before the first."""
 
     done: int
     total: int
@@ -43,8 +44,9 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What a session did. `stopped` says why it ended early: `budget`, `runs`, `failing` where no run at all ended
-    well, or nothing. `error` is the last failure's, `busy` counts the runs made while the machine was busy."""
+    """What a session did. `stopped` says why it ended early: `budget`, `runs`, `failing` if no run at all ended well,
+    or nothing. `error` is the last failure's, `busy` counts the runs made while the machine was busy.
+    """
 
     done: int
     total: int
@@ -92,9 +94,8 @@ def run_plan(
 ) -> Summary:
     """Makes the rows of `plan` that are not in runs.csv yet, until all are made, or `budget_s` or `max_runs` is spent.
 
-    A failed run is a row like any other; `retry_failed` makes those that failed, ran out of time or gave no
-    score once more. RunError if nothing
-    can be run or runs.csv belongs to another plan.
+    A failed run is a row like any other; `retry_failed` repeats those that failed, ran out of time or gave no score.
+    Raises RunError if nothing can be run or runs.csv belongs to another plan.
     """
     plan = plan or load_plan(study)
     study = with_excludes(study)
@@ -153,12 +154,12 @@ def run_plan(
 
 
 def turns(rows: Sequence[PlanRow], size: int) -> list[Sequence[PlanRow]]:
-    """The rows in their order, so many at a time."""
+    """The rows in order, this many at a time."""
     return [rows[start : start + size] for start in range(0, len(rows), size)]
 
 
 def _run_turn(runner: Runner, turn: Sequence[PlanRow], together: bool) -> list[Run]:
-    """The runs of a turn. One that is left over runs beside another of itself, so that it too has half a processor."""
+    """The runs of a turn. A run without a partner runs beside a copy of itself, so that it too has half a processor."""
     if not together:
         return [runner.run(row.config) for row in turn]
     return runner.run_side_by_side([(row.config, HERE) for row in (*turn, *turn)[:2]])[: len(turn)]
@@ -171,7 +172,7 @@ def ready(
     quiet: Quiet | None = None,
     say: Callable[[str], None] = lambda _: None,
 ) -> tuple[Environments, Calibration]:
-    """Environments built and the calibration made, or both as the study's lock file has them."""
+    """Builds the environments and calibrates, or uses what the study's lock file records."""
     lock = read_lock(study.directory)
     environments = Environments(study, sha=lock.get("source", {}).get("sha"), refs=lock.get("refs"), say=say)
     counts = environments.prepare([study.baseline, *configs])
@@ -195,7 +196,7 @@ def ready(
 
 
 def plan_columns(row: PlanRow) -> dict[str, Any]:
-    """The columns that a row of the plan brings with it."""
+    """The columns that come from the plan's row."""
     return {
         "block": row.block,
         "order_in_block": row.order_in_block,
@@ -208,7 +209,7 @@ def plan_columns(row: PlanRow) -> dict[str, Any]:
 
 
 def remaining(study: StudySpec, plan: Plan, rows: Sequence[Run], *, retry_failed: bool = False) -> list[PlanRow]:
-    """The rows of the plan that no run was made of. RunError if the runs were made of another plan."""
+    """The rows of the plan for which there is no run. Raises RunError if the runs were made from another plan."""
     made: dict[tuple[int, int], Run] = {}
     for old in rows:
         if old["plan_row"] is not None and old["replicate"] is not None:
@@ -219,7 +220,7 @@ def remaining(study: StudySpec, plan: Plan, rows: Sequence[Run], *, retry_failed
         if run is None or (retry_failed and run["status"] in ("failed", "timeout", "invalid")):
             left.append(row)
             continue
-        # A factor added later stands in old runs at its default, as in the plan that then was: compared by levels.
+        # In old runs, a factor added later is at its default, as in the plan of that time; so levels are compared.
         wanted = config_id(row.config, study.factors)
         if wanted != config_id({f.name: run[f.column] for f in study.factors}, study.factors):
             raise RunError(
@@ -230,7 +231,7 @@ def remaining(study: StudySpec, plan: Plan, rows: Sequence[Run], *, retry_failed
 
 
 def noisy_blocks(rows: Sequence[Run], baseline_id: str) -> dict[str, tuple[int, ...]]:
-    """By session, the blocks whose baseline lies more than 4 median absolute deviations from the session's median."""
+    """For each session, the blocks whose baseline is over 4 median absolute deviations from the session's median."""
     found: dict[str, tuple[int, ...]] = {}
     for session in sorted({row["session_id"] for row in rows if row["session_id"]}):
         times: dict[int, list[float]] = {}
@@ -239,17 +240,17 @@ def noisy_blocks(rows: Sequence[Run], baseline_id: str) -> dict[str, tuple[int, 
             if is_baseline and row["session_id"] == session and row["block"] is not None:
                 times.setdefault(row["block"], []).append(row["time_per_task_us"])
         blocks = {block: statistics.median(values) for block, values in times.items()}
-        if len(blocks) < _LEAST_BASELINES:
+        if len(blocks) < _MIN_BASELINES:
             continue
         middle = statistics.median(blocks.values())
         spread = statistics.median(abs(value - middle) for value in blocks.values())
-        limit = NOISY_MADS * max(spread, _LEAST_MAD * middle)
+        limit = NOISY_MADS * max(spread, _MIN_MAD * middle)
         found[session] = tuple(sorted(b for b, value in blocks.items() if abs(value - middle) > limit))
     return found
 
 
 def flag_noisy_blocks(study: StudySpec, runs: RunsFile) -> tuple[int, ...]:
-    """Sets the flag `noisy_block` on the runs of such blocks, and takes it off the others."""
+    """Sets the flag `noisy_block` on the runs of such blocks, and removes it from the others."""
     noisy = noisy_blocks(runs.rows, config_id(study.baseline, study.factors))
     flags = {}
     for row in runs.rows:

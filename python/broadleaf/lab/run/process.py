@@ -1,4 +1,4 @@
-"""One run of the workload in processes of its own: nothing it starts outlives it, or outlives the runner."""
+"""One run of the workload in separate processes: nothing that it starts outlives it, or outlives the runner."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _LAST_LINES = 20
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """How a run's processes ended, and what they used together. Times in seconds."""
+    """How a run's processes ended, and what they used in total. Times in seconds."""
 
     exit_code: int | None
     duration_s: float
@@ -75,8 +75,8 @@ def run_command(
     run_dir: Path,
     cpus: Collection[int] | None = None,
 ) -> Finished:
-    """Runs `command` to its end or for `timeout_s`, on `cpus` only where they are given, then kills whatever it left.
-    RunError if it cannot be watched."""
+    """Runs `command` to its end or for `timeout_s`, only on `cpus` if given, then kills whatever it left behind.
+    Raises RunError if it cannot be watched."""
     out, err = run_dir / "stdout", run_dir / "stderr"
     task = {
         "command": list(command),
@@ -99,10 +99,10 @@ def run_command(
         with supervisor.stdin as lifeline, supervisor.stdout as answer:
             lifeline.write(json.dumps(task).encode() + b"\n")
             lifeline.flush()
-            # Reading first: the lifeline must stay open for as long as the run lasts.
+            # Reading comes first: the lifeline must stay open for as long as the run lasts.
             text = answer.read()
     except BaseException:
-        # Its standard input is closed by now: it kills the command and leaves.
+        # Its standard input is closed by now, so it kills the command and exits.
         supervisor.wait()
         raise
     supervisor.wait()
@@ -134,12 +134,12 @@ def run_command(
 
 
 def clean_environment() -> dict[str, str]:
-    """What a run inherits: the runner's environment without what only concerns the runner."""
+    """The environment of a run: the runner's own, without what only concerns the runner."""
     return {name: value for name, value in os.environ.items() if name not in ("OLDPWD", "_", "COLUMNS", "LINES")}
 
 
 def last_words(finished: Finished) -> str:
-    """The end of what a failed run wrote, as one line."""
+    """The end of a failed run's output, as one line."""
     lines = (finished.stderr.strip() or finished.stdout.strip()).splitlines()[-_LAST_LINES:]
     return " | ".join(line.strip() for line in lines if line.strip())[-500:]
 

@@ -31,8 +31,10 @@ MAX_WAIT_S = 20.0
 
 @dataclass(frozen=True, slots=True)
 class Quiet:
-    """Before each run, wait until fewer than `limit_cores` are busy with other things, at most `max_wait_s`; a run
-    made nevertheless is flagged `busy`, and the next waits at most half as long, until the machine was quiet again."""
+    """Before each run, wait until fewer than `limit_cores` are busy with other things, at most `max_wait_s`. A run that
+    is made nevertheless is flagged `busy`, and the next one waits at most half as long, until the machine was quiet
+    again.
+    """
 
     limit_cores: float = BUSY_LIMIT_CORES
     max_wait_s: float = MAX_WAIT_S
@@ -65,21 +67,22 @@ class Runner:
         self._rng = random.Random(seed)
 
     def run(self, config: Config, variant: Variant = HERE, *, n_tasks: int | None = None) -> Run:
-        """Makes one run. What goes wrong with it is in the row; RunError only if no run can be made at all."""
+        """Makes one run. If it fails, the row says how; RunError is raised only if no run can be made at all."""
         quiet = self._wait()
         failed = self.try_out(config, variant) if n_tasks is None else None
         return failed or self._run(config, variant, n_tasks, quiet=quiet)
 
     def tasks_of(self, config: Config) -> int:
-        """How many tasks a run of a configuration has; the least where it has its own number and was not run yet."""
+        """How many tasks a run of a configuration has; the minimum if it has its own number and was not run yet."""
         if self.tasks is None:
             return self.n_tasks
         return self.tasks.of(config_id(config, self.study.factors)) or self.tasks.least
 
     def try_out(self, config: Config, variant: Variant, cpus: Collection[int] | None = None) -> Run | None:
-        """Where configurations have their own numbers of tasks, runs one that was not run yet until its number is
-        known. These runs are not kept: how long they took decided which is the last. Returns the one that failed, if
-        any did."""
+        """If configurations have their own numbers of tasks, runs one that was not run yet until its number is known.
+        These runs are not kept, because their duration decided which is the last. Returns the one that failed, if any
+        did.
+        """
         key = config_id(config, self.study.factors)
         if self.tasks is None or self.tasks.of(key) is not None:
             return None
@@ -94,10 +97,12 @@ class Runner:
             n = following
 
     def run_side_by_side(self, versions: Sequence[tuple[Config, Variant]]) -> list[Run]:
-        """Makes a run of each version, all at once on one processor. The kernel gives it to them in turns of a few
-        milliseconds, so that what else slows the machine down meets all of them alike: "duet benchmarking" (Bulej et
-        al., ICPE 2020), on one processor instead of several since neighbours of a virtual machine disturb each of its
-        processors at other times. Their scores must count processor time. RunError as for `run`."""
+        """Makes a run of each version, all at once on one processor. The kernel runs them alternately for a few
+        milliseconds, so that anything else that slows the machine down affects all of them alike: "duet benchmarking"
+        (Bulej et al., ICPE 2020), on one processor instead of several, because neighbours of a virtual machine disturb
+        each of its processors at different times. Their scores must count processor time. Raises RunError as `run`
+        does.
+        """
         quiet = self._wait()
         cpus = {max(os.sched_getaffinity(0))}
         # Versions of one configuration have the number of tasks of the first.
@@ -107,7 +112,7 @@ class Runner:
             return list(pool.map(lambda version: self._run(*version, quiet=quiet, cpus=cpus), versions))
 
     def run_pair(self, versions: Sequence[tuple[Config, Variant]]) -> Iterable[Run]:
-        """Both versions that are compared, in this order: at once if the study says so, else in turn."""
+        """Both versions of a comparison, in this order: at once if the study says so, otherwise in turn."""
         if self.environments.settings.side_by_side:
             return self.run_side_by_side(versions)
         return (self.run(*version) for version in versions)
@@ -148,7 +153,7 @@ class Runner:
         _, steal = machine.cpu_times().since(before)
         used_uj = energy.used_uj(machine.Energy.now())
         row |= place_facts | measure(study, finished, n) | {"steal_pct": 100 * steal}
-        # Of runs that share the machine none has a share of its energy.
+        # Runs that share the machine have no share of its energy.
         if row["status"] == "ok" and used_uj is not None and cpus is None:
             row["energy_uj_per_task"] = used_uj / (row["n_tasks"] * row["n_iter"])
         if self.environments.settings.marginal and n_tasks is None and n >= 4 and row["status"] == "ok":
@@ -158,7 +163,9 @@ class Runner:
         return row
 
     def _wait(self) -> bool:
-        """Waits for quiet; whether it came. On a machine that is never quiet the waits become short."""
+        """Waits until the machine is quiet; returns whether it became quiet. On a machine that is never quiet, the
+        waits become short.
+        """
         if self.quiet.max_wait_s <= 0:
             return True
         quiet = machine.wait_until_quiet(self.quiet.limit_cores, self._patience_s, on_busy=self._say_busy)
@@ -182,8 +189,9 @@ class Runner:
         cpus: Collection[int] | None = None,
         wrapped: Callable[[Sequence[str]], Sequence[str]] | None = None,
     ) -> tuple[Finished, Run]:
-        """The bare run, and the columns that say where it was made. `wrapped` makes of the command another one, that
-        runs it."""
+        """The bare run, and the columns that say where it was made. `wrapped` turns the command into another one that
+        runs it.
+        """
         place = self.environments.place(config, variant)
         with run_directory() as run_dir:
             what = self._command(config, place, n_tasks or self.tasks_of(config), run_dir)
@@ -237,7 +245,7 @@ def record(
     on_run: Callable[[Run], None] | None = None,
     **columns: Any,
 ) -> Run:
-    """Makes a run and appends it to `runs` with these further columns (purpose, block, plan_row, ...)."""
+    """Makes a run and appends it to `runs` with these additional columns (purpose, block, plan_row, ...)."""
     return keep(runner.run(config, variant), runs, config, on_run=on_run, **columns)
 
 
@@ -249,12 +257,12 @@ def keep(
     on_run: Callable[[Run], None] | None = None,
     **columns: Any,
 ) -> Run:
-    """Appends a run that was made to `runs` with these further columns."""
+    """Appends a completed run to `runs` with these additional columns."""
     row = {**columns, **run}
     if flags := " ".join(filter(None, (columns.get("flags"), row.get("flags")))):
         row["flags"] = flags
     if runs is not None:
-        # The file may have a factor more than the study: the change that is being compared.
+        # The file may have one more factor than the study: the change that is being compared.
         row["config_id"] = config_id(config, runs.factors)
     kept = runs.append(row, config) if runs is not None else row
     if on_run is not None:

@@ -1,10 +1,11 @@
-"""Runs one command and lets nothing of it live on: started as a script, `python -I -S supervisor.py`, one per run.
+"""Runs one command and lets nothing of it survive: started as a script, `python -I -S supervisor.py`, once per run.
 
 It reads one line of JSON from standard input: the command, its working directory, environment, output files, time limit
 and processors (null: all). Standard input stays open for as long as the runner lives; when it closes, however the
-runner died, the command is killed. Every descendant is killed at the end, also one that left its process group or
-session: the supervisor is the subreaper of them all, so what loses its parent becomes its child. It prints one line of
-JSON: how it went and what it used. Only the standard library, and no module of the package: it has to start fast.
+runner died, the command is killed. Every descendant is killed at the end, even one that left its process group or
+session: the supervisor is their subreaper, so a process that loses its parent becomes its child. It prints one line of
+JSON: how the run ended and what it used. It uses only the standard library, and no module of the package, because it
+has to start fast.
 """
 
 import contextlib
@@ -35,7 +36,7 @@ _INHERIT_AND_START_AT_EXEC = 1 << 0 | 1 << 1 | 1 << 5 | 1 << 6 | 1 << 12
 
 
 class Counters:
-    """Hardware counters of what this process starts from now on, where the kernel and the processor have them. This
+    """Hardware counters of what this process starts from now on, if the kernel and the processor have them. This
     process itself never calls exec, so it is not counted."""
 
     def __init__(self) -> None:
@@ -45,14 +46,14 @@ class Counters:
             return
         libc = ctypes.CDLL(None, use_errno=True)
         for name, event in HARDWARE_COUNTERS.items():
-            # type, size, config, period, sample type, read format (with both times), flags, 3 fields of no use here.
+            # type, size, config, period, sample type, read format (with both times), flags, 3 unused fields.
             attributes = struct.pack("IIQQQQQIIQ", 0, 64, event, 0, 0, 3, _INHERIT_AND_START_AT_EXEC, 0, 0, 0)
             fd = libc.syscall(number, ctypes.c_char_p(attributes), 0, -1, -1, 8)
             if fd >= 0:
                 self._open[name] = fd
 
     def read(self) -> dict[str, int]:
-        """What was counted. A counter that others used part of the time is scaled up to all of it."""
+        """The counts. A counter that others used part of the time is scaled up to the whole time."""
         found = {}
         for name, fd in self._open.items():
             value, enabled, running = struct.unpack("QQQ", os.read(fd, 24))
@@ -68,7 +69,7 @@ def children(of: set[int]) -> set[int]:
         if entry.isdigit():
             try:
                 with open(f"/proc/{entry}/stat", "rb") as f:
-                    # The name, in parentheses, may itself hold any character.
+                    # The name, in parentheses, may itself contain any character.
                     parents[int(entry)] = int(f.read().rpartition(b")")[2].split()[1])
             except (OSError, ValueError, IndexError):
                 continue
@@ -85,7 +86,7 @@ def signal_all(number: int) -> None:
 
 
 def written_bytes() -> int:
-    """Bytes that this process and all it has waited for sent towards storage."""
+    """Bytes that this process and all it has waited for sent to storage."""
     try:
         with open("/proc/self/io") as f:
             return next((int(line.split()[1]) for line in f if line.startswith("write_bytes")), 0)
@@ -94,7 +95,7 @@ def written_bytes() -> int:
 
 
 def queued_s(process: int | str) -> float:
-    """How long the first thread of a process could have run, but waited for a processor."""
+    """How long the first thread of a process was ready to run, but waited for a processor."""
     try:
         with open(f"/proc/{process}/schedstat") as f:
             return int(f.read().split()[1]) / 1e9
@@ -132,7 +133,7 @@ class Supervisor:
         me = os.getpid()
 
         def die_with_me() -> None:
-            # Should the supervisor itself be killed, its command still goes with it.
+            # If the supervisor itself is killed, its command still ends with it.
             libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
             if os.getppid() != me:
                 os._exit(127)
@@ -154,7 +155,7 @@ class Supervisor:
             )
 
     def note_schedule(self) -> None:
-        """What the kernel says of the command's first thread, once that has ended and before it is waited for."""
+        """What the kernel says about the command's first thread, once that has ended and before it is waited for."""
         with contextlib.suppress(OSError, ValueError):
             if os.waitid(os.P_PID, self.child.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None:
                 with open(f"/proc/{self.child.pid}/schedstat") as f:
@@ -162,7 +163,7 @@ class Supervisor:
                 self.queued_s = queued_s(self.child.pid)
 
     def reap(self) -> bool:
-        """Waits for what has ended; whether any descendant is left."""
+        """Waits for processes that have ended; returns whether any descendant is left."""
         while True:
             if self.status is None:
                 self.note_schedule()
@@ -179,13 +180,15 @@ class Supervisor:
             if pid == self.child.pid:
                 self.status = status
                 self.ended = time.monotonic()
-                # The end is noticed when this process gets a processor: no time of the command's.
+                # The end is noticed when this process gets a processor: that delay does not belong to the command.
                 self.late_s = queued_s("self") - self.queued_before_s
-                # subprocess must not wait for it, or signal what may by now be another's pid.
+                # subprocess must not wait for it, or signal a pid that may belong to another process by now.
                 self.child.returncode = os.waitstatus_to_exitcode(status)
 
     def wait(self, until: float, all_of_them: bool) -> bool:
-        """Until the command (or all of its processes) ended, the time is up or the runner is gone; whether it did."""
+        """Until the command (or all of its processes) ended, the time is up or the runner is gone; returns whether it
+        ended.
+        """
         while True:
             left = self.reap()
             if not left or (self.status is not None and not all_of_them):
@@ -201,7 +204,7 @@ class Supervisor:
                     os.read(self.wake_r, 4096)
 
     def sweep(self) -> int:
-        """Kills whatever is left of the command; how many processes that were."""
+        """Kills whatever is left of the command; returns how many processes that were."""
         found: set[int] = set()
         while self.reap():
             found |= children({os.getpid()})
@@ -227,7 +230,7 @@ class Supervisor:
             self.wait(time.monotonic() + STRAGGLER_GRACE_S, all_of_them=True)
         stragglers = self.sweep()
         if self.orphaned:
-            # Nobody else is left to do it.
+            # No other process is left to do it.
             shutil.rmtree(os.path.dirname(self.task["stdout"]), ignore_errors=True)
         return {
             "exit_code": os.waitstatus_to_exitcode(self.status) if self.status is not None else None,
@@ -247,7 +250,7 @@ class Supervisor:
 
 
 def read_line() -> bytes:
-    """The task. Not more than that is read: what follows on standard input is only its end."""
+    """The task. No more than that is read: only the end of standard input follows."""
     parts = []
     while True:
         part = os.read(0, 1 << 16)

@@ -1,7 +1,7 @@
-"""How many tasks a run has, where one number for all would make the slow configurations take very long.
+"""How many tasks a run has, if one number for all would make the slow configurations take very long.
 
-What starting costs is spread over a run's tasks. With runs that take equally long it is the same part of each time, so
-that ratios of times do not change; with one number of tasks it is the same time in each.
+The cost of starting is spread over a run's tasks. If runs take equally long, it is the same share of each time, so that
+ratios of times do not change; with one number of tasks it is the same time in each.
 """
 
 from __future__ import annotations
@@ -11,13 +11,14 @@ from collections.abc import Iterable
 
 from broadleaf.lab.spec.runs import Run
 
-MARGIN, MOST_STEP = 1.15, 10.0
+MARGIN, MAX_STEP = 1.15, 10.0
 """How much longer than wanted a run is meant to take, and by how much at most its tasks are multiplied at once."""
 
 
 class TasksByConfig:
-    """The number of tasks of each configuration, such that its runs take `min_s`: between `least` and `most`. All runs
-    of a configuration have the same, those of earlier sessions too (`made`)."""
+    """The number of tasks of each configuration, so that its runs take `min_s`: between `least` and `most`. All runs of
+    a configuration have the same number, including those of earlier sessions (`made`).
+    """
 
     def __init__(self, least: int, most: int, min_s: float, made: Iterable[Run] = ()) -> None:
         self.least: int = least
@@ -34,11 +35,11 @@ class TasksByConfig:
         return self._known.get(config_id)
 
     def learn(self, config_id: str, trial: Run) -> int:
-        """With how many tasks to try next after a run that ended well; as many as it had if that is the number."""
+        """The number of tasks to try next after a run that ended well; the same number if that is final."""
         n, total_s = int(trial["n_tasks"]), max(float(trial["total_s"]), 1e-9)
         if total_s < self._min_s and n < self.most:
-            # Where runs are short the start hides what a task costs, so the steps are bounded.
-            step = min(MOST_STEP, max(MARGIN, MARGIN * self._min_s / total_s))
+            # If runs are short, the start hides what a task costs, so the steps are bounded.
+            step = min(MAX_STEP, max(MARGIN, MARGIN * self._min_s / total_s))
             return min(self.most, max(n + 1, round_up(n * step)))
         self._known[config_id] = n
         return n

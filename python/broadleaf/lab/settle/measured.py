@@ -1,4 +1,4 @@
-"""Settling the questions of a real workload: runs in processes of their own, recorded in the study's runs.csv."""
+"""Settling the questions of a real workload: runs in separate processes, recorded in the study's runs.csv."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from broadleaf.lab.spec.study import StudySpec
 
 def settle(
     study: StudySpec,
-    most_runs: int | None = None,
+    max_runs: int | None = None,
     *,
     budget_s: float | None = None,
     seed: int = 1,
@@ -25,11 +25,12 @@ def settle(
     say: Callable[[str], None] = lambda line: None,
     on_run: Callable[[Run], None] | None = None,
 ) -> Settler:
-    """Makes blocks of runs until nothing is open, or `most_runs` (as many as the study's plan has if None) or
-    `budget_s` is spent. RunError if nothing can be run, or the first block has no run that ended well."""
+    """Makes blocks of runs until nothing is open, or `max_runs` (as many as the study's plan has, if None) or
+    `budget_s` is spent. Raises RunError if nothing can be run, or if no run of the first block ended well.
+    """
     begin = time.monotonic()
     study = with_excludes(study)
-    settler = Settler(study, most_runs if most_runs is not None else len(make_plan(study)), seed)
+    settler = Settler(study, max_runs if max_runs is not None else len(make_plan(study)), seed)
     environments, calibration = ready(study, [study.all_on], quiet=quiet, say=say)
     runner = calibration.runner(environments, quiet=quiet)
     rng = random.Random(seed)

@@ -1,4 +1,4 @@
-"""Which runs would tell most about what is not yet decided."""
+"""Which runs would show the most about what is not decided yet."""
 
 from __future__ import annotations
 
@@ -25,8 +25,9 @@ class NextRuns:
         self._rng = rng
 
     def choose(self, made: Sequence[Config], n: int, weights: Mapping[str, float]) -> list[dict[str, Level]]:
-        """`n` runs beside those made. `weights` say how much a term is worth to know, by the name of a factor or
-        `A:B`; every other counts a little, since what is not looked at cannot surprise."""
+        """`n` runs in addition to those made. `weights` say how valuable it is to know a term, by the name of a factor
+        or `A:B`; every other term counts a little, because otherwise it could never surprise.
+        """
         weight = np.array([weights.get(name, _ANY) for name in self.terms.names])
         inverse = self._inverse(made)
         candidates = self.rules.sample(self._rng, _CANDIDATES)

@@ -1,4 +1,4 @@
-"""A study that designs itself: it looks at its runs now and then, and spends the next ones on what is open."""
+"""A study that designs itself: it checks its runs from time to time, and spends the next ones on open questions."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ OPEN, DECIDED, OUT_OF_REACH = "open", "decided", "out of reach"
 _PAIR_WEIGHT = 0.3
 _FUTILE_LOOKS = 2
 _Q = 0.05
-_LEAST_SHARE = 0.2
+_MIN_SHARE = 0.2
 """Before this part of the budget nothing is given up: estimates are too rough."""
 _HOPE = 0.75
 """Standard errors by which an estimate may still move towards a verdict before that is called out of reach."""
@@ -33,8 +33,9 @@ _HOPE = 0.75
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What is known of a setting: `decided` with its verdict; `open`, and then `waits_for` names the factors that may
-    still turn the verdict; or `out of reach` of the runs that are left."""
+    """What is known about a setting: `decided` with its verdict; `open`, and then `waits_for` names the factors that
+    may still change the verdict; or `out of reach` of the remaining runs.
+    """
 
     factor: str
     level: Level
@@ -48,7 +49,7 @@ class Question:
 
     @property
     def sentence(self) -> str:
-        """The verdict in words, with an interval that holds although there were several looks."""
+        """The verdict in words, with an interval that is valid despite several checks."""
         if self.verdict is None:
             return f"{self.name}: not yet looked at."
         said = self.verdict.sentence.replace("95 % interval", "interval for all looks")
@@ -59,13 +60,14 @@ class Question:
 
 
 class Settler:
-    """Chooses blocks of runs until every setting has a verdict that may be believed at whichever look it comes, or the
-    runs that are left cannot give one. Runs come back through `add`."""
+    """Chooses blocks of runs until every setting has a verdict that is reliable at whichever check it comes, or the
+    remaining runs cannot give one. Runs are returned through `add`.
+    """
 
-    def __init__(self, study: StudySpec, most_runs: int, seed: int = 1) -> None:
-        """`most_runs` is the budget; what easy questions do not need goes to the hard ones."""
+    def __init__(self, study: StudySpec, max_runs: int, seed: int = 1) -> None:
+        """`max_runs` is the budget; what easy questions do not need goes to the hard ones."""
         self.study: StudySpec = study
-        self.most_runs: int = most_runs
+        self.max_runs: int = max_runs
         self.rows: list[Mapping[str, Any]] = []
         self.questions: dict[Key, Question] = {
             (f.name, level): Question(f.name, level, OPEN) for f in study.factors for level in f.others
@@ -76,7 +78,7 @@ class Settler:
         self._configs: list[dict[str, Level]] = []
         self._block_size = max(study.design.block_size, len(self._controls) + 2)
         parameters = 1 + len(self.questions)
-        self._looks = Looks(most_runs, max(24, 2 * parameters + 6))
+        self._looks = Looks(max_runs, max(24, 2 * parameters + 6))
         self.looked: int = 0
         """How often the runs were looked at."""
         self._futile: dict[Key, int] = {}
@@ -84,19 +86,19 @@ class Settler:
 
     @property
     def open(self) -> list[Question]:
-        """What is not yet decided and may still be."""
+        """What is not decided yet and still can be."""
         return [it for it in self.questions.values() if it.state == OPEN]
 
     @property
     def done(self) -> bool:
         """Whether to stop: nothing is open, or the budget is spent."""
-        return not self.open or len(self.rows) >= self.most_runs
+        return not self.open or len(self.rows) >= self.max_runs
 
     def next_block(self) -> list[dict[str, Level]]:
         """The runs to make next, in any order; none when done."""
         if self.done:
             return []
-        n = min(self._block_size, self.most_runs - len(self.rows))
+        n = min(self._block_size, self.max_runs - len(self.rows))
         controls = self._controls[: max(0, n - 1)]
         return [*controls, *self._next.choose(self._configs, n - len(controls), self._weights())]
 
@@ -111,8 +113,9 @@ class Settler:
         return weights
 
     def add(self, rows: Sequence[Mapping[str, Any]], configs: Sequence[dict[str, Level]]) -> list[Question]:
-        """Takes the rows of a block, as runs.csv has them. Returns what this look settled; nothing where it is not time
-        to look."""
+        """Takes the rows of a block, as runs.csv has them. Returns what this check settled; nothing if it is not time
+        to check.
+        """
         self.rows += rows
         self._configs += [c for c, row in zip(configs, rows, strict=True) if row["status"] == "ok"]
         if not self._looks.due(len(self.rows)):
@@ -124,7 +127,7 @@ class Settler:
         try:
             made = self._fitted(alpha)
         except AnalysisError:
-            # Nothing can be said of times yet, but of failures.
+            # Nothing can be said about times yet, but about failures.
             made = None
         if made is not None:
             for effect in made.effects():
@@ -134,7 +137,7 @@ class Settler:
         return [it for key, it in self.questions.items() if it.state != OPEN and key not in before]
 
     def _judge_failures(self, alpha: float) -> None:
-        """Settings that are proven to fail more are decided, and not run any more."""
+        """Settings that are proven to fail more often are decided, and not run any more."""
         self._failures = failing.of_runs(self.rows, self.study.factors)
         proven = [it for it in self._failures.levels if it.proven and it.p <= alpha]
         for it in proven:
@@ -153,7 +156,7 @@ class Settler:
     def _judged(self, made: Fit, effect: Effect, alpha: float) -> Question:
         key = effect.factor, effect.level
         if (fault := self._failures.of(*key)) is not None and fault.word:
-            # Times of the runs that ended well do not make it a help.
+            # The times of the runs that ended well do not make it a help.
             return Question(*key, OPEN, Verdict(fault.word, fault.sentence, None, *key))
         rope = math.log1p(self.study.rope_pct / 100)
         found = verdict_of(made, *key, rope_pct=self.study.rope_pct)
@@ -170,7 +173,7 @@ class Settler:
 
     @staticmethod
     def _may_turn(made: Fit, effect: Effect, rope: float) -> tuple[str, ...]:
-        """The factors beside whose levels the effect might lie on the other side, by pairs that are not yet known."""
+        """The factors at whose levels the effect might have the opposite sign, because of pairs not known yet."""
         side = math.copysign(1.0, effect.estimate)
         if not (effect.ci_low > 0 or effect.ci_high < 0):
             return ()
@@ -178,23 +181,24 @@ class Settler:
         found = []
         for pair in made.interactions():
             mine = (pair.a, pair.a_level) if pair.a == effect.factor else (pair.b, pair.b_level)
-            # A pair that is known is in the verdict already.
+            # A known pair is already part of the verdict.
             if mine != (effect.factor, effect.level) or pair.q <= _Q:
                 continue
-            # Away from the average a pair moves the effect by half of it either way.
+            # Away from the average, a pair moves the effect by half of its size either way.
             reach = max(abs(pair.ci_low), abs(pair.ci_high)) / 2
             if side * effect.estimate - math.hypot(half, reach) < -rope:
                 found.append(pair.b if pair.a == effect.factor else pair.a)
         return tuple(dict.fromkeys(found))
 
     def _out_of_reach(self, effect: Effect, alpha: float, rope: float, known: bool) -> bool:
-        """Whether all runs that are left would not decide, if the estimate stays where it is or goes a little towards
-        the nearest verdict."""
-        if known or len(self.rows) < _LEAST_SHARE * self.most_runs:
+        """Whether all remaining runs would not decide it, if the estimate stays where it is or moves slightly towards
+        the nearest verdict.
+        """
+        if known or len(self.rows) < _MIN_SHARE * self.max_runs:
             return False
         from scipy import stats
 
-        end = effect.se * math.sqrt(len(self.rows) / self.most_runs)
+        end = effect.se * math.sqrt(len(self.rows) / self.max_runs)
         half = float(stats.norm.ppf(1 - self._looks.last / 2)) * end
         size = abs(math.log(effect.ratio))
         reaches_beyond = size + _HOPE * effect.se - half > rope
@@ -210,7 +214,7 @@ class Settler:
         if lost:
             said.append(f"{', '.join(lost)} out of reach")
         if self.open:
-            left = self.most_runs - len(self.rows)
+            left = self.max_runs - len(self.rows)
             wanted = [" x ".join((it.name, *it.waits_for[:1])) for it in self.open]
             shown = ", ".join(wanted[:4]) + (f" and {len(wanted) - 4} more" if len(wanted) > 4 else "")
             said.append(f"{left} runs left for {shown}")

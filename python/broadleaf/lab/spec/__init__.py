@@ -1,1 +1,1 @@
-"""What a study says and keeps: its file, its factors and constraints, its runs."""
+"""What a study declares and stores: its file, its factors and constraints, its runs."""

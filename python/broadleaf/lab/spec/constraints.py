@@ -1,7 +1,7 @@
-"""Which configurations are possible: named constraints and nested factors, asked without and with a solver.
+"""Which configurations are possible: named constraints and nested factors, evaluated without and with a solver.
 
-`allows`, `violated` and `sample` need no solver (`sample` falls back on one where few configurations are possible);
-`check` proves with z3 that something is possible at all and every level reachable, and names what is in the way.
+`allows`, `violated` and `sample` need no solver (`sample` falls back on one if few configurations are possible);
+`check` proves with z3 that something is possible at all and every level reachable, and names the obstacles.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Constraints:
         return len(self._rules)
 
     def _nesting_order(self) -> list[Factor]:
-        """The nested factors, each after those its condition speaks of."""
+        """The nested factors, each after those that its condition refers to."""
         waiting = {name: expressions.names(node) & set(self._when) for name, node in self._when.items()}
         order: list[Factor] = []
         while waiting:
@@ -72,7 +72,7 @@ class Constraints:
         return all(expressions.holds(node, config) for node in self._rules.values())
 
     def violated(self, config: Config) -> list[str]:
-        """Names of the constraints a configuration violates."""
+        """Names of the constraints that a configuration violates."""
         return [name for name, node in self._rules.items() if not expressions.holds(node, config)]
 
     def together(self) -> list[set[str]]:
@@ -80,8 +80,9 @@ class Constraints:
         return [expressions.names(node) for node in self._rules.values()]
 
     def nested_pairs(self) -> set[str]:
-        """The pairs, as `a:b` and `b:a`, of a nested factor and one that its condition is about. That such a pair
-        cannot be told from the effects alone is no fault of a design."""
+        """The pairs, as `a:b` and `b:a`, of a nested factor and one in its condition. It is not a design's fault that
+        such a pair cannot be distinguished from the effects.
+        """
         pairs = {(name, other) for name, node in self._when.items() for other in expressions.names(node)}
         return {f"{a}:{b}" for one, other in pairs for a, b in ((one, other), (other, one))}
 
@@ -98,7 +99,7 @@ class Constraints:
         return settled
 
     def sample(self, rng: Integers, n: int) -> list[dict[str, Level]]:
-        """`n` possible configurations, drawn independently; a nested factor is drawn where it exists."""
+        """`n` possible configurations, drawn independently; a nested factor is drawn if it exists."""
         found: list[dict[str, Level]] = []
         tries = 0
         while len(found) < n and tries < 200 * (n + 10):
@@ -119,8 +120,9 @@ class Constraints:
         return [other for other in near if self.allows(other)]
 
     def check(self) -> None:
-        """ConstraintError if nothing is possible, the baseline is not, or a level never is; with the names of the
-        constraints to blame."""
+        """Raises ConstraintError, with the names of the constraints to blame, if nothing is possible, the baseline is
+        not, or a level never is.
+        """
         solver = self.solver()
         core = solver.blame()
         if core is not None:
@@ -197,7 +199,7 @@ class ConstraintSolver:
         return [self.z3.PbEq([(v, 1) for v in self._variables[f.name]], 1) for f in self.factors if not f.is_bool]
 
     def term(self, node: Node) -> z3.BoolRef:
-        """The term of an expression. Its atoms are tabulated with the very test that `allows` uses."""
+        """The term of an expression. Its atoms are tabulated with the same test that `allows` uses."""
         z3 = self.z3
         match node:
             case expressions.Not():
@@ -231,8 +233,9 @@ class ConstraintSolver:
         return [*self.domain(), *(self.term(node) for node in self._rules.values())]
 
     def blame(self, factor: Factor | None = None, level: Level = False) -> tuple[str, ...] | None:
-        """None if possible (with `factor` at `level`), else a set of constraints that make it impossible, none of
-        which can be left out."""
+        """None if possible (with `factor` at `level`), otherwise a set of constraints that make it impossible, none of
+        which can be omitted.
+        """
         z3 = self.z3
         wanted = [self.is_(factor, level)] if factor is not None else []
         if self._tracked.check(*wanted) == z3.sat:

@@ -1,7 +1,7 @@
 """Boolean expressions over factors, in Python's syntax: `not (lazy and removed)`, `py >= '3.13' or not jit`.
 
-Parsed with `ast`, only what is listed here is allowed, and nothing of it is ever run as code. `and`, `or` and `not`
-stay visible as a tree, so that a solver can take them over; everything below is an atom with a test.
+It is parsed with `ast`; only what is listed here is allowed, and nothing of it is ever run as code. `and`, `or` and
+`not` remain visible as a tree, so that a solver can use them; everything below is an atom with a test.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def holds(node: Node, config: Config) -> bool:
 
 
 def names(node: Node) -> set[str]:
-    """The factors an expression speaks of."""
+    """The factors that an expression refers to."""
     match node:
         case Atom():
             return set(node.names)
@@ -89,7 +89,7 @@ def names(node: Node) -> set[str]:
 
 
 def parse(text: str, factors: Mapping[str, Factor], where: str) -> Node:
-    """The tree of an expression. ConstraintError names `where` and the part that is wrong."""
+    """The tree of an expression. Raises ConstraintError that names `where` and the part that is wrong."""
     try:
         tree = ast.parse(text.strip(), mode="eval")
     except SyntaxError as error:
@@ -145,7 +145,7 @@ class _Parser:
         return parts[0] if len(parts) == 1 else All(tuple(parts))
 
     def _tried(self, atom: Atom, node: ast.Compare) -> Atom:
-        """The atom, once it was seen to work with every level."""
+        """The atom, once it was shown to work with every level."""
         base = {name: self._factors[name].default for name in atom.names}
         for name in atom.names:
             for level in self._factors[name].levels:
@@ -180,13 +180,13 @@ class _Parser:
         return Atom(tuple(sorted(found)), lambda config: bool(compare(one(config), other(config))))
 
     def _check_level(self, named: ast.expr, value: ast.expr) -> None:
-        # A level that does not exist is a slip of the pen: the comparison could never be true.
+        # A level that does not exist is a typo: the comparison could never be true.
         if isinstance(named, ast.Name) and isinstance(value, ast.Constant):
             factor = self._factor(named.id)
             between = factor.is_numeric and isinstance(value.value, int | float)
             if not between and value.value not in factor.levels:
                 known = ", ".join(repr(level) for level in factor.levels)
-                raise self._wrong(f"{value.value!r} is no level of {named.id!r}, which has {known}")
+                raise self._wrong(f"{value.value!r} is not a level of {named.id!r}, which has {known}")
 
     def _ordered(self, one: Level, other: Level) -> tuple[Any, Any]:
         if isinstance(one, str) != isinstance(other, str):

@@ -1,4 +1,4 @@
-"""Treatment factors: whatever may make a workload faster or slower, and the configurations they span."""
+"""Treatment factors: anything that may make a workload faster or slower, and the configurations that they span."""
 
 from __future__ import annotations
 
@@ -36,10 +36,11 @@ _FALSE = {"0", "false", "no", "off"}
 class Factor:
     """One treatment factor.
 
-    `levels` are in order, `default` is the level of the baseline. `tier` says how gladly one would apply it: 1 a safe
+    `levels` are in order, `default` is the level of the baseline. `tier` says how readily one would apply it: 1 a safe
     setting, 2 a source change that keeps features, 3 a setting that drops some, 4 a source change that drops some;
-    `loses` says what. `when` is an expression over other factors outside which this one does not exist: there it is at
-    its default. `setting` is what `set` in the study file said; a map from level to value gives each level its value.
+    `loses` says which. `when` is an expression over other factors outside which this one does not exist: there it is at
+    its default. `setting` is the value of `set` in the study file; a map from level to value gives each level its
+    value.
     """
 
     name: str
@@ -76,7 +77,7 @@ class Factor:
 
     @property
     def is_numeric(self) -> bool:
-        """Whether its levels lie on a scale, so that a curve through them means something."""
+        """Whether its levels lie on a scale, so that a curve through them is meaningful."""
         return self.scale is not None
 
     @property
@@ -91,7 +92,7 @@ class Factor:
 
     @property
     def on(self) -> Level:
-        """The level of the treated end of a path: the last one, or the first where the last is the default."""
+        """The level at the treated end of a path: the last one, or the first if the last is the default."""
         return self.levels[0] if _same(self.levels[-1], self.default) else self.levels[-1]
 
     @property
@@ -100,8 +101,9 @@ class Factor:
         return tuple(level for level in self.levels if not _same(level, self.default))
 
     def position(self, level: Level) -> float:
-        """Where a level of a numeric factor lies on its scale. On log2 a level of 0 lies one step below the least
-        positive one (the mean step between the others), since off is not infinitely far from little."""
+        """The position of a numeric factor's level on its scale. On log2, a level of 0 lies one step below the smallest
+        positive one (the mean step between the others), because off is not infinitely far from little.
+        """
         if self.scale is None:
             raise DesignError(f"factor {self.name!r} has no scale.")
         value = float(level)
@@ -118,7 +120,9 @@ class Factor:
         return positive[0] - step
 
     def parse(self, text: object) -> Level:
-        """The level a cell of runs.csv or a word of a command line stands for; DesignError if it is none."""
+        """The level that a cell of runs.csv or a word of a command line stands for; raises DesignError if there is
+        none.
+        """
         for level in self.levels:
             if _same(level, text):
                 return level
@@ -138,7 +142,7 @@ class Factor:
                     if float(level) == number:
                         return level
                 if self.is_numeric:
-                    # Between the listed levels a scale has others: sweeps and searches may go there.
+                    # Between the listed levels a scale has others: sweeps and searches may use them.
                     return int(number) if number.is_integer() and isinstance(self.levels[0], int) else number
         raise DesignError(
             f"factor {self.name!r} has no level {word!r}. Its levels are {', '.join(map(str, self.levels))}."
@@ -146,12 +150,12 @@ class Factor:
 
 
 def _same(one: object, other: object) -> bool:
-    # True == 1 in Python, but the level 1 is not the level on.
+    # In Python True == 1, but the level 1 is not the level on.
     return one == other and isinstance(one, bool) == isinstance(other, bool)
 
 
 def column_value(level: Level) -> int | float | str:
-    """A level as it stands in runs.csv: off and on are 0 and 1."""
+    """A level as written in runs.csv: off and on are 0 and 1."""
     return int(level) if isinstance(level, bool) else level
 
 
@@ -161,8 +165,9 @@ def baseline(factors: Iterable[Factor]) -> dict[str, Level]:
 
 
 def config_id(config: Config, factors: Iterable[Factor]) -> str:
-    """The name of a configuration: `c` and ten hex digits of a hash over its levels. Factors that `config` does not
-    have are at their default."""
+    """The name of a configuration: `c` and ten hex digits of a hash over its levels. Factors missing from `config` are
+    at their defaults.
+    """
     levels = {f.name: column_value(config.get(f.name, f.default)) for f in factors}
     text = json.dumps(levels, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return "c" + hashlib.sha256(text.encode()).hexdigest()[:10]
@@ -174,7 +179,7 @@ def changed(config: Config, factors: Iterable[Factor]) -> dict[str, Level]:
 
 
 def describe(config: Config, factors: Iterable[Factor]) -> str:
-    """A configuration in a line of text: what differs from the baseline."""
+    """A configuration as a line of text: its differences from the baseline."""
     parts = [
         name if level is True else f"{name}={'off' if level is False else level}"
         for name, level in changed(config, factors).items()

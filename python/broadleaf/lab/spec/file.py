@@ -1,4 +1,4 @@
-"""Study files: TOML in, a study out, and for everything that is wrong the file, the key and what to write instead."""
+"""Study files: reads TOML into a study, and reports every mistake with the file, the key and what to write instead."""
 
 from __future__ import annotations
 
@@ -60,13 +60,13 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 
 
 def load(path: Path, kind: type[S]) -> S:
-    """Reads a study file, or the study.toml of a directory. StudyFileError names the file and the key."""
+    """Reads a study file, or the study.toml of a directory. Raises StudyFileError that names the file and the key."""
     file = path / FILE_NAME if path.is_dir() else path
     return _study(file, _read(file, ()), kind)
 
 
 def parse_duration_s(text: object, where: str) -> float:
-    """Seconds of `90`, `"90s"`, `"60m"` or `"1.5h"`."""
+    """The number of seconds in `90`, `"90s"`, `"60m"` or `"1.5h"`."""
     if isinstance(text, int | float) and not isinstance(text, bool) and text > 0:
         return float(text)
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*", str(text))
@@ -76,7 +76,7 @@ def parse_duration_s(text: object, where: str) -> float:
 
 
 def _read(file: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
-    """The file's tables over those of the file it extends."""
+    """The file's tables merged over those of the file that it extends."""
     if file.resolve() in seen:
         raise StudyFileError(
             f"{file}: study.extends", "this file extends itself through other files.", "Break the circle."
@@ -99,8 +99,9 @@ def _read(file: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
 
 
 def _over(under: dict[str, Any], upper: Mapping[str, Any]) -> dict[str, Any]:
-    """Two studies in one: the upper file's keys count; a factor or constraint it has is its own as a whole; one that is
-    `false` there is dropped."""
+    """Merges two studies: the upper file's keys take precedence; a factor or constraint in it replaces the lower one
+    entirely; one that is `false` there is dropped.
+    """
     merged = dict(under)
     for section, values in upper.items():
         below = merged.get(section)
@@ -117,7 +118,7 @@ def _over(under: dict[str, Any], upper: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class _Table:
-    """A table of the file with its place, whose values are taken with their type checked."""
+    """A table of the file with its location; reading a value checks its type."""
 
     def __init__(self, file: Path, key: str, values: object, known: Sequence[str]) -> None:
         self._file, self._key = file, key
@@ -304,7 +305,7 @@ def _scale(table: _Table) -> Literal["linear", "log2"] | None:
 
 
 def _setting(table: _Table) -> tuple[str, dict[str, object]]:
-    """The kind and what `set.<kind>` said. A placebo sets nothing."""
+    """The kind and the value of `set.<kind>`. A placebo sets nothing."""
     given = table.values.get("set")
     if given is None:
         kind = table.choice("kind", "", KINDS) if "kind" in table.values else ""
@@ -339,7 +340,7 @@ _ON, _OFF = ("on", "true", "1"), ("off", "false", "0")
 
 
 def _levels(table: _Table, kind: str, setting: Mapping[str, object]) -> tuple[Level, ...]:
-    """`levels`, else the keys of a map of levels, else off and on."""
+    """`levels`, otherwise the keys of a map of levels, otherwise off and on."""
     mapped = _map_of_levels(kind, setting)
     given = table.values.get("levels")
     if given is None:
@@ -362,7 +363,7 @@ def _levels(table: _Table, kind: str, setting: Mapping[str, object]) -> tuple[Le
 
 
 def _map_of_levels(kind: str, setting: Mapping[str, object]) -> set[str] | None:
-    """The levels that a map gives values; None if there is none."""
+    """The levels to which a map gives values; None if there is none."""
     values, value = setting.get("values"), setting.get(kind)
     if isinstance(values, dict):
         return set(values)

@@ -1,4 +1,4 @@
-"""study.lock.toml: what was found out once and holds for all runs of a study."""
+"""study.lock.toml: what was determined once and applies to all runs of a study."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _HEAD = "# Written by `broadleaf lab run`. The runs in runs.csv hold for these v
 
 
 def read_lock(directory: Path) -> dict[str, dict[str, Any]]:
-    """The tables of the lock file, none if there is no file yet."""
+    """The tables of the lock file; none if the file does not exist yet."""
     path = directory / LOCK_FILE
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
@@ -28,7 +28,8 @@ def read_lock(directory: Path) -> dict[str, dict[str, Any]]:
 
 def write_lock(directory: Path, tables: Mapping[str, Mapping[str, Any]]) -> None:
     """Replaces these tables of the lock file and keeps the others. Values are texts, numbers, booleans and lists of
-    them; what is None is left out."""
+    them; None is omitted.
+    """
     merged = {**read_lock(directory), **tables}
     parts = [_HEAD]
     for name, table in merged.items():
@@ -43,6 +44,6 @@ def _value(value: object) -> str:
     if isinstance(value, list | tuple):
         return f"[{', '.join(map(_value, value))}]"
     if isinstance(value, str):
-        # A basic string of TOML is one of JSON, but for characters JSON escapes in pairs of surrogates.
+        # A basic string in TOML is the same as in JSON, except for characters that JSON escapes as surrogate pairs.
         return json.dumps(value, ensure_ascii=False)
     return json.dumps(value)

@@ -85,9 +85,10 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f]+")
 
 
 def read_runs(path: str | Path, factors: Sequence[Factor] = ()) -> list[Run]:
-    """The rows of a file, numbers as numbers, empty cells as None. Columns of `factors` get the factors' levels, other
-    columns after the fixed ones whatever they look like. A last line that was not written to its end is left out.
-    RunError if the file is not a table of runs."""
+    """The rows of a file, numbers as numbers, empty cells as None. Columns of `factors` get the factors' levels; other
+    columns after the fixed ones get whatever they look like. An incomplete last line is ignored.
+    Raises RunError if the file is not a table of runs.
+    """
     header, lines = _parse(_read(Path(path)), Path(path))
     known = {factor.column: factor for factor in factors}
     return [
@@ -96,12 +97,14 @@ def read_runs(path: str | Path, factors: Sequence[Factor] = ()) -> list[Run]:
 
 
 class RunsFile:
-    """runs.csv, opened to append. One process at a time: a second one gets RunError. WriteError where the system does
-    not let it be written; the rows that it has are then whole."""
+    """runs.csv, opened for appending. Only one process at a time can open it: a second one gets RunError. Raises
+    WriteError if the system does not allow writing; the existing rows are complete then.
+    """
 
     def __init__(self, path: str | Path, factors: Sequence[Factor], responses: Sequence[str] = ()) -> None:
-        """Opens or creates it, with columns for a study's own `responses`. A torn last line is cut off; columns of new
-        factors are filled with their default."""
+        """Opens or creates it, with columns for a study's own `responses`. An incomplete last line is cut off; columns
+        of new factors are filled with their defaults.
+        """
         self.path: Path = Path(path)
         self.factors: tuple[Factor, ...] = tuple(factors)
         self.responses: tuple[str, ...] = tuple(responses)
@@ -141,7 +144,7 @@ class RunsFile:
         self._next = 1 + max((int(str(row["run_id"])[1:]) for row in self._rows), default=0)
 
     def _open(self) -> None:
-        # Without a buffer: what a full disk refused must not be tried again at the end.
+        # Unbuffered: data that a full disk refused must not be written again at the end.
         with writing(self.path):
             self._file = open(self.path, "ab", buffering=0)  # noqa: SIM115
 
@@ -151,8 +154,9 @@ class RunsFile:
         return self._rows
 
     def append(self, row: Mapping[str, Any], config: Mapping[str, Level]) -> Run:
-        """Adds a run and has it on disk before it returns; gives it its run_id. RunError on a column that is none,
-        WriteError where there is no room for it."""
+        """Adds a run, and returns once it is on disk; assigns its run_id. Raises RunError for an unknown column, and
+        WriteError if there is no space for it.
+        """
         whole = {
             **row,
             "run_id": f"r{self._next:06d}",
@@ -183,7 +187,7 @@ class RunsFile:
             ) from error
 
     def set_flags(self, flags: Mapping[str, str]) -> None:
-        """Replaces the flags of the runs named by id. The file is replaced at once or not at all."""
+        """Replaces the flags of the runs named by id. The file is replaced completely or not at all."""
         if all(row["flags"] == flags[row["run_id"]] for row in self._rows if row["run_id"] in flags):
             return
         header, lines = _parse(_read(self.path), self.path)
@@ -216,8 +220,9 @@ class RunsFile:
 
 
 def replace_file(path: Path, text: str) -> None:
-    """Writes a file so that a reader, or a crash, sees the old one or the new one, never a part. WriteError if it
-    cannot be written: then the old one is as it was."""
+    """Writes a file so that a reader, or a crash, sees the old one or the new one, never a part. Raises WriteError if
+    it cannot be written: then the old one is unchanged.
+    """
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     with writing(path):
         try:
@@ -239,14 +244,14 @@ def replace_file(path: Path, text: str) -> None:
 
 def _read(path: Path) -> str:
     try:
-        # Text that was torn within a character is in the last line, which is dropped.
+        # Text that was cut within a character is in the last line, which is dropped.
         return path.read_bytes().decode("utf-8", "surrogateescape")
     except FileNotFoundError:
         return ""
 
 
 def _whole(text: str) -> str:
-    """`text` without a last line that lacks its end. No cell holds a line break, so a line break ends a row."""
+    """`text` without an incomplete last line. No cell holds a line break, so a line break ends a row."""
     return text[: text.rfind("\n") + 1]
 
 

@@ -13,12 +13,13 @@ from broadleaf.lab.spec.study import StudySpec
 
 @dataclass(frozen=True, slots=True)
 class RunSettings:
-    """`source` is the directory that commands run in, from which worktrees of patches and git refs are made; `build` is
-    run in each of these before the first measurement, `env` is set in every run. With `marginal`, each run is made a
-    second time with a quarter of the tasks, which gives the cost of one more task without the start-up. Options of
-    factors of kind `config` become environment variables that start with `config_prefix`, unless the command has a
-    place for the file `{config}`. With `side_by_side`, what is compared runs at once on one processor: both commits of
-    a gate, both sides of a comparison, runs of a plan two by two. It is for scores that count processor time."""
+    """`source` is the directory in which commands run and from which worktrees of patches and git refs are made;
+    `build` runs in each of these before the first measurement; `env` is set in every run. With `marginal`, each run is
+    repeated with a quarter of the tasks, which gives the cost of one more task without the start-up. Options of factors
+    of kind `config` become environment variables that start with `config_prefix`, unless the command has a place for
+    the file `{config}`. With `side_by_side`, the sides of a comparison run at once on one processor: both commits of a
+    gate, both sides of a comparison, runs of a plan two by two. It is meant for scores that count processor time.
+    """
 
     source: Path
     build: tuple[str, ...] = ()

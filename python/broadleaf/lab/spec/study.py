@@ -29,8 +29,8 @@ DESIGNS = (
 
 @dataclass(frozen=True, slots=True)
 class Calibrate:
-    """How the one number of tasks of all runs is chosen: so that the fastest configuration takes `min_s` seconds.
-    Where the slowest would take more than twenty times as long, each has its own. `n_tasks` fixes it instead."""
+    """How the number of tasks of all runs is chosen: so that the fastest configuration takes `min_s` seconds.
+    If the slowest would take more than twenty times as long, each has its own number. `n_tasks` fixes it instead."""
 
     min_s: float = 0.5
     n_tasks: int | None = None
@@ -42,10 +42,10 @@ class Calibrate:
 class DesignSpec:
     """Which configurations to run.
 
-    `paths` is the number of random orders besides the design (None: the design's own choice), `edges` the number of
-    starting points of one-flip neighbourhoods, `runs` the number of runs of `random`, `dopt` and `balanced`, `rows`
-    the configurations of `explicit`, `factor` the one `sweep` varies. `noise_pct` is the run-to-run spread one expects,
-    for power and for the estimate of what the plan can show. `budget_s` bounds the time of `run`.
+    `paths` is the number of random orders in addition to the design (None: the design's own choice), `edges` the number
+    of starting points of one-flip neighbourhoods, `runs` the number of runs of `random`, `dopt` and `balanced`, `rows`
+    the configurations of `explicit`, `factor` the one that `sweep` varies. `noise_pct` is the expected spread from run
+    to run, for power and for the estimate of what the plan can show. `budget_s` limits the time of `run`.
     """
 
     kind: str = "auto"
@@ -63,9 +63,9 @@ class DesignSpec:
 
 @dataclass(frozen=True, slots=True)
 class StudySpec:
-    """What a study varies, how it is scored, and where its runs are kept.
+    """What a study varies, how it is scored, and where its runs are stored.
 
-    `broadleaf.lab.Study` adds what can be done with it.
+    `broadleaf.lab.Study` adds the operations on it.
     """
 
     name: str
@@ -88,7 +88,7 @@ class StudySpec:
     function: Callable[..., Any] | None = field(default=None, compare=False, repr=False)
 
     def factor(self, name: str) -> Factor:
-        """The factor of that name."""
+        """The factor with that name."""
         for factor in self.factors:
             if factor.name == name:
                 return factor
@@ -109,7 +109,8 @@ class StudySpec:
     @property
     def all_on(self) -> dict[str, Level]:
         """Every factor at its treated level, as far as the constraints allow: in the order of the file, the first of
-        two that exclude each other."""
+        two that exclude each other.
+        """
         rules = self.rules()
         config = self.baseline
         waiting = list(self.factors)
@@ -121,13 +122,13 @@ class StudySpec:
                     config = tried
                 else:
                     left.append(factor)
-            # One that did not exist may exist now.
+            # A factor that did not exist may exist now.
             if len(left) == len(waiting):
                 return config
             waiting = left
 
     def rules(self) -> Constraints:
-        """The constraints as something that can be asked."""
+        """The constraints in a form that can be evaluated."""
         return Constraints(self.factors, self.constraints)
 
     @property

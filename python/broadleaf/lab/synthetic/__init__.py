@@ -1,1 +1,1 @@
-"""Systems whose truth is known, as studies to hold an analysis against."""
+"""Systems whose truth is known, as studies with which to check an analysis."""

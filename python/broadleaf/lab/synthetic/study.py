@@ -1,6 +1,6 @@
-"""A synthetic study as a directory: study.toml, plan.json, runs.csv, and truth.json to hold results against.
+"""A synthetic study as a directory: study.toml, plan.json, runs.csv, and truth.json to compare results with.
 
-The study can also be run: `synthetic.py` beside it answers with the time the truth says instead of working.
+The study can also be run: `synthetic.py` beside it does no work, but answers with the time that the truth defines.
 """
 
 from __future__ import annotations

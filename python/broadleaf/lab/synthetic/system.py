@@ -1,7 +1,7 @@
-"""Systems whose truth is known: what an analysis finds in their runs can be held against it.
+"""Systems whose truth is known: what an analysis finds in their runs can be compared with it.
 
 The truth is a sum of effects and pair interactions on one scale, at the baseline's corner (a factor counts 0 at its
-default, its effect at another level). `seedlike()` has the numbers of the published study this laboratory follows:
+default, and its effect at another level). `seedlike()` has the numbers of the published study this laboratory follows:
 1182 us per task untreated, 61 us with everything, two logging treatments of which the second adds little, one that
 turns from help to harm as the system gets faster, and a placebo.
 """
@@ -30,7 +30,7 @@ _DAY_S = 86_400.0
 
 @dataclass(frozen=True, slots=True)
 class SyntheticSystem:
-    """A system that takes the time its truth says, with the noise it is told to have.
+    """A system that takes the time that its truth defines, with the given noise.
 
     `effects` has the effect of a factor being at its treated level, or a map of levels to effects; `pairs` what is
     added when two factors both have an effect (a factor with levels: in proportion to its effect over that of its last
@@ -134,7 +134,7 @@ class SyntheticSystem:
         return time * self.drift(unix_time)
 
     def best(self) -> dict[str, Level]:
-        """The fastest configuration, by trying every one; for off/on factors without constraints, at most 20."""
+        """The fastest configuration, found by trying every one; for off/on factors without constraints, at most 20."""
         import numpy as np
 
         names = [f.name for f in self.factors]
@@ -170,7 +170,7 @@ def simulate(
     start_unix: float = 1_700_000_000.0,
     seconds_per_run: float = 4.0,
 ) -> list[dict[str, Any]]:
-    """The rows of runs.csv that running `plan` on `system` gives; linear drift spans the whole session."""
+    """The rows of runs.csv that result from running `plan` on `system`; linear drift spans the whole session."""
     return list(_simulated(plan, system, seed, start_unix, seconds_per_run))
 
 
@@ -273,7 +273,7 @@ _SEEDLIKE: tuple[tuple[str, int, str, float], ...] = (
     (_PLACEBO, 1, "", 0.0),
 )
 _SEEDLIKE_PAIRS: dict[tuple[str, str], float] = {
-    # Whichever comes first, no matter which, takes most of what logging costs; so do the ways to make it cheaper.
+    # Whichever of them comes first takes most of the cost of logging; so do the ways to make it cheaper.
     (_NO_LOG, "cfg_rundir_ramfs"): 0.16,
     (_NO_LOG, "src_lazy_logs"): 0.09,
     (_NO_LOG, "src_no_eager_repr"): 0.08,
@@ -282,15 +282,15 @@ _SEEDLIKE_PAIRS: dict[tuple[str, str], float] = {
     (_NO_LINES, "src_no_eager_repr"): 0.05,
     # One poll loop, slowed down twice.
     ("cfg_poll_100", "src_interchange_longer_poll"): 0.11,
-    # Helps while the processes fight for cores, hinders once they are quick.
+    # Helps while the processes compete for cores, hinders once they are quick.
     (_NO_LOG, _AFFINITY): 0.18,
     (_PYTHON, _AFFINITY): 0.04,
-    # Matters the more the faster the rest is.
+    # Matters more the faster the rest is.
     (_NO_LOG, "cfg_prefetch_100"): -0.12,
     (_PYTHON, "cfg_prefetch_100"): -0.12,
     (_PYTHON, "cfg_worker_debug_off"): -0.06,
     ("cfg_2_blocks", "cfg_4_workers"): -0.05,
-    # Makes things slower where the workers write little anyway.
+    # Makes things slower if the workers write little anyway.
     ("src_pool_logs_remove", "cfg_worker_debug_off"): 0.15,
     (_NO_LOG, "src_pool_logs_remove"): -0.10,
 }

@@ -1,4 +1,4 @@
-"""What fails more than the default, so that a tuning neither searches it nor recommends it unsaid."""
+"""What fails more often than the default, so that a tuning neither searches it nor recommends it silently."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from broadleaf.lab.tune.meter import Meter
 
 
 def found_in(meter: Meter) -> Failures:
-    """The failures of all runs that are known, by setting."""
+    """The failures of all known runs, by setting."""
     rows = [
         {
             "status": "failed" if trial.time_us is None else "ok",
@@ -22,7 +22,7 @@ def found_in(meter: Meter) -> Failures:
 
 
 def bar(meter: Meter, study: StudySpec) -> Failures:
-    """Takes the settings that are proven to fail more than their default out of what may be run from now on."""
+    """Excludes the settings that are proven to fail more often than their default from further runs."""
     found = found_in(meter)
     if any(it.proven for it in found.levels):
         meter.constraints = failures.without(study, found).rules()
@@ -37,13 +37,14 @@ def rate_of(meter: Meter, config: Config) -> Rate:
 
 
 def beside_default(meter: Meter, config: Config, default: Config) -> Failing:
-    """The failures of a configuration's own runs against those of the default's."""
+    """The failures of a configuration's own runs compared with the default's."""
     return failures.beside("", True, rate_of(meter, config), rate_of(meter, default))
 
 
 def suspects(found: Failures, config: Config, meter: Meter) -> tuple[Failing, ...]:
-    """The settings of a configuration that fail more, or may; not one that does so beside a setting that is not
-    there."""
+    """The settings of a configuration that fail more often, or may; excludes those that do so only together with an
+    absent setting.
+    """
     told = (found.of(name, level) for name, level in changed(config, meter.factors).items())
     return tuple(
         it

@@ -1,4 +1,4 @@
-"""Tuning a real workload: runs in processes of their own, recorded in the study's runs.csv."""
+"""Tuning a real workload: runs in separate processes, recorded in the study's runs.csv."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class MeasuredRuns:
-    """An `Evaluate` that runs a study's workload on this machine. A context manager: runs.csv is open inside."""
+    """An `Evaluate` that runs a study's workload on this machine. A context manager: runs.csv is open inside it."""
 
     def __init__(
         self,
@@ -30,7 +30,7 @@ class MeasuredRuns:
         say: Callable[[str], None] = lambda line: None,
         on_run: Callable[[Run], None] | None = None,
     ) -> None:
-        """Builds what is needed and calibrates, if that was not done before. RunError if nothing can be run."""
+        """Builds what is needed and calibrates, unless that was done before. Raises RunError if nothing can be run."""
         self.calibration: Calibration
         self._environments, self.calibration = ready(study, (), quiet=quiet, say=say)
         self._on_run = on_run
@@ -62,7 +62,7 @@ _PURPOSES = {"pilot": "tune", "screen": "tune", "race": "tune", "ablate": "tune"
 
 
 def known_trials(study: StudySpec) -> list[Trial]:
-    """The runs that runs.csv has of this machine, whatever they were made for, failed ones among them."""
+    """The runs of this machine in runs.csv, whatever they were made for, including failed ones."""
     here = machine_id()
     return [
         Trial(

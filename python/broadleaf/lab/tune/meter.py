@@ -1,4 +1,4 @@
-"""Where every run of a tuning goes through: it is feasible, it is written down, it is within the budget."""
+"""Every run of a tuning goes through this: it is feasible, it is recorded, and it is within the budget."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from broadleaf.lab.spec.factors import Config, Factor, Level, config_id, describ
 
 
 class Evaluate(Protocol):
-    """Measures one configuration once: its time per task in microseconds (anything positive of which less is better),
-    None for a run that failed. `purpose` and `block` are for the record."""
+    """Measures one configuration once: its time per task in microseconds (or any positive quantity of which less is
+    better), None for a run that failed. `purpose` and `block` are for the record.
+    """
 
     def __call__(self, config: Config, /, *, purpose: str, block: int) -> float | None: ...
 
@@ -32,7 +33,7 @@ class Trial:
 
     @property
     def log(self) -> float:
-        """Logarithm of the time; only of runs that did not fail."""
+        """Logarithm of the time; only for runs that did not fail."""
         if self.time_us is None:
             raise DesignError(f"run of {self.config_id} failed and has no time.")
         return math.log(self.time_us)
@@ -81,7 +82,7 @@ class Meter:
         return self._block
 
     def measure(self, config: Config, purpose: str) -> Trial:
-        """Runs `config` once. DesignError instead of running what the constraints forbid."""
+        """Runs `config` once. Raises DesignError instead of running a configuration that the constraints forbid."""
         if broken := self.constraints.violated(config):
             raise DesignError(
                 f"a configuration that violates {', '.join(broken)} was about to run: "
@@ -120,7 +121,7 @@ class Meter:
         return [trial for trial in self.trials if trial.time_us is not None]
 
     def everything(self) -> list[Trial]:
-        """All runs, those known before among them, failed or not."""
+        """All runs, including those known before, failed or not."""
         return [*self.known, *self.known_failed, *self.trials]
 
     def explored(self) -> list[Trial]:

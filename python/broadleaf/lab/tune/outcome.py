@@ -79,7 +79,7 @@ def _counted(it: Failing) -> str:
 
 
 def front_sentences(study: StudySpec, front: Sequence[Point]) -> list[str]:
-    """What gains in one response cost in the others, a line for each configuration that none beats in all."""
+    """What gains in one response cost in the others: a line for each configuration that no other beats in all."""
     if not front:
         return []
     names = list(front[0].ratios)
@@ -98,7 +98,7 @@ def front_dicts(front: Sequence[Point]) -> list[dict[str, Any]]:
 
 
 def to_dict(study: StudySpec, tuned: Tuned) -> dict[str, Any]:
-    """Everything but the single runs, ready for JSON."""
+    """Everything except the single runs, ready for JSON."""
     return {
         "study": study.name,
         "recommended": _levels(tuned.config),
@@ -137,7 +137,7 @@ def _failing(it: Failing) -> dict[str, Any]:
 
 
 def write(study: StudySpec, tuned: Tuned, directory: Path) -> tuple[Path, Path]:
-    """Writes the settings and the result; their paths. WriteError if the directory cannot be written."""
+    """Writes the settings and the result; returns their paths. Raises WriteError if the directory cannot be written."""
     settings, result = directory / CONFIG_FILE, directory / RESULT_FILE
     with writing(directory):
         directory.mkdir(parents=True, exist_ok=True)
@@ -147,7 +147,7 @@ def write(study: StudySpec, tuned: Tuned, directory: Path) -> tuple[Path, Path]:
 
 
 def settings_toml(study: StudySpec, tuned: Tuned) -> str:
-    """The recommended levels, and by kind what to set: options, variables, arguments, wrappers, patches."""
+    """The recommended levels, and what to set for them, by kind: options, variables, arguments, wrappers, patches."""
     lines = [f"# {line}" for line in sentences(study, tuned)]
     lines += ["", "[levels]", *_table({n: column_value(x) for n, x in changed(tuned.config, study.factors).items()})]
     by_kind: dict[str, dict[str, Any]] = {}
@@ -161,11 +161,11 @@ def settings_toml(study: StudySpec, tuned: Tuned) -> str:
 
 
 def _target(factor: Factor, config: Config) -> tuple[str, Any]:
-    """What a factor sets, and to what."""
+    """What a factor sets, and to which value."""
     named = factor.setting.get(factor.kind)
     value = level_value(factor, config[factor.name])
     if isinstance(named, str):
-        # A flag, patch, wrapper or file that is on has its text for a value; others have it for a name.
+        # A flag, patch, wrapper or file that is on has its text as a value; for others, the text is the name.
         return (factor.name, named) if isinstance(value, bool) and factor.kind != "config" else (named, value)
     if isinstance(named, list | Mapping) and isinstance(value, bool):
         return factor.name, named
@@ -181,7 +181,7 @@ def _toml(value: Any) -> str:
         return "{ " + ", ".join(f"{json.dumps(str(k))} = {_toml(v)}" for k, v in value.items()) + " }"
     if isinstance(value, list | tuple):
         return "[" + ", ".join(map(_toml, value)) + "]"
-    # What JSON writes for text, numbers and booleans is TOML.
+    # JSON's form of text, numbers and booleans is valid TOML.
     return json.dumps(value)
 
 

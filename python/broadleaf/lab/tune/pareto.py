@@ -17,7 +17,9 @@ from broadleaf.lab.spec.study import StudySpec
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A configuration, and by response its ratio to the default with the 95 % interval, by the models of all runs."""
+    """A configuration, and for each response its ratio to the default with the 95 % interval, according to the models
+    of all runs.
+    """
 
     config: dict[str, Level]
     ratios: dict[str, tuple[float, float, float]]
@@ -25,8 +27,9 @@ class Point:
 
 def pareto(study: StudySpec, responses: Sequence[str]) -> list[Point]:
     """The front of the study's runs over several responses, the fastest first: configurations that were run and never
-    failed, of which none is better in one response by more than makes a practical difference and as good in all others.
-    AnalysisError if a response is no column of numbers."""
+    failed, where no other is better in one response by more than the practical difference and as good in all others.
+    Raises AnalysisError if a response is not a column of numbers.
+    """
     made: dict[str, Fit] = {}
     for response in responses:
         frame = frames.load(study.runs_path, study.factors, None, response)
@@ -66,8 +69,9 @@ def _over_default(
 
 
 def _front(values: np.ndarray, rope: float) -> list[int]:
-    """The rows that no other row beats: nowhere worse by more than `rope`, and better by more somewhere. Of rows alike
-    within `rope` the first by its sum stays."""
+    """The rows that no other row beats: nowhere worse by more than `rope`, and better by more somewhere. Among rows
+    that are equal within `rope`, the first by its sum stays.
+    """
     kept: list[int] = []
     for i in np.argsort(values.sum(axis=1), kind="stable").tolist():
         others = values[np.arange(len(values)) != i]

@@ -1,4 +1,4 @@
-"""Deciding between few configurations on fresh runs: a race, a confirmation, and the removal of what does not help."""
+"""Decides between few configurations on fresh runs: a race, a confirmation, and the removal of what does not help."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from broadleaf.lab.tune.meter import Meter
 from broadleaf.lab.tune.surrogate import PairModel
 
 _FIRST_DECISION = 4
-_LEAST_PAIRS = 3
+_MIN_PAIRS = 3
 _MODEL_PAIRS = 4
 _LEAVE_OUT_SHARE = 0.6
 
@@ -31,7 +31,7 @@ class Blocks:
     failed: Counter[str] = field(default_factory=Counter)
 
     def run(self, configs: Sequence[Config]) -> None:
-        """One block. A run that fails leaves a hole."""
+        """One block. A run that fails leaves a gap."""
         block = self.meter.new_block()
         for index in self.rng.permutation(len(configs)):
             trial = self.meter.measure(configs[index], self.purpose)
@@ -58,9 +58,10 @@ class Blocks:
 def race(
     meter: Meter, candidates: Sequence[Config], default: Config, n_runs: int, rng: np.random.Generator
 ) -> tuple[Config, int]:
-    """The fastest of `candidates`, and the number of blocks run. After each block those proven slower than the leader
-    (paired t, Holm) leave, and those of which more runs failed than of the default; the default stays to the end, and
-    wins if it leads."""
+    """The fastest of `candidates`, and the number of blocks run. After each block, those proven slower than the leader
+    (paired t, Holm) leave, and so do those that failed more often than the default; the default stays to the end, and
+    wins if it leads.
+    """
     blocks = Blocks(meter, "race", rng)
     field_ = [config for config in candidates if meter.id_of(config) != meter.id_of(default)]
     spent = n_blocks = 0
@@ -91,8 +92,9 @@ def confirm(meter: Meter, winner: Config, default: Config, n_pairs: int, rng: np
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """One setting of the winner: its time without over its time with it (None: the budget was used up before), and
-    whether it stays."""
+    """One setting of the winner: its time without the setting over its time with it (None: the budget was used up
+    before), and whether the setting stays.
+    """
 
     factor: str
     level: Level
@@ -102,7 +104,7 @@ class Kept:
 
 @dataclass(frozen=True, slots=True)
 class Ablation:
-    """What is left of a winner, the settings judged, and the runs it took."""
+    """What is left of a winner, the settings judged, and the number of runs."""
 
     config: dict[str, Level]
     settings: tuple[Kept, ...]
@@ -113,18 +115,18 @@ def ablate(
 ) -> Ablation:
     """Resets every setting without a proven benefit of at least `rope` (a log ratio), in at most `n_runs` runs.
 
-    Each setting is left out in turn beside the winner, in common blocks. Those not proven are first reset together;
-    where that turns out to lose more than `rope`, because some stand in for each other, one at a time. If the runs are
-    too few for all, those that the model thinks least of are judged.
+    Each setting is left out in turn beside the winner, in common blocks. Settings that are not proven are first reset
+    together; if that turns out to lose more than `rope`, because some can replace each other, they are reset one at a
+    time. If there are too few runs for all, those with the smallest predicted benefit are judged.
     """
     default: dict[str, Level] = {factor.name: factor.default for factor in meter.factors}
     settings = changed(winner, meter.factors)
     without = {name: config for name in settings if (config := _reset(meter, winner, [name])) is not None}
     loss = {name: model.cost(config) - model.cost(winner) for name, config in without.items()}
-    # With losses alike, what costs features goes first.
+    # If losses are equal, the setting that costs features is removed first.
     order = sorted(without, key=lambda name: (round(loss[name] / rope), -_tier(meter, name)))
     for_blocks = round(_LEAVE_OUT_SHARE * n_runs)
-    order = order[: max(0, for_blocks // _LEAST_PAIRS - 1)]
+    order = order[: max(0, for_blocks // _MIN_PAIRS - 1)]
     if not order:
         return Ablation(dict(winner), tuple(Kept(name, level, None, True) for name, level in settings.items()))
     n_blocks = for_blocks // (len(order) + 1)
@@ -147,7 +149,7 @@ def _tier(meter: Meter, name: str) -> int:
 def _drop(
     meter: Meter, winner: Config, unproven: list[str], rope: float, n_runs: int, rng: np.random.Generator
 ) -> list[str]:
-    """Which of `unproven` can go together."""
+    """Which of `unproven` can be removed together."""
     together = _reset(meter, winner, unproven) if unproven else None
     if together is None:
         return []
@@ -168,7 +170,9 @@ def _drop(
 
 
 def _loss(meter: Meter, model: PairModel, fewer: Config, more: Config, n_pairs: int, rng: np.random.Generator) -> float:
-    """What `fewer` settings lose, as a log ratio: from `n_pairs` fresh pairs and the model, which counts as a few."""
+    """What `fewer` settings lose, as a log ratio: from `n_pairs` fresh pairs and the model, which counts as a few
+    pairs.
+    """
     blocks = Blocks(meter, "ablate", rng)
     for _ in range(n_pairs):
         blocks.run([fewer, more])
@@ -182,7 +186,7 @@ def _proven(benefit: Ratio, rope: float) -> bool:
 
 
 def _reset(meter: Meter, config: Config, names: Sequence[str]) -> dict[str, Level] | None:
-    """`config` with these factors at their default; None if that is not possible."""
+    """`config` with these factors at their defaults; None if that is not possible."""
     defaults: Mapping[str, Level] = {f.name: f.default for f in meter.factors if f.name in names}
     found = meter.constraints.settle({**config, **defaults})
     return found if meter.constraints.allows(found) else None

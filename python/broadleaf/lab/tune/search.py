@@ -1,4 +1,4 @@
-"""Looking for fast configurations: TPE with a pair model, or greedy, genetic and random search to compare with."""
+"""Searches for fast configurations: TPE with a pair model, or greedy, genetic and random search for comparison."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 ALGORITHMS = ("tpe", "greedy", "ga", "random")
 _MODEL_EVERY = 5
 _BAR_EVERY = 20
-_MOST_REPEATS = 2
+_MAX_REPEATS = 2
 _TRIES = 3
 
 
@@ -35,7 +35,7 @@ class Search:
     """Called now and then: takes what is proven to fail out of the meter's constraints."""
 
     def run(self, algorithm: str, n_runs: int) -> None:
-        """Spends `n_runs` runs; they are in the meter's record then."""
+        """Spends `n_runs` runs; afterwards they are in the meter's record."""
         match algorithm:
             case "tpe":
                 self._optuna(n_runs, self._tpe_sampler(), with_model=True)
@@ -87,7 +87,9 @@ class Search:
             self._ask(study, space, once=with_model)
 
     def _ask(self, study: optuna.Study, space: _Space, *, once: bool) -> None:
-        """One run of what the sampler proposes. What is impossible, or was run often enough, is told as failed."""
+        """One run of what the sampler proposes. A configuration that is impossible, or was run often enough, is
+        reported as failed.
+        """
         import optuna
 
         known: list[dict[str, Level]] = []
@@ -95,7 +97,7 @@ class Search:
             trial = study.ask()
             config = space.suggest(trial)
             possible = self.meter.constraints.allows(config)
-            if not possible or (once and self.meter.times_seen(config) >= _MOST_REPEATS):
+            if not possible or (once and self.meter.times_seen(config) >= _MAX_REPEATS):
                 study.tell(trial, state=optuna.trial.TrialState.FAIL)
                 known += [config] if possible else []
                 continue
@@ -110,25 +112,25 @@ class Search:
             study.add_trial(space.trial(measured))
 
     def _nearby(self, known: Sequence[Config]) -> dict[str, Level]:
-        """One change from a configuration that was proposed but is known, else any."""
+        """One change from a configuration that was proposed but is already known; otherwise any."""
         if known:
             near = changes_of_one(known[-1], self.meter.factors, self.meter.constraints)
-            new = [config for config in near if self.meter.times_seen(config) < _MOST_REPEATS]
+            new = [config for config in near if self.meter.times_seen(config) < _MAX_REPEATS]
             if new:
                 return new[int(self.rng.integers(0, len(new)))]
         return self.meter.constraints.sample(self.rng, 1)[0]
 
     def model_choice(self) -> dict[str, Level]:
-        """The best configuration by the pair model of all runs, of those not run often enough."""
+        """The best configuration according to the pair model of all runs, among those not run often enough."""
         trials = self.meter.explored()
         model = PairModel(self.meter.factors, trials)
-        often = {t.config_id: t.config for t in trials if self.meter.times_seen(t.config) >= _MOST_REPEATS}
+        often = {t.config_id: t.config for t in trials if self.meter.times_seen(t.config) >= _MAX_REPEATS}
         return model.argmin(self.meter.constraints, self.rng, list(often.values()))
 
     # Greedy --------------------------------------------------------------------------------------
 
     def _greedy(self, n_runs: int) -> None:
-        """From the default, the best single change that is feasible, again and again, until none helps."""
+        """From the default, applies the best feasible single change again and again, until none helps."""
         here: dict[str, Level] = {factor.name: factor.default for factor in self.meter.factors}
         left = n_runs
         while left > 0:
@@ -154,7 +156,7 @@ class Search:
 
 
 class _Space:
-    """Configurations as Optuna's parameters. A nested factor is a parameter where it exists only."""
+    """Configurations as Optuna's parameters. A nested factor is a parameter only where it exists."""
 
     def __init__(self, meter: Meter) -> None:
         self._meter = meter
@@ -206,8 +208,9 @@ def _suggested(trial: optuna.Trial, factor: Factor) -> Level:
 
 
 def ranked(meter: Meter, model: PairModel, trials: Sequence[Trial], noise_sd: float) -> list[tuple[float, Config]]:
-    """The configurations run, by their estimated log time: the model's value and the mean of the runs, each weighted by
-    how far it is to be trusted, so that one lucky run does not lead the list."""
+    """The configurations that were run, by their estimated log time: the model's value and the mean of the runs, each
+    weighted by its reliability, so that one lucky run does not lead the list.
+    """
     groups: dict[str, list[Trial]] = {}
     for trial in trials:
         groups.setdefault(trial.config_id, []).append(trial)

@@ -1,7 +1,7 @@
-"""A model of main effects and pairs, fitted to the runs made so far: where to look next.
+"""A model of main effects and pairs, fitted to the runs made so far: where to search next.
 
 It only guides the search. It is selected and fitted on the same noisy runs, so none of its numbers is reported as an
-effect; what is reported comes from fresh runs.
+effect; reported numbers come from fresh runs.
 """
 
 from __future__ import annotations
@@ -38,14 +38,15 @@ class PairModel:
         scaled = (x - self._mean) / self._spread
         folds = min(5, len(trials))
         with warnings.catch_warnings():
-            # Not converging at the smallest penalties is no news here: cross-validation does not choose those.
+            # A lack of convergence at the smallest penalties does not matter here: cross-validation does not choose
+            # those.
             warnings.simplefilter("ignore")
             lasso = LassoCV(cv=folds, alphas=40, max_iter=3000, selection="cyclic").fit(scaled, y)
         kept = np.flatnonzero(lasso.coef_)
         self._coefficients = np.zeros(x.shape[1])
         self._constant = float(y.mean())
         if 0 < len(kept) < len(y) * 0.7:
-            # The penalty that selects also shrinks: what it kept is fitted again with a slight one.
+            # The penalty that selects also shrinks: the selected terms are fitted again with a slight one.
             chosen = scaled[:, kept]
             gram = chosen.T @ chosen + 0.5 * np.eye(len(kept))
             self._coefficients[kept] = np.linalg.solve(gram, chosen.T @ (y - self._constant))
@@ -76,7 +77,7 @@ class PairModel:
                 columns.append(block[:, a])
                 terms.append(((i, a),))
         for (i, one), (j, other) in itertools.combinations(enumerate(blocks), 2):
-            # A curve's second part is left out of pairs: too many columns for what a search can learn.
+            # A curve's second part is omitted from pairs: it would add too many columns for a search to learn.
             for a in range(_pairing_width(self.factors[i], one)):
                 for b in range(_pairing_width(self.factors[j], other)):
                     columns.append(one[:, a] * other[:, b])
@@ -100,7 +101,7 @@ class PairModel:
             table += weight * np.outer(self._codes[i][:, a], self._codes[j][:, b])
 
     def cost(self, config: Config) -> float:
-        """What `argmin` makes small: the log time up to a constant."""
+        """What `argmin` minimises: the log time up to a constant."""
         at = [factor.levels.index(config[factor.name]) for factor in self.factors]
         single = sum(float(table[at[i]]) for i, table in enumerate(self._single))
         return single + sum(float(table[at[i], at[j]]) for (i, j), table in self._pair.items())
@@ -108,9 +109,9 @@ class PairModel:
     def argmin(
         self, constraints: Constraints, rng: np.random.Generator, excluded: Sequence[Config] = ()
     ) -> dict[str, Level]:
-        """The possible configuration of least predicted time, `excluded` ones left out.
+        """The possible configuration with the smallest predicted time, except for `excluded` ones.
 
-        z3 minimises; where it does not finish in time, the best that descents from random starts have found is taken.
+        z3 minimises; if it does not finish in time, the best result of descents from random starts is used.
         """
         start = self._descend(constraints, rng, excluded)
         found = self._minimise(constraints, excluded)
@@ -162,7 +163,9 @@ class PairModel:
 
 
 def changes_of_one(config: Config, factors: Sequence[Factor], constraints: Constraints) -> list[dict[str, Level]]:
-    """The possible configurations one change away; what exists only because of what was changed goes with it."""
+    """The possible configurations one change away; a factor that exists only because of what was changed is reset with
+    it.
+    """
     found: list[dict[str, Level]] = []
     for factor in factors:
         for level in factor.levels:

@@ -24,14 +24,16 @@ from broadleaf.lab.tune.surrogate import PairModel
 _PILOT_RUNS = 6
 _SCREENING, _SEARCH, _RACE, _CONFIRM = 0.25, 0.40, 0.10, 0.06
 _CANDIDATES = 8
-_LEAST_RUNS = 80
-_LEAST_PAIRS = 8
+_MIN_RUNS = 80
+_MIN_PAIRS = 8
 _RANDOM_SAMPLE = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class FrontPoint:
-    """The fastest configuration whose settings are all of this tier or below, by the model and the runs together."""
+    """The fastest configuration whose settings are all of this tier or below, according to the model and the runs
+    together.
+    """
 
     tier: int
     config: dict[str, Level]
@@ -41,15 +43,15 @@ class FrontPoint:
 
 @dataclass(frozen=True, slots=True)
 class Tuned:
-    """What a tuning found.
+    """The result of a tuning.
 
     `config` is the recommendation; `is_default` says that nothing proven beats the default. `ratio` is its time over
-    the default's on fresh runs, None where the default led the race; `winner_ratio` that of the race's winner.
+    the default's on fresh runs, None if the default led the race; `winner_ratio` is that of the race's winner.
     `better_than_pct` is the share of possible configurations that the model expects to be slower.
 
     `failures` are those of all runs; a setting proven to fail more than its default was left out. `failing` are the
-    recommended settings that may fail more; `winner_failing` holds the failures of the winner's own runs against the
-    default's. A winner of which more failed is not recommended.
+    recommended settings that may fail more often; `winner_failing` contains the failures of the winner's own runs
+    compared with the default's. A winner that failed more often is not recommended.
     """
 
     config: dict[str, Level]
@@ -70,7 +72,7 @@ class Tuned:
 
     @property
     def left_out(self) -> tuple[Failing, ...]:
-        """The settings that fail more than their default, which is why they were not considered."""
+        """The settings that fail more often than their default, and so were not considered."""
         return tuple(it for it in self.failures.worse if it.proven)
 
     @property
@@ -92,27 +94,27 @@ def tune(
 ) -> Tuned:
     """Tunes `study` within `budget`, measuring with `evaluate`. `known` are runs made before, to start the search with.
 
-    The default is recommended unless a configuration is faster on fresh runs with an interval (95 %) that leaves out 1.
-    RunError if the default itself cannot be run.
+    The default is recommended unless a configuration is faster on fresh runs with an interval (95 %) that excludes 1.
+    Raises RunError if the default itself cannot be run.
     """
     if algorithm not in ALGORITHMS:
         raise DesignError(f"no algorithm {algorithm!r}. Choose one of {', '.join(ALGORITHMS)}.")
-    if budget.runs is not None and budget.runs < _LEAST_RUNS:
-        raise DesignError(f"{budget.runs} runs are too few to tune: it takes {_LEAST_RUNS} at least.")
+    if budget.runs is not None and budget.runs < _MIN_RUNS:
+        raise DesignError(f"{budget.runs} runs are too few to tune: it takes {_MIN_RUNS} at least.")
     meter = Meter(evaluate, study.factors, study.rules(), budget, clock)
     rng = np.random.default_rng(seed)
     default = study.baseline
     noise_sd = _pilot(meter, default)
     meter.known, meter.known_failed = _levelled(meter, known), _failed_before(meter, known)
     total = meter.total()
-    if total < _LEAST_RUNS:
-        raise DesignError(f"the budget is enough for {total} runs; tuning takes {_LEAST_RUNS} at least.")
+    if total < _MIN_RUNS:
+        raise DesignError(f"the budget is enough for {total} runs; tuning takes {_MIN_RUNS} at least.")
     bar = functools.partial(failing.bar, meter, study)
     bar()
     say(f"pilot: runs of the default differ by {100 * noise_sd:.1f} %; the budget allows {total} runs")
 
     if algorithm == "tpe":
-        # Runs known from before are a screening already.
+        # Earlier runs serve as a screening.
         for config in screening(study, max(0, round(_SCREENING * total) - len(meter.known)), seed):
             if meter.left() == 0:
                 break
@@ -138,7 +140,7 @@ def tune(
         if meter.constraints.allows(config) and not failing.beside_default(meter, config, default).word
     ]
     candidates = _distinct(meter, [c for _, c in order], model, rng, with_model=algorithm == "tpe")
-    winner, _ = race.race(meter, candidates, default, min(round(_RACE * total), meter.left() - 2 * _LEAST_PAIRS), rng)
+    winner, _ = race.race(meter, candidates, default, min(round(_RACE * total), meter.left() - 2 * _MIN_PAIRS), rng)
     recommended, ratio, winner_ratio, settings = _decide(meter, study, winner, model, total, rng, say)
     every = failing.found_in(meter)
     if any(it.proven for it in failing.suspects(every, recommended, meter)):
@@ -177,13 +179,13 @@ def _pilot(meter: Meter, default: Config) -> float:
 
 
 def _levelled(meter: Meter, known: Sequence[Trial]) -> list[Trial]:
-    """Runs made before that still can be, at today's speed of the machine: shifted by the default's medians."""
+    """Earlier runs that are still possible, at today's speed of the machine: shifted by the default's medians."""
     default = meter.id_of({factor.name: factor.default for factor in meter.factors})
     listed = {factor.name: factor.levels for factor in meter.factors}
     usable = [
         t
         for t in known
-        # A sweep may have gone between the levels that are searched.
+        # A sweep may have used levels between those that are searched.
         if t.time_us is not None
         and all(t.config[name] in levels for name, levels in listed.items())
         and meter.constraints.allows(t.config)
@@ -195,15 +197,16 @@ def _levelled(meter: Meter, known: Sequence[Trial]) -> list[Trial]:
 
 
 def _failed_before(meter: Meter, known: Sequence[Trial]) -> list[Trial]:
-    """Runs made before that failed, of levels that still are."""
+    """Earlier runs that failed, at levels that still exist."""
     listed = {factor.name: factor.levels for factor in meter.factors}
     return [t for t in known if t.time_us is None and all(t.config[name] in levels for name, levels in listed.items())]
 
 
 def screening(study: StudySpec, n_runs: int, seed: int) -> list[dict[str, Level]]:
-    """The configurations of a design that shows main effects and pairs as far as `n_runs` runs go, in random order:
-    every configuration, the fraction of resolution V, or the best runs by D-optimality, whichever first is small
-    enough."""
+    """The configurations of a design that shows main effects and pairs as far as `n_runs` runs allow, in random order:
+    every configuration, the fraction of resolution V, or the best runs by D-optimality, whichever comes first that is
+    small enough.
+    """
     if n_runs == 0:
         return []
     rules = study.rules()
@@ -220,7 +223,7 @@ def screening(study: StudySpec, n_runs: int, seed: int) -> list[dict[str, Level]
         if len(rows) <= n_runs:
             break
     else:
-        # Too few runs for any design: what they show is left to the search.
+        # Too few runs for any design: they are left to the search.
         rows = rules.sample(rng, n_runs)
     return [rows[i] for i in rng.permutation(len(rows))]
 
@@ -228,7 +231,7 @@ def screening(study: StudySpec, n_runs: int, seed: int) -> list[dict[str, Level]
 def _distinct(
     meter: Meter, configs: list[Config], model: PairModel, rng: np.random.Generator, *, with_model: bool
 ) -> list[Config]:
-    """Who races: the best by estimate, and what the model thinks best even if it was never run."""
+    """The candidates for the race: the best by estimate, and the model's best even if it was never run."""
     chosen: dict[str, Config] = {}
     if with_model:
         best = model.argmin(meter.constraints, rng)
@@ -244,12 +247,12 @@ def _decide(
     meter: Meter, study: StudySpec, winner: Config, model: PairModel, total: int, rng: np.random.Generator,
     say: Callable[[str], None],
 ) -> tuple[Config, Ratio | None, Ratio | None, tuple[race.Kept, ...]]:  # fmt: skip
-    """The recommendation, its ratio, the winner's ratio, and what became of the winner's settings."""
+    """The recommendation, its ratio, the winner's ratio, and the outcome of the winner's settings."""
     default = study.baseline
     if meter.id_of(winner) == meter.id_of(default):
         say("race: the default leads")
         return default, None, None, ()
-    n_pairs = min(max(_LEAST_PAIRS, round(_CONFIRM * total / 2)), meter.left() // 2)
+    n_pairs = min(max(_MIN_PAIRS, round(_CONFIRM * total / 2)), meter.left() // 2)
     first = race.confirm(meter, winner, default, n_pairs, rng)
     say(f"confirmation on {first.n} fresh pairs: {first} of the default's time")
     if (fault := failing.beside_default(meter, winner, default)).word:
@@ -259,7 +262,7 @@ def _decide(
         return default, first, first, ()
     rope = math.log1p(study.rope_pct / 100)
     # The last pairs judge what ablation leaves, so their runs are set aside.
-    ablation = race.ablate(meter, winner, model, rope, max(0, meter.left() - 2 * _LEAST_PAIRS), rng)
+    ablation = race.ablate(meter, winner, model, rope, max(0, meter.left() - 2 * _MIN_PAIRS), rng)
     left = changed(ablation.config, meter.factors)
     tested = [setting for setting in ablation.settings if setting.benefit is not None]
     if tested:
@@ -269,11 +272,11 @@ def _decide(
         say("ablation: the budget did not reach for leaving settings out in turn; all stay")
     if ablation.config == dict(winner) and not failing.beside_default(meter, winner, default).word:
         return winner, first, first, ablation.settings
-    if left and meter.left() >= 2 * _LEAST_PAIRS:
+    if left and meter.left() >= 2 * _MIN_PAIRS:
         last = race.confirm(meter, ablation.config, default, min(n_pairs, meter.left() // 2), rng)
         if last.high < 1 and not failing.beside_default(meter, ablation.config, default).word:
             return ablation.config, last, first, ablation.settings
-    # What is left is not proven by itself; the winner is, unless it failed since.
+    # What is left is not proven by itself; the winner is, unless it has failed since.
     if failing.beside_default(meter, winner, default).word:
         return default, first, first, ()
     kept = tuple(replace(setting, kept=True) for setting in ablation.settings)
@@ -303,7 +306,7 @@ def _front(
         ]
         if not within:
             continue
-        # Of those that are as good as the best, the one that changes least.
+        # Among those that are as good as the best, the one with the fewest changes.
         rope = math.log1p(study.rope_pct / 100)
         alike = [pair for pair in within if pair[0] <= within[0][0] + rope]
         value, config = min(alike, key=lambda pair: len(changed(pair[1], study.factors)))

@@ -11,7 +11,7 @@ from broadleaf.lab.zoo import score, systems, workloads
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Runs one workload on one system and prints its score; 1 if that is not possible."""
+    """Runs one workload on one system and prints its score; returns 1 if that is not possible."""
     parser = argparse.ArgumentParser(prog="python -m broadleaf.lab.zoo", description=__doc__)
     parser.add_argument(
         "--workload",
@@ -40,7 +40,7 @@ def main(arguments: list[str] | None = None) -> int:
         "--rounds", type=int, default=3, help="number of batches; the one with the median overhead is reported"
     )
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--json", action="store_true", help="one JSON object")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--list", action="store_true", help="list the systems that are installed here")
     given = parser.parse_args(arguments)
     if given.list:

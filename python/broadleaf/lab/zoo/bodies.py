@@ -14,7 +14,7 @@ _WRITE_BYTES = 1 << 20
 
 
 def sleep(duration_s: float) -> float:
-    """Waits, using no processor."""
+    """Waits without using the processor."""
     begin = time.perf_counter()
     if duration_s > 0:
         time.sleep(duration_s)
@@ -57,7 +57,7 @@ def io(n_bytes: int) -> float:
 
 
 def steps_for(duration_s: float) -> int:
-    """Steps of `cpu` that take about `duration_s` on an idle core here: the fastest of five trials decides."""
+    """Number of steps of `cpu` that take about `duration_s` on an idle core here, by the fastest of five trials."""
     trial = 20_000
     fastest = min(cpu(trial) for _ in range(5))
     return max(1, round(trial * duration_s / fastest)) if duration_s > 0 else 0

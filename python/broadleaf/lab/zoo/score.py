@@ -29,12 +29,12 @@ class Score:
 
     @property
     def overhead_us(self) -> float:
-        """What the system adds to the best there can be, per task, in microseconds."""
+        """What the system adds to the best possible time, per task, in microseconds."""
         return (self.total_s - self.ideal_s) / self.n_tasks * 1e6
 
     @property
     def efficiency(self) -> float:
-        """The best there can be over what it took."""
+        """The best possible time over the actual time."""
         return self.ideal_s / self.total_s
 
     def to_dict(self) -> dict[str, Any]:
@@ -47,7 +47,7 @@ class Score:
 
 
 def run_round(system: System, workload: Workload, engines: int) -> Score:
-    """Submits every task, waits for all values."""
+    """Submits every task, and waits for all values."""
     begin = time.perf_counter()
     handles = _submit_all(system, workload) if system.takes_after else _submit_when_ready(system, workload)
     submitted = time.perf_counter()
@@ -67,7 +67,7 @@ def run_round(system: System, workload: Workload, engines: int) -> Score:
 
 
 def measure(system: System, workload: Workload, engines: int, rounds: int = 3) -> Score:
-    """The round of median overhead of `rounds`, after one that is not counted. Starts and stops the system."""
+    """The round with the median overhead out of `rounds`, after an uncounted one. Starts and stops the system."""
     system.start(engines)
     try:
         run_round(system, workload, engines)
@@ -86,7 +86,7 @@ def _submit_all(system: System, workload: Workload) -> list[Any]:
 
 
 def _submit_when_ready(system: System, workload: Workload) -> list[Any]:
-    """For systems of futures that know no dependencies: a task goes out when the last one before it is done."""
+    """For systems of futures without dependencies: a task is submitted when the last one before it is done."""
     tasks = workload.tasks
     missing = [len(task.after) for task in tasks]
     waiting: list[list[int]] = [[] for _ in tasks]

@@ -1,4 +1,4 @@
-"""The systems a workload can run on. Each is imported only when it is used, so none but Python is needed."""
+"""The systems a workload can run on. Each is imported only when it is used, so only Python is needed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class System:
 
     name: ClassVar[str]
     module: ClassVar[str]
-    #: Whether `submit` may be given `after`; if not, the driver submits a task when those before it are done.
+    #: Whether `submit` accepts `after`; if not, the driver submits a task when those before it are done.
     takes_after: ClassVar[bool] = True
 
     def version(self) -> str:
@@ -30,7 +30,7 @@ class System:
         return version(self.module)
 
     def start(self, engines: int) -> None:
-        """Returns once `engines` engines take calls."""
+        """Returns once `engines` engines accept calls."""
         raise NotImplementedError
 
     def stop(self) -> None:
@@ -185,7 +185,7 @@ class Ray(System):
 
 
 class Parsl(System):
-    """Parsl's HighThroughputExecutor, as it comes, on one node."""
+    """Parsl's HighThroughputExecutor with its defaults, on one node."""
 
     name = module = "parsl"
 
@@ -244,7 +244,7 @@ class IPythonParallel(System):
 
 
 def _call_after(call: Callable[..., float], amount: float, *before: float) -> float:
-    """For systems in which waiting for a task is taking its value."""
+    """For systems in which waiting for a task means taking its value."""
     return call(amount)
 
 

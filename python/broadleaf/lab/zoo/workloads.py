@@ -40,7 +40,7 @@ class Workload:
 class Size:
     """How big a workload is. `duration_s` is for the bodies sleep and cpu, `n_bytes` for memory and io.
 
-    `width` is the number of chains side by side; `arity` how many tasks each task of a fan-in waits for; `spread` the
+    `width` is the number of parallel chains; `arity` how many tasks each task of a fan-in waits for; `spread` the
     standard deviation of the logarithm of a bag's amounts.
     """
 
@@ -56,7 +56,7 @@ class Size:
 def make(name: str, size: Size, body: str = "sleep") -> Workload:
     """The workload `name`. The names of bodies give equal, independent tasks; the shapes have tasks of `body`.
 
-    `ValueError` names what does not exist or cannot be.
+    Raises `ValueError` that names what does not exist or is impossible.
     """
     if name in BODIES:
         body, shape = name, "equal"
@@ -90,7 +90,7 @@ def critical_path_s(tasks: Sequence[Task], durations_s: Sequence[float]) -> floa
 
 
 def ideal_s(tasks: Sequence[Task], durations_s: Sequence[float], engines: int) -> float:
-    """What no system can beat on `engines` engines: the critical path, or all work evenly divided."""
+    """The lower bound for any system on `engines` engines: the critical path, or all work evenly divided."""
     return max(critical_path_s(tasks, durations_s), math.fsum(durations_s) / engines)
 
 

@@ -13,7 +13,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 def interactive(function: F) -> F:
     """Decorator: the function's globals are those of `__main__` here, and the engine's namespace there.
 
-    Functions that are defined in a session or script are that without it.
+    Functions defined in a session or script behave like that without it.
 
     Args:
         function: A function of a module.

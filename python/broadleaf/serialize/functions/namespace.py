@@ -1,7 +1,7 @@
 """The namespace that functions sent by value see as their globals, and the values filled into it.
 
 An engine sets its namespace once. If none is set (as in a client), a function that was sent by value gets globals of
-its own, so that what it brings along never touches the user's variables.
+its own, so that what it brings never touches the user's variables.
 """
 
 from __future__ import annotations

@@ -49,8 +49,8 @@ class dependent:
 class depend:
     """Decorator: run the function only on engines where a condition does not return False.
 
-    A load-balanced task whose condition does not hold on one engine is tried on another. Where it holds on none, the
-    task is refused with `ImpossibleDependency`.
+    A load-balanced task whose condition does not hold on one engine is tried on another. If it holds on none, the task
+    is refused with `ImpossibleDependency`.
 
     Args:
         condition: What is called on the engine before the function.
@@ -77,7 +77,7 @@ class depend:
 def require(*objects: Any, **mapping: Any) -> depend:
     """Decorator: import modules, and set objects, in the engine's namespace before the function is called.
 
-    A module that cannot be imported on one engine sends a load-balanced task to another.
+    If a module cannot be imported on one engine, a load-balanced task goes to another.
 
     Args:
         *objects: Modules, by name or as such; functions and classes, which go by their name.

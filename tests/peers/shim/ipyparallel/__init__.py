@@ -1,7 +1,7 @@
 """`ipyparallel`, answered by Broadleaf: in the test process, its subprocesses and the engines, by PYTHONPATH.
 
-`ipyparallel` is the module `broadleaf`, and `ipyparallel.x.y` is `broadleaf.x.y`: the same module under two names. What
-is not there fails to import, as it would for a user who writes `broadleaf` for `ipyparallel` everywhere.
+`ipyparallel` is the module `broadleaf`, and `ipyparallel.x.y` is `broadleaf.x.y`: the same module under two names. A
+missing name fails to import, as it would for a user who writes `broadleaf` for `ipyparallel` everywhere.
 """
 
 import importlib

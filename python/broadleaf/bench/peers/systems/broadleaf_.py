@@ -19,7 +19,7 @@ from ..adapter import Submit, Way
 from ..measure import expect
 from .views import ViewsAdapter, gather
 
-# Options of the cluster, and what the client dials. Without a name: unix sockets, everything at its default.
+# Without a name: unix sockets, with all defaults. Without a name: unix sockets, everything at its default.
 CONFIGS: dict[str, tuple[dict[str, Any], str]] = {
     "unix": ({}, "unix"),
     "tcp + tls": ({"listen": "127.0.0.1:0"}, "tcp"),
@@ -53,7 +53,7 @@ def rate(view: Any, n: int) -> float:
     return n / (time.perf_counter() - begin)
 
 
-# The task that calls are queued behind: they are all sent before it ends, however fast the engines are.
+# The task that calls are queued behind: all calls are sent before it ends, however fast the engines are.
 QUEUE_BEHIND_S = 0.05
 # More than fits inline.
 SMALL_BYTES = 80_000

@@ -48,7 +48,7 @@ joblib.parallel_config(backend="loky", n_jobs={self.workers})
 """
 
     def broadcast(self) -> dict[str, Way]:
-        # A worker keeps nothing between calls: the checksum is taken by the next call with the same value.
+        # A worker keeps nothing between calls: the next call with the same value computes the checksum.
         def give(value: Any) -> None:
             self.value = value
             self.run(has, value)
@@ -57,6 +57,6 @@ joblib.parallel_config(backend="loky", n_jobs={self.workers})
 
 
 def has(value: Any) -> tuple[int, ...]:
-    """Touches only the head of the value."""
+    """Reads only the head of the value."""
     shape: tuple[int, ...] = value.shape
     return shape

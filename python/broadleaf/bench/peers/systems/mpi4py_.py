@@ -44,7 +44,7 @@ class Rank:
         return None if is_root else action
 
     def receiver(self, value: Any) -> Any:
-        """The receive buffers: made once for values of one form."""
+        """The receive buffers, made once for values of one form."""
         form = self.world.bcast(None if value is None else form_of(value))
         if self.world.rank == 0:
             return value
@@ -95,7 +95,7 @@ def assemble(form: Any, arrays: list[Any]) -> Any:
 
 
 def serve() -> None:
-    """A worker's loop: takes part until rank 0 says that it is over."""
+    """A worker's loop: takes part until rank 0 ends it."""
     rank = Rank()
     while (action := rank.world.bcast(None)) != END:
         rank.take_part(action)
@@ -140,7 +140,7 @@ class Peer(PoolAdapter):
             needed, free = 2 * (self.workers + 1) * payloads.n_bytes(value), available_bytes()
             if needed > free:
                 raise RuntimeError(
-                    f"pickles and arrays of all ranks need {needed / 1e9:.1f} GB, {free / 1e9:.1f} are free"
+                    f"pickles and arrays of all ranks need {needed / 1e9:.1f} GB, but only {free / 1e9:.1f} are free"
                 )
             self.collective(PICKLED, value)
 

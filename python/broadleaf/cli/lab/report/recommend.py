@@ -14,14 +14,14 @@ from broadleaf.cli.terminal.extras import require
 
 @click.command("recommend")
 @study_argument
-@click.option("--tier", "most_tier", type=click.IntRange(1, 4), default=4, show_default=True,
+@click.option("--tier", "max_tier", type=click.IntRange(1, 4), default=4, show_default=True,
               help="Settings up to this tier: 1 = safe settings, 2 = also changes to the source, 3 and 4 = settings "
                    "that lose something.")  # fmt: skip
 @click.option("--write", "file", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
               help="Set them in this file and keep the rest of it: TOML, JSON, or lines NAME=VALUE. Broadleaf's own "
                    "file is config.toml in the directory that `broadleaf config show` names.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="The result as one JSON object.")
-def command(study_path: Path, most_tier: int, file: Path | None, as_json: bool) -> None:
+def command(study_path: Path, max_tier: int, file: Path | None, as_json: bool) -> None:
     """Recommend the settings that the runs of STUDY prove to help.
 
     Makes no runs. Settings that fail more often than their default are left out, and named first.
@@ -31,7 +31,7 @@ def command(study_path: Path, most_tier: int, file: Path | None, as_json: bool) 
     from broadleaf.lab.spec.factors import column_value
 
     study = load_study(study_path)
-    found = recommend(study, most_tier)
+    found = recommend(study, max_tier)
     inside, outside = keys(study, found.config)
     if as_json:
         levels = {name: column_value(level) for name, level in found.config.items()}

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @click.command("settle", cls=JudgingCommand)
 @study_argument
-@click.option("--runs", "most_runs", type=click.IntRange(40), metavar="N",
+@click.option("--runs", "max_runs", type=click.IntRange(40), metavar="N",
               help="Maximum number of runs; by default as many as `broadleaf lab plan` would make.")  # fmt: skip
 @click.option("--budget", "budget_s", callback=seconds, metavar="TIME", help="Maximum time, such as 60m.")
 @click.option("--seed", type=int, default=1, show_default=True, help="Seed for the choice of runs.")
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 @quiet_options
 def command(
     study_path: Path,
-    most_runs: int | None,
+    max_runs: int | None,
     budget_s: float | None,
     seed: int,
     as_json: bool,
@@ -52,7 +52,7 @@ def command(
     study = load_study(study_path)
     limits: Quiet = quiet(max_busy_cores, max_wait_s)
     found = settle(
-        study, most_runs, budget_s=budget_s, seed=seed, quiet=limits, say=lambda line: click.echo(line, err=True)
+        study, max_runs, budget_s=budget_s, seed=seed, quiet=limits, say=lambda line: click.echo(line, err=True)
     )
     questions = list(found.questions.values())
     if as_json:

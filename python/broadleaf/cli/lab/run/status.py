@@ -1,4 +1,4 @@
-"""`broadleaf lab status`: how far a study is."""
+"""`broadleaf lab status`: the progress of a study."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _ERRORS_SHOWN = 5
 @click.command("status")
 @study_argument
 def command(study_path: Path) -> None:
-    """Show how far a study is."""
+    """Show the progress of a study."""
     from rich.table import Table
 
     from broadleaf.lab.designs.plan import Plan

@@ -1,4 +1,4 @@
-"""What engine sets have in common whose blocks are jobs: where their scheduler is, and where jobs find their files."""
+"""What engine sets whose blocks are jobs have in common: where their scheduler is, and where jobs find their files."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ class BatchSet(EngineSet):
         self.submit_host: SubmitHost = ThisHost() if login is None else LoginHost(login, self.shared_dir)
 
     def require(self) -> None:
-        """Raises `ClusterStartError` without the scheduler's programs."""
+        """Raises `ClusterStartError` if the scheduler's programs are missing."""
         self.submit_host.require(self.program)
 
     def script(self, request: BlockRequest) -> str:
-        """The batch script. With `via` it is not asked which directory that is there."""
+        """The batch script. With `via`, the login host is not asked which directory that is."""
         return self.batch_script(request, self._shown_directory(request), "PACKAGE" if self.ship else None)
 
     def _shown_directory(self, request: BlockRequest) -> Path:
@@ -59,7 +59,7 @@ class BatchSet(EngineSet):
         """
 
     def prepared_script(self, request: BlockRequest) -> str:
-        """Puts what a job needs where the job finds it.
+        """Puts the files that a job needs where the job finds them.
 
         Args:
             request: What was asked for.
@@ -73,7 +73,7 @@ class BatchSet(EngineSet):
         return self.batch_script(request, directory, package)
 
     def order_file(self, directory: Path) -> Path:
-        """Where relays read what they are to know. It is ours alone.
+        """The file from which relays read their order. Only this user can read it.
 
         Args:
             directory: Where the job finds its files.
@@ -86,7 +86,7 @@ class BatchSet(EngineSet):
     def job_blocks(
         self, request: BlockRequest, jobs: Sequence[str], *, n_hosts: int | None, n_engines: int | None
     ) -> list[Block]:
-        """A block for each job that was submitted.
+        """One block for each submitted job.
 
         Args:
             request: What was asked for.

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from broadleaf.errors import BroadleafError
 
-# A scheduler that is busy answers late; one that is away does not.
+# A busy scheduler answers late; one that is down does not answer.
 _TIMEOUT_S = 60.0
 
 
@@ -15,7 +15,7 @@ class CommandError(BroadleafError):
 
 
 def run(command: Sequence[str], *, text: str = "") -> str:
-    """Runs a command with `text` as its input; returns what it prints. Raises `CommandError`."""
+    """Runs a command with `text` as its input; returns its output. Raises `CommandError`."""
     import subprocess
 
     try:

@@ -1,4 +1,7 @@
-"""Engines in jobs of schedulers that PSI/J knows: PBS, LSF and others. It submits and cancels; relays tell the rest."""
+"""Engines in jobs of the schedulers that PSI/J supports: PBS, LSF and others.
+
+PSI/J submits and cancels jobs; relays report everything else.
+"""
 
 from __future__ import annotations
 
@@ -24,9 +27,9 @@ from broadleaf.config import base_dir
 _ENDED = "broadleaf: the relay has ended with code"
 _ENDED_LINE = re.compile(rf"^{_ENDED} (\d+)$", re.MULTILINE)
 _WORK_FILES = (".out", ".ec", ".nodefile")
-# Time that the script of a job has to end when its relays have.
+# How long the script of a job may take to end after its relays.
 _LAST_WORD_S = 5.0
-# Runs once for each slot: the first of a host is its relay, the others wait until that ends.
+# Runs once for each slot: the first one on a host becomes its relay, the others wait until that ends.
 _ON_A_SLOT = """\
 exec 2>&1 9> "/tmp/broadleaf-$(id -u)-$BROADLEAF_BLOCK"
 if ! flock -n 9; then flock 9; exit 0; fi
@@ -42,13 +45,13 @@ exit $code
 class PSIJ(EngineSet):
     """Engines in jobs that PSI/J submits.
 
-    PSI/J calls schedulers ``"pbs"``, ``"pbs_classic"``, ``"lsf"``, ``"cobalt"``, ``"flux"`` and ``"slurm"``. A job
-    has `nodes` nodes with `engines_per_host` engines each; without that number, `n` engines are shared out to them.
-    `attributes` are more of the scheduler's options, such as ``["l=place=excl"]``. Its `launcher` is PSI/J's "single"
-    where there is one node, else "srun" with Slurm and "mpirun" elsewhere.
+    PSI/J calls schedulers ``"pbs"``, ``"pbs_classic"``, ``"lsf"``, ``"cobalt"``, ``"flux"`` and ``"slurm"``. A job has
+    `nodes` nodes with `engines_per_host` engines each; without that number, `n` engines are divided among them.
+    `attributes` are additional options of the scheduler, such as ``["l=place=excl"]``. Its `launcher` is PSI/J's
+    "single" for one node, otherwise "srun" with Slurm and "mpirun" elsewhere.
 
-    It needs the package `psij-python`. The nodes must see the cluster's directory, as they see your home directory at
-    most sites.
+    It needs the package `psij-python`. The nodes must see the cluster's directory, just as they see your home directory
+    at most sites.
     """
 
     name: ClassVar[str] = "psij"
@@ -74,7 +77,7 @@ class PSIJ(EngineSet):
         self._jobs: dict[str, Any] = {}
 
     def require(self) -> None:
-        """Raises `ClusterStartError` without PSI/J, or where it does not know the scheduler."""
+        """Raises `ClusterStartError` without PSI/J, or if it does not support the scheduler."""
         psij = _psij()
         known = sorted(psij.JobExecutor.get_executor_names())
         if self.executor not in known:
@@ -87,11 +90,11 @@ class PSIJ(EngineSet):
             raise ClusterStartError("PSI/J submits to LSF only with a time limit: give walltime=")
 
     def block_engines(self, first: int) -> int | None:
-        """Engines of a job, where its options say how many."""
+        """Number of engines in a job, if its options define it."""
         return self.engines_per_host * self.nodes or None
 
     def submit(self, request: BlockRequest) -> list[Block]:
-        """Writes what the relays are to know into a file of ours alone, and has PSI/J submit a job."""
+        """Writes the relays' order into a private file, and has PSI/J submit a job."""
         psij = _psij()
         block_id = f"{self.name}-{secrets.token_hex(3)}"
         files.write_json(_order_file(request), self.join_order(request, n=self._per_host(request)))
@@ -133,7 +136,7 @@ class PSIJ(EngineSet):
             custom_attributes={f"{self.executor.partition('_')[0]}.{name}": value for name, _, value in options}
             or None,
         )
-        attributes.duration = duration  # its own default would be a limit that nobody asked for
+        attributes.duration = duration  # its own default would be a limit that nobody requested
         log = str(_log(request, block_id))
         spec = psij.JobSpec(
             executable="/bin/sh",
@@ -159,7 +162,7 @@ class PSIJ(EngineSet):
         return self._executor
 
     def script(self, request: BlockRequest) -> str:
-        """The batch script, as PSI/J writes it, and what it runs for each slot."""
+        """The batch script, as PSI/J writes it, and the command that it runs for each slot."""
         psij = _psij()
         block_id = f"{self.name}-BLOCK"
         with tempfile.TemporaryDirectory() as work:
@@ -175,7 +178,7 @@ class PSIJ(EngineSet):
         )
 
     def poll(self, blocks: Sequence[Block]) -> None:
-        """Reads what relays have written, and what PSI/J knows of jobs that this process has submitted."""
+        """Reads what relays have written, and what PSI/J knows about jobs that this process has submitted."""
         for block in blocks:
             if block.is_over:
                 continue
@@ -198,7 +201,7 @@ class PSIJ(EngineSet):
                 block.reason = f"job {block.facts['job']} is pending"
 
     def cancel(self, blocks: Sequence[Block]) -> None:
-        """Has PSI/J cancel the jobs that may run, and removes what it keeps of them."""
+        """Has PSI/J cancel the jobs that may run, and removes their files."""
         psij = _psij()
         for block in blocks:
             facts = block.facts
@@ -213,7 +216,7 @@ class PSIJ(EngineSet):
             facts["over"] = True
         give_up_at = time.monotonic() + _LAST_WORD_S
         for facts in (block.facts for block in blocks):
-            # The job's script writes its exit code last, and would leave it for good.
+            # The job's script writes its exit code last; the file would remain.
             out, code = self._work_file(facts["job"] + ".out"), self._work_file(facts["job"] + ".ec")
             while out.exists() and not code.exists() and time.monotonic() < give_up_at:
                 time.sleep(0.02)
@@ -225,7 +228,7 @@ class PSIJ(EngineSet):
         return _work() / self.executor / name
 
     def log(self, block: Block) -> str:
-        """What the relays have written, and what they complain of."""
+        """What the relays have written, and their errors."""
         return "".join(_read(Path(path)) for path in (block.facts["log"], _errors(block.facts["log"])))
 
 
@@ -252,7 +255,7 @@ def _psij() -> Any:
         import psij  # pyright: ignore[reportMissingImports]
     except ImportError:
         raise ClusterStartError(
-            'PSI/J is not installed here, by which jobs are submitted to this scheduler: pip install "broadleaf[psij]"'
+            'PSI/J, which submits jobs to this scheduler, is not installed here: pip install "broadleaf[psij]"'
         ) from None
     return psij
 
@@ -266,12 +269,12 @@ def _log(request: BlockRequest, block_id: str) -> Path:
 
 
 def _work() -> Path:
-    """Where PSI/J keeps its scripts; jobs must see it."""
+    """Where PSI/J stores its scripts; jobs must see it."""
     return base_dir().absolute() / "psij"
 
 
 def _errors(log: str) -> str:
-    """Where launchers complain."""
+    """Where launchers write their errors."""
     return log.removesuffix(".log") + ".errors.log"
 
 

@@ -1,4 +1,4 @@
-"""Engines in jobs of Grid Engine: one `qsub` a block, and in it one `qrsh -inherit` for each host that it was given."""
+"""Engines in Grid Engine jobs: one `qsub` per block, which runs one `qrsh -inherit` for each host that it was given."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from broadleaf.cluster.state import files
 
 _ENDED = "broadleaf: the job has ended"
 _HOSTS = re.compile(r"^broadleaf: the job has (\d+) hosts$", re.MULTILINE)
-# A call of the scheduler's for news of blocks costs it something: a first one early, to know why they are pending.
+# Asking the scheduler about blocks costs it something; the first request comes early, to learn why they are pending.
 _FIRST_NEWS_AFTER_S = 3.0
 _NEWS_EVERY_S = 30.0
 _ENDING_S = 0.5
-# The accounting file gets a job's end later than the queue forgets it.
+# A job's end appears in the accounting file after the queue has forgotten the job.
 _ACCOUNTING_S = 10.0
-_MOST_REASONS = 4
-# Of the words of `qacct`, and what they mean to whoever started a cluster.
+_MAX_REASONS = 4
+# Words of `qacct`, and what they mean to whoever started the cluster.
 _LIMITS = "37"
 _KILLED = "100"
 
@@ -35,15 +35,15 @@ _KILLED = "100"
 class SGE(BatchSet):
     """Engines in jobs of Grid Engine.
 
-    One job of `slots` slots in the parallel environment `pe`, with an engine for each slot on the hosts where Grid
-    Engine puts them; `n` is as good as `slots`. With `array`, and without a `pe`, an array of jobs that can start one
-    by one, with one slot each or `engines_per_host` slots of the `pe`. The script has a line for each option that you
-    give, and no other: `walltime` ("2h", "30m", or as `-l h_rt` takes it), `queue`, `project`, and lines for all else
-    in `sge`, such as ``["-l mem_free=8G", "-R y"]``.
+    One job of `slots` slots in the parallel environment `pe`, with an engine for each slot on the hosts that Grid
+    Engine chooses; `n` means the same as `slots`. With `array` and without a `pe`, an array of jobs that can start one
+    by one, with one slot each; with a `pe`, `engines_per_host` slots each. The script has a line for each option that
+    you give, and no other: `walltime` ("2h", "30m", or any value of `-l h_rt`), `queue`, `project`, and for everything
+    else the lines in `sge`, such as ``["-l mem_free=8G", "-R y"]``.
 
-    The parallel environment needs ``control_slaves TRUE``. The hosts must see the cluster's directory, as they see your
-    home directory at most sites; with ``via="ssh:login"``, which runs Grid Engine's commands on that host, they must
-    see `shared_dir` there. With `ship` they need no Broadleaf.
+    The parallel environment needs ``control_slaves TRUE``. The hosts must see the cluster's directory, just as they see
+    your home directory at most sites; with ``via="ssh:login"``, which runs Grid Engine's commands on that host, they
+    must see `shared_dir` there. With `ship`, Broadleaf need not be installed there.
     """
 
     name: ClassVar[str] = "sge"
@@ -73,7 +73,7 @@ class SGE(BatchSet):
         self._gone_since: dict[str, float] = {}
 
     def require(self) -> None:
-        """Raises `ClusterStartError` without Grid Engine's programs, or a parallel environment where one is needed."""
+        """Raises `ClusterStartError` if Grid Engine's programs, or a required parallel environment, are missing."""
         super().require()
         if self.engines_per_host > 1 and not self.pe:
             raise ClusterStartError(
@@ -86,7 +86,7 @@ class SGE(BatchSet):
         return self.slots or None
 
     def submit(self, request: BlockRequest) -> list[Block]:
-        """Writes what the relays are to know into a file of ours alone, and calls `qsub`."""
+        """Writes the relays' order into a private file, and calls `qsub`."""
         script = self.prepared_script(request)
         try:
             said = self.submit_host.run(["qsub", "-terse"], text=script)
@@ -122,7 +122,7 @@ class SGE(BatchSet):
         return found + [f"-{flag} {value}" for flag, value in flags.items() if value] + list(self.sge)
 
     def batch_script(self, request: BlockRequest, directory: Path, package: str | None) -> str:
-        """One `qrsh -inherit` for each host that gave slots, or a relay on the only one.
+        """One `qrsh -inherit` for each host that provides slots, or a relay if there is only one host.
 
         Args:
             request: What was asked for.
@@ -139,7 +139,7 @@ class SGE(BatchSet):
             "#!/bin/sh",
             *(f"#$ {directive}" for directive in self._directives(request, directory)),
             f"export BROADLEAF_CLUSTER_ID={request.cluster_id} BROADLEAF_BLOCK={block}",
-            # A job that was started again joins under new names: its engines are others.
+            # A job that was restarted joins under new names: its engines are different ones.
             '[ "$RESTARTED" != 1 ] || BROADLEAF_BLOCK=$BROADLEAF_BLOCK.1',
             *([f"export BROADLEAF_ENDS_AT=$(($(date +%s) + {ends_in_s}))"] if ends_in_s else []),
             f"join={shlex.quote(join)}",
@@ -149,13 +149,13 @@ class SGE(BatchSet):
         return "\n".join(lines) + "\n"
 
     def look_now(self) -> None:
-        """Has the next `poll` ask the scheduler."""
+        """Makes the next `poll` ask the scheduler."""
         self._next_news_at = 0.0
 
     def poll(self, blocks: Sequence[Block]) -> None:
-        """Asks `qstat` once for all of them, and once more why those wait that do.
+        """Calls `qstat` once for all of them, and once more to find out why waiting ones wait.
 
-        It does so every 30 s, and when a job's log says that it has ended.
+        It does so every 30 s, and when a job's log says that the job has ended.
         """
         jobs = {block.facts["job"]: block for block in blocks if not block.is_over}
         logs = self.logs(list(jobs.values()))
@@ -171,7 +171,7 @@ class SGE(BatchSet):
         try:
             seen = _states(self.submit_host.run(["qstat", "-xml", "-u", self.submit_host.user()]))
         except CommandError:
-            return  # the scheduler is busy or away: no news
+            return  # the scheduler is busy or down: nothing new
         waiting = {job for job in jobs if (state := seen.get(job, "")) and not _runs(state)}
         why = self._reasons(waiting) if waiting else {}
         for job, block in jobs.items():
@@ -183,7 +183,7 @@ class SGE(BatchSet):
             self._next_news_at = time.monotonic() + _ENDING_S
 
     def _note_end(self, block: Block, job: str) -> bool:
-        """Whether it is known how a job has ended that is not in the queue any more."""
+        """Whether it is known how a job that is no longer in the queue has ended."""
         since = self._gone_since.setdefault(job, time.monotonic())
         try:
             block.state, block.reason = _how_it_ended(job, self._accounting(job))
@@ -195,7 +195,7 @@ class SGE(BatchSet):
         return True
 
     def cancel(self, blocks: Sequence[Block]) -> None:
-        """Calls `qdel` once for all that Grid Engine has not told to be over: some that count as failed may wait."""
+        """Calls `qdel` once for all jobs that Grid Engine has not reported as over: failed ones may still wait."""
         jobs = [block.facts["job"].replace("_", ".") for block in blocks if not block.facts.get("over")]
         if jobs:
             try:
@@ -209,7 +209,7 @@ class SGE(BatchSet):
         return self.submit_host.run(["qacct", "-j", job.partition("_")[0]])
 
     def _why_refused(self, script: str, error: CommandError) -> str:
-        """The words of `qsub`; where it knows no queue, what it says of each."""
+        """The words of `qsub`; if it knows no suitable queue, what it says about each one."""
         words = str(error)
         if "no suitable queues" in words:
             try:
@@ -229,7 +229,7 @@ class SGE(BatchSet):
 
 
 _ON_ITS_HOST = 'BROADLEAF_TASKS_PER_NODE=1 sh -c "$join"; code=$?'
-# A host has a line for each queue that gives slots of it.
+# A host has a line for each queue that provides slots on it.
 _ON_ITS_HOSTS = """\
 hosts=$(awk '{slots[$1] += $2} END {for (host in slots) print host ":" slots[host]}' "$PE_HOSTFILE")
 echo "broadleaf: the job has $(echo "$hosts" | wc -l) hosts"
@@ -244,7 +244,7 @@ for relay in $relays; do wait $relay || code=$?; done"""
 
 
 def _states(xml: str) -> dict[str, str]:
-    """What `qstat -xml` says of each job, or task of an array: letters such as `qw` and `r`."""
+    """What `qstat -xml` says about each job, or task of an array: letters such as `qw` and `r`."""
     from xml.etree import ElementTree
 
     found = {}
@@ -277,14 +277,15 @@ def _reasons(said: str) -> dict[str, str]:
             errors = re.findall(r"^error reason\s+\d+:\s*(.*)", part, re.MULTILINE)
             _, _, info = part.partition("scheduling info:")
             lines = [*errors, *(line.strip() for line in info.splitlines() if line.strip())]
-            lines.sort(key=lambda line: line.startswith("queue instance"))  # of the job first, then of queues
-            found[number[1]] = "; ".join(lines[:_MOST_REASONS])
+            lines.sort(key=lambda line: line.startswith("queue instance"))  # about the job first, then about queues
+            found[number[1]] = "; ".join(lines[:_MAX_REASONS])
     return found
 
 
 def _note(block: Block, job: str, state: str, why: str) -> None:
-    """Sets a block's state by that of its job in the queue. One that is held or in error stays so until somebody
-    changes it."""
+    """Sets a block's state from that of its job in the queue. A job that is held or in error stays so until somebody
+    changes it.
+    """
     if _runs(state):
         block.state, block.reason = "running", f"job {job} is running"
         return
@@ -295,7 +296,7 @@ def _note(block: Block, job: str, state: str, why: str) -> None:
 
 
 def _how_it_ended(job: str, accounting: str) -> tuple[BlockState, str]:
-    """State and reason by the words of `qacct`. Raises KeyError where it has none of this job."""
+    """State and reason, from the output of `qacct`. Raises KeyError if it has no record of this job."""
     task = job.partition("_")[2]
     for part in re.split(r"^=+$", accounting, flags=re.MULTILINE):
         entry = dict(re.findall(r"^(\w+) +(.*?) *$", part, re.MULTILINE))

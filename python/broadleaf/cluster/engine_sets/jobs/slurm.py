@@ -1,4 +1,4 @@
-"""Engines in jobs of Slurm: one `sbatch` a block, and in it one `srun` that runs a relay on each node."""
+"""Engines in Slurm jobs: one `sbatch` per block, which runs one `srun` that starts a relay on each node."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _WHY = {
     "BOOT_FAIL": "a node did not boot",
     "DEADLINE": "its deadline is over",
 }
-# A job that is pending for one of these stays so until somebody changes it.
+# A job that is pending for one of these reasons stays so until somebody changes it.
 _HOPELESS = ("PartitionNodeLimit", "PartitionTimeLimit", "PartitionDown", "PartitionInactive", "BadConstraints",
              "InvalidAccount", "InvalidQOS", "JobHeldUser", "JobHeldAdmin", "AccountNotAllowed", "QOSNotAllowed",
              "DependencyNeverSatisfied", "Reservation", "ReqNodeNotAvail", "JobLaunchFailure")  # fmt: skip
@@ -52,12 +52,13 @@ class Slurm(BatchSet):
     """Engines in jobs of Slurm.
 
     `nodes` nodes with `engines_per_host` engines each, or `n` engines wherever Slurm puts them, in one job; with
-    `array` a job array with a node in each of its jobs, which can start one by one. The script has a directive for each
-    option that you give, and no other: `walltime` ("1:00:00", "30" minutes, "2h"), `partition`, `account`, and lines
-    for all else in `sbatch`, such as ``["--mem=8G", "--exclusive"]``.
+    `array`, a job array whose jobs have one node each and can start one by one. The script has a directive for each
+    option that you give, and no other: `walltime` ("1:00:00", "30" minutes, "2h"), `partition`, `account`, and for
+    everything else the lines in `sbatch`, such as ``["--mem=8G", "--exclusive"]``.
 
-    The nodes must see the cluster's directory, as they see your home directory at most sites; with ``via="ssh:login"``,
-    which runs Slurm's commands on that host, they must see `shared_dir` there. With `ship` they need no Broadleaf.
+    The nodes must see the cluster's directory, just as they see your home directory at most sites; with
+    ``via="ssh:login"``, which runs Slurm's commands on that host, they must see `shared_dir` there. With `ship`,
+    Broadleaf need not be installed there.
     """
 
     name: ClassVar[str] = "slurm"
@@ -88,7 +89,7 @@ class Slurm(BatchSet):
         return self.engines_per_host * (self.nodes or 1) or None
 
     def submit(self, request: BlockRequest) -> list[Block]:
-        """Writes what the relays are to know into a file of ours alone, and calls `sbatch`."""
+        """Writes the relays' order into a private file, and calls `sbatch`."""
         script = self.prepared_script(request)
         try:
             said = self.submit_host.run(["sbatch", "--parsable"], text=script)
@@ -141,9 +142,9 @@ class Slurm(BatchSet):
             "#!/bin/sh",
             *(f"#SBATCH {directive}" for directive in self._directives(request, directory)),
             f"export BROADLEAF_BLOCK=slurm-{job} BROADLEAF_CLUSTER_ID={request.cluster_id}",
-            # A job that was requeued joins under new names: its engines are others.
+            # A job that was requeued joins under new names: its engines are different ones.
             'BROADLEAF_BLOCK="$BROADLEAF_BLOCK${SLURM_RESTART_COUNT:+.$SLURM_RESTART_COUNT}"',
-            # Only newer versions of Slurm tell the end in the environment.
+            # Only newer versions of Slurm provide the end time in the environment.
             "ends=${SLURM_JOB_END_TIME:+@$SLURM_JOB_END_TIME}",
             'ends="${ends:-$(squeue -h -j "$SLURM_JOB_ID" -o %e 2>/dev/null)}"',
             'export BROADLEAF_ENDS_AT="$(date -d "${ends:-unknown}" +%s 2>/dev/null)"',
@@ -158,7 +159,7 @@ class Slurm(BatchSet):
         return not self.engines_per_host and request.n is not None
 
     def _offending(self, said: str) -> str:
-        """The option of ours that Slurm's words are about, if they name one."""
+        """The option that Slurm's message is about, if it names one."""
         for name, value in (("partition", self.partition), ("account", self.account), ("walltime", self.walltime)):
             if value and name.replace("walltime", "time limit") in said.lower():
                 return f" (from {name}={value!r})"
@@ -172,7 +173,7 @@ class Slurm(BatchSet):
         self._next_news_at = 0.0
 
     def poll(self, blocks: Sequence[Block]) -> None:
-        """Asks `squeue` once for all of them: every 30 s, and when a job's log says that it has ended."""
+        """Calls `squeue` once for all of them: every 30 s, and when a job's log says that the job has ended."""
         jobs = {block.facts["job"]: block for block in blocks if not block.is_over}
         ended = {job for job, log in self.logs(list(jobs.values())).items() if _ENDED in log}
         if not jobs or (time.monotonic() < self._next_news_at and ended <= self._ended):
@@ -185,7 +186,7 @@ class Slurm(BatchSet):
             said = self.submit_host.run(["squeue", "-h", "-r", "-t", "all", "-j", known, "-o", "%i|%T|%r"])
         except CommandError as error:
             if "Invalid job id" not in str(error):
-                return  # the scheduler is busy or away: no news
+                return  # the scheduler is busy or down: nothing new
             said = ""
         seen = {line.split("|")[0].strip(): line.split("|")[1:] for line in said.splitlines() if "|" in line}
         for job, block in jobs.items():
@@ -199,7 +200,7 @@ class Slurm(BatchSet):
             self._next_news_at = time.monotonic() + _COMPLETING_S
 
     def cancel(self, blocks: Sequence[Block]) -> None:
-        """Calls `scancel` once for all that Slurm has not told to be over: some that count as failed may be pending."""
+        """Calls `scancel` once for all jobs that Slurm has not reported as over: failed ones may be pending."""
         jobs = [block.facts["job"] for block in blocks if not block.facts.get("over")]
         if jobs:
             try:

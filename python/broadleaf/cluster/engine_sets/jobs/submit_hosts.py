@@ -1,4 +1,4 @@
-"""Where a scheduler's commands run, and where jobs find their files: this host, or one that is logged in to."""
+"""Where a scheduler's commands run, and where jobs find their files: this host, or one reached by login."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from broadleaf.cluster.state import files
 from broadleaf.config import base_dir
 
 _PACKAGES = "packages"
-# Of another host's files: how much of a log is read, and how long what was read is as good as new.
+# For files on another host: how much of a log is read, and how long a copy is considered fresh.
 _LOG_BYTES = 65_536
 _LOG_IS_FRESH_S = 1.0
 _NO_FILE = "broadleaf: no file"
@@ -35,19 +35,19 @@ class SubmitHost(ABC):
 
     @abstractmethod
     def run(self, command: Sequence[str], *, text: str = "") -> str:
-        """Runs a command with `text` as its input; returns what it prints. Raises `CommandError`."""
+        """Runs a command with `text` as its input; returns its output. Raises `CommandError`."""
 
     @abstractmethod
     def require(self, program: str) -> None:
-        """Raises `ClusterStartError` where there is no such program."""
+        """Raises `ClusterStartError` if there is no such program."""
 
     @abstractmethod
     def user(self) -> str:
-        """As whom jobs are submitted."""
+        """The user who submits jobs."""
 
     @abstractmethod
     def directory(self, request: BlockRequest) -> Path:
-        """Where jobs of a cluster find their files, which are ours alone."""
+        """Where jobs of a cluster find their files, which only this user can read."""
 
     @abstractmethod
     def write(self, path: Path, content: Mapping[str, Any]) -> None:
@@ -55,17 +55,17 @@ class SubmitHost(ABC):
 
     @abstractmethod
     def logs(self, paths: Iterable[str]) -> dict[str, str]:
-        """What these files hold, '' where there is none."""
+        """The content of these files, '' for a missing one."""
 
     @abstractmethod
     def keep_package(self) -> str:
         """Puts Broadleaf where jobs find it, if it is not there; returns the directory."""
 
     def expect(self, paths: Sequence[str]) -> None:  # noqa: B027 (nothing, where files are removed with the cluster)
-        """Notes that jobs will write these logs."""
+        """Records that jobs will write these logs."""
 
     def remove(self, paths: Sequence[str]) -> None:  # noqa: B027
-        """Removes the logs of jobs that are over, and what all of a cluster's jobs needed after its last."""
+        """Removes the logs of jobs that are over and, after the cluster's last job, everything that its jobs needed."""
 
 
 class ThisHost(SubmitHost):
@@ -94,7 +94,7 @@ class ThisHost(SubmitHost):
         return request.cluster_dir
 
     def write(self, path: Path, content: Mapping[str, Any]) -> None:
-        """Writes it in one step."""
+        """Writes it atomically."""
         files.write_json(path, content)
 
     def logs(self, paths: Iterable[str]) -> dict[str, str]:
@@ -110,7 +110,7 @@ class ThisHost(SubmitHost):
 
 
 class LoginHost(SubmitHost):
-    """A host that is logged in to, once for all commands. Jobs find their files in `shared_dir` there."""
+    """A host reached by one login that serves all commands. Jobs find their files in `shared_dir` there."""
 
     def __init__(self, host: SSHHost, shared_dir: str) -> None:
         self._master = SSHMaster(host)
@@ -150,13 +150,13 @@ class LoginHost(SubmitHost):
             ) from None
 
     def user(self) -> str:
-        """Whoever was logged in."""
+        """The user who was logged in."""
         if not self._user:
             self._user = self.run(["id", "-un"]).strip().splitlines()[-1]
         return self._user
 
     def directory(self, request: BlockRequest) -> Path:
-        """One for this cluster, of whichever host it is."""
+        """One directory for this cluster, whichever host it belongs to."""
         ours = hashlib.sha256(f"{socket.gethostname()}\0{request.cluster_dir}".encode()).hexdigest()[:8]
         return self._shared() / f"{request.cluster_id}-{ours}"
 
@@ -184,12 +184,12 @@ class LoginHost(SubmitHost):
             raise ClusterStartError(f"{path} cannot be written on {self._master.host.destination}: {error}") from None
 
     def expect(self, paths: Sequence[str]) -> None:
-        """Makes them, so that `remove` knows which jobs there are."""
+        """Creates them, so that `remove` knows which jobs there are."""
         with contextlib.suppress(CommandError):  # then they stay there
             self.run(["touch", *paths])
 
     def remove(self, paths: Sequence[str]) -> None:
-        """Removes them, and with the last of a directory all of it."""
+        """Removes them, and the whole directory with the last one."""
         script = (
             'd=$(dirname "$1"); rm -f -- "$@"; set -- "$d"/'
             + files.BLOCK_LOG.format("*")
@@ -199,7 +199,7 @@ class LoginHost(SubmitHost):
             self._sh(script, *paths)
 
     def logs(self, paths: Iterable[str]) -> dict[str, str]:
-        """The ends of them, read a moment ago or now: all in one call."""
+        """Their ends, read a moment ago or now: all in one call."""
         wanted = list(paths)
         oldest = time.monotonic() - _LOG_IS_FRESH_S
         stale = [path for path in wanted if path not in self._logs or self._logs[path][0] < oldest]
@@ -216,7 +216,7 @@ class LoginHost(SubmitHost):
         return {path: self._logs.get(path, (0.0, ""))[1] for path in wanted}
 
     def keep_package(self) -> str:
-        """Sends it, once for each content."""
+        """Sends it once per content."""
         there = str(self._shared() / _PACKAGES / package.key())
         where = self._master.host.destination
         try:

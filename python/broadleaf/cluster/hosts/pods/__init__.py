@@ -1,1 +1,1 @@
-"""A cluster whose hosts are pods of Kubernetes: what is applied there, and what runs in a pod."""
+"""A cluster whose hosts are Kubernetes pods: what is applied there, and what runs in a pod."""

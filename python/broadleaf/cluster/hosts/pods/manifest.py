@@ -1,4 +1,4 @@
-"""What Kubernetes is asked for: two secrets, a service, and a job each for the controller and for the engines."""
+"""The Kubernetes objects: two secrets, a service, and one job each for the controller and the engines."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PORT = 4242
 MOUNT = "/etc/broadleaf"
 KEYS_FILE, ENGINE_FILE = "keys.json", "engine.json"
 _NAME = re.compile(r"[a-z]([a-z0-9-]{0,40}[a-z0-9])?")
-# An index is tried again so often: a node may be drained, and an image may take its time.
+# How often an index is tried again: a node may be drained, and an image may take its time.
 _RETRIES = 6
 _SECRET_MODE = 0o400
 _GRACE_S = 30
@@ -24,11 +24,11 @@ _GRACE_S = 30
 
 @dataclass(frozen=True, kw_only=True)
 class Pods:
-    """A cluster in Kubernetes that is to be.
+    """A cluster to be created in Kubernetes.
 
-    `name` is that of its objects, and of the cluster. There are `n` engines, `engines_per_pod` in each pod, which has
-    the `image`; that needs this version of Broadleaf and this minor version of Python. `cpus` and `memory` are what
-    each pod of engines asks for, as Kubernetes writes it.
+    `name` names its objects, and the cluster. There are `n` engines, `engines_per_pod` in each pod, which runs the
+    `image`; that must contain this version of Broadleaf and this minor version of Python. `cpus` and `memory` are what
+    each pod of engines requests, as Kubernetes writes it.
     """
 
     n: int
@@ -50,11 +50,11 @@ class Pods:
 
     @property
     def n_pods(self) -> int:
-        """Pods of engines."""
+        """Number of pods with engines."""
         return -(-self.n // self.engines_per_pod)
 
     def objects(self, credentials: Credentials, settings: Settings) -> list[dict[str, Any]]:
-        """The objects, in the order in which they are to be made. The secrets alone hold keys."""
+        """The objects, in the order in which to create them. Only the secrets contain keys."""
         host = f"{self.name}.{self.namespace}" if self.namespace else self.name
         engine = connection(credentials, settings, "engine", host) | {"engine_env": {}}
         own = {"cluster_id": self.name, "keys": credentials.keys, "options": dict(self.options)}
@@ -118,7 +118,7 @@ class Pods:
 
 
 def connection(credentials: Credentials, settings: Settings, role: str, host: str) -> dict[str, Any]:
-    """A connection file for whoever reaches the controller at `host`."""
+    """A connection file for clients that reach the controller at `host`."""
     return credentials.connection(role, settings, unix_path="") | {
         "unix_path": None,
         "tcp": {"host": host, "port": PORT},
@@ -129,12 +129,12 @@ def connection(credentials: Credentials, settings: Settings, role: str, host: st
 
 
 def yaml(objects: Sequence[Mapping[str, Any]]) -> str:
-    """Objects as documents of YAML."""
+    """Objects as YAML documents."""
     return "".join("---\n" + "\n".join(_lines(one)) + "\n" for one in objects)
 
 
 def _lines(value: Any) -> list[str]:
-    """A mapping or a list in YAML's block style; its scalars are those of JSON, which YAML has too."""
+    """A mapping or a list in YAML's block style; its scalars are JSON's, which are valid YAML."""
     found = []
     entries = value.items() if isinstance(value, Mapping) else ((None, one) for one in value)
     for name, one in entries:

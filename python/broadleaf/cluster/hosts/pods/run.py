@@ -1,6 +1,6 @@
 """What runs in a pod: ``python -m broadleaf.cluster.hosts.pods.run controller``, or ``engines -n N``.
 
-Keys are in files that Kubernetes mounts, and nowhere else.
+Keys are only in files that Kubernetes mounts.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Why engines do not connect: every step of joining a cluster, tried from this host, and what to do where one fails."""
+"""Finds out why engines do not connect: tries every step of joining a cluster from this host, and says what to do if
+one fails.
+"""
 
 from __future__ import annotations
 

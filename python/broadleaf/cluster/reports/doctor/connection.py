@@ -1,4 +1,4 @@
-"""Whether a connection file can be used, and what it says is there: its versions, addresses and keys."""
+"""Checks whether a connection file can be used, and what it names: versions, addresses and keys."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ NETWORK_STEPS = ("name", "route", "port", "controller's key", "our key")
 
 
 def read(path: Path) -> tuple[dict[str, Any] | None, list[Finding]]:
-    """The content of a connection file, or None, and what is to be said of the file."""
+    """The content of a connection file, or None, and findings about the file."""
     step = "connection file"
     try:
         mode = stat.S_IMODE(path.stat().st_mode)
@@ -70,7 +70,7 @@ def versions(connection: Mapping[str, Any]) -> list[Finding]:
 
 
 def network(connection: Mapping[str, Any]) -> Iterator[Finding]:
-    """Steps from the controller's name to the proof of both keys; ends with the first that fails."""
+    """Steps from the controller's name to the proof of both keys; stops at the first failure."""
     path = connection.get("unix_path")
     if connection["role"] == "client" and path and os.path.exists(path):
         yield Finding("port", "ok", f"the controller is on this host: {path}")
@@ -127,15 +127,16 @@ def _address_of(host: str) -> str:
 
 
 def _routes(hosts: Sequence[str]) -> Finding:
-    """Whether the kernel has a route to any of the addresses; the loopback one leads to the controller on its host
-    alone."""
+    """Whether the kernel has a route to any of the addresses; a loopback address leads to the controller only on its
+    own host.
+    """
     ways, failures = [], []
     for host in _of_network(hosts):
         try:
             address = _address_of(host)
             family = socket.AF_INET6 if ":" in address else socket.AF_INET
             with socket.socket(family, socket.SOCK_DGRAM) as probe:
-                probe.connect((address, _ANY_PORT))  # chooses a route, and sends nothing
+                probe.connect((address, _ANY_PORT))  # chooses a route but sends nothing
                 ways.append(f"{host} from {probe.getsockname()[0]}")
         except OSError as error:
             failures.append(f"{host} ({error.strerror})")
@@ -149,7 +150,7 @@ def _routes(hosts: Sequence[str]) -> Finding:
 
 
 def _of_network(hosts: Iterable[str]) -> list[str]:
-    """Without those of a loopback interface, unless there are no others."""
+    """Addresses of loopback interfaces are omitted, unless there are no others."""
     known = list(hosts)
     return [host for host in known if not _is_loopback(host)] or known
 
@@ -177,7 +178,7 @@ def _no_port(error: addresses.Unreachable) -> Finding:
 
 
 def _keys(connection: dict[str, Any]) -> Iterator[Finding]:
-    """Whether the controller proves its key, and takes ours."""
+    """Whether the controller proves its key, and accepts ours."""
     ours = "the engines' key" if connection["role"] == "engine" else "the clients' key"
     encrypted = "TLS 1.3" if connection["tls"] and not connection.get("unix_path") else "a proof"
     try:

@@ -1,4 +1,4 @@
-"""What a step has shown."""
+"""The outcome of a step."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Result = Literal["ok", "warning", "failed", "not tried"]
 
 @dataclass(frozen=True)
 class Finding:
-    """One step, and how it went."""
+    """One step, and its outcome."""
 
     step: str
     result: Result

@@ -14,9 +14,9 @@ from broadleaf.cluster.reports.doctor.finding import Finding
 from broadleaf.text.units import count, size
 
 _OLDEST_PYTHON = (3, 11)
-# Without memfd, all that engines share has to fit into /dev/shm.
+# Without memfd, everything that engines share has to fit into /dev/shm.
 _LITTLE_SHM_BYTES = 64 << 20
-# A node has a few descriptors for each engine and each segment, and keeps an eighth of them back.
+# A node uses a few descriptors for each engine and each segment, and reserves an eighth of them.
 _FEW_DESCRIPTORS, _TOO_FEW_DESCRIPTORS = 1024, 256
 
 
@@ -30,7 +30,7 @@ def python() -> Finding:
 
 
 def package() -> Finding:
-    """Where Broadleaf is imported from, and what its engines need besides."""
+    """Where Broadleaf is imported from, and what else its engines need."""
     where = Path(_native.__file__).parent
     try:
         import cloudpickle

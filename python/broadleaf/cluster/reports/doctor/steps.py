@@ -20,7 +20,7 @@ _LOG_LINES = 6
 
 
 def examine_connection(path: str | Path) -> list[Finding]:
-    """Tries from this host what a relay or a client does that connects by this file."""
+    """Tries from this host what a relay or a client does that connects with this file."""
     content, findings = of_file.read(Path(path))
     findings += [host.python(), host.package(), host.memory(), host.descriptors()]
     if content is None:
@@ -39,7 +39,7 @@ def _not_tried(step: str, failed: str) -> Finding:
 
 
 def examine_cluster(cluster: Cluster) -> list[Finding]:
-    """The same for a cluster of this host that runs, and what has become of its blocks and engines."""
+    """The same for a running cluster of this host; also shows the state of its blocks and engines."""
     is_remote = cluster.settings["listen"] != ""
     findings = examine_connection(cluster.relay_file if is_remote else cluster.connection_file)
     try:

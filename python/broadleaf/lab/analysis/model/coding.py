@@ -2,7 +2,7 @@
 
 A column is centred over its factor's levels, so that zero is the average over them: a factor of two levels is -1/2 and
 +1/2 and its coefficient the effect. A factor of L levels, words or numbers, has L-1 columns whose coefficients are the
-effects of its levels over the default, so that no shape is taken for granted; a number of more than six levels may have
+effects of its levels relative to the default, so that no shape is assumed; a number with more than six levels may have
 a natural spline instead. Only levels that were run are in the model: the row of any other is not a number. A nested
 factor is zero where it does not exist. Products of columns are the interactions, level by level.
 """
@@ -22,7 +22,7 @@ from broadleaf.lab.spec import expressions
 from broadleaf.lab.spec.constraints import Constraints
 from broadleaf.lab.spec.factors import Factor, Level
 
-MOST_STEPS = 6
+MAX_STEPS = 6
 """A number of up to so many levels has a column for each but one."""
 _KNOTS = 5
 
@@ -94,7 +94,8 @@ class Coding:
         splines: Iterable[str] = (),
     ) -> None:
         """`pairs` is all, none, or those named. `levels` are those that were run (None: all that the factors list);
-        `splines` names the factors whose levels lie on a spline."""
+        `splines` names the factors whose levels lie on a spline.
+        """
         self.factors: tuple[Factor, ...] = tuple(factors)
         self.levels: dict[str, tuple[Level, ...]] = {
             f.name: tuple(f.levels if levels is None else levels[f.name]) for f in self.factors
@@ -131,7 +132,7 @@ class Coding:
         return self._rules.exists(factor, config)
 
     def rows(self, configs: Sequence[Mapping[str, Level]]) -> np.ndarray:
-        """The model row of every configuration. A factor that one leaves out is at its average."""
+        """The model row of every configuration. An omitted factor is at its average."""
         codes: dict[str, np.ndarray] = {}
         named = {name for config in configs for name in config}
         for factor in self.factors:
@@ -142,7 +143,7 @@ class Coding:
             for number, config in enumerate(configs):
                 if factor.name not in config:
                     continue
-                # A part of a configuration does not tell whether a nested factor exists: it does then.
+                # A part of a configuration does not say whether a nested factor exists: it is assumed to.
                 if factor.when and len(config) >= len(self.factors) and not self._rules.exists(factor.name, config):
                     continue
                 block[number] = coder(config[factor.name])
@@ -168,7 +169,8 @@ class Coding:
         self, start: Mapping[str, Level], goal: Mapping[str, Level], players: Sequence[str], bits: np.ndarray
     ) -> np.ndarray:
         """The model rows of configurations between two: where a row of `bits` is set, that player is at its level of
-        `goal`, all else as in `start`."""
+        `goal`; everything else is as in `start`.
+        """
         if any(factor.when for factor in self.factors):
             return self.rows(
                 [{**start, **{p: goal[p] for p, on in zip(players, row, strict=True) if on}} for row in bits]
@@ -185,7 +187,7 @@ class Coding:
         return self._products(codes, len(bits))
 
     def _products(self, codes: Mapping[str, np.ndarray], length: int) -> np.ndarray:
-        # Without codes a factor is at its average, and with it every product.
+        # Without codes, a factor is at its average, and so is every product with it.
         rows = np.zeros((length, len(self.column_names)))
         rows[:, 0] = 1.0
         for term in self.terms:
@@ -217,8 +219,9 @@ class Coding:
 
 
 def _conditioned(factor: Factor, factors: Sequence[Factor]) -> Factor:
-    """A factor whose condition speaks of the given factors only: it may speak of some that never varied and so are not
-    in the model, and then it was fulfilled wherever its factor was varied."""
+    """A factor whose condition refers only to the given factors: it may refer to some that never varied and so are not
+    in the model, and then it was fulfilled wherever its factor was varied.
+    """
     if factor.when is not None:
         try:
             expressions.parse(factor.when, {f.name: f for f in factors}, factor.name)

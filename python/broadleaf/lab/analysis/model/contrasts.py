@@ -1,7 +1,8 @@
 """Intervals of linear combinations of coefficients, valid where runs spread unequally and where there are few of them.
 
 The covariance is the HC2 sandwich of the bounded residuals. Its quantiles are those of t with the degrees of freedom of
-Bell and McCaffrey: how well a contrast's own variance is known, which may be much less than the runs that are left.
+Bell and McCaffrey, which measure how well a contrast's own variance is known; that may be much fewer than the residual
+degrees of freedom.
 """
 
 from __future__ import annotations
@@ -25,8 +26,9 @@ _SATURATED = 0.999
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """An estimate with its interval, of 95 % unless the fit says otherwise; `df` are the degrees of freedom of its
-    standard error."""
+    """An estimate with its interval, 95 % unless the fit says otherwise; `df` are the degrees of freedom of its
+    standard error.
+    """
 
     estimate: float
     se: float
@@ -42,7 +44,7 @@ class Interval:
 
 
 class Contrasts:
-    """The errors of an estimate. `rows` have a number per parameter."""
+    """The errors of an estimate. `rows` contain one number per parameter."""
 
     def __init__(self, estimate: Estimate, covariance: Covariance = "HC2", alpha: float = 0.05) -> None:
         linear = estimate.linear
@@ -64,12 +66,12 @@ class Contrasts:
         return float(self.residuals @ self.residuals / max(self.linear.df, 1))
 
     def variances(self, leverages: np.ndarray, residuals: np.ndarray) -> np.ndarray:
-        """Every run's variance as its residual tells it."""
+        """Every run's variance, estimated from its residual."""
         if self.kind == "nonrobust":
             return np.full(len(residuals), self.sigma_square)
         left = np.maximum(1 - leverages, 1e-9)
         own = residuals**2 / (left if self.kind == "HC2" else left**2)
-        # A run that is fitted exactly tells nothing of its own error.
+        # A run that is fitted exactly says nothing about its own error.
         told: np.ndarray = np.where(leverages > _SATURATED, self.spread**2, own)
         return told
 
@@ -111,7 +113,7 @@ class Contrasts:
         """The interval of each row's combination."""
         if not len(rows):
             return []
-        # A contrast is about few of many columns.
+        # A contrast involves only few of many columns.
         used = np.flatnonzero(np.any(rows != 0, axis=0))
         here: np.ndarray = rows[:, used]
         part: tuple[np.ndarray, ...] = np.ix_(used, used)
@@ -130,8 +132,9 @@ def intervals(
 ) -> list[Interval]:
     """Student's intervals of estimates with squared standard errors, which miss in `alpha` of all cases.
 
-    The p value is the larger of this test's and of that for equal variances (squared errors `equal`, `df` degrees of
-    freedom): far out in the tail, where many tests at once are decided, a sandwich of few runs is too sure of itself.
+    The p value is the larger of this test's and that of the test for equal variances (squared errors `equal`, `df`
+    degrees of freedom): far out in the tail, where many tests are decided at once, a sandwich of few runs is too
+    optimistic.
     """
     from scipy.special import stdtr, stdtrit
 

@@ -46,8 +46,9 @@ class DriftTerm:
 
 @dataclass(frozen=True, slots=True)
 class FitOptions:
-    """How a model is fitted; `fit` says what each means. `stray` is the variance by which levels of a number may stray
-    from its spline."""
+    """How a model is fitted; `fit` explains each option. `stray` is the variance by which levels of a number may
+    deviate from its spline.
+    """
 
     blocks: Literal["auto"] | Blocks = "auto"
     covariance: Covariance = "HC2"
@@ -59,9 +60,9 @@ class FitOptions:
 class Fit:
     """A fitted model. Made by `fit`; rows of contrasts have one number per `coding.column_names`.
 
-    `full` is the coding with all pairs that were asked for: where the runs do not suffice for all at once `coding` has
-    those of the model, and the others are told beside it. `linear` may be given where another fit of the same runs has
-    it already.
+    `full` is the coding with all requested pairs: if the runs do not suffice for all at once, `coding` contains those
+    of the model, and the others are estimated beside it. `linear` may be passed if another fit of the same runs has
+    already computed it.
     """
 
     def __init__(
@@ -127,8 +128,9 @@ class Fit:
 
     @property
     def dropped(self) -> list[str]:
-        """Columns the runs cannot tell from others, such as the product of two factors that exclude each other. They
-        count as zero: the effect of such a factor is the one where the other is at its default."""
+        """Columns that the runs cannot distinguish from others, such as the product of two factors that exclude each
+        other. They count as zero: the effect of such a factor is the one with the other factor at its default.
+        """
         return [n for n, k in zip(self.coding.column_names, self.kept, strict=True) if not k]
 
     @property
@@ -149,12 +151,12 @@ class Fit:
 
     @property
     def sigma(self) -> float:
-        """The standard deviation of a run on the fit's scale, disturbed ones apart."""
+        """The standard deviation of a run on the fit's scale, without disturbed runs."""
         return float(np.sqrt(np.mean(self.estimate.spread**2)))
 
     @property
     def r_squared(self) -> float:
-        """The part of the variance explained, each run counting as in the fit."""
+        """The explained share of the variance, with each run counting as in the fit."""
         y, weight = self.sample.y, self.weights
         middle = float(weight @ y / weight.sum())
         return float(1 - weight @ self.residuals**2 / (weight @ (y - middle) ** 2))
@@ -164,7 +166,7 @@ class Fit:
         return len(self.sample.y)
 
     def drift_terms(self) -> list[DriftTerm]:
-        """The coefficients of time and hour that could be told."""
+        """The coefficients of time and hour that could be estimated."""
         names = self.design_names[self._size :]
         rows = np.eye(len(self.params))[self._size :]
         told = self.contrasts.intervals(rows)
@@ -181,8 +183,9 @@ class Fit:
         return aliases
 
     def estimable(self, row: np.ndarray) -> bool:
-        """Whether the runs tell this contrast: not if it is about a level that was never run. One of main effects alone
-        is told if each of them is."""
+        """Whether the runs can show this contrast: not if it involves a level that was never run. A contrast of main
+        effects alone can be shown if each of them can.
+        """
         used = np.flatnonzero(row)
         if np.isnan(row).any() or not len(used):
             return False
@@ -200,7 +203,7 @@ class Fit:
         return self.contrasts_of([row])[0]
 
     def contrasts_of(self, rows: Sequence[np.ndarray] | np.ndarray) -> list[Interval]:
-        """Many at once."""
+        """Many combinations at once."""
         return self.contrasts.intervals(self._whole(rows))
 
     def _whole(self, rows: Sequence[np.ndarray] | np.ndarray) -> np.ndarray:
@@ -209,8 +212,9 @@ class Fit:
         return answer
 
     def contrasts_beside(self, pair: tuple[str, str], rows: np.ndarray) -> list[Interval] | None:
-        """Combinations of the full coding's coefficients in the model with one pair more; None where the runs cannot
-        tell that pair."""
+        """Combinations of the full coding's coefficients in the model with one additional pair; None if the runs cannot
+        show that pair.
+        """
         beside = self._beside(pair)
         if beside is None:
             return None
@@ -220,7 +224,7 @@ class Fit:
 
     @functools.cached_property
     def _in_full(self) -> list[int]:
-        """The places of the model's columns among those of the full coding."""
+        """The positions of the model's columns among those of the full coding."""
         place = {term.factors: term.columns for term in self.full.terms}
         return [0, *(column for term in self.coding.terms for column in place[term.factors])]
 
@@ -254,7 +258,7 @@ class Fit:
         return differences_us(self, context)
 
     def interactions(self, rope_pct: float = 1.0) -> list[Interaction]:
-        """Every pair that could be told, with its class and its q value."""
+        """Every pair that could be estimated, with its class and its q value."""
         from broadleaf.lab.analysis.interactions import interactions
 
         if rope_pct not in self._pairs:
@@ -276,8 +280,9 @@ class Fit:
         return (centre, high, low) if self.scale == "rate" else (centre, low, high)
 
     def bootstrap(self, rng: np.random.Generator, draws: int) -> np.ndarray:
-        """Treatment coefficients (kept x draws) as they may be: drawn from Student's distribution around the estimate
-        with the robust covariance. What refitting to resampled runs gives, at no cost per run."""
+        """Treatment coefficients (kept x draws) drawn from Student's distribution around the estimate with the robust
+        covariance. The result of refitting to resampled runs, at no cost per run.
+        """
         size, basis = np.linalg.eigh(self.covariance[: self._size, : self._size])
         root = basis * np.sqrt(np.maximum(size, 0.0))
         spread = np.sqrt(self.df / rng.chisquare(self.df, draws))
@@ -288,12 +293,12 @@ class Fit:
 
     @functools.cached_property
     def measured_configs(self) -> list[dict[str, Level]]:
-        """Every configuration that was run, once."""
+        """Every configuration that was run, once each."""
         return self.sample.cells.configs()
 
     @functools.cached_property
     def best_config(self) -> dict[str, Level]:
-        """Of the configurations that were run, the one predicted fastest."""
+        """The configuration with the fastest prediction, among those that were run."""
         mean = self.linear.rows @ self.treatment_params
         best = int(np.argmax(mean) if self.scale == "rate" else np.argmin(mean))
         cells = self.sample.cells
@@ -301,13 +306,13 @@ class Fit:
 
     @functools.cached_property
     def lack_of_fit(self) -> LackOfFit | None:
-        """Whether the model misses something, as far as replicates tell; None where nothing repeats."""
+        """Whether the model misses something, as far as replicates show; None if nothing repeats."""
         rest = self.contrasts.residuals
         return misfit.lack_of_fit(self.linear, self.estimate.pseudo, float(rest @ rest))
 
     @functools.cached_property
     def lambda_profile(self) -> LambdaProfile:
-        """On which scale effects add up; `scale.answer` also counts the interactions of each scale."""
+        """On which scale effects add up; `scale.answer` also counts the interactions on each scale."""
         return scales.profile_of(self.coding, self.sample)
 
     def on(self, scale: Scale) -> Fit:
@@ -322,7 +327,7 @@ class Fit:
         return _selected(sample, self.full, options, [])
 
     def sensitivity(self) -> list[Shift]:
-        """Effects that least squares or leaving out noisy blocks moves by more than a standard error."""
+        """Effects that change by more than a standard error under least squares, or without noisy blocks."""
         from broadleaf.lab.analysis.model.sensitivity import shifts
 
         return shifts(self)
@@ -340,18 +345,18 @@ def fit(
     robust: bool = True,
     alpha: float = 0.05,
 ) -> Fit:
-    """Fits a model to runs as `frame.load` gives them.
+    """Fits a model to runs in the form that `frame.load` returns.
 
     `scale` "auto" is the one on which effects are most nearly additive. `blocks` "auto" gives every block its own mean
-    if twice as many degrees of freedom as treatment parameters are left, else a random one. A number of up to six
-    levels has an effect for each, one of more a spline unless that misses something. Where the runs do not suffice for
-    all pairs at once, those that are real beyond doubt are in the model and each of the others is told beside it. Where
-    replicates show that pairs do not suffice, `triples` adds those of factors whose three pairs are all significant.
+    if at least twice as many degrees of freedom as treatment parameters remain, otherwise a random one. A number with
+    up to six levels has an effect for each; one with more has a spline, unless that misses something. If the runs do
+    not suffice for all pairs at once, those that are real beyond doubt are in the model, and each of the others is
+    estimated beside it. If replicates show that pairs do not suffice, `triples` adds those of factors whose three pairs
+    are all significant.
 
     `robust` is Tukey's bisquare (MM): runs far from the model do not count; without it, least squares. Intervals use
-    HC2 errors, which allow for unequal variances, with the degrees of freedom that each contrast's own error has; they
-    miss in `alpha` of all cases.
-    AnalysisError if the runs cannot tell the main effects.
+    HC2 errors, which allow for unequal variances, with the degrees of freedom of each contrast's own error; they miss
+    in `alpha` of all cases. Raises AnalysisError if the runs cannot show the main effects.
     """
     if frame.empty:
         raise AnalysisError("no runs to fit: make runs first (`broadleaf lab run`).")
@@ -375,7 +380,7 @@ def fit(
     if found and made.df > 3 * len(found):
         wider = full.but(full.pairs, found)
         whole = sample.linear(wider, sample.choose_blocks(blocks, len(wider.column_names)))
-        # A fraction of all configurations cannot tell every triple from the rest.
+        # A fraction of all configurations cannot distinguish every triple from the rest.
         told = [t.factors for t in wider.terms if len(t.factors) == 3 and whole.kept[list(t.columns)].all()]
         if told and whole.df > whole.size // 4:
             coding = full.but(full.pairs, [(a, b, c) for a, b, c in told])

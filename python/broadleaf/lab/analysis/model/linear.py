@@ -1,9 +1,9 @@
 """Least squares over runs of few configurations in many blocks, without a column for any block.
 
-A run's row is that of its configuration (a *cell*) and its time columns. Block means are taken out of the data instead
+A run's row is that of its configuration (a *cell*) and its time columns. Block means are removed from the data instead
 of being estimated beside the effects (Frisch, Waugh and Lovell): exactly for blocks with a mean of their own, in part
-(quasi-demeaning) for random ones. What grows with the runs is then a few passes over numbers; matrices have the size of
-the cells and of the parameters.
+(quasi-demeaning) for random ones. So only a few passes over numbers grow with the runs; matrices have the size of the
+cells and of the parameters.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ class Groups:
 
 
 class Linear:
-    """Rows `cell_rows[cell]` beside `time`, and what least squares makes of them. `ratio` is the variance between
-    blocks over that within, for random blocks; 0 until `with_ratio` says otherwise.
+    """Rows `cell_rows[cell]` beside `time`, and the least-squares solution for them. `ratio` is the variance between
+    blocks over that within, for random blocks; 0 until `with_ratio` sets it.
 
-    Columns that are combinations of earlier ones (the constant, then time, then the treatments in order) are left out:
-    `kept` tells which of the treatment columns stay, `kept_time` which of time. Parameters are in that order: kept
+    Columns that are combinations of earlier ones (the constant, then time, then the treatments in order) are omitted:
+    `kept` says which of the treatment columns remain, `kept_time` which of time. Parameters are in that order: kept
     treatment columns, kept time columns.
     """
 
@@ -133,12 +133,12 @@ class Linear:
         return moved
 
     def values(self, params: np.ndarray) -> np.ndarray:
-        """What parameters say of every run, its block apart."""
+        """What the parameters predict for every run, without its block."""
         found: np.ndarray = (self.rows @ params[: self.size])[self.cell]
         return found + self.time @ params[self.size :] if self.time.shape[1] else found
 
     def fitted(self, params: np.ndarray, y: np.ndarray) -> np.ndarray:
-        """What parameters and blocks say of every run; blocks as `y` has them."""
+        """What parameters and blocks predict for every run; blocks as in `y`."""
         found = self.values(params)
         if self.blocks == "none":
             return found
@@ -176,7 +176,7 @@ class Linear:
         return self.solve(self.cross(y))
 
     def chunks(self) -> Iterator[tuple[slice, np.ndarray]]:
-        """The rows of the design with blocks taken out, some at a time."""
+        """The rows of the design without block means, a few at a time."""
         step = max(1, _CHUNK_BYTES // (8 * self.width))
         if self.n_runs <= step:
             yield slice(0, self.n_runs), self.design
@@ -187,7 +187,7 @@ class Linear:
 
     @functools.cached_property
     def design(self) -> np.ndarray:
-        """All rows at once, blocks taken out: only where there are few."""
+        """All rows at once, without block means: only if there are few."""
         return self._part(slice(0, self.n_runs))
 
     def _part(self, here: slice) -> np.ndarray:
@@ -204,7 +204,7 @@ class Linear:
 
     @functools.cached_property
     def leverages(self) -> np.ndarray:
-        """How much of its own fitted value each run decides."""
+        """How much each run determines its own fitted value."""
         from scipy.linalg import solve_triangular
 
         factor = np.linalg.cholesky(self.gram)
@@ -230,7 +230,7 @@ class Linear:
 
     @functools.cached_property
     def hat(self) -> np.ndarray:
-        """What turns the runs' numbers, blocks taken out, into residuals; only for few runs."""
+        """The matrix that turns the runs' numbers, without block means, into residuals; only for few runs."""
         design = self.design
         hat: np.ndarray = np.eye(self.n_runs) - design @ self.solve(design.T)
         if self.blocks == "fixed":
@@ -259,8 +259,9 @@ def _binned(index: np.ndarray, columns: np.ndarray, size: int) -> np.ndarray:
 
 
 def independent(gram: np.ndarray, raw: np.ndarray, tolerance: float = _DEPENDENT) -> np.ndarray:
-    """Which columns are no combination of those before them, from their cross products; `raw` are their squares before
-    anything was taken out."""
+    """Which columns are not combinations of earlier ones, from their cross products; `raw` are their squares before
+    anything was removed.
+    """
     size = len(gram)
     keep: np.ndarray = np.zeros(size, dtype=bool)
     scale = np.sqrt(np.where(raw > 0, raw, 1.0))

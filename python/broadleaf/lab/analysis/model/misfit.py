@@ -1,4 +1,4 @@
-"""What the model leaves against what replicates differ by."""
+"""What the model leaves unexplained, compared with the differences between replicates."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ import numpy as np
 
 from broadleaf.lab.analysis.model.linear import Groups, Linear
 
-_MOST_CELLS = 400
+_MAX_CELLS = 400
 
 
 @dataclass(frozen=True, slots=True)
 class LackOfFit:
-    """The F test of what the model leaves against what replicates differ by. `significant` at 5 %: interactions of more
-    than two factors remain."""
+    """The F test of what the model leaves unexplained against the differences between replicates. `significant` at 5 %:
+    interactions of more than two factors remain.
+    """
 
     f: float
     p: float
@@ -28,22 +29,23 @@ class LackOfFit:
 
 
 def lack_of_fit(linear: Linear, y: np.ndarray, rest_square: float) -> LackOfFit | None:
-    """Whether the model misses something, as far as replicates tell; None where nothing repeats. `rest_square` is the
-    sum of squares it leaves of `y`. A cell of one run is fitted exactly and tells nothing of pure error; of very many
-    that repeat, those with the most runs are used."""
+    """Whether the model misses something, as far as replicates show; None if nothing repeats. `rest_square` is the
+    residual sum of squares of `y`. A cell with one run is fitted exactly and says nothing about pure error; of very
+    many that repeat, those with the most runs are used.
+    """
     from scipy import stats
 
     count = np.bincount(linear.cell)
     repeated = np.flatnonzero(count > 1)
     if not len(repeated):
         return None
-    repeated = repeated[np.argsort(-count[repeated], kind="stable")][:_MOST_CELLS]
+    repeated = repeated[np.argsort(-count[repeated], kind="stable")][:_MAX_CELLS]
     place = np.full(len(count), -1)
     place[repeated] = np.arange(len(repeated))
     used = np.flatnonzero(place[linear.cell] >= 0)
     pure, df_pure = _pure_error(linear, y[used], place[linear.cell[used]], used)
     df_model = linear.df - df_pure
-    # Replicates equal to the last digit, as without noise, tell nothing: rounding is no error to test against.
+    # Replicates that agree to the last digit, as without noise, say nothing: rounding is not an error to test against.
     if df_pure < 1 or df_model < 1 or pure <= 1e-20 * float(y @ y):
         return None
     f = max(rest_square - pure, 0.0) / df_model / (pure / df_pure)
@@ -51,7 +53,7 @@ def lack_of_fit(linear: Linear, y: np.ndarray, rest_square: float) -> LackOfFit 
 
 
 def _pure_error(linear: Linear, y: np.ndarray, cell: np.ndarray, used: np.ndarray) -> tuple[float, int]:
-    """What is left of the runs of repeated cells, each cell with a mean of its own beside blocks and time."""
+    """The residuals of repeated cells' runs, with a mean of its own for each cell, besides blocks and time."""
     from scipy import sparse
 
     cells = int(cell.max()) + 1
@@ -64,7 +66,7 @@ def _pure_error(linear: Linear, y: np.ndarray, cell: np.ndarray, used: np.ndarra
     groups = Groups(linear.groups.index[used])
     share = np.ones(groups.number)
     if linear.blocks == "random":
-        # Of a random block only a part is taken out, as large as the model takes out of the whole block.
+        # For a random block only a part is removed, as large as the part that the model removes from the whole block.
         whole = linear.groups.sizes[np.unique(linear.groups.index[used])]
         share = groups.sizes * linear.ratio / (1 + whole * linear.ratio)
     table = sparse.csr_matrix((np.ones(len(y)), (groups.index, cell)), shape=(groups.number, cells))

@@ -1,4 +1,4 @@
-"""What moves the times but is no treatment and no block: the time within a session, the hour of the day."""
+"""What affects the times without being a treatment or a block: the time within a session, and the hour of the day."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _DAY_S = 86400.0
 
 @dataclass(frozen=True, slots=True)
 class Nuisance:
-    """Centred columns, so that zero is the average run; `names` tell what they are."""
+    """Centred columns, so that zero is the average run; `names` says what they are."""
 
     matrix: np.ndarray
     names: tuple[str, ...]

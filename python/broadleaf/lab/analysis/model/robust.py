@@ -1,10 +1,10 @@
 """Regression that a few disturbed runs do not move: an MM estimate with Tukey's bisquare.
 
-A run that lies beyond 4.685 standard deviations counts for nothing, others nearly as in least squares (95 % efficient
-where errors are normal); with few runs per parameter the others count exactly as in least squares. The start and the
-scale come from Huber's convex estimate. Each step is least squares on *pseudo-values*, the fitted values plus the
-bounded residuals, so that one factorisation serves all steps, absorbed and random blocks included; since the curvature
-of both losses is at most 1, each step lowers the loss.
+A run beyond 4.685 standard deviations counts for nothing, others nearly as in least squares (95 % efficient if errors
+are normal); with few runs per parameter, the others count exactly as in least squares. The start and the scale come
+from Huber's convex estimate. Each step is least squares on *pseudo-values*, the fitted values plus the bounded
+residuals, so that one factorisation serves all steps, including absorbed and random blocks; because the curvature of
+both losses is at most 1, each step lowers the loss.
 """
 
 from __future__ import annotations
@@ -16,23 +16,24 @@ import numpy as np
 from broadleaf.lab.analysis.model.linear import Linear, block_variance_ratio
 
 _HUBER, _BISQUARE = 1.345, 4.685
-_MOST_STEPS = 300
-_MOST_PARAMETERS = 0.2
+_MAX_STEPS = 300
+_MAX_PARAMETERS = 0.2
 """With more parameters per run than this, the bounding function costs more power than it saves (studies/coverage): runs
 that the bisquare rejects are left out, the others count fully."""
-_MOST_ADMISSIONS = 5
-_LEAST_SLOPE, _LEAST_KEPT = 0.25, 0.7
+_MAX_ADMISSIONS = 5
+_MIN_SLOPE, _MIN_KEPT = 0.25, 0.7
 _MAD = 0.6744897501960817
 _UNEQUAL_T = 3.5
-_LEAST_FOR_SPREADS = 40
+_MIN_FOR_SPREADS = 40
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """Parameters, and what their errors follow from: `pseudo` are the pseudo-values, `psi` the bounded residuals,
+    """The parameters, and what determines their errors: `pseudo` are the pseudo-values, `psi` the bounded residuals,
     `slope` the mean derivative of the bounding function, `inflation` Huber's correction of standard errors for the
-    number of parameters, `spread` every run's standard deviation. `weight` is 1 for a run that counts
-    fully, 0 for one that does not count."""
+    number of parameters, `spread` every run's standard deviation. `weight` is 1 for a run that counts fully, 0 for one
+    that does not count.
+    """
 
     linear: Linear
     params: np.ndarray
@@ -45,10 +46,10 @@ class Estimate:
 
 
 def estimate(linear: Linear, y: np.ndarray, level: np.ndarray | None = None, robust: bool = True) -> Estimate:
-    """The MM estimate, or that of least squares where not `robust` or where the runs fit to the last digit.
+    """The MM estimate, or least squares if not `robust` or if the runs fit to the last digit.
 
-    `level` says in which proportion runs spread beforehand (None: alike). Random blocks get their variance anew from
-    the pseudo-values.
+    `level` gives the assumed proportions of the runs' spreads (None: all alike). The variance of random blocks is
+    estimated again from the pseudo-values.
     """
     linear = _with_ratio(linear, y)
     params, residuals = _plain(linear, y)
@@ -67,15 +68,15 @@ def estimate(linear: Linear, y: np.ndarray, level: np.ndarray | None = None, rob
         linear = _with_ratio(linear, y - residuals + bounded)
     spread = height * scale
     params, residuals = _descend(linear, y, params, spread, _bisquare)
-    if linear.n_parameters > _MOST_PARAMETERS * len(y):
+    if linear.n_parameters > _MAX_PARAMETERS * len(y):
         return _rejected(linear, y, params, spread, np.abs(residuals) < _BISQUARE * spread)
     value, _ = _bisquare(residuals / spread)
-    # Residuals are smaller than errors, and their slope larger, by what each run decides of its own fit. Taking out all
-    # of that makes intervals too wide, none of it too narrow; half gives 95 % (studies/coverage).
+    # Residuals are smaller than errors, and their slope larger, because each run influences its own fit. Correcting for
+    # all of that makes intervals too wide, correcting for none of it too narrow; half gives 95 % (studies/coverage).
     slope = _bisquare(residuals / spread / (1 - linear.leverages) ** 0.25)[1]
     mean = float(slope.mean())
-    if mean < _LEAST_SLOPE:
-        # Half of the runs beyond reach: no straight answer lies in the rest alone.
+    if mean < _MIN_SLOPE:
+        # If half of the runs are beyond reach, the rest alone gives no reliable answer.
         return _least_squares(linear, y, *_plain(linear, y))
     share = linear.n_parameters / len(y)
     inflation = 1 + share * float(slope.var()) / mean**2
@@ -91,12 +92,13 @@ def _least_squares(linear: Linear, y: np.ndarray, params: np.ndarray, residuals:
 
 
 def _rejected(linear: Linear, y: np.ndarray, params: np.ndarray, spread: np.ndarray, kept: np.ndarray) -> Estimate:
-    """Least squares over the runs that the bisquare did not reject, and those of them that this admits again: what is
-    left out of a fit lies farther from it than what is in."""
+    """Least squares over the runs that the bisquare did not reject, and those of them that this admits again: runs
+    omitted from a fit lie farther from it than those included.
+    """
     reach = _BISQUARE / np.sqrt(1 - linear.leverages)
     residuals = y - linear.fitted(params, y)
     admitted = kept
-    for _ in range(_MOST_ADMISSIONS):
+    for _ in range(_MAX_ADMISSIONS):
         params, residuals = _descend(linear, y, params, spread, lambda z, kept=kept: (np.where(kept, z, 0.0), kept))
         square = float(((residuals / spread)[kept] ** 2).sum()) / max(linear.df - int((~kept).sum()), 1)
         admitted = kept | (np.abs(residuals) < reach * spread * max(np.sqrt(square), 1.0))
@@ -107,7 +109,7 @@ def _rejected(linear: Linear, y: np.ndarray, params: np.ndarray, spread: np.ndar
         return _least_squares(linear, y, *_plain(linear, y))
     psi = np.where(kept, residuals, 0.0)
     share = float(kept.mean())
-    if share < _LEAST_KEPT:
+    if share < _MIN_KEPT:
         return _least_squares(linear, y, *_plain(linear, y))
     return Estimate(linear, params, y - residuals + psi, psi, kept.astype(float), share, 1.0, spread)
 
@@ -127,7 +129,7 @@ def _descend(
     pseudo = y
     tolerance = 1e-7 * float(np.median(spread))
     fitted = linear.fitted(params, pseudo)
-    for _ in range(_MOST_STEPS):
+    for _ in range(_MAX_STEPS):
         bounded, _ = bound((y - fitted) / spread)  # type: ignore[operator]
         pseudo = fitted + spread * bounded
         params = linear.least_squares(pseudo)
@@ -147,16 +149,17 @@ def _bisquare(z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _mad(residuals: np.ndarray, linear: Linear) -> float:
-    """The normalised median of absolute residuals, each freed from what the run itself decided."""
+    """The normalised median of absolute residuals, each corrected for the run's own influence."""
     return float(np.median(np.abs(residuals) / np.sqrt(1 - linear.leverages))) / _MAD
 
 
 def _unequal(linear: Linear, standard: np.ndarray) -> np.ndarray:
-    """In which proportion runs spread, as far as single treatment columns tell it beyond doubt: else the runs of a
-    noisy setting would be taken for outliers."""
+    """In which proportion runs spread, as far as single treatment columns show it beyond doubt; otherwise the runs of a
+    noisy setting would be taken for outliers.
+    """
     n = len(standard)
     flat: np.ndarray = np.ones(n)
-    if n < _LEAST_FOR_SPREADS:
+    if n < _MIN_FOR_SPREADS:
         return flat
     # Bounded, so that neither a residual of zero nor an outlier decides.
     logs = np.log(np.clip(np.abs(standard) / np.sqrt(1 - linear.leverages), 0.1, 8.0))

@@ -46,8 +46,9 @@ class Sample:
         return Linear(coding.cell_rows(self.cells), self.cells.index, self.time.matrix, self.groups, blocks)
 
     def choose_blocks(self, asked: str, width: int) -> Blocks:
-        """A mean for each block if twice as many degrees of freedom as the `width` treatment parameters are left, else
-        random ones; what was asked for, unless that is "auto"."""
+        """A mean for each block if at least twice as many degrees of freedom as the `width` treatment parameters
+        remain, otherwise random ones; an explicit choice takes precedence over "auto".
+        """
         if self.groups.number < 2:
             return "none"
         if asked != "auto":
@@ -56,8 +57,9 @@ class Sample:
         return "fixed" if left >= 2 * width else "random"
 
     def level(self, linear: Linear) -> np.ndarray | None:
-        """In which proportion runs spread beforehand: on scales other than the logarithm as their own level, since what
-        disturbs runs multiplies."""
+        """The assumed proportions of the runs' spreads: on scales other than the logarithm proportional to their level,
+        because disturbances multiply.
+        """
         if self.scale == "log":
             return None
         bottom = float(np.median(self.y)) / 20

@@ -1,7 +1,7 @@
 """On which scale effects add up: microseconds, their logarithm, or tasks per second.
 
-The profile likelihood of Box and Cox over the model of main effects only: the exponent under which it is highest is
-the scale on which effects are most nearly additive, so that the fewest interactions are left to explain.
+The profile likelihood of Box and Cox over the model of main effects only: the exponent with the highest likelihood is
+the scale on which effects are most nearly additive, so that the fewest interactions remain to be explained.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 Scale = Literal["log", "us", "rate"]
 LAMBDAS: dict[float, Scale] = {1.0: "us", 0.0: "log", -1.0: "rate"}
 UNITS: dict[Scale, str] = {"log": "log ratio", "us": "us/task", "rate": "tasks/s"}
-_MOST_RUNS = 20_000
+_MAX_RUNS = 20_000
 _GRID = np.round(np.arange(-2.0, 2.0001, 0.05), 10)
 
 
@@ -43,9 +43,10 @@ def to_us(value: np.ndarray, scale: Scale) -> np.ndarray:
 
 @dataclass(frozen=True, slots=True)
 class LambdaProfile:
-    """The answer to "what scale?". `log_likelihood` is that of the three named scales, `curve` that of a grid of
-    exponents, `ci` the exponents no worse than the best at 95 %, `significant_pairs` the interactions at q <= 0.05 that
-    each scale needs (None where pairs were not asked for)."""
+    """The answer to "what scale?". `log_likelihood` covers the three named scales, `curve` a grid of exponents, `ci`
+    the exponents no worse than the best at 95 %, `significant_pairs` the interactions at q <= 0.05 that each scale
+    needs (None if pairs were not requested).
+    """
 
     best: Scale
     best_lambda: float
@@ -115,15 +116,15 @@ def answer(fit: Fit) -> LambdaProfile:
 
 
 def profile_of(coding: Coding, sample: Sample) -> LambdaProfile:
-    """The profile of runs under main effects, blocks and time. Of very many runs, whole blocks of some are enough."""
+    """The profile of runs under main effects, blocks and time. For very many runs, whole blocks of some are enough."""
     mains = coding.but(False)
     y_us = sample.frame["y_us"].to_numpy(dtype=float)
     chosen = np.arange(len(y_us))
-    if len(y_us) > _MOST_RUNS:
-        step = -(-len(y_us) // _MOST_RUNS)
+    if len(y_us) > _MAX_RUNS:
+        step = -(-len(y_us) // _MAX_RUNS)
         chosen = np.flatnonzero(sample.groups.index % step == 0)
     if not len(chosen):
-        chosen = np.arange(len(y_us))[:: -(-len(y_us) // _MOST_RUNS)]
+        chosen = np.arange(len(y_us))[:: -(-len(y_us) // _MAX_RUNS)]
     blocks: Blocks = "fixed" if sample.groups.number > 1 else "none"
     groups = Groups(sample.groups.index[chosen])
     if len(chosen) < len(mains.column_names) + groups.number + len(sample.time.names) + 2:

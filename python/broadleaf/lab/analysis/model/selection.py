@@ -1,8 +1,8 @@
 """Choosing pairs where there are too few runs for all of them, with all runs used for both choice and sizes.
 
 Every pair is tested beside the main effects and the pairs chosen so far, by a t test that allows for unequal noise; the
-strongest joins as long as the false discovery rate over *all* pairs stays at 5 %, and one that no longer reaches it
-leaves. The interval of a pair that was not chosen comes from the model with that pair added. So all pairs have an
+strongest is added as long as the false discovery rate over *all* pairs stays at 5 %, and one that no longer reaches it
+is removed. The interval of a pair that was not chosen comes from the model with that pair added. So all pairs have an
 interval, chosen or not, and no run is set aside.
 """
 
@@ -23,11 +23,11 @@ from broadleaf.lab.analysis.multiplicity import pair_rates
 Pair = tuple[str, str]
 _Q = 0.05
 _EXACT_RUNS = 400
-_LEAST_LEFT = 8
+_MIN_LEFT = 8
 
 
 class Beside:
-    """A fitted model with the columns of one more pair; `told` is false where the runs cannot tell them."""
+    """A fitted model with the columns of one additional pair; `told` is false if the runs cannot show them."""
 
     def __init__(self, known: Contrasts, columns: np.ndarray) -> None:
         linear = known.linear
@@ -42,7 +42,7 @@ class Beside:
         self._inverse = np.linalg.inv(gram)
         self._rest = rest
         scaled = rest @ self._inverse
-        # Bounded residuals hold less of what the pair does than the residuals themselves: one step of Newton's method
+        # Bounded residuals contain less of the pair's effect than the residuals themselves: one step of Newton's method
         # divides by their mean slope.
         bounded = scaled.T @ known.moved
         self.gamma: np.ndarray = bounded / known.slope
@@ -84,7 +84,7 @@ class Beside:
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """The pairs of the model, and how many were to choose from."""
+    """The pairs of the model, and the number of candidates."""
 
     pairs: tuple[Pair, ...]
     candidates: int
@@ -99,9 +99,10 @@ class Chosen:
 
 
 def suffices(n_runs: int, full: Coding, sample: Sample) -> bool:
-    """Whether the runs tell all parameters and leave enough to know their errors by: with fewer than two runs per
-    parameter only where a quarter of their number is left and all columns are nearly orthogonal, as in a fraction made
-    for all pairs."""
+    """Whether the runs can show all parameters and leave enough to estimate their errors: with fewer than two runs per
+    parameter, only if a quarter of their number remains and all columns are nearly orthogonal, as in a fraction made
+    for all pairs.
+    """
     p = len(full.column_names)
     if n_runs >= 2 * p:
         return True
@@ -110,13 +111,13 @@ def suffices(n_runs: int, full: Coding, sample: Sample) -> bool:
     linear = sample.linear(full, "none")
     if not linear.kept.all():
         return False
-    # The variance inflation of every column against those of a design in which none overlap.
+    # The variance inflation of every column compared with a design in which none overlap.
     inverse = np.diag(linear.solve(np.eye(linear.width)))[1 : linear.size]
     square = np.diag(linear.gram)[1 : linear.size]
-    return bool((inverse * square).max() < _MOST_INFLATED)
+    return bool((inverse * square).max() < _MAX_INFLATED)
 
 
-_MOST_INFLATED = 2.5
+_MAX_INFLATED = 2.5
 
 
 def pair_columns(full: Coding, sample: Sample) -> dict[Pair, tuple[int, ...]]:
@@ -144,11 +145,11 @@ def choose_pairs(full: Coding, sample: Sample, blocks: str, use_robust: bool) ->
         else:
             best = min((min(v), pair) for pair, v in _untried(p, chosen).items()) if _untried(p, chosen) else None
             room = known.linear.df - (len(columns[best[1]]) if best else 0)
-            if best is None or rate[best[1]] > _Q or room < max(_LEAST_LEFT, len(sample.y) // 5):
+            if best is None or rate[best[1]] > _Q or room < max(_MIN_LEFT, len(sample.y) // 5):
                 return Chosen(tuple(chosen), len(columns))
             following = [*chosen, best[1]]
         if frozenset(following) in seen:
-            # Two pairs that stand for each other: the larger model has both or the stronger.
+            # Two pairs that can replace each other: the larger model has both, or the stronger one.
             return Chosen(tuple(chosen), len(columns))
         seen.add(frozenset(following))
         chosen = following

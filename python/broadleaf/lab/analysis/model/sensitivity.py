@@ -1,4 +1,4 @@
-"""Which conclusions hang on a few runs: the same model by least squares, and without noisy blocks."""
+"""Which conclusions depend on a few runs: the same model by least squares, and without noisy blocks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MOST = 8
 
 @dataclass(frozen=True, slots=True)
 class Shift:
-    """A coefficient that another way of fitting moves by more than its standard error."""
+    """A coefficient that changes by more than its standard error under another way of fitting."""
 
     term: str
     estimate: float
@@ -34,12 +34,12 @@ class Shift:
 
     @property
     def shift(self) -> float:
-        """How far, in standard errors."""
+        """The change, in standard errors."""
         return abs(self.other - self.estimate) / self.se
 
 
 def shifts(fit: Fit) -> list[Shift]:
-    """The treatment coefficients that move by more than one standard error."""
+    """The treatment coefficients that change by more than one standard error."""
     from broadleaf.lab.analysis.model.fit import Fit as Model
     from broadleaf.lab.analysis.model.fit import FitOptions
     from broadleaf.lab.analysis.model.sample import Sample
@@ -58,7 +58,7 @@ def shifts(fit: Fit) -> list[Shift]:
             return found
         if np.array_equal(other.kept, fit.kept):
             found += _against(fit, other.params, f"without the {int(noisy.sum())} runs of noisy blocks")
-    # A handful of outliers moves every coefficient: the first few make the point.
+    # A handful of outliers changes every coefficient: the first few make the point.
     return sorted(found, key=lambda shift: -shift.shift)[:_MOST]
 
 

@@ -1,7 +1,7 @@
 """Deltas: every measured X beside X + {treatment}, before and after.
 
-A delta needs two configurations that differ in one factor. Fractional designs have next to none of these, paths and
-full designs many: `deltas` returns an empty table then and `missing_pairs` says why.
+A delta needs two configurations that differ in one factor. Fractional designs have hardly any of these, paths and full
+designs have many; if there are none, `deltas` returns an empty table and `missing_pairs` says why.
 """
 
 from __future__ import annotations
@@ -48,15 +48,15 @@ class _Pairs:
 def deltas(
     frame: pd.DataFrame, factors: Sequence[Factor], pairing: Pairing = "cell", where: str | None = None
 ) -> pd.DataFrame:
-    """Every delta of runs as `analysis.frame.load` gives them: of an off/on factor from off to on, of one with levels
-    from its default to each other one.
+    """Every delta of runs in the form that `analysis.frame.load` returns: for an off/on factor from off to on, for one
+    with levels from its default to each other one.
 
-    `pairing`: "cell" compares the medians of the two configurations, `n_before` and `n_after` runs each; "block" pairs
-    each run with the nearest in time of the other configuration in the same block, every run once; "cross" pairs all
-    with all (the r x r pairs of 2 r runs are not independent: intervals over them are too narrow by sqrt(r)). `where`
-    keeps runs by an expression over the factors, before pairing. `se_log2` is the standard error of `log2_ratio` from
-    the spread within configurations, `gap_s` the time between the two. After the columns of `COLUMNS` comes one per
-    factor: the context X, empty for the treatment itself.
+    `pairing`: "cell" compares the medians of the two configurations, with `n_before` and `n_after` runs; "block" pairs
+    each run with the nearest run in time of the other configuration in the same block, every run once; "cross" pairs
+    all with all (the r x r pairs of 2 r runs are not independent: intervals over them are too narrow by sqrt(r)).
+    `where` keeps runs by an expression over the factors, before pairing. `se_log2` is the standard error of
+    `log2_ratio` from the spread within configurations, `gap_s` the time between the two. After the columns of `COLUMNS`
+    comes one per factor: the context X, empty for the treatment itself.
     """
     if pairing not in ("cell", "block", "cross"):
         raise AnalysisError(f"no pairing {pairing!r}: choose cell, block or cross.")
@@ -101,7 +101,7 @@ def _one_flips(kept: list[dict[str, Level]], factors: Sequence[Factor]) -> list[
 
 
 def _levels_run(kept: list[dict[str, Level]], factor: Factor) -> list[Level]:
-    """The levels other than the default that occur; a scale may have been run between its listed ones."""
+    """The levels other than the default that occur; on a scale, levels between the listed ones may have been run."""
     seen = dict.fromkeys(config[factor.name] for config in kept)
     listed = [level for level in factor.others if level in seen]
     return listed + sorted((s for s in seen if s not in factor.levels), key=float)
@@ -198,8 +198,9 @@ def _named(part: pd.DataFrame, pairs: _Pairs, factors: Sequence[Factor], kept: l
 
 
 def model_deltas(fit: Fit) -> pd.DataFrame:
-    """Deltas as the model predicts them in every configuration that was run, `source` "model": what a design without
-    pairs can show, and what before/after figures use where noise in `before` would pass for an effect."""
+    """Deltas as the model predicts them in every configuration that was run, `source` "model": they show what a design
+    without pairs can show, and before/after figures use them where noise in `before` would look like an effect.
+    """
     parts = []
     for place, factor in enumerate(fit.factors):
         contexts = list({
@@ -228,7 +229,7 @@ def model_deltas(fit: Fit) -> pd.DataFrame:
 
 
 def missing_pairs(table: pd.DataFrame, factors: Sequence[Factor]) -> str | None:
-    """What to tell the user where factors have no delta; None if all have some."""
+    """What to tell the user if factors have no delta; None if all have some."""
     counts = table["treatment"].value_counts() if len(table) else pd.Series(dtype=int)
     without = [f.name for f in factors if not counts.get(f.name, 0)]
     if not without:
@@ -243,7 +244,7 @@ def missing_pairs(table: pd.DataFrame, factors: Sequence[Factor]) -> str | None:
 
 
 def cross_warning(table: pd.DataFrame) -> str | None:
-    """What to tell the user about the pairing "cross" where configurations were run more than once."""
+    """What to tell the user about the pairing "cross" if configurations were run more than once."""
     per = table.groupby(["treatment", "level_to", "context_id"]).size() if len(table) else pd.Series(dtype=int)
     if not len(per) or per.max() < 2:
         return None
@@ -265,8 +266,8 @@ def mean_deltas(
     """The mean delta of every treatment and level with a 95 % bootstrap interval: treatment, level_from, level_to,
     mean_us, ci_low, ci_high, log2_ratio, n_pairs.
 
-    Deltas of cells are weighted with the harmonic mean of their runs. The bootstrap draws whole blocks (runs, with
-    fewer than ten blocks) and pairs anew each time, so that pairs that share runs do not pass for independent ones.
+    Deltas of cells are weighted with the harmonic mean of their runs. The bootstrap draws whole blocks (or runs, with
+    fewer than ten blocks) and pairs again each time, so that pairs that share runs do not count as independent.
     """
     if where is not None:
         frame = select(frame, factors, where)
@@ -316,7 +317,8 @@ def _drawn_pairs(
     rng: np.random.Generator, draws: int,
 ) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
     """Mean deltas of pairs within blocks, observed and drawn: a block that is drawn brings its pairs with it, and no
-    two pairs of one treatment, level and context share a run."""
+    two pairs of one treatment, level and context share a run.
+    """
     runs = [np.flatnonzero(cell == number) for number in range(cell.max(initial=-1) + 1)]
     labels = np.unique(block[~np.isnan(block)])
     weights = (
@@ -344,7 +346,7 @@ def _drawn_pairs(
 
 
 def _means(flips: Sequence[_Pairs], cell: np.ndarray, y: np.ndarray, n: int, pairing: Pairing) -> np.ndarray:
-    """The mean delta of every treatment in a sample of runs; nan where it has no pair."""
+    """The mean delta of every treatment in a sample of runs; nan if it has no pair."""
     out = np.full(len(flips), np.nan)
     count = np.bincount(cell, minlength=n).astype(float)
     if pairing == "cell":
@@ -360,7 +362,7 @@ def _means(flips: Sequence[_Pairs], cell: np.ndarray, y: np.ndarray, n: int, pai
         centre = np.bincount(cell, y, minlength=n) / np.where(count > 0, count, np.nan)
     for place, pairs in enumerate(flips):
         b, a = count[pairs.before], count[pairs.after]
-        # All pairs of two cells average to the difference of their means, as many as they are.
+        # All pairs of two cells average to the difference of their means, however many there are.
         weight = 2 * b * a / np.maximum(b + a, 1) if pairing == "cell" else b * a
         good = weight > 0
         if good.any():
@@ -371,7 +373,7 @@ def _means(flips: Sequence[_Pairs], cell: np.ndarray, y: np.ndarray, n: int, pai
 
 def save(table: pd.DataFrame, path: Path, dialect: str = "comma") -> None:
     """Writes deltas.csv. `dialect`: "comma", "seed" (semicolons, decimal points) or "excel-es" (semicolons,
-    decimal commas). The file appears whole or not at all; WriteError if it cannot be written."""
+    decimal commas). The file appears completely or not at all; raises WriteError if it cannot be written."""
     import os
 
     if dialect not in DIALECTS:

@@ -1,4 +1,4 @@
-"""Intervals and tests for paired runs, with nothing but the standard library: what `compare` and `gate` decide by."""
+"""Intervals and tests for paired runs, using only the standard library; `compare` and `gate` decide by them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def mean_interval(values: Sequence[float], alpha: float = 0.05) -> Interval:
 
 
 def trimmed_interval(values: Sequence[float], alpha: float = 0.05, trim: float = 0.2) -> Interval:
-    """The trimmed mean with the Tukey-McLaughlin interval: a few runs disturbed by others move it little. It estimates
+    """The trimmed mean with the Tukey-McLaughlin interval: a few disturbed runs change it little. It estimates
     the mean if the differences are symmetric, which pairs in random order are. Needs at least five values."""
     n = len(values)
     cut = int(trim * n)
@@ -101,14 +101,15 @@ def incomplete_beta(a: float, b: float, x: float) -> float:
 
 
 def fails_more_p(only_a: int, only_b: int) -> float:
-    """Probability that B fails alone in as many pairs, if it fails no more often than A (McNemar's exact test,
-    one-sided). `only_a` and `only_b` count the pairs of which one side failed."""
+    """Probability that B alone fails in as many pairs, if it fails no more often than A (McNemar's exact test,
+    one-sided). `only_a` and `only_b` count the pairs in which only one side failed.
+    """
     n = only_a + only_b
     return sum(math.comb(n, k) for k in range(only_b, n + 1)) / (1 << n)
 
 
 def heterogeneity_p(groups: Sequence[Sequence[float]]) -> float:
-    """Probability of means as different as these if all groups had one mean (F test); 1 where no group repeats."""
+    """Probability of means as different as these if all groups had the same mean (F test); 1 if no group repeats."""
     groups = [group for group in groups if group]
     n = sum(map(len, groups))
     df1, df2 = len(groups) - 1, n - len(groups)
@@ -123,7 +124,7 @@ def heterogeneity_p(groups: Sequence[Sequence[float]]) -> float:
 
 
 def welch_p(a: Sequence[float], b: Sequence[float]) -> float:
-    """Two-sided probability of means as different as these (Welch's t test). 1 where a side has fewer than two."""
+    """Two-sided probability of means as different as these (Welch's t test). 1 if a side has fewer than two."""
     if len(a) < 2 or len(b) < 2:
         return 1.0
     va, vb = statistics.variance(a) / len(a), statistics.variance(b) / len(b)

@@ -21,7 +21,7 @@ class Ratio:
 
     @property
     def includes_one(self) -> bool:
-        """Whether no difference is among what the runs allow."""
+        """Whether the data are compatible with no difference."""
         return not (self.high < 1 or self.low > 1)
 
     def inverse(self) -> Ratio:

@@ -1,4 +1,4 @@
-"""Ways from the slow to the fast setting, one treatment after the other, and what each step changes on that way."""
+"""Ways from the slow to the fast setting, one treatment after the other, and what each step changes along the way."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Kind = Literal["greedy", "nice", "custom", "shapley", "measured"]
 
 @dataclass(frozen=True, slots=True)
 class PathStep:
-    """Applying one treatment: what the path stood at before and after it, in the unit of the path's scale.
+    """The application of one treatment: the path's value before and after it, in the unit of the path's scale.
 
     `ci_low` and `ci_high` bound the step's change, `after - before` (on "log" the logarithm of the ratio)."""
 
@@ -39,7 +39,7 @@ class PathStep:
 
     @property
     def change(self) -> float:
-        """What the step changes."""
+        """The change of the step."""
         return self.after - self.before
 
 
@@ -57,7 +57,7 @@ class Path:
 
     @property
     def end(self) -> float:
-        """Where the path leads."""
+        """The end of the path."""
         return self.order[-1].after if self.order else self.start
 
     @property
@@ -66,7 +66,7 @@ class Path:
         return float(sum(step.change for step in self.order))
 
     def configs(self, factors: Sequence[Factor]) -> list[dict[str, Level]]:
-        """The configurations along the path, from the baseline on: what to measure again."""
+        """The configurations along the path, from the baseline on: the ones to measure again."""
         config = {f.name: f.default for f in factors}
         out = [config]
         for step in self.order:
@@ -78,11 +78,11 @@ class Path:
 def greedy(
     fit: Fit, constraints: Constraints | None = None, scale: Scale = "us", all_steps: bool = False, tiers: bool = False
 ) -> Path:
-    """At each step the possible treatment that leads to the lowest predicted time.
+    """At each step, takes the possible treatment that leads to the lowest predicted time.
 
-    Stops where no treatment is proven to help (95 % interval of its ratio below 1), unless `all_steps`. Steps chosen
-    because they look good look better than they are: measure `Path.configs` again and use `remeasured`. With `tiers`,
-    the treatments of a tier are exhausted before those of the next.
+    Stops if no treatment is proven to help (95 % interval of its ratio below 1), unless `all_steps` is set. Steps
+    chosen because they look good look better than they are: measure `Path.configs` again and use `remeasured`. With
+    `tiers`, the treatments of a tier are exhausted before those of the next.
     """
     state = {f.name: f.default for f in fit.factors}
     chosen: list[tuple[Factor, Level]] = []
@@ -116,7 +116,7 @@ def greedy(
 
 
 def nice(fit: Fit, constraints: Constraints | None = None, scale: Scale = "us", all_steps: bool = False) -> Path:
-    """Greedy within each tier, nicest tier first: what is gained before anything has to be given up."""
+    """Greedy within each tier, nicest tier first: shows what can be gained before anything has to be given up."""
     return greedy(fit, constraints, scale, all_steps, tiers=True)
 
 
@@ -126,8 +126,9 @@ def custom(
     constraints: Constraints | None = None,
     scale: Scale = "us",
 ) -> Path:
-    """The user's order: factor names, each at its treated level, or (name, level). AnalysisError for a step that the
-    constraints forbid, or a factor the study does not have."""
+    """The user's order: factor names, each at its treated level, or (name, level). Raises AnalysisError for a step that
+    the constraints forbid, or a factor that the study does not have.
+    """
     by_name = {f.name: f for f in fit.factors}
     state = {f.name: f.default for f in fit.factors}
     chosen: list[tuple[Factor, Level]] = []
@@ -177,7 +178,7 @@ def _possible(
 
 
 def _whole(config: Mapping[str, Level], constraints: Constraints) -> dict[str, Level]:
-    """A configuration with the factors that never varied, at their default."""
+    """A configuration with the factors that never varied, at their defaults."""
     return {**{f.name: f.default for f in constraints.factors}, **config}
 
 
@@ -215,7 +216,7 @@ def _draws(fit: Fit, rows: np.ndarray, scale: Scale) -> np.ndarray:
 def remeasured(path: Path, factors: Sequence[Factor], frame: pd.DataFrame, scale: Scale = "us") -> Path:
     """The same path from fresh runs of its configurations, several times each in interleaved blocks.
 
-    A step is the mean over blocks of the difference of logarithms within the block, its interval that of t over the
+    A step is the mean over blocks of the difference of logarithms within the block, and its interval uses t over the
     blocks. The nodes are geometric means, so that the steps still add up. AnalysisError if a node has no run, or fewer
     than two blocks have both ends of a step.
     """
@@ -258,11 +259,12 @@ def remeasured(path: Path, factors: Sequence[Factor], frame: pd.DataFrame, scale
 
 @dataclass(frozen=True, slots=True)
 class PathVectors:
-    """Measured paths as points: one row per path, one column per factor, what the factor changed on that path.
+    """Measured paths as points: one row per path, and one column per factor with what the factor changed on that path.
 
-    `values` are microseconds per task, or log2 ratios. `orders` tells in which order each path applied its factors;
-    a factor a path could not apply changed nothing there. `levels` are the medians at the nodes, from the baseline on.
-    `noise` are what single runs of one configuration differed by in log units, mostly at nodes that all paths share.
+    `values` are microseconds per task, or log2 ratios. `orders` gives the order in which each path applied its factors;
+    a factor that a path could not apply changed nothing there. `levels` are the medians at the nodes, from the baseline
+    on. `noise` are the differences between single runs of one configuration in log units, mostly at nodes that all
+    paths share.
     """
 
     path_ids: tuple[int, ...]
@@ -282,9 +284,9 @@ class PathVectors:
 
 
 def path_vectors(frame: pd.DataFrame, factors: Sequence[Factor], log2: bool = False) -> PathVectors:
-    """The vectors of every complete measured path. AnalysisError if there is none.
+    """The vectors of every complete measured path. Raises AnalysisError if there are none.
 
-    Where a path spans two blocks its overlap run stands in both, and a difference is taken within a block if it can be.
+    If a path spans two blocks, its overlap run is in both, and a difference is taken within a block if possible.
     """
     rows = frame[frame["path_id"].notna() & frame["path_step"].notna()]
     names = [f.name for f in factors]
@@ -330,8 +332,9 @@ def _one_path(
 
 
 def _noise(frame: pd.DataFrame, factors: Sequence[Factor]) -> np.ndarray:
-    """The logarithms of all runs of configurations that were run more than once, less their configuration's mean, as
-    wide as single runs spread."""
+    """The logarithms of all runs of configurations that were run more than once, minus their configuration's mean,
+    scaled to the spread of single runs.
+    """
     values, cell = np.log(frame["y_us"].to_numpy(dtype=float)), cells(frame, factors)[0]
     count = np.bincount(cell)
     rest = values - (np.bincount(cell, values) / count)[cell]

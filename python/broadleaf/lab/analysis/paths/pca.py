@@ -1,4 +1,4 @@
-"""Principal components of path vectors: in which ways orders of applying the same treatments tell different stories."""
+"""Principal components of path vectors: how orders of applying the same treatments differ."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class Pca:
     """Components of path vectors, centred and not scaled.
 
     `components` has a row per component and a column per factor; `sdev` are the standard deviations along them,
-    `variance_ratio` their parts of the variance. `null_95` is the 95th percentile of each component's variance where
-    every factor multiplies the time by the same on every path and runs differ by noise; `real` tells which exceed it,
-    from the first on. `loadings` are
-    components times sdev, `loading_ci` (low, high) their bootstrap interval over paths. `scores` are the paths.
+    `variance_ratio` their shares of the variance. `null_95` is the 95th percentile of each component's variance if
+    every factor multiplies the time by the same amount on every path and runs differ by noise; `real` says which ones
+    exceed it, from the first on. `loadings` are components times sdev, `loading_ci` (low, high) their bootstrap
+    interval over paths. `scores` are the paths.
     """
 
     factors: tuple[str, ...]
@@ -49,7 +49,7 @@ def pca(vectors: PathVectors, seed: int = 1, draws: int = 500) -> Pca:
         raise AnalysisError(f"{len(vectors.values)} paths are too few for components: run at least three.")
     model = PCA(svd_solver="full").fit(vectors.values)
     components = model.components_
-    # A component's sign is arbitrary: let its largest loading be positive, so that figures do not flip.
+    # A component's sign is arbitrary: its largest loading is made positive, so that figures do not flip.
     signs = np.sign(components[np.arange(len(components)), np.abs(components).argmax(axis=1)])
     components = components * np.where(signs == 0, 1.0, signs)[:, None]
     sdev = np.sqrt(model.explained_variance_)
@@ -78,8 +78,9 @@ def _variances(values: np.ndarray) -> np.ndarray:
 
 
 def _null(vectors: PathVectors, rng: np.random.Generator, draws: int) -> np.ndarray:
-    """Variances of components where every factor multiplies the time by the same wherever it comes, and runs differ as
-    those of one configuration did. What a factor saves in microseconds then still depends on what came before it."""
+    """Variances of components if every factor multiplies the time by the same amount wherever it comes, and runs differ
+    like those of one configuration. What a factor saves in microseconds still depends on what came before it.
+    """
     place = {name: column for column, name in enumerate(vectors.factors)}
     ratios = np.full(vectors.values.shape, np.nan)
     for row, order in enumerate(vectors.orders):
@@ -101,8 +102,9 @@ def _null(vectors: PathVectors, rng: np.random.Generator, draws: int) -> np.ndar
 def _loading_ci(
     values: np.ndarray, components: np.ndarray, sdev: np.ndarray, rng: np.random.Generator, draws: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The bootstrap interval of the loadings, each sample turned onto the original by the best rotation, since
-    components of similar size swap places and signs between samples."""
+    """The bootstrap interval of the loadings. Each sample is rotated onto the original as well as possible, because
+    components of similar size swap places and signs between samples.
+    """
     from scipy.linalg import orthogonal_procrustes
 
     size = min(4, int(np.count_nonzero(sdev > 1e-12 * max(float(sdev[0]), 1e-300))))

@@ -1,5 +1,6 @@
-"""Measuring the nodes of a path again: fresh runs in interleaved blocks, since a path chosen for looking fast looks
-faster than it is."""
+"""Measures the nodes of a path again, with fresh runs in interleaved blocks, because a path chosen for looking fast
+looks faster than it is.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ def plan_again(
     plan: Plan, path: Path, factors: Sequence[Factor], name: str, replicates: int = 5, seed: int = 1
 ) -> Plan:
     """The plan with every node of a path added, `replicates` times, in blocks of one run of each in random order.
-    `name` finds them again."""
+    `name` identifies them later."""
     rng = np.random.default_rng(seed)
     nodes = path.configs(factors)
     number = max((row.row for row in plan.rows), default=-1) + 1
@@ -31,7 +32,7 @@ def plan_again(
     added = []
     for replicate in range(replicates):
         for place, at in enumerate(rng.permutation(len(nodes)).tolist()):
-            # No path_id: the steps are no sample of random orders.
+            # No path_id: the steps are not a sample of random orders.
             added.append(PlanRow(number, "confirm", block + replicate, place, None, at, replicate, nodes[at]))
             number += 1
     steps = [[step.factor, column_value(step.level)] for step in path.order]
@@ -43,7 +44,7 @@ def plan_again(
 def measured_again(
     plan: Plan, frame: pd.DataFrame, factors: Sequence[Factor], name: str, scale: Scale = "us"
 ) -> Path | None:
-    """The path of that name from its fresh runs; None if it was never planned. AnalysisError if runs are missing."""
+    """The path with that name from its fresh runs; None if it was never planned. AnalysisError if runs are missing."""
     entry: dict[str, Any] | None = next((e for e in plan.spec.get(_KEY, []) if e["name"] == name), None)
     if entry is None:
         return None

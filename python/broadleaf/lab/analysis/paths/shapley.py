@@ -25,7 +25,7 @@ _FEW_DRAWS = 40
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """One factor's average contribution with its 95 % interval, and its least and greatest over the orders."""
+    """One factor's average contribution with its 95 % interval, and its minimum and maximum over the orders."""
 
     factor: str
     level: Level
@@ -38,8 +38,9 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class Shares:
-    """The contributions of all factors; they sum to `after - before`, in the unit of `scale`. `exact` tells whether all
-    orders were counted or a sample of them."""
+    """The contributions of all factors; they sum to `after - before`, in the unit of `scale`. `exact` says whether all
+    orders were counted or only a sample.
+    """
 
     shares: tuple[Share, ...]
     scale: Scale
@@ -51,9 +52,9 @@ class Shares:
 def shapley(fit: Fit, end: Mapping[str, Level] | None = None, scale: Scale = "log", seed: int = 1) -> Shares:
     """Shares of the way from the baseline to `end` (all factors at their treated level if None).
 
-    On the fit's own scale they have a closed form: half of every pair's interaction goes to each of the two. On other
-    scales all subsets of up to 15 factors are predicted, else 2000 random orders. Subsets that constraints forbid are
-    predicted all the same.
+    On the fit's own scale there is a closed form: half of every pair's interaction goes to each of the two. On other
+    scales, all subsets of up to 15 factors are predicted, otherwise 2000 random orders. Subsets that constraints forbid
+    are predicted as well.
     """
     start = {f.name: f.default for f in fit.factors}
     goal = {**start, **({f.name: f.on for f in fit.factors} if end is None else dict(end))}
@@ -107,7 +108,7 @@ def _sampled(
     before = after = 0.0
     for _ in range(_ORDERS // _AT_ONCE):
         place = np.argsort(rng.random((_AT_ONCE, k)), axis=1)
-        # After n steps those players are in whose place in the order is below n.
+        # After n steps, the players included are those whose position in the order is below n.
         bits = (place[:, None, :] < np.arange(k + 1)[None, :, None]).astype(np.int64)
         rows = fit.coding.rows_between(start, goal, players, bits.reshape(-1, k))
         values = _values(fit, rows, draws, scale).reshape(_AT_ONCE, k + 1, -1)

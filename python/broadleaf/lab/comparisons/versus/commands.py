@@ -1,4 +1,4 @@
-"""Runs two commands in pairs, so that what else the machine does meets both alike."""
+"""Runs two commands in pairs, so that other load on the machine affects both alike."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Hooks:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """One run of each: seconds of processor or of clock, None where it failed, and then why."""
+    """One run of each: seconds of processor time or elapsed time; None if it failed, and then why."""
 
     a_s: float | None
     b_s: float | None
@@ -77,18 +77,21 @@ class Commands:
         self._rng = random.Random(seed)
 
     def look(self) -> None:
-        """Runs each alone, a few times at most, and chooses how to measure. A program of one thread that never sleeps
-        is measured by its processor time, beside the other on one processor; all else by the clock, one after the
-        other. RunError if one fails: what never works cannot be compared."""
+        """Runs each alone, at most a few times, and chooses how to measure. A single-threaded program that never sleeps
+        is measured by its processor time, beside the other on one processor; everything else by elapsed time, one after
+        the other. Raises RunError if one fails: a command that never works cannot be compared.
+        """
         looked = [self._never_waits(text, words) for text, words in zip(self.texts, self.words, strict=True)]
         clock, side_by_side = self._asked
         self.clock = clock or ("cpu" if all(looked) else "wall")
-        # Commands that need their files prepared would disturb each other's, and by the clock they would share it.
+        # Commands that need prepared files would disturb each other's, and with elapsed time they would share the
+        # processor.
         self.side_by_side = side_by_side if side_by_side is not None else self.clock == "cpu" and not self.hooks
 
     def _never_waits(self, text: str, words: Sequence[str]) -> bool:
-        """Whether a command is one thread that only computes. Other load can make that look as if it waited, but
-        nothing makes waiting look like computing: of several runs one that says so suffices."""
+        """Whether a command has one thread and only computes. Other load can make such a command look as if it waited,
+        but nothing makes waiting look like computing: one run out of several that shows it suffices.
+        """
         for _ in range(_LOOKS):
             finished = self._run(words, self._environment(), None)
             if error := _error(finished, self.timeout_s):
@@ -104,8 +107,9 @@ class Commands:
         return False
 
     def pair(self, cpu: int | None = None) -> Pair:
-        """Runs both, in random order or at once on the processor `cpu`. Both get the same environment, also in what
-        Python and the stack draw at random from it: that would only be noise between them."""
+        """Runs both, in random order, or at once on the processor `cpu`. Both get the same environment, including the
+        random choices that Python and the stack derive from it: otherwise these would be noise between them.
+        """
         environment = self._environment()
         order = [0, 1]
         self._rng.shuffle(order)
@@ -122,7 +126,7 @@ class Commands:
         return Pair(times[0], times[1], errors[0], errors[1])
 
     def _time_s(self, finished: Finished) -> float:
-        # Nothing takes no time, and a ratio needs a time.
+        # A ratio needs a time above zero.
         return max(finished.cpu_s if self.clock == "cpu" else finished.duration_s, 1e-6)
 
     def _environment(self) -> dict[str, str]:
@@ -151,11 +155,12 @@ class Commands:
 
 
 def words_of(text: str) -> list[str]:
-    """A command line as arguments; through /bin/sh only if it has something that only a shell knows, since starting
-    a shell takes time too. RunError if it is empty or a quote is not closed."""
+    """A command line as arguments; it goes through /bin/sh only if it contains something that only a shell understands,
+    because starting a shell takes time too. Raises RunError if it is empty or a quote is not closed.
+    """
     try:
         words = shlex.split(text)
-        # Within quotes such characters are no work for a shell.
+        # Within quotes such characters need no shell.
         lexer = shlex.shlex(text, posix=False, punctuation_chars=True)
         lexer.whitespace_split = True
         bare = [token for token in lexer if token[:1] not in "'\""]

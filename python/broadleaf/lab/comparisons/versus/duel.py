@@ -1,4 +1,4 @@
-"""Decides which of two is faster, and by how much: pairs of runs are made until that is known or the time is up."""
+"""Decides which of two is faster, and by how much: makes pairs of runs until that is known or the time is up."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ _GROWTH = 1.4
 _EARLY_ALPHA, _FINAL_ALPHA = 0.0005, 0.04
 """Looks before the end each spend little of the 5 % by which a verdict may be wrong (Haybittle and Peto), twenty of
 them 1 %; the look at the end spends the rest, so waiting for it costs next to nothing."""
-_MOST_EARLY_LOOKS = 20
-_MOST_PAIRS = FIRST_LOOK * 1000
+_MAX_EARLY_LOOKS = 20
+_MAX_PAIRS = FIRST_LOOK * 1000
 _HOPELESS = 5
 EXIT_CODES = {
     "faster": NO_HARM,
@@ -36,7 +36,9 @@ EXIT_CODES = {
 
 
 class Contest(Protocol):
-    """Two that are compared, and how a pair of runs of them is made. `clock` and `side_by_side` hold after `look`."""
+    """The two sides of a comparison, and how a pair of runs of them is made. `clock` and `side_by_side` are valid after
+    `look`.
+    """
 
     texts: tuple[str, str]
     clock: Clock
@@ -52,7 +54,7 @@ class Contest(Protocol):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Duel:
-    """What was found. Ratios are time of B over time of A: below 1, B is faster. `clock` says which time."""
+    """The result. Ratios are time of B over time of A: below 1, B is faster. `clock` says which time."""
 
     a: str
     b: str
@@ -68,12 +70,12 @@ class Duel:
         return " ".join(self.sentences)
 
     def __repr__(self) -> str:
-        # What a failed `assert` of a test shows; the pairs would be a page.
+        # Shown by a failed `assert` in a test; the pairs would fill a page.
         return f"<Duel: {self}>"
 
     @property
     def faster(self) -> bool:
-        """Whether it is proven that B is faster, by more than does not matter."""
+        """Whether it is proven that B is faster, by more than the practical difference."""
         return self.word == "faster"
 
     @property
@@ -83,8 +85,9 @@ class Duel:
 
     @property
     def no_slower(self) -> bool:
-        """Whether it is proven that B is faster or makes no practical difference. Undecided is neither this nor
-        `slower`."""
+        """Whether it is proven that B is faster or makes no practical difference. If undecided, neither this nor
+        `slower` is true.
+        """
         return EXIT_CODES[self.word] == NO_HARM
 
     @property
@@ -155,12 +158,13 @@ def duel(
     *,
     rope_pct: float = 1.0,
     budget_s: float = 120.0,
-    max_pairs: int = _MOST_PAIRS,
+    max_pairs: int = _MAX_PAIRS,
     on_look: Callable[[Interval, int, float], None] | None = None,
 ) -> Duel:
-    """Compares both until it is decided, `budget_s` is spent or `max_pairs` are made. Side by side, every
-    processor this process may use has pairs of its own. `on_look` gets the interval so far, the pairs and the seconds
-    left. RunError if a command fails from the start, or too few pairs could be made."""
+    """Compares both until it is decided, `budget_s` is spent or `max_pairs` are made. Side by side, every processor
+    that this process may use runs pairs of its own. `on_look` gets the interval so far, the number of pairs and the
+    seconds left. Raises RunError if a command fails from the start, or too few pairs could be made.
+    """
     begin = time.monotonic()
     contest.look()
     table = _Table(max_pairs, begin + budget_s)
@@ -173,7 +177,7 @@ def duel(
             if _word(interval, table.pairs(), rope_pct) not in ("undecided", "fails more"):
                 break
             looks += 1
-            look = max(look + 1, math.ceil(look * _GROWTH)) if looks < _MOST_EARLY_LOOKS else max_pairs + 1
+            look = max(look + 1, math.ceil(look * _GROWTH)) if looks < _MAX_EARLY_LOOKS else max_pairs + 1
     pairs, ratios = table.pairs(), table.ratios()
     if len(ratios) < FIRST_LOOK // 2:
         failed = [p for p in pairs if p.a_error or p.b_error]
@@ -182,7 +186,7 @@ def duel(
             f"only {len(ratios)} pairs ended well in {budget_s:g} s, {FIRST_LOOK // 2} are needed.{why} Allow more "
             "time (--budget, budget_s), or let them do less."
         )
-    # The interval told is the one that looking often allows for.
+    # The reported interval is the one that is valid despite repeated checks.
     interval = trimmed_interval(ratios, _FINAL_ALPHA)
     word = _word(interval, pairs, rope_pct)
     return Duel(
@@ -192,14 +196,15 @@ def duel(
 
 
 def speed_word(interval: Interval, rope_pct: float) -> str:
-    """`faster`, `slower`, `no practical difference` or `undecided`, of B."""
+    """`faster`, `slower`, `no practical difference` or `undecided`, about B."""
     word = word_for(interval.low, interval.high, interval.estimate, rope_pct)
     return {"helps": "faster", "hinders": "slower", "unknown": "undecided"}.get(word, word)
 
 
 def _word(interval: Interval, pairs: Sequence[Pair], rope_pct: float) -> str:
-    """The verdict on what was measured so far. B that is faster where it works, but failed more often, is undecided
-    until it is proven to fail more or seen not to."""
+    """The verdict on what was measured so far. If B is faster when it works but failed more often, the result is
+    undecided until it is proven to fail more, or shown not to.
+    """
     if _failing(pairs):
         return "fails more"
     word = speed_word(interval, rope_pct)
@@ -216,8 +221,9 @@ def _failing(pairs: Sequence[Pair]) -> bool:
 
 @contextmanager
 def _making(table: _Table, contest: Contest) -> Iterator[Callable[[int], bool]]:
-    """Something to call for so many pairs; it says whether they came to be before the work was over. In turn they are
-    made by the caller, for functions may belong to its thread."""
+    """A function to call for this many pairs; it returns whether they were completed before the work was over. In turn,
+    the caller makes them, because functions may belong to its thread.
+    """
     if not contest.side_by_side:
         yield lambda pairs: table.fill(contest, None, pairs)
         return
@@ -249,8 +255,9 @@ class _Table:
         return max(0.0, self._deadline - time.monotonic())
 
     def fill(self, contest: Contest, cpu: int | None, pairs: int | None = None) -> bool:
-        """Makes pairs until so many ended well, or else until there are enough; whether the former. A pair that would
-        end after the time is up is not begun."""
+        """Makes pairs until this many ended well, or until there are enough anyway; returns whether the former
+        happened. A pair that would end after the time is up is not started.
+        """
         with self._changed:
             self._at_work += 1
         try:
@@ -277,9 +284,10 @@ class _Table:
             return self._stopped or hopeless or len(self._pairs) >= self._most or self.left_s <= self._longest_s
 
     def wait(self, pairs: int) -> bool:
-        """Until so many pairs ended well; whether they did before the work was over."""
+        """Until this many pairs ended well; returns whether they did before the work was over."""
         with self._changed:
-            # A thread of the pool that has not begun yet is no end of the work: it begins within the wait.
+            # A thread of the pool that has not started yet does not mean the end of the work: it starts during the
+            # wait.
             while self._ended_well < pairs:
                 self._changed.wait(0.2)
                 if self._stopped or (self._pairs and not self._at_work) or (self.left_s <= 0 and not self._at_work):
@@ -296,7 +304,7 @@ class _Table:
             return list(self._pairs)
 
     def ratios(self) -> list[float]:
-        """The log ratios, B over A, of pairs of which both ended well."""
+        """The log ratios, B over A, of pairs in which both runs ended well."""
         return [math.log(p.b_s / p.a_s) for p in self.pairs() if p.a_s is not None and p.b_s is not None]
 
 

@@ -12,9 +12,9 @@ from typing import Any
 from broadleaf.lab.comparisons.versus.commands import Clock, Pair
 from broadleaf.lab.errors import RunError
 
-_LEAST_S = 0.002
+_MIN_S = 0.002
 """A function is called so often in a row that this takes at least so long: far more than a clock's tick."""
-_MOST_CALLS = 1_000_000
+_MAX_CALLS = 1_000_000
 _BUSY = 0.9
 _LOOKS = 4
 _ROUNDS = (0, 1, 1, 0)
@@ -22,8 +22,9 @@ _ROUNDS = (0, 1, 1, 0)
 
 
 class Functions:
-    """Two functions without arguments, and how a pair of runs of them is made. One that raises ends the comparison with
-    its own exception."""
+    """Two functions without arguments, and how a pair of runs of them is made. If one raises, that exception ends the
+    comparison.
+    """
 
     def __init__(
         self,
@@ -36,7 +37,9 @@ class Functions:
     ) -> None:
         for function in (a, b):
             if not callable(function):
-                raise RunError(f"{function!r} is no function. Give two functions without arguments, or two commands.")
+                raise RunError(
+                    f"{function!r} is not a function. Give two functions without arguments, or two commands."
+                )
         self.texts: tuple[str, str] = names or (name_of(a), name_of(b))
         self.clock: Clock = clock if clock is not None else "cpu"
         self.side_by_side: bool = False
@@ -46,21 +49,22 @@ class Functions:
         self._rng = random.Random(seed)
 
     def look(self) -> None:
-        """Calls both until the faster takes 2 ms in a row, and chooses the clock: processor time where a call only
-        computes, else the wall's."""
+        """Calls both until the faster one takes 2 ms in a row, and chooses the clock: processor time if a call only
+        computes, otherwise elapsed time.
+        """
         with _undisturbed():
             computing = [False, False]
             for _ in range(_LOOKS):
                 for which in (0, 1):
                     wall_s, cpu_s = self._timed(which)
                     computing[which] |= cpu_s >= _BUSY * wall_s
-            while self.calls < _MOST_CALLS and min(self._timed(which)[0] for which in (0, 1)) < _LEAST_S:
+            while self.calls < _MAX_CALLS and min(self._timed(which)[0] for which in (0, 1)) < _MIN_S:
                 self.calls *= 2
         chosen: Clock = "cpu" if all(computing) else "wall"
         self.clock = self._asked or chosen
 
     def pair(self, cpu: int | None = None) -> Pair:
-        """The time of a call of each, from two turns of each in the order A B B A, or B A A B."""
+        """The time of a call of each, from two turns each in the order A B B A, or B A A B."""
         first = self._rng.randrange(2)
         spent = [0.0, 0.0]
         with _undisturbed():
@@ -72,7 +76,7 @@ class Functions:
         return Pair(a_s, b_s)
 
     def _timed(self, which: int) -> tuple[float, float]:
-        """Seconds by the clock and of the processor that `calls` calls take."""
+        """Elapsed time and processor time of `calls` calls, in seconds."""
         function, calls = self._functions[which], range(self.calls)
         wall, cpu = time.perf_counter(), time.process_time()
         for _ in calls:
@@ -81,15 +85,16 @@ class Functions:
 
 
 def name_of(function: object) -> str:
-    """What a function is called in a report."""
+    """The name of a function in a report."""
     inner = getattr(function, "func", function)
     return str(getattr(inner, "__qualname__", type(inner).__name__)).rpartition("<locals>.")[2]
 
 
 @contextmanager
 def _undisturbed() -> Iterator[None]:
-    """Without collections of garbage, as `timeit` does it: the garbage of one would be collected in the time of the
-    other."""
+    """Without garbage collection, as in `timeit`: otherwise the garbage of one would be collected in the time of the
+    other.
+    """
     was_on = gc.isenabled()
     gc.disable()
     try:

@@ -1,4 +1,4 @@
-"""The plugin for pytest: the fixture `versus` compares two functions or two commands, and gives a verdict.
+"""The pytest plugin: the fixture `versus` compares two functions or two commands, and returns a verdict.
 
 def test_the_new_parser_is_no_slower(versus):
     assert versus(old.parse, new.parse).no_slower
@@ -20,7 +20,7 @@ _told = pytest.StashKey[list[tuple[str, str]]]()
 
 
 class Versus:
-    """What the fixture gives: call it with two functions or two commands."""
+    """The fixture's value: call it with two functions or two commands."""
 
     def __init__(self, test: str, told: list[tuple[str, str]], budget_s: float | None) -> None:
         self._test, self._told, self._budget_s = test, told, budget_s
@@ -71,7 +71,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("broadleaf", "Broadleaf")
     group.addoption(
         "--versus-budget", dest="versus_budget_s", type=float, metavar="SECONDS",
-        help="Longest time of each comparison by the fixture `versus`, in place of what the tests say.",
+        help="Maximum time for each comparison by the fixture `versus`, overriding what the tests say.",
     )  # fmt: skip
 
 

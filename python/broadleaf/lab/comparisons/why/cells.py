@@ -1,4 +1,4 @@
-"""Makes the runs of the cells of one setting or two, in turn, and puts side by side what they used."""
+"""Makes the runs of the cells of one setting or two, in turn, and compares what they used."""
 
 from __future__ import annotations
 
@@ -26,16 +26,17 @@ from broadleaf.lab.spec.study import StudySpec
 Setting = tuple[str, Level]
 WHY_FILE = "why.csv"
 ROUNDS = 5
-_MOST_FUNCTIONS = 12
+_MAX_FUNCTIONS = 12
 _ENOUGH_SAMPLES = 400
-_MOST_PROFILED = 8
+_MAX_PROFILED = 8
 _LITTLE = 0.05
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A figure in every cell, and `beyond`: of two cells their difference, of four what both bring beyond the sum of
-    each; half the width of its 95 % interval is `margin`, None where there is none."""
+    """A figure in every cell, and `beyond`: for two cells their difference, for four what both settings add beyond the
+    sum of each; half the width of its 95 % interval is `margin`, None if there is none.
+    """
 
     name: str
     cells: tuple[float, ...]
@@ -44,14 +45,15 @@ class Line:
 
     @property
     def proven(self) -> bool:
-        """Whether the interval of `beyond` leaves out zero."""
+        """Whether the interval of `beyond` excludes zero."""
         return self.margin is not None and abs(self.beyond) > self.margin
 
 
 @dataclass(frozen=True, slots=True)
 class Why:
-    """What was found. `used` are figures of the runs, the time per task first; `spent` is microseconds per task in each
-    function by itself, empty where nothing could be profiled, as `note` then says."""
+    """The result. `used` are figures of the runs, the time per task first; `spent` is microseconds per task in each
+    function by itself, empty if nothing could be profiled, as `note` then explains.
+    """
 
     settings: tuple[Setting, ...]
     labels: tuple[str, ...]
@@ -64,7 +66,7 @@ class Why:
 
     @property
     def sentences(self) -> tuple[str, ...]:
-        """What the settings do to the time per task, and where that lies."""
+        """What the settings do to the time per task, and where."""
         time = self.used[0]
         sure = "" if time.proven else ", which is within the noise of these runs"
         if len(self.labels) == 2:
@@ -90,7 +92,7 @@ class Why:
 
 
 def strongest_pair(study: StudySpec) -> tuple[Setting, Setting]:
-    """The two settings that interact most clearly in the runs. RunError if none is proven to."""
+    """The two settings that interact most clearly in the runs. Raises RunError if no interaction is proven."""
     from broadleaf.lab.analysis.model.fit import of_study
 
     real = [pair for pair in of_study(study).interactions(study.rope_pct) if pair.q <= 0.05]
@@ -116,8 +118,8 @@ def why(
     say: Callable[[str], None] = lambda _: None,
 ) -> Why:
     """Runs the cells of one or two settings, over `context` (default: the baseline), `rounds` times in random order,
-    and then under a profiler. The runs are kept in `.lab/why.csv` beside the study: chosen for what is known already,
-    they are no part of its data. RunError if the constraints forbid a cell, or one of its runs fails."""
+    and then under a profiler. The runs are kept in `.lab/why.csv` beside the study: they were chosen because of earlier
+    results, so they are not part of its data. RunError if the constraints forbid a cell, or one of its runs fails."""
     if not 1 <= len(settings) <= 2:
         raise RunError("name one setting or two.")
     study = with_excludes(study)
@@ -171,7 +173,7 @@ def _waiting_us(row: Run) -> float:
 
 
 def _each(column: str, per: float = 1.0) -> Callable[[Run], float | None]:
-    """A count of a run, per so many tasks."""
+    """A count of a run, per this many tasks."""
 
     def read(row: Run) -> float | None:
         value = row.get(column)
@@ -201,7 +203,7 @@ _FIGURES: tuple[tuple[str, Callable[[Run], float | None]], ...] = (
 
 
 def _used(made: Sequence[Mapping[int, Run]]) -> tuple[Line, ...]:
-    """Medians of every figure that all runs have and that is not zero throughout."""
+    """Medians of every figure that all runs have and that is not always zero."""
     found = []
     for name, read in _FIGURES:
         table = [[read(rows[which]) for which in range(len(rows))] for rows in made]
@@ -218,7 +220,7 @@ def _used(made: Sequence[Mapping[int, Run]]) -> tuple[Line, ...]:
 def _profiles(
     runner: Runner, configs: Sequence[Mapping[str, Level]], say: Callable[[str], None]
 ) -> tuple[tuple[Line, ...], str, int, str]:
-    """Time per task by function, the profiler's name, its samples, and why there are none."""
+    """Time per task by function, the profiler's name, its samples, and the reason if there are none."""
     with tempfile.TemporaryDirectory(prefix="lab-") as folder:
         found = profiler_for(runner.command_words(configs[0]))
         if isinstance(found, str):
@@ -235,14 +237,14 @@ def _profiles(
         cells = tuple(counts[name] * us for (counts, _), us in zip(profiles, each_us, strict=True))
         lines.append(Line(name, cells, _beyond(cells)))
     lines.sort(key=lambda line: (-abs(line.beyond), line.name))
-    return tuple(lines[:_MOST_FUNCTIONS]), found.name, sum(sum(counts.values()) for counts, _ in profiles), ""
+    return tuple(lines[:_MAX_FUNCTIONS]), found.name, sum(sum(counts.values()) for counts, _ in profiles), ""
 
 
 def _profile(runner: Runner, config: Mapping[str, Level], profiler: Profiler, output: Path) -> tuple[Counter[str], int]:
-    """The samples of one configuration, and the tasks that they are of."""
+    """The samples of one configuration, and the number of tasks they cover."""
     counts: Counter[str] = Counter()
     tasks = 0
-    for _ in range(_MOST_PROFILED):
+    for _ in range(_MAX_PROFILED):
         output.unlink(missing_ok=True)
         finished, _ = runner.attempt(config, wrapped=lambda command: profiler.around(command, output))
         if finished.timed_out or finished.error or finished.exit_code != 0:

@@ -1,4 +1,4 @@
-"""Sampling profilers that a run can be started under: py-spy for Python, perf for all else."""
+"""Sampling profilers under which a run can be started: py-spy for Python, perf for everything else."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Profiler:
         return [self.path, "record", "--quiet", "--freq", str(RATE_HZ), "--output", str(output), "--", *command]
 
     def samples(self, output: Path) -> Counter[str]:
-        """How often each function was the one at work. RunError if the profiler wrote nothing that can be read."""
+        """How often each function was running. Raises RunError if the profiler wrote nothing that can be read."""
         if not output.is_file():
             raise RunError(f"{self.name} wrote no samples: it may not be allowed to watch other processes here.")
         if self.name == "py-spy":
@@ -49,7 +49,7 @@ class Profiler:
 
 
 def profiler_for(command: Sequence[str]) -> Profiler | str:
-    """What can watch this command here, or in words why nothing can."""
+    """The profiler that can watch this command here, or a text that says why there is none."""
     is_python = Path(command[0]).name.startswith(("python", "pypy"))
     if is_python:
         if path := _find("py-spy"):
@@ -68,7 +68,7 @@ def profiler_for(command: Sequence[str]) -> Profiler | str:
 
 
 def _find(name: str) -> str | None:
-    """A program of the path, or of this interpreter's environment, which need not be activated."""
+    """A program on the search path, or in this interpreter's environment, which need not be activated."""
     return shutil.which(name) or shutil.which(name, path=str(Path(sys.executable).parent))
 
 

@@ -12,9 +12,9 @@ import altair as alt
 import numpy as np
 import pandas as pd
 
-# A chart whose colours only mean something on white: the page leaves it as it is when all else is dark.
+# A chart whose colours only mean something on white: the page leaves it unchanged in dark mode.
 ON_WHITE = {"onWhite": True}
-# Blue is faster and red is slower everywhere; both are told apart by readers who see few colours, as are the rest.
+# Blue is faster and red is slower everywhere; colour-blind readers can tell both apart, and the other colours too.
 FASTER, SLOWER, NEUTRAL, INK = "#2166ac", "#b2182b", "#8c8c8c", "#222222"
 CATEGORIES = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#8c510a", "#555555")
 TIERS = {
@@ -33,10 +33,10 @@ JOINED = "\u00a0"
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A chart, the table behind it, what it found and how to read it.
+    """A chart, the table behind it, what it shows and how to read it.
 
-    `number` is 1 to 20 for the figures of a factor study's canon, above that for those we add. `title` says the
-    finding, `reading` how to read it. The table holds plain numbers, times in microseconds.
+    `number` is 1 to 20 for the figures of the published study, and above that for additional ones. `title` states the
+    finding, `reading` says how to read it. The table holds plain numbers, times in microseconds.
     """
 
     number: int
@@ -48,11 +48,11 @@ class Figure:
 
     @property
     def stem(self) -> str:
-        """Its file name without an ending."""
+        """Its file name without extension."""
         return f"{self.number:02d}_{self.key}"
 
     def _repr_svg_(self) -> str:
-        # A picture, not a script: it is seen without a network and after the kernel is gone.
+        # A picture instead of a script: it can be seen without a network and after the kernel is gone.
         import vl_convert
 
         svg: str = vl_convert.vegalite_to_svg(self.chart.to_dict())
@@ -61,7 +61,7 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """A figure that this study's data cannot give, and why."""
+    """A figure that this study's data cannot provide, and why."""
 
     number: int
     key: str
@@ -84,12 +84,12 @@ class Unit:
         return cls("ms", 1e3) if largest < 20_000_000 else cls("s", 1e6)
 
     def shown(self, time_us: float, signed: bool = False) -> str:
-        """A time with its unit, three digits that matter."""
+        """A time with its unit and three significant digits."""
         return f"{number(time_us / self.us, signed)}{JOINED}{self.name}"
 
 
 def number(value: float, signed: bool = False) -> str:
-    """A number in three digits that matter, thousands grouped; a true minus sign."""
+    """A number with three significant digits, thousands grouped, and a true minus sign."""
     if not math.isfinite(value):
         return "unknown"
     size = abs(value)
@@ -106,7 +106,7 @@ def percent(log_ratio: float) -> str:
 
 
 def listed(words: Iterable[str], most: int = 3) -> str:
-    """Words as a sentence lists them, the last ones counted if there are many."""
+    """Words as a list in a sentence; if there are many, the last ones are counted."""
     items = list(words)
     if len(items) > most:
         items = [*items[: most - 1], f"{len(items) - most + 1} more"]
@@ -114,7 +114,7 @@ def listed(words: Iterable[str], most: int = 3) -> str:
 
 
 def on_off(level: Any) -> str:
-    """A level as the legend shows it."""
+    """A level as shown in the legend."""
     if isinstance(level, (bool, np.bool_)):
         return "on" if level else "off"
     if isinstance(level, (float, np.floating)) and float(level).is_integer():
@@ -123,14 +123,14 @@ def on_off(level: Any) -> str:
 
 
 def shown_levels(levels: pd.Series, is_bool: bool) -> pd.Series:
-    """A column of levels as words, a yes-or-no factor's 0 and 1 as off and on."""
+    """A column of levels as words; a yes-or-no factor's 0 and 1 become off and on."""
     if is_bool:
         return levels.astype(float).map({0.0: "off", 1.0: "on"})
     return levels.map(on_off)
 
 
 def in_order(levels: Iterable[Any]) -> list[str]:
-    """Distinct levels as words, numbers by size."""
+    """Distinct levels as words, numbers in order of size."""
     distinct = pd.Series(list(levels)).dropna().drop_duplicates().tolist()
     try:
         return [on_off(level) for level in sorted(distinct, key=float)]
@@ -139,12 +139,12 @@ def in_order(levels: Iterable[Any]) -> list[str]:
 
 
 def thinned(frame: pd.DataFrame, most: int = MAX_POINTS) -> pd.DataFrame:
-    """At most so many rows, drawn evenly with a fixed seed; the table behind a figure keeps them all."""
+    """At most this many rows, sampled with a fixed seed; the table behind a figure keeps them all."""
     return frame if len(frame) <= most else frame.sample(most, random_state=7).sort_index()
 
 
 def title(text: str, reading: str, width: int) -> alt.Title:
-    """A chart's title, the finding above and how to read it below, both wrapped to the chart's width."""
+    """A chart's title, with the finding above and how to read it below, both wrapped to the chart's width."""
     return alt.Title(
         text=textwrap.wrap(text, max(30, int(width / 8.2))),
         subtitle=textwrap.wrap(reading, max(40, int(width / 6.4))),
@@ -170,7 +170,7 @@ def finish(chart: Any, text: str, reading: str, width: int) -> Any:
             domainColor="#999999",
             tickColor="#999999",
         )
-        # Of numbers some labels may go, of names none.
+        # Labels of numbers may be omitted, labels of names may not.
         .configure_axisQuantitative(labelOverlap="parity", labelSeparation=6)
         .configure_legend(
             labelFontSize=12.5, titleFontSize=12.5, labelLimit=LABEL_PIXELS, titleLimit=LABEL_PIXELS, symbolSize=90
@@ -181,7 +181,7 @@ def finish(chart: Any, text: str, reading: str, width: int) -> Any:
 
 
 def require(frame: pd.DataFrame, columns: Sequence[str], figure: str) -> None:
-    """KeyError naming the columns a figure lacks."""
+    """Raises KeyError that names the columns that a figure lacks."""
     lacking = [c for c in columns if c not in frame.columns]
     if lacking:
         raise KeyError(
@@ -211,7 +211,7 @@ def axis_values(domain: Sequence[float]) -> list[float]:
         inside = [float(f"{m * 10.0**e:.6g}") for e in decades for m in steps if low <= m * 10.0**e <= high]
         if len(inside) >= 4:
             return inside
-    # Less than a factor of about four: ticks as on a linear axis.
+    # For less than a factor of about four, ticks as on a linear axis.
     size = 10.0 ** math.floor(math.log10((high - low) / 3))
     step = max((m * size for m in (1, 2, 5) if (high - low) / (m * size) >= 3), default=size)
     first = math.ceil(low / step)

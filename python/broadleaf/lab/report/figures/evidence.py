@@ -10,11 +10,11 @@ import pandas as pd
 
 @dataclass(frozen=True, slots=True)
 class Roles:
-    """Which factors play the parts that the canon of figures has.
+    """Which factors play the roles in the canonical figures.
 
-    `first` and `second` do most, and the same work where such a pair exists; `flip` helps on one end of the speed range
-    and hinders on the other, `flips` are all that do; `puzzle` is good or bad depending on `moderator`. None where
-    nothing fits.
+    `first` and `second` have the largest effects, and do the same work if such a pair exists; `flip` helps at one end
+    of the speed range and hinders at the other, `flips` are all that do; `puzzle` is good or bad depending on
+    `moderator`. None if nothing fits.
     """
 
     first: str | None = None
@@ -27,7 +27,7 @@ class Roles:
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """A fitted model as figures need it: a table with actual_us and predicted_us, its R², and what it is in words."""
+    """A fitted model as figures need it: a table with actual_us and predicted_us, its R², and a description."""
 
     table: pd.DataFrame
     r_squared: float
@@ -36,7 +36,7 @@ class Model:
 
 @dataclass(frozen=True, slots=True)
 class Components:
-    """Principal components of the paths: tables as `pca.biplot` and `pca.scree` take them."""
+    """Principal components of the paths: tables for `pca.biplot` and `pca.scree`."""
 
     scores: pd.DataFrame
     loadings: pd.DataFrame
@@ -45,9 +45,10 @@ class Components:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """The tables, named after the figures that take them; None where the runs do not give one, and then `reasons` says
-    why under the field's name. `path_sources` says of greedy and nice where their times come from, `failure_note` which
-    runs no figure of times has."""
+    """The tables, named after the figures that use them; None if the runs do not provide one, and then `reasons` says
+    why under the field's name. `path_sources` says where the times of greedy and nice come from, `failure_note` which
+    runs no figure of times includes.
+    """
 
     roles: Roles
     bools: frozenset[str]

@@ -1,4 +1,4 @@
-"""The numbered figures of a report: 1 to 20 are those of the published study, in its order; the rest we add."""
+"""The numbered figures of a report: 1 to 20 are those of the published study, in order; the others are additions."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ BEST, NICE = "best first", "nicest first"
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A figure's number, its key (of its files) and how it is drawn."""
+    """A figure's number, its key (used in file names) and how it is drawn."""
 
     number: int
     key: str
@@ -35,7 +35,7 @@ class Entry:
 
 
 class _Lacking(Exception):
-    """What a figure needs and the evidence does not have."""
+    """What a figure needs and the evidence lacks."""
 
 
 def _need(evidence: Evidence, name: str) -> Any:
@@ -143,7 +143,7 @@ ENTRIES = (
 
 
 def noted(figure: Figure, note: str) -> Figure:
-    """The figure with a further sentence below its title and among what it says of itself."""
+    """The figure with an additional sentence below its title and in its description."""
     if not note:
         return figure
     chart = figure.chart.copy()

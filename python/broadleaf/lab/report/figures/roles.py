@@ -14,9 +14,9 @@ def choose(
 ) -> Roles:
     """The roles that a study's tables suggest.
 
-    `deltas` has the columns of deltas.csv, better from the model than measured, since noise in a measured `before`
-    looks like a dependence on speed; `savings` the mean change of every factor in microseconds, by name. `pairs` (of
-    ratios) has a, b, estimate, q, kind, a_flips and b_flips (whether each changes sides with the other); `pairs_us` (of
+    `deltas` has the columns of deltas.csv, preferably from the model, because noise in a measured `before` looks like a
+    dependence on speed; `savings` is the mean change of every factor in microseconds, by name. `pairs` (of ratios) has
+    a, b, estimate, q, kind, a_flips and b_flips (whether each changes sign with the other); `pairs_us` (of
     microseconds) a, b, estimate and q. A factor without deltas has no role.
     """
     if deltas is None or deltas.empty or savings is None or savings.empty:
@@ -34,7 +34,7 @@ def choose(
 
 
 def _changing_sides(pairs: pd.DataFrame | None) -> set[str]:
-    """Factors that, proven, help at one level of another and hinder at its other level."""
+    """Factors that are proven to help at one level of another and to hinder at its other level."""
     if pairs is None:
         return set()
     proven = pairs[pairs["kind"] == "sign-flip"]
@@ -42,7 +42,7 @@ def _changing_sides(pairs: pd.DataFrame | None) -> set[str]:
 
 
 def _same_work(pairs_us: pd.DataFrame | None, ranked: list[str], savings: pd.Series) -> tuple[str, str] | None:
-    """The two savers that take most time from each other, the larger saver first."""
+    """The two treatments that reduce each other's saving most, the larger saver first."""
     if pairs_us is None:
         return None
     savers = [name for name in ranked if savings[name] < 0]
@@ -56,7 +56,7 @@ def _same_work(pairs_us: pd.DataFrame | None, ranked: list[str], savings: pd.Ser
 
 
 def _most_uneven(deltas: pd.DataFrame, names: list[str]) -> str | None:
-    """The factor whose effect differs most between slow and fast contexts, by their difference over its error."""
+    """The factor whose effect differs most between slow and fast contexts, relative to the error of the difference."""
     found = []
     for name in names:
         rows = deltas[deltas["treatment"] == name]
@@ -71,7 +71,7 @@ def _most_uneven(deltas: pd.DataFrame, names: list[str]) -> str | None:
 
 
 def _puzzle(pairs: pd.DataFrame | None, savings: pd.Series, names: list[str]) -> tuple[str | None, str | None]:
-    """The factor with the clearest dependence on another one, sign flips first, and that other one."""
+    """The factor with the clearest dependence on another one, sign changes first, and that other one."""
     if pairs is None or pairs.empty or not names:
         return None, None
     own = pairs[(pairs["a"].isin(names) | pairs["b"].isin(names)) & (pairs["q"] <= 0.05)]
@@ -83,7 +83,7 @@ def _puzzle(pairs: pd.DataFrame | None, savings: pd.Series, names: list[str]) ->
     )
     top = ranked.iloc[0]
     a, b = str(top["a"]), str(top["b"])
-    # Of the two, the one that on average does less is the puzzling one.
+    # Of the two, the one with the smaller average effect is the puzzling one.
     candidates = [name for name in (a, b) if name in names]
     puzzle = min(candidates, key=lambda name: abs(float(savings.get(name, 0.0))))
     return puzzle, b if puzzle == a else a

@@ -1,1 +1,1 @@
-"""What a configuration runs in: source trees with patches, interpreters, this machine."""
+"""The environments of configurations: source trees with patches, interpreters, this machine."""

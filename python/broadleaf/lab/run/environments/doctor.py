@@ -1,4 +1,4 @@
-"""What on this machine, or in a study, makes measurements worse than they need be."""
+"""What makes measurements worse than necessary, on this machine or in a study."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _LOOPS = 15
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing looked at. `advice` says what to do about it, empty if nothing."""
+    """One finding. `advice` says what to do about it, empty if nothing."""
 
     grade: Grade
     what: str
@@ -37,7 +37,7 @@ class Finding:
 
 
 def examine_machine() -> Iterator[Finding]:
-    """Cores, clock, others' load, the spread of a small computation, and the tools that are there."""
+    """Cores, clock, other load, the spread of a small computation, and the available tools."""
     cores = machine.cores()
     yield Finding(
         "good" if cores > 1 else "advice",
@@ -92,7 +92,7 @@ def examine_machine() -> Iterator[Finding]:
 
 
 def examine_study(study: StudySpec, say: Callable[[str], None] = lambda _: None) -> Iterator[Finding]:
-    """The study's own sense: constraints, settings, environments, and one run of the baseline."""
+    """Checks the study itself: constraints, settings, environments, and one run of the baseline."""
     try:
         if importlib.util.find_spec("z3") is not None:
             study.rules().check()
@@ -160,7 +160,7 @@ def _examine_runs(study: StudySpec) -> Iterator[Finding]:
 
 
 def _own_spread() -> tuple[float, float]:
-    """Relative spread of a small computation in a fresh process each, and the share of stolen time meanwhile."""
+    """Relative spread of a small computation, each in a fresh process, and the share of stolen time meanwhile."""
     code = "import time; b = time.perf_counter(); sum(range(1_000_000)); print(time.perf_counter() - b)"
     before = machine.cpu_times()
     times = [
@@ -171,6 +171,6 @@ def _own_spread() -> tuple[float, float]:
     ]
     _, steal = machine.cpu_times().since(before)
     middle = statistics.median(times)
-    # The quartiles: one interrupted computation is no measure of the machine.
+    # The quartiles: a single interrupted computation says nothing about the machine.
     low, _, high = statistics.quantiles(times, n=4)
     return (high - low) / 1.349 / middle, steal

@@ -1,4 +1,4 @@
-"""The places that configurations run in: source trees with patches, built, and interpreters."""
+"""Where configurations run: source trees with patches, built, and interpreters."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class BuildFailed(RunError):
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """A version of the source besides what the factors choose: a commit, and patches on top."""
+    """A version of the source in addition to what the factors choose: a commit, and patches on top."""
 
     ref: str | None = None
     patches: tuple[Path, ...] = ()
@@ -40,7 +40,7 @@ HERE = Variant()
 
 
 class Environments:
-    """Makes and remembers the place of every configuration of a study."""
+    """Creates and remembers the environment of every configuration of a study."""
 
     def __init__(
         self,
@@ -51,8 +51,9 @@ class Environments:
         say: Callable[[str], None] | None = None,
         trees: bool = False,
     ) -> None:
-        """`sha` is the commit that patches apply to, the current one if None; `refs` are the commits that names of a
-        git factor stood for before; `trees` asks for worktrees even if no factor does."""
+        """`sha` is the commit to which patches apply, the current one if None; `refs` are the commits that names of a
+        git factor stood for earlier; `trees` requests worktrees even if no factor needs them.
+        """
         self.study = study
         self.settings: RunSettings = RunSettings.of(study)
         self.say: Callable[[str], None] = say or (lambda _: None)
@@ -74,14 +75,16 @@ class Environments:
 
     @property
     def worktrees(self) -> Worktrees:
-        """The trees. RunError if the source is not under git."""
+        """The trees. Raises RunError if the source is not under git."""
         if self._worktrees is None:
             self._worktrees = Worktrees(self.settings.source, self.cache() / "trees")
             self.sha = self._worktrees.resolve(self.sha or "HEAD")
         return self._worktrees
 
     def cache(self) -> Path:
-        """The folder of what can be made again, made if it is not there. WriteError if it cannot be."""
+        """The folder of things that can be recreated; it is created if missing. Raises WriteError if it cannot be
+        created.
+        """
         cache = self.study.directory.resolve() / CACHE
         with writing(cache, "Trees and builds are kept there. Copy the study to a folder that has room."):
             cache.mkdir(parents=True, exist_ok=True)
@@ -90,7 +93,7 @@ class Environments:
 
     @property
     def pinned(self) -> str | None:
-        """The commit that trees are made of, which must stay the same for all runs of the study."""
+        """The commit from which trees are made, which must stay the same for all runs of the study."""
         return self.sha if self._in_trees and not self.refs else None
 
     def excludes(self) -> dict[str, str]:
@@ -123,8 +126,9 @@ class Environments:
         return found
 
     def prepare(self, configs: Iterable[Config], variants: Sequence[Variant] = (HERE,)) -> dict[str, int]:
-        """Makes every place that the configurations need. Returns how many are ready, missing, incompatible and
-        failed to build; those that cannot be had are told again when a run asks for them."""
+        """Creates every environment that the configurations need. Returns how many are ready, missing, incompatible and
+        failed to build; unavailable ones are reported again when a run asks for them.
+        """
         found = {"ready": 0, "skipped": 0, "invalid": 0, "failed": 0}
         seen = set()
         for config in configs:
@@ -147,7 +151,7 @@ class Environments:
         return found
 
     def place(self, config: Config, variant: Variant = HERE) -> Place:
-        """Where a configuration runs. Unavailable, Incompatible or BuildFailed if it cannot."""
+        """Where a configuration runs. Raises Unavailable, Incompatible or BuildFailed if it cannot run."""
         python = self._python(config)
         if not self._in_trees and variant == HERE:
             key: tuple[str, tuple[Path, ...], str] = ("", (), python.path)
@@ -233,7 +237,7 @@ class Environments:
         if not self.refs:
             return None
         name = str(level_value(self.refs[0], config.get(self.refs[0].name, self.refs[0].default)))
-        # A branch that moves on between two sessions must not change what a level means.
+        # A branch that moves between two sessions must not change what a level means.
         if name not in self.pinned_refs:
             self.pinned_refs[name] = self.worktrees.resolve(name)
         return self.pinned_refs[name]
@@ -252,14 +256,14 @@ class Environments:
 
     def _order(self, sha: str) -> PatchOrder:
         if sha not in self._orders:
-            # A patch of several levels takes part with its last one.
+            # A patch with several levels is represented by its last one.
             paths = {f.name: self._patch(f, {f.name: f.on}) for f in self.patches}
             self._orders[sha] = self.worktrees.order(sha, {n: p for n, p in paths.items() if p is not None})
         return self._orders[sha]
 
 
 def with_excludes(study: StudySpec) -> StudySpec:
-    """The study with a constraint more for each two of its patches that do not apply together in either order."""
+    """The study with an additional constraint for each pair of patches that do not apply together in either order."""
     if sum(factor.kind == "patch" for factor in study.factors) < 2:
         return study
     return replace(study, constraints={**study.constraints, **Environments(study).excludes()})

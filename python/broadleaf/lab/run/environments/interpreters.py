@@ -1,4 +1,4 @@
-"""Python interpreters that a study asks for: found, or named as missing; none ever stands in for another."""
+"""Python interpreters that a study asks for: found, or reported as missing; none is ever substituted for another."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Unavailable(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Interpreter:
-    """One Python. `text` is what runs.csv says of it: version and build."""
+    """One Python. `text` is what runs.csv contains for it: version and build."""
 
     path: str
     version: str
@@ -51,8 +51,9 @@ class Interpreter:
 
 @cache
 def find_interpreter(wanted: str, directory: Path = Path()) -> Interpreter:
-    """The interpreter called `wanted`: a path, relative to `directory`, or a command. Unavailable if it is missing or
-    does not run."""
+    """The interpreter called `wanted`: a path, relative to `directory`, or a command. Raises Unavailable if it is
+    missing or does not run.
+    """
     why = "not found"
     for path in _candidates(wanted, directory):
         try:
@@ -64,7 +65,7 @@ def find_interpreter(wanted: str, directory: Path = Path()) -> Interpreter:
                 check=True,
                 stdin=subprocess.DEVNULL,
             )
-            # What a version manager's command starts in the end is measured without that command.
+            # The interpreter that a version manager's command finally starts is measured without that command.
             return Interpreter(**json.loads(done.stdout))
         except (OSError, subprocess.SubprocessError, ValueError) as error:
             said = getattr(error, "stderr", None) or str(error)
@@ -75,11 +76,11 @@ def find_interpreter(wanted: str, directory: Path = Path()) -> Interpreter:
 def _candidates(wanted: str, directory: Path) -> list[str]:
     if wanted == sys.executable or os.sep in wanted:
         place = directory / Path(wanted).expanduser()
-        # Not resolved: the interpreter of a virtual environment is a link, and it is the link that is meant.
+        # Not resolved: the interpreter of a virtual environment is a link, and the link is the one to use.
         return [os.path.abspath(place)] if place.exists() else []
     found = [path] if (path := shutil.which(wanted)) else []
     if match := re.fullmatch(r"python" + _NUMBERED.pattern, wanted):
-        # A version manager's command of that name may refuse to run although the version is installed.
+        # A version manager's command with that name may refuse to run although the version is installed.
         root = Path(os.environ.get("PYENV_ROOT", "~/.pyenv")).expanduser() / "versions"
         for installed in sorted(root.glob(f"{match[1]}*{match[2]}/bin/python"), reverse=True):
             if installed.parent.parent.name.endswith("t") == bool(match[2]):
@@ -88,7 +89,7 @@ def _candidates(wanted: str, directory: Path) -> list[str]:
 
 
 def check_level(level: str, found: Interpreter) -> None:
-    """Unavailable if a level that names a version (`3.13t`) would be measured with another one."""
+    """Raises Unavailable if a level that names a version (`3.13t`) would be measured with another one."""
     match = _NUMBERED.fullmatch(level.removeprefix("python"))
     if match is None:
         return
@@ -98,7 +99,7 @@ def check_level(level: str, found: Interpreter) -> None:
 
 
 def check_variables(variables: dict[str, str], found: Interpreter) -> None:
-    """Unavailable if a variable asks for something this build of Python ignores or refuses."""
+    """Raises Unavailable if a variable asks for something that this build of Python ignores or refuses."""
     if variables.get("PYTHON_JIT") == "1" and not found.jit:
         raise Unavailable(
             f"{found.path} ({found.text}) was built without the JIT, so PYTHON_JIT=1 would have no effect"

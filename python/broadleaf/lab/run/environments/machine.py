@@ -44,8 +44,9 @@ _POWERCAP = Path("/sys/class/powercap")
 
 @dataclass(frozen=True, slots=True)
 class Energy:
-    """The counters of the processor packages, where this machine has them and lets this user read them: microjoules by
-    package, and how far each counts before it starts anew. They count all that the machine does, idling included."""
+    """The counters of the processor packages, if this machine has them and lets this user read them: microjoules by
+    package, and the value at which each wraps around. They count everything that the machine does, including idling.
+    """
 
     counted_uj: Mapping[str, int]
     range_uj: Mapping[str, int]
@@ -54,7 +55,7 @@ class Energy:
     def now(cls) -> Energy:
         """The counters as they stand."""
         counted, top = {}, {}
-        # intel-rapl:0 is a package, of AMD's too; intel-rapl:0:1 is a part of it.
+        # intel-rapl:0 is a package, also on AMD processors; intel-rapl:0:1 is a part of it.
         for zone in sorted(_POWERCAP.glob("intel-rapl:*")):
             if zone.name.count(":") == 1 and (text := read_text(str(zone / "energy_uj"))):
                 counted[zone.name] = int(text)
@@ -62,7 +63,7 @@ class Energy:
         return cls(counted, top)
 
     def used_uj(self, later: Energy) -> int | None:
-        """What was used until `later`; None where nothing is counted."""
+        """The energy used until `later`; None if nothing is counted."""
         if not self.counted_uj or self.counted_uj.keys() != later.counted_uj.keys():
             return None
         used = 0
@@ -83,7 +84,7 @@ def load1() -> float:
 
 
 def cpu_mhz() -> float | None:
-    """Mean clock of the usable cores, or None where it is not told."""
+    """Mean clock of the usable cores, or None if unknown."""
     clocks = []
     for cpu in sorted(os.sched_getaffinity(0)):
         text = read_text(_CPUFREQ.format(cpu=cpu, what="scaling_cur_freq"))
@@ -130,8 +131,9 @@ def machine_id() -> str:
 
 
 def busy_cores(sample_s: float = 0.1) -> float:
-    """Cores that somebody keeps busy just now. Asked between runs, when nothing of ours is running: the load average
-    would not do, since it remembers our own last run for a minute."""
+    """Cores that are busy at the moment. Measured between runs, when nothing of ours is running: the load average would
+    not work, because it includes our own last run for a minute.
+    """
     before = cpu_times()
     time.sleep(sample_s)
     busy, steal = cpu_times().since(before)
@@ -144,8 +146,9 @@ def wait_until_quiet(
     measure: Callable[[], float] = busy_cores,
     on_busy: Callable[[float], None] = lambda cores: None,
 ) -> bool:
-    """Waits until fewer than `limit_cores` are busy, at most `max_wait_s`; whether they are. `on_busy` gets the busy
-    cores at once where there is something to wait for."""
+    """Waits until fewer than `limit_cores` are busy, at most `max_wait_s`; returns whether that happened. `on_busy`
+    gets the busy cores immediately if there is something to wait for.
+    """
     deadline = time.monotonic() + max_wait_s
     told = False
     while (cores := measure()) > limit_cores:
@@ -163,7 +166,7 @@ def _cpuinfo(name: str) -> list[str]:
 
 
 def read_text(path: str) -> str:
-    """A small file of the kernel's, or nothing if there is none."""
+    """A small file from the kernel, or nothing if it does not exist."""
     try:
         return Path(path).read_text().strip()
     except OSError:

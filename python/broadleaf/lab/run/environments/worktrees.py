@@ -19,15 +19,16 @@ _GIT_TIMEOUT_S = 300
 
 @dataclass(frozen=True, slots=True)
 class PatchOrder:
-    """What `git apply --check` says of every ordered pair: which patches exclude each other, and which must come before
-    which."""
+    """What `git apply --check` says about every ordered pair: which patches exclude each other, and which must come
+    before which.
+    """
 
     broken: frozenset[str]
     excluded: frozenset[tuple[str, str]]
     before: frozenset[tuple[str, str]]
 
     def sort(self, names: Sequence[str]) -> list[str]:
-        """`names` in an order in which they apply. RunError if there is none."""
+        """`names` in an order in which they apply. Raises RunError if there is none."""
         left, ordered = list(names), []
         while left:
             ready = [n for n in left if not any((other, n) in self.before for other in left)]
@@ -46,13 +47,13 @@ class Worktrees:
     """Worktrees of the repository that holds `source`, kept under `root`."""
 
     def __init__(self, source: Path, root: Path) -> None:
-        """RunError if `source` lies in no git repository."""
+        """Raises RunError if `source` is not in a git repository."""
         self.root = root
         self.top: Path = Path(git(source, "rev-parse", "--show-toplevel"))
         self.inside: Path = source.resolve().relative_to(self.top.resolve())
 
     def resolve(self, ref: str) -> str:
-        """The full name of a commit. RunError if there is no such commit."""
+        """The full name of a commit. Raises RunError if there is no such commit."""
         try:
             return git(self.top, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{ref}^{{commit}}")
         except RunError:
@@ -128,7 +129,7 @@ class Worktrees:
         git(self.top, "worktree", "prune")
 
     def _checkout(self, path: Path, sha: str) -> Path:
-        # One that was begun and not finished is worth nothing.
+        # An unfinished tree is useless.
         self.remove(path)
         path.parent.mkdir(parents=True, exist_ok=True)
         git(self.top, "worktree", "add", "--detach", "--force", str(path), sha)
@@ -148,7 +149,7 @@ def _applies(tree: Path, patch: Path) -> bool:
 
 
 def git(directory: Path, *arguments: str) -> str:
-    """What a git command says. RunError if it fails, with git's own words."""
+    """The output of a git command. Raises RunError if it fails, with git's own words."""
     try:
         done = subprocess.run(["git", "-C", str(directory), *arguments], capture_output=True, text=True,
                               timeout=_GIT_TIMEOUT_S, check=False, stdin=subprocess.DEVNULL)  # fmt: skip
@@ -162,7 +163,7 @@ def git(directory: Path, *arguments: str) -> str:
 
 
 def revision(directory: Path) -> tuple[str, bool] | None:
-    """The commit of a directory and whether it has changes that are not committed; None outside git."""
+    """The commit of a directory and whether it has uncommitted changes; None outside git."""
     try:
         return git(directory, "rev-parse", "HEAD"), bool(git(directory, "status", "--porcelain", "-uno"))
     except RunError:

@@ -1,1 +1,1 @@
-"""One adapter a system that starts its workers on the hosts of a site, by its scheduler or by SSH."""
+"""One adapter per system that starts its workers on the hosts of a site, with its scheduler or by SSH."""

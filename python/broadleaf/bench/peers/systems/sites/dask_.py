@@ -1,6 +1,6 @@
-"""Dask on a site: dask-jobqueue's jobs of Slurm, a job for each host; or distributed's own SSHCluster.
+"""Dask on a site: dask-jobqueue's Slurm jobs, one per host, or distributed's own SSHCluster.
 
-Each has an environment of its own, so what is installed says which is meant.
+Each has its own environment, so the installed packages show which one is meant.
 """
 
 import importlib
@@ -41,9 +41,9 @@ class Peer(OnSite):
             cores=per_host,
             processes=per_host,
             memory=f"{per_host} GB",
-            # A site may know nothing of its nodes' memory, and refuse such a job.
+            # A site may know nothing about its nodes' memory, and refuse such a job.
             job_directives_skip=["--mem"],
-            # One job a host: Slurm would put several on one that has the cores.
+            # One job per host: Slurm would put several on a host that has enough cores.
             job_extra_directives=["--exclusive"],
             local_directory="/tmp",
             log_directory=self.site.shared,

@@ -1,4 +1,4 @@
-"""Clusters of Broadleaf that grow, shrink and go on while their jobs end."""
+"""Broadleaf clusters that grow, shrink, and continue while their jobs end."""
 
 import os
 import shutil
@@ -16,13 +16,13 @@ from ...site import Site
 from .jobs import Jobs
 
 START_TIMEOUT_S = 120.0
-# Of tasks that are lost nothing is heard.
+# Nothing is heard of tasks that are lost.
 LATE_S = 240.0
 RELEASED_TIMEOUT_S = 60.0
 
 
 def note(folder: str, i: int, task_s: float) -> int:
-    """On an engine: notes that the task began here, and takes its time."""
+    """On an engine: records that the task began here, and takes its time."""
     with open(os.path.join(folder, f"{os.uname().nodename}-{os.getpid()}"), "a") as file:
         print(i, file=file)
     time.sleep(task_s)
@@ -31,7 +31,7 @@ def note(folder: str, i: int, task_s: float) -> int:
 
 @contextmanager
 def elastic(per_block: int, walltime: str) -> Iterator[tuple[Any, Any, Jobs]]:
-    """A cluster that has no engine yet, a client, and what is asked of the scheduler."""
+    """A cluster without engines, a client, and what is requested from the scheduler."""
     jobs = Jobs(Site.here())
     cluster: Any = ipp.Cluster(engines=ipp.Slurm(nodes=1, engines_per_host=per_block, walltime=walltime))
     try:
@@ -85,7 +85,7 @@ def rate(n: int, task_s: float, engines: int, per_block: int, walltime: str) -> 
 
 
 def outcome(result: Any, give_up_at: float) -> int | None:
-    """What a task returned; None for one that is lost, or never ends."""
+    """What a task returned; None if it was lost or never ended."""
     try:
         value: int = result.get(max(1.0, give_up_at - time.monotonic()))
     except (ipp.EngineError, ipp.TimeoutError):
@@ -94,7 +94,7 @@ def outcome(result: Any, give_up_at: float) -> int | None:
 
 
 def on_demand(peer: Any, engines: int, idle_s: float) -> dict[str, float]:
-    """The first result where there is no engine yet, and when what came for it was released."""
+    """The time of the first result on a cluster without engines, and when the engines started for it were released."""
     with elastic(engines, "10m") as (cluster, client, jobs):
         cluster.adapt_sync(0, engines, idle_s=idle_s)
         begin = time.monotonic()

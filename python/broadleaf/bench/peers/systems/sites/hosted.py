@@ -1,4 +1,4 @@
-"""Broadleaf on hosts of another system that runs already: what its adapters have in common."""
+"""Broadleaf on hosts of another system that is already running: what its adapters have in common."""
 
 import os
 import shlex
@@ -20,7 +20,7 @@ N_HOSTS = 2
 
 
 def up(peer: "Hosted", engines: int) -> dict[str, float]:
-    """A cluster on hosts of the system, until each engine has run a task; the system has its own work done then."""
+    """A cluster on hosts of the system, once each engine has run a task; then the system does its own work."""
     begin = time.perf_counter()
     cluster: Any = ipp.Cluster(engines=peer.engine_set(engines // N_HOSTS))
     try:
@@ -43,7 +43,7 @@ def on(host: str, *command: str, **options: Any) -> "subprocess.Popen[str]":
 
 
 class Hosted(Adapter):
-    """A subclass has its system run on `N_HOSTS` hosts after `start`."""
+    """A subclass makes its system run on `N_HOSTS` hosts in `start`."""
 
     configs: ClassVar[dict[str, list[str]]] = {"": [""]}
     measures: ClassVar[dict[str, Callable[..., dict[str, Any]]]] = {"up": up}

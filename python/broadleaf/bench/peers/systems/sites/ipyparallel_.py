@@ -20,7 +20,7 @@ class Peer(OnSite):
 
     def bring_up(self, workers: int, config: str) -> Iterable[os.uname_result]:
         site = self.site
-        # Engines of a job read their profile there, on every host. By SSH it is copied to a folder of the same name.
+        # A job's engines read their profile there, on every host. With SSH it is copied to a folder of the same name.
         self.folder: str = f"{site.shared if config == 'slurm' else '/tmp'}/ipython-{os.getpid()}"
         os.environ["IPYTHONDIR"] = self.folder
         os.makedirs(self.folder)

@@ -1,4 +1,4 @@
-"""What a system asks of Slurm while it starts: its calls, its jobs, and when they began."""
+"""What a system requests from Slurm while it starts: its calls, its jobs, and when they began."""
 
 import os
 import shutil
@@ -13,12 +13,13 @@ from ...site import Site
 COMMANDS = ("sbatch", "srun", "salloc", "squeue", "scancel", "sinfo", "sacct", "scontrol")
 GONE_TIMEOUT_S = 120.0
 
-# Notes the call, then is the command itself.
+# Records the call, then becomes the command itself.
 _COUNTED = """#!/bin/sh
 echo "{name}${{SLURM_JOB_ID:+ in a job}}" >> {folder}/calls
 exec {command} "$@"
 """
-# The script comes as the last argument or by standard input. Its first line that is no directive says when it ran.
+# The script comes as the last argument or on standard input. Its first line that is not a directive records when it
+# ran.
 _SBATCH = """#!/bin/sh
 echo "sbatch${{SLURM_JOB_ID:+ in a job}}" >> {folder}/calls
 script=$(mktemp {folder}/script.XXXXXX)
@@ -42,7 +43,7 @@ echo "$said" | grep -o "[0-9][0-9]*" | head -1 >> {folder}/jobs
 
 
 class Jobs:
-    """Programs before Slurm's own in PATH, until `finish`."""
+    """Programs that precede Slurm's own in PATH, until `finish`."""
 
     def __init__(self, site: Site) -> None:
         Path(site.shared).mkdir(parents=True, exist_ok=True)
@@ -61,7 +62,7 @@ class Jobs:
         os.environ["PATH"] = f"{programs}{os.pathsep}{self._path_before}"
 
     def calls(self) -> list[str]:
-        """Commands of Slurm that were run until now, on all hosts; of those in jobs it says so."""
+        """Slurm commands run so far, on all hosts; those run in jobs are marked."""
         return self._lines("calls")
 
     def first_line_s(self) -> float:
@@ -73,7 +74,7 @@ class Jobs:
         return path.read_text().splitlines() if path.exists() else []
 
     def finish(self) -> None:
-        """Ends what is left of the jobs, and waits until no node works for them."""
+        """Ends the remaining jobs, and waits until no node works for them."""
         os.environ["PATH"] = self._path_before
         if jobs := self._lines("jobs"):
             subprocess.run(["scancel", *jobs], capture_output=True, check=False)
@@ -86,7 +87,7 @@ class Jobs:
 
 
 def _known(jobs: list[str]) -> str:
-    """What the queue has of these jobs. A job that is over for a while is unknown, and no error here."""
+    """What the queue says about these jobs. A job that ended a while ago is unknown, which is not an error here."""
     asked = subprocess.run(
         ["squeue", "-h", "-j", ",".join(jobs), "-o", "%i"], capture_output=True, text=True, check=False
     )

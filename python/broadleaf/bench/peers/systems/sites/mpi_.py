@@ -1,4 +1,4 @@
-"""Broadleaf's engines as ranks of MPI on the hosts of a site, and what MPI alone takes to start as many."""
+"""Broadleaf's engines as MPI ranks on the hosts of a site, and the time that MPI alone takes to start as many."""
 
 import os
 import subprocess
@@ -13,14 +13,14 @@ from ...site import Site
 from .on_site import OnSite
 
 os.environ["BROADLEAF_DIR"] = str(Path(Site.here().shared) / "broadleaf")
-# Else data goes from "host" to "host" by the memory that they share where they are one machine.
+# Otherwise data travels from "host" to "host" through shared memory if they are one machine.
 os.environ["UCX_TLS"] = "tcp,self"
 
 import broadleaf as ipp
 
 MPIEXEC = Path(sys.executable).parent / "mpiexec"
 STEP_TIMEOUT_S = 120.0
-# Every rank has met the others when the first one says so.
+# Every rank has met the others once the first one reports it.
 _RANK = "from mpi4py import MPI; MPI.COMM_WORLD.Barrier(); MPI.COMM_WORLD.Get_rank() or print('up', flush=True)"
 
 
@@ -30,7 +30,7 @@ def hosts_of(site: Site, workers: int) -> list[str]:
 
 
 def mpiexec(peer: "Peer", workers: int) -> dict[str, float]:
-    """Ranks that import mpi4py, until all have met."""
+    """Ranks that import mpi4py; returns once all have met."""
     command = [str(MPIEXEC), *hosts_of(Site.here(), workers), "-n", str(workers), sys.executable, "-c", _RANK]
     begin = time.perf_counter()
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as running:
@@ -43,7 +43,7 @@ def mpiexec(peer: "Peer", workers: int) -> dict[str, float]:
 
 
 def ends(peer: "Peer", ranks: int, rounds: int) -> dict[str, float]:
-    """Worlds that ran a task and were stopped; those whose mpiexec ended by itself, without an error, are clean."""
+    """Worlds that ran a task and were stopped; a world is clean if its mpiexec ended by itself, without an error."""
     clean = 0
     for _ in range(rounds):
         cluster: Any = ipp.Cluster(engines=ipp.MPI(mpi_args=hosts_of(Site.here(), ranks)), n=ranks)
@@ -54,7 +54,7 @@ def ends(peer: "Peer", ranks: int, rounds: int) -> dict[str, float]:
 
 
 def killed(peer: "Peer", ranks: int) -> dict[str, float]:
-    """From the death of a rank until the task of another says so; then the world is started again."""
+    """From the death of a rank until another rank's task reports it; then the world is started again."""
     cluster: Any = ipp.Cluster(engines=ipp.MPI(mpi_args=hosts_of(Site.here(), ranks)), n=ranks)
     with cluster as client:
         waiting = client[0].apply_async(time.sleep, 600)

@@ -1,4 +1,4 @@
-"""What the systems that start workers on a site have in common: the check that all are up, and what it took."""
+"""What the systems that start workers on a site have in common: the check that all are up, and how long it took."""
 
 import os
 import time
@@ -14,7 +14,7 @@ START_TIMEOUT_S = 600
 
 
 class OnSite(Adapter):
-    """A system that starts workers by Slurm or SSH; which, says `config`."""
+    """A system that starts workers with Slurm or SSH; `config` says which."""
 
     measures: ClassVar[dict[str, Callable[..., dict[str, Any]]]] = {"jobs": lambda peer: peer.of_jobs}
     jobs: Jobs | None = None
@@ -36,11 +36,11 @@ class OnSite(Adapter):
             }
 
     def hosts(self, config: str) -> tuple[str, ...]:
-        """Where workers are to be."""
+        """Where workers should run."""
         return self.site.hosts
 
     def bring_up(self, workers: int, config: str) -> Iterable[os.uname_result]:
-        """Starts all workers; what `os.uname` returned on each of them."""
+        """Starts all workers; returns what `os.uname` returned on each of them."""
         raise NotImplementedError
 
     def take_down(self) -> None:

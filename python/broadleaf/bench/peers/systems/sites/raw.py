@@ -1,4 +1,4 @@
-"""What the programs of a site take by themselves: logins, a job that does nothing."""
+"""The time that a site's programs take by themselves: logins, and a job that does nothing."""
 
 import subprocess
 import time
@@ -23,7 +23,7 @@ def logins(peer: "Peer") -> dict[str, float]:
 
 
 def job(peer: "Peer", workers: int, hosts: int) -> dict[str, float]:
-    """A job on so many hosts that starts processes, which do nothing, and says when it has done so."""
+    """A job on this many hosts that starts processes that do nothing, and reports when it has done so."""
     jobs = Jobs(Site.here())
     done = jobs.folder / "done"
     step = f"srun --ntasks-per-node={workers // hosts} --mpi=none true"

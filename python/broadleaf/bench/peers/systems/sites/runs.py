@@ -19,7 +19,7 @@ sys.exit(int(sys.argv[1]))
 
 
 def runs(peer: Any, pairs: int) -> dict[str, float | list[float]]:
-    """How many runs of so many pairs found their own cluster on both nodes, and ended with their program's code."""
+    """How many runs, out of this many pairs, found their cluster on both nodes and returned their program's code."""
     site = Site.here()
     jobs = Jobs(site)
     script = jobs.folder / "script.py"

@@ -1,1 +1,1 @@
-"""What one factor does, and two together."""
+"""The effects of single factors, and of two together."""

@@ -39,7 +39,7 @@ def before_after(
     """One point per delta of `treatment`: time per task before (x) and after (y), with the line of no effect.
 
     `deltas` is deltas.csv; `colour_by` a factor of the context; `scale` "us" or "log" (both axes); `bools` names the
-    factors whose levels read off and on.
+    factors whose levels appear as off and on.
     """
     require(deltas, ["treatment", "before_us", "after_us", *([colour_by] if colour_by else [])], key)
     columns = ["level_from", "level_to", "before_us", "after_us", "delta_us", "log2_ratio", colour_by]
@@ -101,7 +101,7 @@ def _bounds(shown: pd.DataFrame, scale: str) -> list[float]:
 
 
 def _middle(bounds: list[float], scale: str) -> Any:
-    """A position between the bounds by its share of the axis."""
+    """A position between the bounds, given as its share of the axis."""
     low, high = bounds
     if scale == "log":
         return lambda share: low * (high / low) ** share

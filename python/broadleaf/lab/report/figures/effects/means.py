@@ -69,9 +69,9 @@ def means(table: pd.DataFrame, number: int, key: str, where: str = "over all del
 def side_by_side(
     left: pd.DataFrame, right: pd.DataFrame, names: tuple[str, str], number: int, key: str, text: str = ""
 ) -> Figure:
-    """Two numbers of each factor beside each other, each with its interval; factors that only one has are left out.
+    """Two numbers of each factor beside each other, each with its interval; factors that have only one are omitted.
 
-    `left` and `right` have the columns of `COLUMNS`, `names` says what they are. The title, unless given, names what
+    `left` and `right` have the columns of `COLUMNS`, `names` says what they are. Unless given, the title names what
     changed sign, then what grew and shrank most.
     """
     for table in (left, right):
@@ -118,7 +118,7 @@ def side_by_side(
 
 
 def _what_changed(both: pd.DataFrame, names: tuple[str, str]) -> str:
-    """The title: signs that flip with both intervals clear of zero, else the largest changes."""
+    """The title: sign changes with both intervals clear of zero, otherwise the largest changes."""
     clear = (both["ci_low_us_1"] * both["ci_high_us_1"] > 0) & (both["ci_low_us_2"] * both["ci_high_us_2"] > 0)
     flipped = both[clear & (both["mean_us_1"] * both["mean_us_2"] < 0)]["name"]
     apart = _differ(both)
@@ -134,7 +134,7 @@ def _what_changed(both: pd.DataFrame, names: tuple[str, str]) -> str:
         return f"From {names[0]} to {names[1]}: " + "; ".join(found)
     text = f"No single factor's effect differs for certain between {names[0]} and {names[1]}"
     longer = int((sized["size"] > 0).sum())
-    # As many or more of one kind in less than one of twenty tosses of a coin.
+    # At least this many of one kind occur in fewer than one of twenty series of coin tosses.
     from scipy import stats
 
     if stats.binomtest(longer, len(sized)).pvalue < 0.05:
@@ -145,8 +145,9 @@ def _what_changed(both: pd.DataFrame, names: tuple[str, str]) -> str:
 
 
 def _differ(both: pd.DataFrame) -> pd.Series:
-    """Where the two numbers of a factor differ beyond their errors, Holm's procedure over all factors. The runs behind
-    the second are some of those behind the first, which only makes this careful."""
+    """Where the two numbers of a factor differ by more than their errors, by Holm's procedure over all factors. The
+    runs behind the second are a subset of those behind the first, which only makes this conservative.
+    """
     from scipy import stats
 
     from broadleaf.lab.analysis.multiplicity import holm

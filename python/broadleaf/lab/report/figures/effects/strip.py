@@ -31,7 +31,7 @@ def colour_strip(deltas: pd.DataFrame, number: int, key: str, flips: Sequence[st
     """Every delta as a mark: x its time per task before (slow left, fast right), colour log2 of after over before.
 
     `deltas` is deltas.csv. Blue is faster, red slower; the colours are symmetric and end at the 95th percentile of
-    size. `flips` are the factors known to change sides with speed; without them, what the deltas show.
+    size. `flips` are the factors known to change sign with speed; without them, those that the deltas show.
     """
     require(deltas, ("treatment", "before_us", "after_us"), key)
     table = deltas[["treatment", "before_us", "after_us"]].reset_index(drop=True)
@@ -88,11 +88,11 @@ def colour_strip(deltas: pd.DataFrame, number: int, key: str, flips: Sequence[st
 def flipping(
     deltas: pd.DataFrame, known: Collection[str] = (), least_log2: float = 0.0144, z: float = 3.0
 ) -> list[str]:
-    """Treatments that help in the slowest third of their contexts and hinder in the fastest, or reversed.
+    """Treatments that help in the slowest third of their contexts and hinder in the fastest, or the reverse.
 
-    Both must be for certain: means `z` standard errors beyond `least_log2`, the size below which a change means nothing
-    in practice (1 % by default). Of `known` treatments, proven otherwise to change sides, the means' signs suffice. The
-    most contrary treatment comes first.
+    Both must be certain: means `z` standard errors beyond `least_log2`, the size below which a change has no practical
+    meaning (1 % by default). For `known` treatments, whose sign change is proven otherwise, the signs of the means
+    suffice. The treatment with the strongest contrast comes first.
     """
     found = []
     for name, rows in deltas.groupby("treatment"):

@@ -22,7 +22,7 @@ from broadleaf.lab.report.figures.base import (
 )
 
 WIDTH = HEIGHT = 520
-MOST_ARROWS = 6
+MAX_ARROWS = 6
 
 
 def biplot(
@@ -31,7 +31,7 @@ def biplot(
     """Paths as points on the first two components, factors as arrows.
 
     `scores` has pc1 and pc2 in microseconds, a row per path; `loadings` name, pc1, pc2 and, where told, `known`:
-    whether its interval leaves out zero on one of them. Only the arrows of the factors that matter most are named.
+    whether its interval leaves out zero on one of them. Only the arrows of the most important factors are labelled.
     """
     require(scores, ("pc1", "pc2"), key)
     require(loadings, ("name", "pc1", "pc2"), key)
@@ -48,7 +48,7 @@ def biplot(
     # A triangle points up at angle 0; screens turn clockwise.
     arrows["angle"] = 90 - np.degrees(np.arctan2(arrows["y"], arrows["x"]))
     sure = arrows[arrows["known"].astype(bool)] if "known" in arrows.columns else arrows
-    named = _labels(sure.head(MOST_ARROWS)[lambda rows: rows["length"] >= 0.15 * table["length"].max()], reach)
+    named = _labels(sure.head(MAX_ARROWS)[lambda rows: rows["length"] >= 0.15 * table["length"].max()], reach)
     bold = arrows["name"].isin(named["name"])
     text = f"Orders differ most ({number(100 * variance_ratio[0])} %) in what is saved by {_opposed(table, 'pc1')}"
     if len(variance_ratio) > 1:
@@ -96,7 +96,7 @@ def biplot(
 
 
 def _opposed(table: pd.DataFrame, component: str) -> str:
-    """The factors that a component sets against each other."""
+    """The factors that have opposite signs in a component."""
     strong = table[table[component].abs() >= 0.3 * table[component].abs().max()]
     ordered = strong.reindex(strong[component].abs().sort_values(ascending=False).index)
     plus, minus = ordered[ordered[component] > 0]["name"], ordered[ordered[component] < 0]["name"]
@@ -118,7 +118,7 @@ def _labels(arrows: pd.DataFrame, reach: float) -> pd.DataFrame:
         for y in side["label_y"]:
             placed.append(max(float(y), placed[-1] + gap) if placed else float(y))
         if placed:
-            # Back towards the middle of where they belong.
+            # Back towards the middle of their proper positions.
             shift = float(np.mean(placed) - side["label_y"].mean())
             labels.loc[side.index, "label_y"] = [p - shift for p in placed]
     return labels
@@ -140,7 +140,7 @@ def scree(variance: pd.DataFrame, fig_number: int, key: str) -> Figure:
     shown["percent"], shown["share"] = 100 * shown["ratio"], [number(100 * c) for c in shown["ratio"]]
     shown["kind"] = "not above noise"
     if "null_95" in table.columns:
-        # Components count until the first that noise explains.
+        # Components count up to the first one that noise explains.
         real = int((table["ratio"] > table["null_95"]).cumprod().sum())
         text += f"; {real or 'none'} of {len(table)} {'is' if real <= 1 else 'are'} beyond noise"
         shown.loc[shown["component"] <= real, "kind"] = "more than noise"

@@ -28,7 +28,7 @@ BLUES = ("#08306b", "#08519c", "#2171b5", "#4292c6", "#6baed6", "#9ecae1", "#c6d
 def treemap(path: pd.DataFrame, fig_number: int, key: str, order: str = "best first") -> Figure:
     """The time per task of the baseline as one area, cut into what each step of the path saves and what is left.
 
-    `path` as for a waterfall. A step that costs time has no area; the reading names it.
+    `path` is the same as for a waterfall. A step that costs time has no area; the reading names it.
     """
     import squarify
 
@@ -112,7 +112,7 @@ def _chart(parts: pd.DataFrame, unit: Unit, tiered: bool) -> alt.HConcatChart:
     )
     squares = rows.mark_square(size=120, x=10, opacity=1).encode(color=alt.Color("fill:N", scale=None))
     lines = rows.mark_text(align="left", x=24, fontSize=12, limit=KEY_PIXELS - 26).encode(text="line:N")
-    # As many rows as tiles: where the list comes below the area, no gap comes with it.
+    # As many rows as tiles: if the list comes below the area, no gap comes with it.
     legend = alt.layer(squares, lines).properties(
         width=KEY_PIXELS - 20, height=min(HEIGHT, _LINE_PIXELS * len(shown)), view=BARE
     )

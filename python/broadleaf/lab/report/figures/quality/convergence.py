@@ -8,14 +8,14 @@ import pandas as pd
 from broadleaf.lab.report.figures.base import Figure, categories, finish, number, require
 
 WIDTH, HEIGHT = 620, 380
-MOST_FACTORS = 5
+MAX_FACTORS = 5
 
 
 def convergence(table: pd.DataFrame, fig_number: int, key: str, half_width_pct: float) -> Figure:
     """Estimate and interval of the largest main effects against the number of runs.
 
     `table` has runs, name, estimate_pct, ci_low_pct and ci_high_pct (change of the time in percent). `half_width_pct`
-    is the precision asked for: the study could stop where all intervals are that narrow on either side.
+    is the requested precision: the study could stop once all intervals are that narrow on either side.
     """
     require(table, ("runs", "name", "estimate_pct", "ci_low_pct", "ci_high_pct"), key)
     table = table.sort_values(["runs", "name"]).reset_index(drop=True)
@@ -34,7 +34,7 @@ def convergence(table: pd.DataFrame, fig_number: int, key: str, half_width_pct: 
         "A line is a factor's average effect as runs come in; the band its 95 % interval. Only the largest are drawn."
     )
     last = table[table["runs"] == total]
-    largest = last.reindex(last["estimate_pct"].abs().sort_values(ascending=False).index)["name"].head(MOST_FACTORS)
+    largest = last.reindex(last["estimate_pct"].abs().sort_values(ascending=False).index)["name"].head(MAX_FACTORS)
     shown = table[table["name"].isin(largest)].round(3)
     end = float(last[last["name"].isin(largest)][["ci_low_pct", "ci_high_pct"]].abs().to_numpy().max())
     # Early intervals may be huge; the axis shows three times the final reach.

@@ -1,4 +1,4 @@
-"""Drift: did the machine change while the study ran, and is anything left in the residuals?"""
+"""Drift: did the machine change while the study ran, and does anything remain in the residuals?"""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def drift(runs: pd.DataFrame, fig_number: int, key: str) -> Figure:
     controls["log_ratio"] = np.log(controls["y_us"] / controls.groupby("control")["y_us"].transform("median"))
     table["control_log_ratio"] = controls["log_ratio"]
     residual = table["residual_log"].to_numpy(dtype=float)
-    # The middle of the runs: a few disturbed ones are counted apart.
+    # The middle of the runs: a few disturbed ones are counted separately.
     spread = float(np.median(np.abs(residual - np.median(residual)))) / _MAD
     far = np.abs(residual) > _FAR * spread
     scatter = f"runs scatter by {number(100 * math.expm1(spread))} % around the model"
@@ -94,8 +94,9 @@ def drift(runs: pd.DataFrame, fig_number: int, key: str) -> Figure:
 
 
 def _trend(controls: pd.DataFrame, span: float) -> str:
-    """How much the controls changed from the first run to the last, with its interval; that they did not, where zero
-    lies within."""
+    """How much the controls changed from the first run to the last, with its interval; says that they did not if zero
+    lies within it.
+    """
     from scipy import stats
 
     if len(controls) < 4 or span <= 0:

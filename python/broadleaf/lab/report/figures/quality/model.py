@@ -33,7 +33,7 @@ WIDTH = HEIGHT = 460
 def actual_predicted(
     table: pd.DataFrame, fig_number: int, key: str, model: str, r_squared: float, scale: str = "us"
 ) -> Figure:
-    """One point per run: measured time per task (x), the model's (y), and the line where they agree.
+    """One point per run: measured time per task (x), the model's (y), and the line of agreement.
 
     `table` has actual_us and predicted_us; `model` says in words what was fitted; `scale` "us" or "log" (both axes).
     """
@@ -80,8 +80,8 @@ def _rms(values: pd.Series) -> float:
 def tiles(pairs: pd.DataFrame, fig_number: int, key: str, scale: str = "us", q_limit: float = 0.05) -> Figure:
     """A symmetric map of the interaction of every pair of factors, the strongest negatives at the top right.
 
-    `pairs` has a, b, estimate and q (the false discovery rate at which it counts); the estimate is in microseconds, or
-    a natural logarithm of a ratio where `scale` is "log".
+    `pairs` has a, b, estimate and q (the false discovery rate at which it counts); the estimate is in microseconds, or,
+    if `scale` is "log", the natural logarithm of a ratio.
     """
     require(pairs, ("a", "b", "estimate", "q"), key)
     table = pairs.reset_index(drop=True)
@@ -104,7 +104,7 @@ def tiles(pairs: pd.DataFrame, fig_number: int, key: str, scale: str = "us", q_l
     shown = pd.DataFrame({"a": both["a"], "b": both["b"], "value": values, "real": both["q"] <= q_limit})
     sizes = shown["value"].abs()
     limit = float(sizes.max()) or 1.0
-    # The colours follow the square root of the size, or one giant pair would leave all others white.
+    # The colours follow the square root of the size; otherwise one giant pair would leave all others white.
     shown["colour"] = np.sign(shown["value"]) * np.sqrt(sizes / limit)
     small = len(order) <= 20
     cell = 44 if len(order) <= 12 else 38 if small else 20
@@ -145,14 +145,14 @@ def tiles(pairs: pd.DataFrame, fig_number: int, key: str, scale: str = "us", q_l
             else ""
         )
     )
-    # The words' colours are values, not a scale's.
+    # The words' colours are values, not part of a scale.
     chart = alt.layer(*layers).resolve_scale(color="independent")
     chart = chart.properties(width=alt.Step(cell), height=alt.Step(cell * 0.8), usermeta=ON_WHITE)
     return Figure(fig_number, key, text, reading, finish(chart, text, reading, cell * len(order) + 220), table)
 
 
 def half_normal(terms: pd.DataFrame, fig_number: int, key: str) -> Figure:
-    """Sizes of all effects against what noise alone would give; what stands off the line is real.
+    """Sizes of all effects compared with what noise alone would give; effects off the line are real.
 
     `terms` has name, estimate (coefficients over their standard errors) and real: whether the tables say so too. The
     line is noise of Lenth's pseudo standard error, the dotted one its simultaneous margin; labelled are the largest.
@@ -210,7 +210,7 @@ def half_normal(terms: pd.DataFrame, fig_number: int, key: str) -> Figure:
         .encode(x="quantile:Q", y="size:Q", text="label:N")
         for side, align, shift in sides
     ]
-    # A straight line is bent where the axis shows roots.
+    # A straight line appears bent if the axis shows roots.
     line = pd.DataFrame({"quantile": np.linspace(0, end, 60), "size": np.linspace(0, end * error, 60)})
     noise = alt.Chart(line).mark_line(color=INK, strokeDash=[5, 4], strokeWidth=1.2).encode(x="quantile:Q", y="size:Q")
     limit = alt.Chart(pd.DataFrame({"size": [margin]})).mark_rule(color=INK, strokeDash=[2, 3]).encode(y="size:Q")
@@ -219,8 +219,9 @@ def half_normal(terms: pd.DataFrame, fig_number: int, key: str) -> Figure:
 
 
 def _named_terms(terms: pd.DataFrame) -> tuple[list[str], list[str]]:
-    """The labels of the largest real terms, and the side of the point each stands on; the rest have none: labels of
-    terms that almost coincide could not be read."""
+    """The labels of the largest real terms, and the side of the point on which each is placed; the others have none,
+    because labels of terms that almost coincide could not be read.
+    """
     root = np.sqrt(terms["size"].to_numpy(dtype=float))
     top = float(root.max())
     labels, sides = [""] * len(terms), [""] * len(terms)
@@ -229,7 +230,7 @@ def _named_terms(terms: pd.DataFrame) -> tuple[list[str], list[str]]:
         term = terms.iloc[place]
         if not term["real"]:
             continue
-        # To the left there is room as long as the points are far apart.
+        # There is space on the left as long as the points are far apart.
         sides_open = ("right", "left") if place >= len(terms) - 6 else ("right",)
         side = next((side for side in sides_open if last[side] - root[place] > 0.04 * top), None)
         if side is not None:
