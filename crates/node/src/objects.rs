@@ -228,19 +228,19 @@ impl Objects {
     // In
 
     /// Fetches an object, or redirects a fetch that is already under way. A failure shows in its
-    /// arrival.
-    pub fn fetch(&mut self, fetch: Fetch) {
+    /// arrival. If there is no memory for the object, it is returned too.
+    pub fn fetch(&mut self, fetch: Fetch) -> Result<(), String> {
         let object = fetch.object;
         match self.incoming.get(&object).map(|i| &i.arrival) {
             Some(Arrival::Coming) => {
                 self.order(PlaneCommand::Fetch { fetch, lease: None });
-                return;
+                return Ok(());
             }
-            Some(_) => return,
+            Some(_) => return Ok(()),
             None => {}
         }
         let fetch_bytes = fetch.len_bytes;
-        let arrival = match self.pool.allocate(fetch_bytes) {
+        let (arrival, begun) = match self.pool.allocate(fetch_bytes) {
             Ok(lease) => {
                 self.pool.mark_announced(lease.id());
                 self.in_segment.insert(lease.id(), object);
@@ -248,9 +248,12 @@ impl Objects {
                     fetch,
                     lease: Some(lease),
                 });
-                Arrival::Coming
+                (Arrival::Coming, Ok(()))
             }
-            Err(error) => Arrival::Failed(error.to_string()),
+            Err(error) => {
+                let reason = error.to_string();
+                (Arrival::Failed(reason.clone()), Err(reason))
+            }
         };
         let incoming = Incoming {
             arrival,
@@ -258,6 +261,7 @@ impl Objects {
             is_forgotten: false,
         };
         self.incoming.insert(object, incoming);
+        begun
     }
 
     /// The state of an object; `None` for one that nobody has mentioned.
