@@ -117,7 +117,7 @@ impl Controller {
                 format!("group {id} miscounts its tasks")
             })?;
             ensure(group.queue.len() == 0 || self.is_hopeful(id), || {
-                format!("group {id} waits for engines that cannot come")
+                format!("group {id} waits for engines that cannot connect")
             })?;
         }
         ensure(self.groups.at(ALL).key.only.is_none(), || {
