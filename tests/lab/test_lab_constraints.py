@@ -101,7 +101,7 @@ def test_nested_factors_are_at_their_default_where_they_do_not_exist():
     assert rules.exists("a", BASE)
 
 
-def test_a_circle_of_conditions_is_named():
+def test_a_cycle_of_conditions_is_named():
     with pytest.raises(ConstraintError, match="circular") as caught:
         Constraints((Factor("a", "flag", when="b"), Factor("b", "flag", when="a")), {})
     assert caught.value.names == ("when:a", "when:b")

@@ -160,7 +160,7 @@ def test_a_file_may_extend_another(write):
     assert (study.design.kind, study.design.seed) == ("auto", 7)
 
 
-def test_a_circle_of_files_is_noticed(write):
+def test_a_cycle_of_files_is_noticed(write):
     write('[study]\nextends = "study.toml"\n', "other.toml")
     with pytest.raises(StudyFileError, match="extends itself"):
         Study.load(write('[study]\nextends = "other.toml"\n'))

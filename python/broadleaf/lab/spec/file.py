@@ -79,7 +79,7 @@ def _read(file: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
     """The file's tables merged over those of the file that it extends."""
     if file.resolve() in seen:
         raise StudyFileError(
-            f"{file}: study.extends", "this file extends itself through other files.", "Break the circle."
+            f"{file}: study.extends", "this file extends itself through other files.", "Break the cycle."
         )
     try:
         data = tomllib.loads(file.read_text(encoding="utf-8"))

@@ -89,7 +89,7 @@ class Fit:
             linear = sample.linear(coding, sample.choose_blocks(options.blocks, len(coding.column_names)))
         if linear.df < 1:
             raise AnalysisError(
-                f"{linear.n_runs} runs cannot tell {linear.n_parameters} parameters: make more runs, or leave out "
+                f"{linear.n_runs} runs cannot determine {linear.n_parameters} parameters: make more runs, or leave out "
                 "pairs."
             )
         self.blocks: Blocks = linear.blocks
@@ -396,7 +396,7 @@ def _selected(sample: Sample, full: Coding, options: FitOptions, notes: list[str
     mains = full.but(False)
     if len(sample.y) < len(mains.column_names) + 3:
         raise AnalysisError(
-            f"{len(sample.y)} runs cannot tell {len(mains.column_names) - 1} main effects: make more runs."
+            f"{len(sample.y)} runs cannot determine {len(mains.column_names) - 1} main effects: make more runs."
         )
     chosen = selection.choose_pairs(full, sample, options.blocks, options.robust)
     notes = [*notes, chosen.sentence]
