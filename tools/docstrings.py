@@ -107,7 +107,7 @@ def _contents(value: Any, text: str) -> Iterator[str]:
         if parameter not in given:
             yield f"{parameter} is not among the Args"
     for stranger in sorted(documented - set(parameters)):
-        yield f"{stranger} is no parameter"
+        yield f"{stranger} is not a parameter"
     if not is_class:
         returns = inspect.signature(value).return_annotation
         is_nothing = returns in ("None", "NoReturn", None)

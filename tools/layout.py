@@ -1,4 +1,4 @@
-"""The rules of the layout: folders that `ls` explains, a page that says what each entry is, imports without circles.
+"""The rules of the layout: folders that `ls` explains, a page that says what each entry is, imports without cycles.
 
 Run as a script it checks this checkout. With `--write` it updates `docs/internals/layout.md`: existing lines stay,
 entries that are gone are removed, and a new entry gets the first sentence of its own documentation.
@@ -190,7 +190,7 @@ def import_graph(root: Path, deferred: bool = False) -> dict[str, set[str]]:
     return graph
 
 
-def circles(graph: dict[str, set[str]]) -> list[list[str]]:
+def cycles(graph: dict[str, set[str]]) -> list[list[str]]:
     """Groups of nodes that can all reach each other (Tarjan's strongly connected components)."""
     number: dict[str, int] = {}
     low: dict[str, int] = {}
@@ -231,20 +231,20 @@ def parts_graph(graph: dict[str, set[str]], package: str) -> dict[str, set[str]]
     return merged
 
 
-def import_circles(root: Path) -> list[str]:
+def import_cycles(root: Path) -> list[str]:
     """Modules that import each other when they are imported.
 
-    An import inside a function runs later, so a circle cannot make it fail; between the parts of the laboratory it
+    An import inside a function runs later, so a cycle cannot make it fail; between the parts of the laboratory it
     counts anyway, so that each part can be read without those above it.
     """
-    broken = [f"imports go in a circle: {', '.join(group)}" for group in circles(import_graph(root))]
+    broken = [f"imports go in a cycle: {', '.join(group)}" for group in cycles(import_graph(root))]
     parts = parts_graph(import_graph(root, deferred=True), "broadleaf.lab")
-    return broken + [f"parts of the laboratory need each other: {', '.join(group)}" for group in circles(parts)]
+    return broken + [f"parts of the laboratory need each other: {', '.join(group)}" for group in cycles(parts)]
 
 
 def all_rules(root: Path) -> list[str]:
     """What breaks any of these rules, as readable lines."""
-    return [*folder_sizes(root), *page_differences(root), *import_circles(root)]
+    return [*folder_sizes(root), *page_differences(root), *import_cycles(root)]
 
 
 def main(arguments: Iterable[str] | None = None) -> int:

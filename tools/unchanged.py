@@ -21,7 +21,7 @@ import time
 from pathlib import Path
 
 VARIABLES = ("BROADLEAF_", "PYTEST_", "RUST")
-# Names a run, and changes nothing in it.
+# This variable only names a run.
 MARK = "BROADLEAF_CI_RUN"
 
 

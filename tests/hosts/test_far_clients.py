@@ -95,7 +95,7 @@ def far() -> Iterator[Callable[..., FarClients]]:
             one.close()
 
 
-# Nothing of it remains at the node or in the client once its last value is gone.
+# No part of it remains at the node or in the client once its last value is gone.
 _NOTHING_IS_LEFT = """
 gc.collect()
 until(lambda: rc.status()["node"]["objects_out"] == 0)

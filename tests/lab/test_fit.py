@@ -273,7 +273,7 @@ def test_with_few_runs_pairs_are_chosen_and_told_with_all_of_them():
     assert {pair for pair, i in pairs.items() if i.q <= 0.05} == set(made.coding.pairs)
     effect = next(e for e in made.effects() if e.factor == "f5")
     assert effect.ci_high - effect.ci_low < 0.03
-    with pytest.raises(AnalysisError, match="cannot tell 12 main effects"):
+    with pytest.raises(AnalysisError, match="cannot determine 12 main effects"):
         fit(system.factors, runs.iloc[:14])
 
 
@@ -341,7 +341,7 @@ def test_too_few_runs_say_so():
     rng = np.random.default_rng(6)
     configs = [{name: bool(rng.integers(2)) for name in "abcdefgh"} for _ in range(9)]
     runs = frames.load(runs_of(system, configs), system.factors)
-    with pytest.raises(AnalysisError, match="cannot tell"):
+    with pytest.raises(AnalysisError, match="cannot determine"):
         fit(system.factors, runs, pairs=False, blocks="none", drift=False)
 
 

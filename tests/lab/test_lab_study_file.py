@@ -117,7 +117,7 @@ FLAG = HEAD + '[factors.a]\nset.flag = "-a"\n'
         (FLAG + "levels = [true, false]\ndefault = 1\n", "factors.a.default", "Choose one of True, False"),
         (HEAD + '[factors.a]\nset.config = { u = "1" }\n', "factors.a.set.config", "at least two"),
         (HEAD + '[factors.a]\nset.config = { u = "1", v = "2" }\nlevels = ["u", "w"]\n', "factors.a.set.config", "'w'"),
-        (HEAD + '[factors.a]\nset.python = "x"\n', "factors.a.levels", "needs its levels"),
+        (HEAD + '[factors.a]\nset.python = "x"\n', "factors.a.levels", "needs levels"),
         (FLAG + 'tier = "x"\n', "factors.a.tier", "not a whole number"),
         (FLAG + 'scale = "log2"\n', "factors.a", "levels that are numbers"),
         (FLAG + 'when = "b"\n', "factor 'a', key 'when'", "no factor 'b'"),
@@ -132,7 +132,7 @@ FLAG = HEAD + '[factors.a]\nset.flag = "-a"\n'
         (FLAG + '[[design.rows]]\na = "u"\n', "design.rows[1].a", "has no level 'u'"),
         (FLAG + '[design]\nfactor = "b"\n', "design.factor", "no factor 'b'"),
         (HEAD + "[desing]\n", "desing", "Did you mean 'design'"),
-        (HEAD + "x = [", "study.toml", "is not TOML"),
+        (HEAD + "x = [", "study.toml", "is not valid TOML"),
     ],
 )
 def test_an_error_names_the_file_the_key_and_what_to_write(write, text, where, says):
@@ -160,7 +160,7 @@ def test_a_file_may_extend_another(write):
     assert (study.design.kind, study.design.seed) == ("auto", 7)
 
 
-def test_a_circle_of_files_is_noticed(write):
+def test_a_cycle_of_files_is_noticed(write):
     write('[study]\nextends = "study.toml"\n', "other.toml")
     with pytest.raises(StudyFileError, match="extends itself"):
         Study.load(write('[study]\nextends = "other.toml"\n'))

@@ -106,7 +106,7 @@ def test_runs_end_whole_where_the_disk_is_full_and_go_on_where_there_is_room(tmp
     assert first.returncode == 1, first.stdout
     assert "Traceback" not in first.stderr
     assert "runs.csv cannot be written: No space left on device." in first.stderr
-    assert "then the same command goes on" in first.stderr
+    assert "then run the same command again" in first.stderr
     kept = read_runs(folder / "runs.csv")
     assert 0 < len(kept) < 60
     assert f"the {len(kept)} before it are kept" in first.stderr

@@ -1,4 +1,4 @@
-"""Lays out the tests of the installed IPython Parallel for a run on Broadleaf. Nothing of them is kept here.
+"""Lays out the tests of the installed IPython Parallel for a run on Broadleaf. They are not stored here.
 
 The modules are used as installed, except for what stands between them and a cluster: the package's own `__init__` and
 fixtures, which are ours, and the two lines that are changed below.

@@ -106,7 +106,7 @@ def raises_a_kind_of(path: str) -> None:
             forgets,
             [
                 "forgets: unit is not among the Args",
-                "forgets: units is no parameter",
+                "forgets: units is not a parameter",
                 "forgets: no section Returns",
                 "forgets: ValueError is raised, and not among the Raises",
             ],

@@ -1,4 +1,4 @@
-"""`ls` explains the sources: short folders, a page that says what each entry is, and imports without circles."""
+"""`ls` explains the sources: short folders, a page that says what each entry is, and imports without cycles."""
 
 import importlib.util
 from pathlib import Path
@@ -74,29 +74,29 @@ def test_a_line_without_a_meaning_is_noticed(tmp_path):
     assert layout.page_differences(root) == ["docs/internals/layout.md: python/broadleaf/units.py has no meaning"]
 
 
-def test_imports_go_in_no_circle():
-    assert layout.import_circles(ROOT) == []
+def test_imports_go_in_no_cycle():
+    assert layout.import_cycles(ROOT) == []
 
 
 @pytest.mark.parametrize("imported", ["import broadleaf.a", "from broadleaf import a", "from .a import X"])
 def test_modules_that_import_each_other_are_noticed(tmp_path, imported):
     root = write(tmp_path, {"__init__.py": "", "a.py": "from broadleaf.b import Y", "b.py": imported})
-    assert layout.import_circles(root) == ["imports go in a circle: broadleaf.a, broadleaf.b"]
+    assert layout.import_cycles(root) == ["imports go in a cycle: broadleaf.a, broadleaf.b"]
 
 
 @pytest.mark.parametrize(
     "later",
     ["def f():\n    import broadleaf.a", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from .a import X"],
 )
-def test_an_import_that_does_not_run_at_once_closes_no_circle(tmp_path, later):
+def test_an_import_that_does_not_run_at_once_closes_no_cycle(tmp_path, later):
     root = write(tmp_path, {"__init__.py": "", "a.py": "from broadleaf.b import Y", "b.py": later})
-    assert layout.import_circles(root) == []
+    assert layout.import_cycles(root) == []
 
 
 def test_a_part_of_the_laboratory_does_not_need_those_above_it_even_later(tmp_path):
     above = "from broadleaf.lab.run.table import Row"
     root = write(tmp_path, {"lab/__init__.py": "", "lab/run/table.py": "", "lab/analysis/frame.py": above})
-    assert layout.import_circles(root) == []
+    assert layout.import_cycles(root) == []
     write(root, {"lab/run/single.py": "def f():\n    from broadleaf.lab.analysis import frame"})
     expected = "parts of the laboratory need each other: broadleaf.lab.analysis, broadleaf.lab.run"
-    assert layout.import_circles(root) == [expected]
+    assert layout.import_cycles(root) == [expected]

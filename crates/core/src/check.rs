@@ -77,7 +77,7 @@ impl Controller {
             Place::Limbo(id) => engine(id).limbo.contains(&key),
         };
         ensure(placed, || {
-            at(&format!("not where it says: {:?}", task.place))
+            at(&format!("not at its recorded position: {:?}", task.place))
         })?;
         ensure(
             task.client.is_some() || matches!(task.place, Place::Offered(..)),
@@ -117,11 +117,11 @@ impl Controller {
                 format!("group {id} miscounts its tasks")
             })?;
             ensure(group.queue.len() == 0 || self.is_hopeful(id), || {
-                format!("group {id} waits for engines that cannot come")
+                format!("group {id} waits for engines that cannot connect")
             })?;
         }
         ensure(self.groups.at(ALL).key.only.is_none(), || {
-            "no group of all".into()
+            "the group of all engines has a restriction".into()
         })
     }
 

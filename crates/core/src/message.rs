@@ -248,14 +248,14 @@ pub enum Output {
         /// The result.
         record: ResultRecord,
     },
-    /// Tasks of a client were never accepted: the only result of each of them.
+    /// Tasks of a client were never accepted. They get no other result.
     Refused {
         /// The client.
         client: ClientId,
         /// Which, and why.
         record: RefusedRun,
     },
-    /// All tasks of a coalescing request are resolved: the only result of each of them.
+    /// All tasks of a coalescing request are resolved. They get no other result.
     Coalesced {
         /// The client.
         client: ClientId,

@@ -1,4 +1,4 @@
-//! MPI worlds: engines that no fork server has started. Their slots are adjacent, in the order of ranks, and they end
+//! MPI worlds: engines that no fork server started. Their slots are adjacent, in the order of ranks, and they end
 //! together.
 
 use std::collections::BTreeMap;

@@ -163,7 +163,7 @@ pub enum Mode {
 /// When a set of dependencies counts as met (names as `IPython` Parallel's `Dependency`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DependencyRule {
-    /// All of them, or any.
+    /// Whether all dependencies must be met, or any one.
     pub all: bool,
     /// A success counts.
     pub success: bool,

@@ -104,7 +104,7 @@ pub fn decode<'py>(bytes: &mut &[u8], buffer: Bound<'py, PyAny>) -> PyResult<Bou
     match order {
         C_ORDER => array.call1((shape, dtype, buffer)),
         FORTRAN_ORDER => array.call1((shape, dtype, buffer, 0, py.None(), "F")),
-        _ => Err(malformed("no order of an array")),
+        _ => Err(malformed("not a memory order of arrays")),
     }
 }
 

@@ -236,7 +236,7 @@ impl ConnectError {
                 PyValueError::new_err("the connection file has no address for this transport")
             }
             Self::NoKey => PyValueError::new_err(
-                "the connection file has no key; take the one that the cluster has written",
+                "the connection file has no key; use the one that the cluster wrote",
             ),
             Self::Tls(message) => PyValueError::new_err(format!(
                 "the keys in the connection file cannot be used: {message}"

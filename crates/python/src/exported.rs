@@ -17,7 +17,7 @@ pub struct Exported {
     by_id: FxHashMap<SegmentId, Entry>,
     /// Keyed by the address of the segment's owner, which is unique while the entry exists.
     ids: FxHashMap<usize, SegmentId>,
-    /// Announced segments that were released for good, not yet reported.
+    /// Announced segments that were released for good but not reported yet.
     retired: Vec<SegmentId>,
 }
 

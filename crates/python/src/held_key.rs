@@ -44,7 +44,7 @@ pub fn hold_key(connection: &str) -> PyResult<String> {
         .map_err(|e| PyValueError::new_err(format!("connection file: {e}")))?;
     let Some((cluster_id, private_key)) = Connection::parse(connection)?.into_key() else {
         return Err(PyValueError::new_err(
-            "the connection file has no key; take the one that the cluster has written",
+            "the connection file has no key; use the one that the cluster wrote",
         ));
     };
     content.remove("private_key");

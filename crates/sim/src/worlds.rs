@@ -1,4 +1,4 @@
-//! Simulated MPI worlds: processes that no fork server has started announce themselves, wherever
+//! Simulated MPI worlds: processes that no fork server started announce themselves, wherever
 //! they are.
 
 use broadleaf_core::{HostEvent, Nanos};

@@ -63,7 +63,7 @@ class Cluster(ClusterCoroutines, Elastic, OwnDashboard):
     Raises:
         ValueError: An option does not exist, or does not take this value (then it is a `ConfigError`); there is no such
             engine set; `n` is negative; or the profile or id is no name of a folder.
-        TypeError: `n` is no int.
+        TypeError: `n` is not an int.
 
     Example:
         >>> with ipp.Cluster(n=2) as client:

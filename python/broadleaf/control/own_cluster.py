@@ -28,9 +28,9 @@ def is_engine() -> bool:
 def client_connection() -> str:
     """The text of a connection file for clients of the cluster that this process is an engine of.
 
-    On the controller's host this is the engine's own, whose key the native module holds: over the unix socket, it also
-    opens clients' connections. Raises `ClusterConnectionError` on other hosts, unless their relay was given a
-    connection file for clients.
+    On the controller's host this is the engine's own connection file, whose key the native module holds. Over the unix
+    socket, that key also opens clients' connections. Raises `ClusterConnectionError` on other hosts, unless their relay
+    was given a connection file for clients.
     """
     if _connection is None:
         raise ClusterConnectionError("this process is not an engine of a cluster")

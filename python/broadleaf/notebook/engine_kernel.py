@@ -35,7 +35,7 @@ class _EngineKernel(Kernel):
 
     @property
     def banner(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """What a console shows first."""
+        """The text that a console shows when it starts."""
         return f"Engine {self.view.targets} of a Broadleaf cluster"
 
     def do_execute(  # pyright: ignore[reportIncompatibleMethodOverride]

@@ -89,7 +89,7 @@ class Tree:
             scheduler: The leaf's number, from the root (0) level by level.
 
         Returns:
-            Their numbers; none of a scheduler that is no leaf.
+            Their numbers; empty for a scheduler that is not a leaf.
         """
         leaf = scheduler - self.first_leaf
         if leaf < 0:

@@ -40,7 +40,7 @@ class FailedItem(NamedTuple):
     """The item or arguments that an exception was raised for."""
 
     position: int | None
-    """Where it is in the chunk, None for a call that is no chunk."""
+    """Its position in the chunk; None if the call is not a chunk."""
     arguments: tuple[Any, ...]
 
 

@@ -17,7 +17,7 @@ class Reference:
         name: The expression, such as a variable's name.
 
     Raises:
-        TypeError: `name` is no str.
+        TypeError: `name` is not a str.
 
     Example:
         >>> _ = rc[:].scatter("part", range(8), block=True)

@@ -128,7 +128,7 @@ class HostBench:
         received = [self.cluster.network.received_bytes(host) for host in self.hosts]
         sums = set(view.apply_sync(checksum))
         if sums != {zlib.crc32(data)}:
-            raise RuntimeError(f"topology {topology}, {n_bytes} bytes: an engine holds other data")
+            raise RuntimeError(f"topology {topology}, {n_bytes} bytes: an engine holds wrong data")
         most = max(now - had for now, had in zip(received, before, strict=True))
         return (ended_ns - started_ns) / 1e6, most / n_bytes
 

@@ -170,7 +170,7 @@ class Comparison:
             took_ms = (time.perf_counter() - began) * 1e3
             sums = set(cluster.client[:].apply_sync(checksum))
             if sums != {payloads.checksum(value)}:
-                raise RuntimeError(f"{way}: an engine holds other data")
+                raise RuntimeError(f"{way}: an engine holds wrong data")
             by_mpi = _bytes_by_mpi(cluster) - moved
             is_large = max(parts) > 1 << 20
             if is_large and (by_mpi > 0) != (way == MOVER):

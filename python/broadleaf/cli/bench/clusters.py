@@ -47,8 +47,8 @@ def _known(ctx: click.Context, parameter: click.Parameter, text: str) -> list[st
 @click.option("--site", envvar="BROADLEAF_BENCH_SITE_FILE", required=True, show_envvar=True, metavar="FILE",
               type=click.Path(exists=True, dir_okay=False, path_type=Path), callback=_site,
               help="TOML file that describes the site: `hosts`, a folder `shared` that all of them see and, unless "
-              "engines are started from this host, a command `login` that runs another one on the host that they are "
-              "started from.")  # fmt: skip
+              "engines are started from this host, a command `login` that runs a given command on the host from "
+              "which they are started.")  # fmt: skip
 @click.option("--cases", "chosen", default=",".join(_USUAL), show_default=True, callback=_known, metavar="CASE,...",
               help=f"What to measure, of {', '.join(_NAMES)}.")  # fmt: skip
 def command(site: Site, chosen: list[str], against: list[str], only_peers: bool, **options: Any) -> None:

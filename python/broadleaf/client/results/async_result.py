@@ -73,7 +73,7 @@ class AsyncResult(ShownResult[Value]):
             Whether all tasks are done. With `return_when`, two sets of results of one task each, done and not done.
 
         Raises:
-            ValueError: `return_when` is none of these.
+            ValueError: `return_when` is not one of these.
             LinkLost: The connection is closed or was lost.
         """
         timeout = seconds(timeout)
@@ -168,7 +168,7 @@ class AsyncResult(ShownResult[Value]):
             RemoteError: The task did not return. With several tasks, a `CompositeError` with an error for each that
                 failed.
             LinkLost: The connection is closed or was lost before the tasks were done.
-            ValueError: `return_when` is none of these.
+            ValueError: `return_when` is not one of these.
 
         Example:
             >>> result = rc[:].apply_async(lambda: 1 // engine_id)

@@ -39,7 +39,7 @@ DELIVERIES = ("private", "readonly", "shared")
 def check_delivery(mode: str) -> str:
     """Returns the mode if calls support it, and raises ValueError otherwise."""
     if mode not in DELIVERIES:
-        raise ValueError(f"mode={mode!r} is none of {', '.join(DELIVERIES)}")
+        raise ValueError(f"mode={mode!r} is not one of {', '.join(DELIVERIES)}")
     return mode
 
 

@@ -64,7 +64,7 @@ def join(order: Mapping[str, Any]) -> Relay:
 
 
 def _through_tunnel(order: Mapping[str, Any]) -> str | None:
-    """The local end of the tunnel, if there is one and it is needed: then nobody can dial this host either."""
+    """The local end of the tunnel, or None if there is no tunnel or the controller can be reached without it."""
     if not order["tunnel_port"]:
         return None
     connection = order["connection"]

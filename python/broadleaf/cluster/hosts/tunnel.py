@@ -265,8 +265,8 @@ class Tunnel:
             else f"no cluster in profile {far.profile!r}"
         )
         raise ClusterConnectionError(
-            f"{what} on {far.login} (looked in {where}). `broadleaf list` there shows which run. If BROADLEAF_DIR is "
-            "set there, logins may not have it: name the file, as ssh://HOST/PATH/client.json"
+            f"{what} on {far.login} (looked in {where}). `broadleaf list` there shows the clusters that run. If "
+            "BROADLEAF_DIR is set there, logins may not have it: name the file, as ssh://HOST/PATH/client.json"
         )
 
     # The way to the controller

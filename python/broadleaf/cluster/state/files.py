@@ -82,7 +82,7 @@ def cluster_dir(profile: str, cluster_id: str) -> Path:
 def find_connection_file(profile: str = "default", cluster_id: str | None = None) -> Path:
     """The `client.json` of a cluster; without `cluster_id`, that of the profile's most recent running one.
 
-    Raises `ClusterConnectionError` when there is none; it says where this looked, and what runs elsewhere.
+    Raises `ClusterConnectionError` when there is none; the error says where it looked, and what runs elsewhere.
     """
     if cluster_id is not None:
         path = cluster_dir(profile, cluster_id) / CLIENT_FILE
@@ -124,7 +124,7 @@ def _seems_to_run(path: Path) -> bool:
 
 
 def no_such_cluster(profile: str, cluster_id: str | None = None) -> str:
-    """The error for a cluster that is not running: where this looked, which clusters run, and how to start one."""
+    """The error for a cluster that is not running: where it looked, which clusters run, and how to start one."""
     running = sorted(running_clusters(), key=lambda found: (found[0] != profile, found))
     if cluster_id is None:
         what, where = "no cluster", profile_dir(profile)

@@ -52,7 +52,7 @@ def group() -> None:
 @click.option("--port", default=0, metavar="PORT", help="Port to listen on with --ip; 0 for a free one.")
 def _start(n: int | None, daemonize: bool, engines: str, ip: str | None, port: int, profile: str,
            profile_dir: str | None, cluster_id: str, rest: tuple[str, ...], **level: Any) -> None:  # fmt: skip
-    """Start a cluster, and stop it on Ctrl-C unless with --daemonize."""
+    """Start a cluster, and stop it on Ctrl-C unless --daemonize is given."""
     from broadleaf.cli.cluster.start import run_cluster
     from broadleaf.cli.terminal.console import look_in_working_directory
     from broadleaf.cluster import Cluster

@@ -75,7 +75,7 @@ def ip_for_host(host: str) -> str:
 
 @cache
 def _own_addresses() -> frozenset[str]:
-    """Addresses of this machine that its name stands for."""
+    """Addresses to which this machine's name resolves."""
     try:
         return frozenset(socket.gethostbyname_ex(socket.gethostname())[2]) | {_LOOPBACK}
     except OSError:

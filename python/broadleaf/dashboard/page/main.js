@@ -1,4 +1,4 @@
-// The page: one stream in, and what to show of it.
+// The page: reads one stream, and decides what to show.
 
 import * as charts from "./charts.js";
 import { Engines } from "./engines.js";

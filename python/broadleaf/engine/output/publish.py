@@ -45,7 +45,7 @@ def publish_data(data: dict[str, Any]) -> None:
         data: Values by key. Later values of a key replace earlier ones.
 
     Raises:
-        TypeError: `data` is no dict.
+        TypeError: `data` is not a dict.
         SerializationError: A value cannot be pickled, or they are larger than a message.
         RuntimeError: No task runs here.
 

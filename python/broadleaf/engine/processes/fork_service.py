@@ -74,7 +74,7 @@ def serve(config: HostConfig, node_pid: int, ready_write: int, node_ready_read: 
         return server.leave()
     except _Forked as forked:
         child = forked
-    # Out here, so that an engine's tracebacks and exceptions show nothing of the server.
+    # This runs outside `except`: tracebacks and exceptions of an engine then show nothing of the server.
     return _become_engine(config, child)
 
 

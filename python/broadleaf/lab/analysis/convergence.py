@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from broadleaf.lab.analysis.model.fit import Fit
 
 MAX_TIMES_MORE = 10
-"""Beyond so many times the runs that were made, "about N more runs" is no advice."""
+"""Beyond this many times the runs that were made, "about N more runs" is useless advice."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,7 +52,7 @@ def load(
     response: str = TIME,
 ) -> pd.DataFrame:
     """The runs with status `ok`, oldest first; `y_us` is microseconds per task, or another `response`: any column of
-    positive numbers of which less is better.
+    positive numbers for which less is better.
 
     `source` is the path of a runs.csv, its rows, or a frame of them. A factor's column contains 0 and 1 for off and on,
     a number if it has a scale, and otherwise text; a factor that the runs do not know is at its default. `where` keeps
@@ -102,7 +102,7 @@ def load(
 
 
 def responses(frame: pd.DataFrame, factors: Sequence[Factor]) -> list[str]:
-    """The columns that can be a response: positive numbers in at least half of the runs, of which less is better."""
+    """The columns that can be a response: positive numbers in at least half of the runs, for which less is better."""
     names = {f.column for f in factors}
     found = []
     for name in frame.columns:

@@ -34,7 +34,7 @@ CONTEXTS = 16
 PAIRS = 2
 ALPHA = 0.05
 MAX_TIMES_MORE = 10
-"""More than so many times the pairs made is no advice."""
+"""Advice to measure more pairs than this many times those made would be useless."""
 _MIN_TRIMMED = 5
 
 

@@ -40,7 +40,7 @@ def arrange(
 
 
 def cut(group: Sequence[Entry], block_size: int) -> list[Sequence[Entry]]:
-    """A group unchanged if it fits a block, otherwise in parts that overlap by one run."""
+    """Splits a group that does not fit a block into parts that overlap by one run."""
     if len(group) <= _STRETCH * block_size:
         return [group]
     parts = -(-(len(group) - 1) // (block_size - 1))

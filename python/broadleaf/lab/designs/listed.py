@@ -41,7 +41,7 @@ def sweep(factors: Sequence[Factor], rules: Constraints, name: str | None) -> Ch
         raise DesignError(
             f"design 'sweep' varies one factor: set design.factor to one of {known}."
             if len(swept) != 0 or name is None
-            else f"design.factor is {name!r}, which is no factor. Choose one of {known}."
+            else f"design.factor is {name!r}, which is not a factor. Choose one of {known}."
         )
     factor = swept[0]
     configs = [{**baseline(factors), factor.name: level} for level in factor.levels]

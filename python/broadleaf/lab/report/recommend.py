@@ -153,7 +153,7 @@ def _in_toml(text: str, wanted: Mapping[str, Any], file: Path) -> str:
     try:
         before = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise RunError(f"{file}: is not TOML: {error}.") from None
+        raise RunError(f"{file} is not valid TOML: {error}.") from None
     lines = text.splitlines()
     for key, value in wanted.items():
         section, _, name = key.rpartition(".")

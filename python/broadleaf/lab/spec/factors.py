@@ -60,7 +60,7 @@ class Factor:
             raise DesignError(f"factor {self.name!r}: needs at least two different levels, has {list(self.levels)}.")
         if self.default not in self.levels or not any(_same(level, self.default) for level in self.levels):
             raise DesignError(
-                f"factor {self.name!r}: default {self.default!r} is none of its levels {list(self.levels)}."
+                f"factor {self.name!r}: default {self.default!r} is not one of its levels {list(self.levels)}."
             )
         if self.scale is not None and not self._numbers():
             raise DesignError(f"factor {self.name!r}: scale {self.scale!r} needs levels that are numbers.")

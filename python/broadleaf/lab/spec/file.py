@@ -79,7 +79,7 @@ def _read(file: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
     """The file's tables merged over those of the file that it extends."""
     if file.resolve() in seen:
         raise StudyFileError(
-            f"{file}: study.extends", "this file extends itself through other files.", "Break the circle."
+            f"{file}: study.extends", "this file extends itself through other files.", "Break the cycle."
         )
     try:
         data = tomllib.loads(file.read_text(encoding="utf-8"))
@@ -88,7 +88,7 @@ def _read(file: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
     except (OSError, UnicodeDecodeError) as error:
         raise StudyFileError(str(file), f"cannot be read: {error}.") from None
     except tomllib.TOMLDecodeError as error:
-        raise StudyFileError(str(file), f"is not TOML: {error}.") from None
+        raise StudyFileError(str(file), f"is not valid TOML: {error}.") from None
     study = data.get("study")
     base = study.get("extends") if isinstance(study, dict) else None
     if base is None:
@@ -123,7 +123,7 @@ class _Table:
     def __init__(self, file: Path, key: str, values: object, known: Sequence[str]) -> None:
         self._file, self._key = file, key
         if not isinstance(values, dict):
-            raise StudyFileError(self.where(""), f"{values!r} is no table.", f"Write a section [{key}].")
+            raise StudyFileError(self.where(""), f"{values!r} is not a table.", f"Write a section [{key}].")
         self.values: dict[str, Any] = values
         for name in values:
             if name not in known:
@@ -261,7 +261,7 @@ def _calibrate(file: Path, values: object) -> Calibrate:
 
 def _factors(file: Path, values: object) -> tuple[Factor, ...]:
     if not isinstance(values, dict):
-        raise StudyFileError(f"{file}: factors", f"{values!r} is no table.", "Write sections [factors.NAME].")
+        raise StudyFileError(f"{file}: factors", f"{values!r} is not a table.", "Write sections [factors.NAME].")
     return tuple(_factor(file, name, entry) for name, entry in values.items())
 
 
@@ -280,7 +280,7 @@ def _factor(file: Path, name: str, values: object) -> Factor:
     default = table.values.get("default", levels[0])
     if not any(default == level and isinstance(default, bool) == isinstance(level, bool) for level in levels):
         raise table.wrong(
-            "default", f"{default!r} is none of its levels.", f"Choose one of {', '.join(map(repr, levels))}."
+            "default", f"{default!r} is not one of its levels.", f"Choose one of {', '.join(map(repr, levels))}."
         )
     try:
         return Factor(
@@ -326,7 +326,7 @@ def _setting(table: _Table) -> tuple[str, dict[str, object]]:
         if not isinstance(value, str | bool | dict | list | int | float):
             raise table.wrong(f"set.{key}", f"{value!r} cannot be set.")
     if not isinstance(given.get("values", {}), dict):
-        raise table.wrong("set.values", f"{given['values']!r} is no table.", "Write { level = value, ... }.")
+        raise table.wrong("set.values", f"{given['values']!r} is not a table.", "Write { level = value, ... }.")
     return kind, dict(given)
 
 
@@ -349,9 +349,7 @@ def _levels(table: _Table, kind: str, setting: Mapping[str, object]) -> tuple[Le
                 raise table.wrong(f"set.{kind}", "a map of levels needs at least two.", "Add one, or write levels.")
             return tuple(cast(Mapping[str, object], setting.get("values") or setting[kind]))
         if kind in ("git", "python"):
-            raise table.wrong(
-                "levels", f"a factor of kind {kind!r} needs its levels.", "Write levels = [...] or a map."
-            )
+            raise table.wrong("levels", f"a factor of kind {kind!r} needs levels.", "Write levels = [...] or a map.")
         return (False, True)
     if not isinstance(given, list) or len(given) < 2:
         raise table.wrong("levels", f"{given!r} is not a list of at least two levels.")
@@ -381,7 +379,7 @@ def _names(level: object) -> set[str]:
 
 def _constraints(file: Path, values: object) -> dict[str, str]:
     if not isinstance(values, dict):
-        raise StudyFileError(f"{file}: constraints", f"{values!r} is no table.", "Write a section [constraints].")
+        raise StudyFileError(f"{file}: constraints", f"{values!r} is not a table.", "Write a section [constraints].")
     for name, text in values.items():
         if not isinstance(text, str):
             raise StudyFileError(

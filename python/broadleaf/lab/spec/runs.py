@@ -182,8 +182,8 @@ class RunsFile:
         except OSError as error:
             os.ftruncate(self._file.fileno(), kept)
             raise WriteError(
-                f"{self.path} cannot be written: {error.strerror or error}. {loss} Make room, then the same command "
-                "goes on."
+                f"{self.path} cannot be written: {error.strerror or error}. {loss} Make room, then run the "
+                "same command again: it continues."
             ) from error
 
     def set_flags(self, flags: Mapping[str, str]) -> None:

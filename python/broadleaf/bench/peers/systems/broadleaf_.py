@@ -92,7 +92,7 @@ def in_place_rounds(peer: "Peer", size_bytes: int, rounds: int, warmup: int) -> 
         view.push({"held": value}, mode="inplace", block=True)
         times_ms[round] = (time.perf_counter() - begin) * 1e3
     after = faults()
-    expect(set(view.apply_sync(tasks.held_checksum)) == {float(value.sum())}, "an engine holds other data")
+    expect(set(view.apply_sync(tasks.held_checksum)) == {float(value.sum())}, "an engine holds wrong data")
     return {
         "delivered": float(np.median(times_ms[warmup:])),
         "client_faults": after[0] - before[0],

@@ -44,7 +44,7 @@ def command(
 ) -> None:
     """Show how many runs an effect needs, or with --runs the smallest effect that so many runs can show. For designs
     with off/on factors in which no effect is confounded with another. `broadleaf lab plan` shows what a study's own
-    plan can tell.
+    plan can detect.
     """
     from broadleaf.lab.designs import power
 

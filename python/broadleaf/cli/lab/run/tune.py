@@ -22,7 +22,7 @@ _ALGORITHMS = ("tpe", "greedy", "ga", "random")
 @click.command("tune", cls=JudgingCommand)
 @study_argument
 @click.option("--budget", "budget_s", callback=seconds, metavar="TIME",
-              help="Time to use, such as 30m; by default the study's, unless --runs is given.")  # fmt: skip
+              help="Time to spend, such as 30m; by default the study's, unless --runs is given.")  # fmt: skip
 @click.option("--runs", type=click.IntRange(1), metavar="N", help="Maximum number of runs to make.")
 @click.option("--against", "against", multiple=True, metavar="COLUMN",
               help="Another response, such as max_rss_kb: show what gains in time cost in this response. May be "
@@ -52,7 +52,7 @@ def command(
     The default is recommended unless something is faster with an interval that excludes 1. Runs that are already in
     runs.csv guide the search. A setting that is proven to fail more often than its default is left out.
 
-    Exit codes: 0 the recommendation stands; 1 it may fail more than the default, as its first sentence says; 2 a
+    Exit codes: 0 the recommendation stands; 1 the recommended setting may fail more often than the default; 2 a
     wrong option; 3 could not run.
     """
     require("lab", ("numpy", "optuna"), "`broadleaf lab tune`")

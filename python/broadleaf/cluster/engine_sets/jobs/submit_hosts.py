@@ -106,7 +106,7 @@ class ThisHost(SubmitHost):
         try:
             return str(package.keep(base_dir().absolute() / _PACKAGES))
         except OSError as error:
-            raise ClusterStartError(f"Broadleaf cannot be kept in {base_dir() / _PACKAGES}: {error}") from None
+            raise ClusterStartError(f"Broadleaf cannot be stored in {base_dir() / _PACKAGES}: {error}") from None
 
 
 class LoginHost(SubmitHost):
@@ -231,7 +231,7 @@ class LoginHost(SubmitHost):
             )
             self._sh(script, there, data=package.archive())
         except CommandError as error:
-            raise ClusterStartError(f"Broadleaf cannot be kept in {there} on {where}: {error}") from None
+            raise ClusterStartError(f"Broadleaf cannot be stored in {there} on {where}: {error}") from None
         return there
 
 

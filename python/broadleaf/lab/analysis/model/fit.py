@@ -89,7 +89,7 @@ class Fit:
             linear = sample.linear(coding, sample.choose_blocks(options.blocks, len(coding.column_names)))
         if linear.df < 1:
             raise AnalysisError(
-                f"{linear.n_runs} runs cannot tell {linear.n_parameters} parameters: make more runs, or leave out "
+                f"{linear.n_runs} runs cannot determine {linear.n_parameters} parameters: make more runs, or leave out "
                 "pairs."
             )
         self.blocks: Blocks = linear.blocks
@@ -350,7 +350,7 @@ def fit(
     `scale` "auto" is the one on which effects are most nearly additive. `blocks` "auto" gives every block its own mean
     if at least twice as many degrees of freedom as treatment parameters remain, otherwise a random one. A number with
     up to six levels has an effect for each; one with more has a spline, unless that misses something. If the runs do
-    not suffice for all pairs at once, those that are real beyond doubt are in the model, and each of the others is
+    not suffice for all pairs at once, those that are certainly real are in the model, and each of the others is
     estimated beside it. If replicates show that pairs do not suffice, `triples` adds those of factors whose three pairs
     are all significant.
 
@@ -392,11 +392,11 @@ def fit(
 
 
 def _selected(sample: Sample, full: Coding, options: FitOptions, notes: list[str]) -> Fit:
-    """The model of main effects and those pairs that are real beyond doubt."""
+    """The model of main effects and the pairs that are certainly real."""
     mains = full.but(False)
     if len(sample.y) < len(mains.column_names) + 3:
         raise AnalysisError(
-            f"{len(sample.y)} runs cannot tell {len(mains.column_names) - 1} main effects: make more runs."
+            f"{len(sample.y)} runs cannot determine {len(mains.column_names) - 1} main effects: make more runs."
         )
     chosen = selection.choose_pairs(full, sample, options.blocks, options.robust)
     notes = [*notes, chosen.sentence]

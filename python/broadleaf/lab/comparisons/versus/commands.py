@@ -151,7 +151,7 @@ class Commands:
                 words_of(text), cwd=self._cwd, env=environment, timeout_s=self.timeout_s, run_dir=run_dir
             )
         if error := _error(finished, self.timeout_s):
-            raise RunError(f"the {name} command {text!r} fails: {error}")
+            raise RunError(f"the {name} command {text!r} failed: {error}")
 
 
 def words_of(text: str) -> list[str]:

@@ -27,7 +27,7 @@ TIER_COLOURS = ("#009e73", "#56b4e9", "#e69f00", "#d55e00")
 FONT = "Liberation Sans, Arial, Helvetica, sans-serif"
 LABEL_PIXELS = 300
 MAX_POINTS = 1500
-# A space at which no line is broken, between a number and its unit.
+# The non-breaking space between a number and its unit.
 JOINED = "\u00a0"
 
 

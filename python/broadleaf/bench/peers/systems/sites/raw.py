@@ -23,7 +23,7 @@ def logins(peer: "Peer") -> dict[str, float]:
 
 
 def job(peer: "Peer", workers: int, hosts: int) -> dict[str, float]:
-    """A job on this many hosts that starts processes that do nothing, and reports when it has done so."""
+    """A job on this many hosts that starts idle processes, and reports when they have started."""
     jobs = Jobs(Site.here())
     done = jobs.folder / "done"
     step = f"srun --ntasks-per-node={workers // hosts} --mpi=none true"

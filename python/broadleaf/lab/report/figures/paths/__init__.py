@@ -1,1 +1,1 @@
-"""Orders of applying treatments, as waterfalls, areas and components."""
+"""Orders in which treatments are applied, as waterfalls, areas and components."""

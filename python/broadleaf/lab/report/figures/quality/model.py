@@ -155,7 +155,8 @@ def half_normal(terms: pd.DataFrame, fig_number: int, key: str) -> Figure:
     """Sizes of all effects compared with what noise alone would give; effects off the line are real.
 
     `terms` has name, estimate (coefficients over their standard errors) and real: whether the tables say so too. The
-    line is noise of Lenth's pseudo standard error, the dotted one its simultaneous margin; labelled are the largest.
+    line shows noise with Lenth's pseudo standard error, and the dotted line its simultaneous margin. The largest
+    effects have labels.
     """
     from scipy.stats import halfnorm, t
 
