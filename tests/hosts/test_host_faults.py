@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import time
+import zlib
+from pathlib import Path
 
 import broadleaf
 import numpy as np
@@ -48,8 +51,6 @@ def begin(cluster, data):
 
 
 def expect_all_but(cluster, result, before, data, dead):
-    import zlib
-
     expected = zlib.crc32(data)
     living = [h for h in cluster.network.hosts[1:] if h.index not in dead]
     values = result.get(timeout=90, return_exceptions=True)
@@ -201,3 +202,30 @@ def test_a_host_that_comes_back_has_its_places_again(hosted):
     cluster.start_relay(host)
     cluster.client.wait_for_engines(2, timeout=30)
     assert {h.index: cluster.engines_of(h) for h in cluster.network.hosts[1:]} == before
+
+
+def test_data_that_a_relay_has_no_memory_for_fails_there_alone(hosted):
+    cluster = hosted(2, rate_mbit=None, broadcast_topology="chain")
+    host = cluster.network.hosts[1]
+    former = cluster.relays.pop(1)
+    former.terminate()
+    assert former.wait(30) == 0
+    wait_until(lambda: len(cluster.client.ids) == 1, 30, "the relay leaves")
+    relay_file = Path(cluster.cluster.relay_file)
+    connection = json.loads(relay_file.read_text())
+    connection["options"]["pool_max_bytes"] = N_BYTES // 2
+    relay_file.write_text(json.dumps(connection))
+    cluster.start_relay(host)
+    cluster.client.wait_for_engines(2, timeout=30)
+    (small,) = cluster.engines_of(host)
+    data = payload(8)
+    expected = zlib.crc32(data)
+    values = cluster.client[:].apply_async(checksum, data).get(timeout=30, return_exceptions=True)
+    for engine, value in zip(cluster.client.ids, values, strict=True):
+        if engine == small:
+            assert "shared memory pool is full" in str(value)
+        else:
+            assert value == expected
+    # What fits still comes.
+    part = data[: N_BYTES // 4]
+    assert set(cluster.client[:].apply_async(checksum, part).get(timeout=30)) == {zlib.crc32(part)}

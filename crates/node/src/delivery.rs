@@ -47,7 +47,8 @@ impl Node {
     /// Offers a task to engines of this host; they get it once its payload is here. Until then it can
     /// be taken back like any other.
     pub(crate) fn assign_many(&mut self, mut many: AssignMany) {
-        let is_missing = self.objects.is_missing(&many.payload).is_some();
+        let missing = self.objects.is_missing(&many.payload);
+        let is_missing = missing.is_some();
         if !is_missing {
             self.objects.import(&mut many.payload);
             self.segments.adopt(NODE, &mut many.payload);
@@ -71,6 +72,10 @@ impl Node {
             } else {
                 self.deliver(engine, &record);
             }
+        }
+        if matches!(missing, Some(Err(_))) {
+            // Nothing more arrives for it, so nothing else would give it up.
+            self.hand_over_waiting();
         }
     }
 
@@ -164,7 +169,8 @@ impl Node {
         }
         for place in &record.payload.segments {
             let object = ObjectId(place.segment.0);
-            self.objects.fetch(Fetch {
+            // What cannot come is found where values are taken, below.
+            let _ = self.objects.fetch(Fetch {
                 object,
                 len_bytes: place.len_bytes,
                 chunk_bytes: RESULT_CHUNK_BYTES,

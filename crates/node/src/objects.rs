@@ -224,19 +224,20 @@ impl Objects {
 
     // In
 
-    /// Gets an object, or has one that is under way come from elsewhere. A failure shows in its arrival.
-    pub fn fetch(&mut self, fetch: Fetch) {
+    /// Gets an object, or has one that is under way come from elsewhere. Where there is no memory for it, that is in its
+    /// arrival, and returned.
+    pub fn fetch(&mut self, fetch: Fetch) -> Result<(), String> {
         let object = fetch.object;
         match self.incoming.get(&object).map(|i| &i.arrival) {
             Some(Arrival::Coming) => {
                 self.order(PlaneCommand::Fetch { fetch, lease: None });
-                return;
+                return Ok(());
             }
-            Some(_) => return,
+            Some(_) => return Ok(()),
             None => {}
         }
         let fetch_bytes = fetch.len_bytes;
-        let arrival = match self.pool.allocate(fetch_bytes) {
+        let (arrival, begun) = match self.pool.allocate(fetch_bytes) {
             Ok(lease) => {
                 self.pool.mark_announced(lease.id());
                 self.in_segment.insert(lease.id(), object);
@@ -244,9 +245,12 @@ impl Objects {
                     fetch,
                     lease: Some(lease),
                 });
-                Arrival::Coming
+                (Arrival::Coming, Ok(()))
             }
-            Err(error) => Arrival::Failed(error.to_string()),
+            Err(error) => {
+                let reason = error.to_string();
+                (Arrival::Failed(reason.clone()), Err(reason))
+            }
         };
         let incoming = Incoming {
             arrival,
@@ -254,6 +258,7 @@ impl Objects {
             is_forgotten: false,
         };
         self.incoming.insert(object, incoming);
+        begun
     }
 
     /// How far an object is; `None` for one nobody has spoken of.

@@ -379,7 +379,10 @@ impl Node {
                 }
             }
             RelayCommand::Fetch(fetch) => {
-                self.objects.fetch(fetch);
+                let object = fetch.object;
+                if let Err(reason) = self.objects.fetch(fetch) {
+                    self.tell_controller(&RelayEvent::FetchFailed { object, reason });
+                }
                 return;
             }
             RelayCommand::Forget(objects) => {
