@@ -105,6 +105,7 @@ FIGURES: dict[str, dict[str, str]] = {
     },
     "movers": {
         "last_host": "time until every host has the data in its array: a whole `push` of Broadleaf, or the call of MPI",
+        "of_tcp": "that time over the time of Broadleaf's TCP connections in the same rounds, with its 95 % interval",
         "bytes_into_host": "what came in over the busiest host's link, in copies of the data",
     },
 }

@@ -7,18 +7,24 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import broadleaf
 
 from ..environments import OURS
 from ..peers import payloads
-from ..results.record import Record
+from ..peers.measure import available_bytes
+from ..results import bootstrap
+from ..results.record import Record, skipped
 from .broadcast import leave_on_signal
 from .movers import World, start_movers
 from .network import HostedCluster, Network, scheduled_by_thread
 
-TCP, MOVER, BCAST, GET = "TCP", "mover", "MPI_Bcast", "MPI_Get"
+TCP, MOVER = "TCP", "mover"
+MPI4PY = "mpi4py"
+# What `mpi_ranks` can do.
+MPI_WAYS = ("Bcast", "Get", "Put", "Get along a chain")
 WARMING_ROUNDS = 2
 
 
@@ -64,18 +70,24 @@ class Ranks:
     def __init__(self, network: Network, python: str) -> None:
         arguments = ["-m", "broadleaf.bench.hosts.mpi_ranks"]
         self._world = World(network, python, arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        #: Of mpi4py and the MPI library.
+        self.version: str = self._answer("their start")["version"]
+
+    def _answer(self, in_what: str) -> dict[str, Any]:
+        stdout = self._world.process.stdout
+        assert stdout is not None
+        if not (line := stdout.readline()):
+            raise RuntimeError(f"the ranks ended with {self._world.process.wait()} in {in_what}")
+        answered: dict[str, Any] = json.loads(line)
+        return answered
 
     def broadcast_ms(self, way: str, parts: list[int]) -> float:
         """Milliseconds until the last rank has all parts."""
-        stdin, stdout = self._world.process.stdin, self._world.process.stdout
+        stdin = self._world.process.stdin
         assert stdin is not None
-        assert stdout is not None
-        stdin.write(json.dumps({"way": "bcast" if way == BCAST else "get", "parts": parts}) + "\n")
+        stdin.write(json.dumps({"way": way, "parts": parts}) + "\n")
         stdin.flush()
-        answer = stdout.readline()
-        if not answer:
-            raise RuntimeError(f"the ranks ended with {self._world.process.wait()} in {way}")
-        answered = json.loads(answer)
+        answered = self._answer(way)
         if not answered["is_right"]:
             raise RuntimeError(f"{way}: a rank holds other data")
         took_ms: float = answered["ms"]
@@ -98,6 +110,10 @@ class Comparison:
     def broadcasts(self, forms: Sequence[str], repeats: int) -> Iterator[Record]:
         """Every way for every form; within a round all take turns, each round beginning with another one."""
         for form in forms:
+            if (lacking := self._lack_of_memory(form)) is not None:
+                shared = {"hosts": len(self._network.hosts) - 1, "gbit": self._gbit, "data": form}
+                yield skipped(OURS, broadleaf.__version__, "movers", shared, lacking)
+                continue
             value = payloads.make(form)
             for cluster in self._clusters.values():
                 cluster.client[:].push({"held": value}, block=True)
@@ -115,11 +131,30 @@ class Comparison:
                     if round_ >= 0:
                         times[way].append(took_ms)
                         into[way].append(most / payloads.n_bytes(value))
-            shared = {"hosts": len(self._network.hosts) - 1, "gbit": self._gbit, "data": form,
-                      "bytes": payloads.n_bytes(value)}  # fmt: skip
             for way in ways:
                 for metric, values in (("last_host", times[way]), ("bytes_into_host", into[way])):
-                    yield Record(OURS, broadleaf.__version__, "movers", shared | {"way": way}, metric, values)
+                    yield self._record(value, form, way, metric, values)
+                if way != TCP:
+                    against = f"time over that of TCP: median of {repeats} pairs, and its 95 % interval"
+                    of_tcp = list(bootstrap.ratio(times[way], times[TCP]))
+                    yield self._record(value, form, way, "of_tcp", of_tcp, against)
+
+    def _record(
+        self, value: Any, form: str, way: str, metric: str, values: list[float], note: str | None = None
+    ) -> Record:
+        shared = {"hosts": len(self._network.hosts) - 1, "gbit": self._gbit, "data": form,
+                  "bytes": payloads.n_bytes(value)}  # fmt: skip
+        of_mpi = (MPI4PY, self._ranks.version)
+        peer, version = of_mpi if way in MPI_WAYS else (OURS, broadleaf.__version__)
+        return Record(peer, version, "movers", shared | {"mode": way}, metric, values, note)
+
+    def _lack_of_memory(self, form: str) -> str | None:
+        """Of each cluster a host has one copy in shared memory and one in its engine, and of MPI one in its rank."""
+        n_hosts = len(self._network.hosts) - 1
+        needed, available = (5 * n_hosts + 6) * payloads.expected_bytes(form), available_bytes()
+        if needed <= available:
+            return None
+        return f"needs {needed / 1e9:.1f} GB of memory on {n_hosts} hosts, and {available / 1e9:.1f} GB are free"
 
     def _received(self) -> list[int]:
         return [self._network.received_bytes(host) for host in self._network.hosts[1:]]
@@ -142,12 +177,8 @@ class Comparison:
                 raise RuntimeError(f"{way}: {by_mpi} bytes came by MPI")
             return took_ms
 
-        return {
-            TCP: lambda: push(TCP),
-            MOVER: lambda: push(MOVER),
-            BCAST: lambda: self._ranks.broadcast_ms(BCAST, parts),
-            GET: lambda: self._ranks.broadcast_ms(GET, parts),
-        }
+        ways: dict[str, Callable[[], float]] = {way: partial(push, way) for way in (TCP, MOVER)}
+        return ways | {way: partial(self._ranks.broadcast_ms, way, parts) for way in MPI_WAYS}
 
 
 def _bytes_by_mpi(cluster: HostedCluster) -> int:

@@ -1,7 +1,8 @@
-"""A rank of the MPI program that movers are compared with: `MPI_Bcast`, and `MPI_Get` by every rank from the first.
+"""A rank of the MPI program that movers are compared with: broadcasts from rank 0 to all, collective and one-sided.
 
-Rank 0 reads a line of JSON for each broadcast, `{"way": "bcast", "parts": [1000, 10]}`, and answers with one: the
-milliseconds until the last rank had all parts, and whether all have the same. Buffers stay: broadcasts are in place.
+Rank 0 first says what it runs on, in a line of JSON. It then reads a line for each broadcast,
+`{"way": "Bcast", "parts": [1000, 10]}`, and answers with one: the milliseconds until the last rank had all parts, and
+whether all have the same. Buffers stay: broadcasts are in place.
 """
 
 from __future__ import annotations
@@ -10,20 +11,27 @@ import json
 import sys
 import time
 import zlib
+from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 # Ranks that wait for the next line must not take the cores that others are measured on.
 _SLEEP_S = 0.005
+# As movers do: the default of `mpi_message_bytes`, and messages of an object that are under way at a time.
+_PIECE_BYTES = 262_144
+_WINDOW = 4
 
 
 class Parts:
-    """Buffers of given sizes on every rank, and windows over those of rank 0."""
+    """Buffers of given sizes on every rank, each in a window that other ranks read and write."""
 
     def __init__(self, mpi: Any, comm: Any, sizes: list[int]) -> None:
         self._mpi, self._comm = mpi, comm
         self.buffers: list[bytearray] = [bytearray(n) for n in sizes]
-        shown = self.buffers if comm.rank == 0 else [bytearray() for _ in sizes]
-        self.windows: list[Any] = [mpi.Win.Create(memory, 1, comm=comm) for memory in shown]
+        self.windows: list[Any] = [mpi.Win.Create(memory, 1, comm=comm) for memory in self.buffers]
+        self.ways: dict[str, Callable[[], None]] = {
+            "Bcast": self.bcast, "Get": self.get, "Put": self.put, "Get along a chain": self.get_along_chain,
+        }  # fmt: skip
         if comm.rank == 0:
             for buffer in self.buffers:
                 buffer[:] = (bytes(range(256)) * (len(buffer) // 256 + 1))[: len(buffer)]
@@ -48,6 +56,48 @@ class Parts:
             window.Get([buffer, self._mpi.BYTE], 0)
             window.Unlock(0)
 
+    def put(self) -> None:
+        """Rank 0 writes all parts to each other rank, which does nothing."""
+        if self._comm.rank != 0:
+            return
+        for buffer, window in zip(self.buffers, self.windows, strict=True):
+            window.Lock_all()
+            for rank in range(1, self._comm.size):
+                window.Put([buffer, self._mpi.BYTE], rank)
+            window.Unlock_all()
+
+    def get_along_chain(self) -> None:
+        """Each rank reads all parts of the rank before it, piece by piece, as these come to be there."""
+        for tag, (buffer, window) in enumerate(zip(self.buffers, self.windows, strict=True)):
+            if self._comm.rank == 0:
+                self._tell_next(len(buffer), tag)
+            else:
+                window.Lock(self._comm.rank - 1, self._mpi.LOCK_SHARED)
+                self._get_from_previous(memoryview(buffer), window, tag)
+                window.Unlock(self._comm.rank - 1)
+
+    def _get_from_previous(self, buffer: memoryview, window: Any, tag: int) -> None:
+        parent = self._comm.rank - 1
+        at, asked, known, n_bytes = 0, 0, 0, len(buffer)
+        requests: deque[tuple[Any, int]] = deque()
+        while at < n_bytes:
+            while known < n_bytes and self._comm.Iprobe(source=parent, tag=tag):
+                word = bytearray(8)
+                self._comm.Recv([word, self._mpi.BYTE], source=parent, tag=tag)
+                known = int.from_bytes(word)
+            while asked < known and len(requests) < _WINDOW:
+                end = min(asked + _PIECE_BYTES, known)
+                requests.append((window.Rget([buffer[asked:end], self._mpi.BYTE], parent, asked), end))
+                asked = end
+            while requests and requests[0][0].Test():
+                at = requests.popleft()[1]
+                window.Sync()
+                self._tell_next(at, tag)
+
+    def _tell_next(self, end_bytes: int, tag: int) -> None:
+        if self._comm.rank + 1 < self._comm.size:
+            self._comm.Send([end_bytes.to_bytes(8), self._mpi.BYTE], dest=self._comm.rank + 1, tag=tag)
+
     def checksum(self) -> int:
         """Of all parts."""
         return sum(zlib.crc32(buffer) for buffer in self.buffers)
@@ -60,9 +110,13 @@ class Parts:
 
 def main() -> None:
     """Entry point."""
+    import mpi4py  # pyright: ignore[reportMissingImports]
     from mpi4py import MPI  # pyright: ignore[reportMissingImports]
 
     comm: Any = MPI.COMM_WORLD
+    if comm.rank == 0:
+        library = " ".join(MPI.Get_library_version().split("\n")[0].split())
+        print(json.dumps({"version": f"{mpi4py.__version__}, {library}"}), flush=True)
     parts, sizes = None, None
     round_ = 0
     while True:
@@ -87,7 +141,7 @@ def main() -> None:
             parts.renew(round_)
         comm.Barrier()
         began_ns = time.monotonic_ns()
-        parts.bcast() if order["way"] == "bcast" else parts.get()
+        parts.ways[order["way"]]()
         ended_ns = time.monotonic_ns()
         comm.Barrier()
         last_ns = comm.reduce(ended_ns, op=MPI.MAX, root=0)

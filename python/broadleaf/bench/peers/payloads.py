@@ -21,6 +21,15 @@ def make(payload: str) -> Any:
     return sparse.csc_matrix((rng.random(n * per_column), indices, indptr), shape=(n, n))
 
 
+def expected_bytes(payload: str) -> int:
+    """What `n_bytes` of the value of a form is, without making it."""
+    kind, _, argument = payload.partition(" ")
+    if kind == "array":
+        return 8 * int(argument) ** 2
+    n = 10_000
+    return n * int(n * float(argument)) * 12 + 4 * (n + 1)
+
+
 def renew(value: Any, round: int) -> None:
     """Gives the value new contents, as a program does between two broadcasts."""
     numbers = value.data if hasattr(value, "indptr") else value

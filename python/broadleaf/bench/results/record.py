@@ -72,6 +72,7 @@ UNITS = {
     "raw_chain": "ms",
     "of_raw_chain": "ratio",
     "of_best_plan": "ratio",
+    "of_tcp": "ratio",
     "bytes_into_host": "payloads",
     "small_task": "us",
     "small_task_of_idle": "ratio",

@@ -49,7 +49,12 @@ def reference_values(records: Iterable[Record]) -> dict[tuple[str, ...], float]:
 
 
 def ratio(record: Record, reference: dict[tuple[str, ...], float]) -> float | None:
-    """How many times better ours is (below 1: how much worse); None for ourselves, and with nothing to compare."""
+    """How many times better ours is (below 1: how much worse).
+
+    None for ourselves, with nothing to compare, and of what is a comparison already.
+    """
+    if record.metric.startswith("of_"):
+        return None
     ours = reference.get(record.key)
     if ours is None or not ours or not record.median or record.peer in (OURS, RAW):
         return None

@@ -8,16 +8,30 @@ import click
 
 from broadleaf.cli.bench.hosts import host_numbers
 from broadleaf.cli.bench.output import Records, json_option, now, record_option, write_results
-from broadleaf.cli.terminal.console import TableCommand, fail
+from broadleaf.cli.terminal.console import TableCommand, console, fail, plain_table
 from broadleaf.cli.terminal.extras import require
 
-_FORMS = "array 100,array 4000,csc 0.008"
+# Those of the benchmark of Dagger's broadcast, and one that fits eight hosts of one machine.
+_FORMS = "array 100,array 4000,array 10000,csc 0.0008,csc 0.008,csc 0.6"
 
 
 def _explained() -> dict[str, str]:
     from broadleaf.bench.meanings import FIGURES
 
     return FIGURES["movers"]
+
+
+def _show(records: Records, json_file: str | None) -> None:
+    """All figures, and which way is the fastest."""
+    records.show()
+    if json_file == "-":
+        return
+    from broadleaf.bench.results import winners
+
+    shown = plain_table(winners.TITLES, winners.LEFT)
+    for cells in winners.rows(records.found, "last_host"):
+        shown.add_row(*cells)
+    console().print(shown)
 
 
 @click.command("movers", cls=TableCommand, columns=_explained(), explained_as="Figures")
@@ -42,7 +56,8 @@ def command(
     """Compare payload over TCP, by MPI's movers, and MPI's own broadcasts (needs root).
 
     The hosts are network namespaces of this machine, with links of limited bandwidth; they are removed at the end. Each
-    way overwrites an array that is on every host already, and all take turns.
+    way overwrites an array that is on every host already, and all take turns. The last table says which way is the
+    fastest. Data for which memory does not suffice are left out.
     """
     require("bench", ("numpy", "scipy"), "`broadleaf bench movers`")
     from broadleaf.bench.hosts import by_mpi, network
@@ -55,13 +70,13 @@ def command(
     click.echo(machine.line(facts), err=True)
     try:
         for record in by_mpi.measure(host_counts, forms.split(","), gbit, repeats, str(Path(python).absolute())):
-            click.echo(progress(record), err=True)
+            click.echo(f"{record.params.get('mode', ''):<18} {progress(record)}", err=True)
             records.add(record)
     except (RuntimeError, TimeoutError) as error:
         # A host or a rank that did not do what it should; what was measured before is not lost.
-        records.show()
+        _show(records, json_file)
         fail(str(error))
-    records.show()
+    _show(records, json_file)
     if results is not None:
         write_results(records, results, "movers", facts, began)
 
