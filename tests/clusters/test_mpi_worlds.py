@@ -1,4 +1,7 @@
-"""Engines that are ranks: MPICH and Open MPI on this host."""
+"""Engines that are ranks: MPICH and Open MPI on this host.
+
+`BROADLEAF_MPI_ROUNDS=100` starts and ends as many worlds.
+"""
 
 from __future__ import annotations
 
@@ -20,6 +23,10 @@ from mpi_environments import CHECKOUT, MPIS, EnvironmentUnavailable, mpi_argumen
 from waiting import until
 
 pytestmark = pytest.mark.timeout(240)
+
+ROUNDS = int(os.environ.get("BROADLEAF_MPI_ROUNDS", "5"))
+# "Certified within 5 s" is what was promised.
+CERTIFIED_S = 5
 
 
 @pytest.fixture(params=MPIS)
@@ -61,6 +68,13 @@ def rank_and_sum() -> tuple[int, int]:
     return MPI.COMM_WORLD.Get_rank(), MPI.COMM_WORLD.allreduce(MPI.COMM_WORLD.Get_rank())
 
 
+def meet_often(n: int) -> int:
+    """The sum of `n` sums of all ranks."""
+    from mpi4py import MPI
+
+    return sum(MPI.COMM_WORLD.allreduce(MPI.COMM_WORLD.Get_rank()) for _ in range(n))
+
+
 def test_an_engine_has_the_number_of_its_rank_and_worlds_are_apart(world):
     cluster, client = world
     assert client.ids == [0, 1, 2, 3]
@@ -74,6 +88,26 @@ def test_an_engine_has_the_number_of_its_rank_and_worlds_are_apart(world):
     cluster.stop_engines_sync("second")
     assert until(lambda: client.ids == [0, 1, 2, 3])
     assert client[:].apply_sync(rank_and_sum) == [(rank, 6) for rank in range(4)]
+
+
+def test_worlds_start_work_and_end_at_once(mpi):
+    with ipp.Cluster(engines=mpi, n=1) as client:
+        cluster = client.cluster
+        sizes = {"two": 2, "three": 3}
+        for name, size in sizes.items():
+            cluster.start_engines_sync(size, name)
+        cluster.wait_for_engines_sync()
+        views = {name: client[cluster.engines[name].engine_ids] for name in sizes}
+        # Each world meets in its own collective calls while the other does.
+        results = [(name, views[name].apply_async(meet_often, 200)) for _ in range(3) for name in sizes]
+        for name, result in results:
+            size = sizes[name]
+            assert result.get(60) == [200 * sum(range(size))] * size
+        for name in sizes:
+            cluster.stop_engines_sync(name)
+        assert until(lambda: client.ids == [0])
+        assert client[:].apply_sync(rank_and_sum) == [(0, 0)]
+    assert ranks_of(cluster.cluster_id) == {}
 
 
 def test_data_is_on_the_host_once_and_every_kind_of_view_works(world):
@@ -97,7 +131,7 @@ def test_a_rank_that_is_killed_ends_its_world_alone_and_it_can_be_started_again(
     assert until(lambda: client.queue_status()[0]["tasks"])
     os.kill(pids[2], signal.SIGKILL)
     with pytest.raises(ipp.EngineError) as lost:
-        waiting.get(5)
+        waiting.get(CERTIFIED_S)
     assert lost.value.certificate.cause == "rank_died"
     assert lost.value.certificate.code == 2
     assert "rank 0 of 4 in MPI world mpi-0; mpiexec says:" in lost.value.certificate.last_output
@@ -140,8 +174,9 @@ def test_a_task_is_interrupted_and_its_rank_lives(world):
     assert client[:].apply_sync(rank_and_sum) == [(rank, 6) for rank in range(4)]
 
 
+@pytest.mark.timeout(120 + 20 * ROUNDS)
 def test_worlds_end_cleanly_time_after_time(mpi):
-    for _ in range(5):
+    for _ in range(ROUNDS):
         cluster = ipp.Cluster(engines=mpi, n=3)
         with cluster as client:
             assert client[:].apply_sync(rank_and_sum) == [(rank, 3) for rank in range(3)]
