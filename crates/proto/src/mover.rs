@@ -5,6 +5,8 @@ use serde::{Deserialize, Serialize};
 
 /// Tags that a receiving mover may give its messages: every MPI has these.
 pub const MOVER_TAGS: u32 = 32_767;
+/// Most bytes of one message: MPI counts them in an `int`.
+pub const MAX_PIECE_BYTES: u32 = 1 << 30;
 /// Objects that a mover brings in or sends at a time.
 pub const MAX_FLOWS: usize = 256;
 
