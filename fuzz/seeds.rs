@@ -6,20 +6,21 @@ use std::path::Path;
 use broadleaf_fuzz::relay::frame;
 use broadleaf_fuzz::world::{self, World};
 use broadleaf_proto::control::{
-    self, ControlReply, ControlRequest, DeathCause, DeathCertificate, DefineOptions, Event, Hello,
-    RefusalReason, Role, SegmentAnnounce, SegmentRelease, ForkServerEvent, TaskRecord, Welcome,
+    self, ControlReply, ControlRequest, DeathCause, DeathCertificate, DefineOptions, Event,
+    ForkServerEvent, Hello, RefusalReason, Role, SegmentAnnounce, SegmentRelease, TaskRecord,
+    Welcome,
 };
 use broadleaf_proto::engine::{EngineCommand, EngineEvent};
 use broadleaf_proto::layout::{COMPOUND, ValueHead};
-use broadleaf_proto::mover::{Landing, MoverRank};
+use broadleaf_proto::mover::{Flow, Landing, MoverCommand, MoverEvent, MoverRank};
 use broadleaf_proto::relay::{
     AssignMany, Fetch, PayloadCommand, Progress, RelayCommand, RelayEvent, RelayedDone, Source,
 };
 use broadleaf_proto::task::{DoneRecord, FunctionRecord, OutputRecord, Payload, ResultRecord};
 use broadleaf_proto::{
     AssignRecord, Chunk, ClientId, CoalescedRecord, EngineId, FrameHeader, FrameKind, FunctionHash,
-    FunctionId, HostId, Mode, ObjectId, OptionsId, PROTOCOL_VERSION, RefusedRun, SegmentId,
-    SegmentRef, Status, SubmitRecord, TargetSet, TaskKey, TaskOptions, TaskSeq, RequestedTopology,
+    FunctionId, HostId, Mode, ObjectId, OptionsId, PROTOCOL_VERSION, RefusedRun, RequestedTopology,
+    SegmentId, SegmentRef, Status, SubmitRecord, TargetSet, TaskKey, TaskOptions, TaskSeq,
 };
 use bytes::Bytes;
 
@@ -539,6 +540,63 @@ fn control_messages() {
         }),
     };
     one("pull", control::encode(&pull));
+    let flow = Flow {
+        flow: 1,
+        peer: 2,
+        tag: 3,
+        piece_bytes: 1 << 18,
+        segment_offset_bytes: 4096,
+        len_bytes: 8 << 20,
+        from_bytes: 1 << 18,
+    };
+    one("flow", control::encode(&MoverCommand::Receive(flow)));
+}
+
+fn mover() {
+    let mut input = vec![0];
+    let events = [
+        MoverEvent::Moved {
+            flow: 1,
+            end_bytes: 1 << 18,
+        },
+        MoverEvent::Moved {
+            flow: 1,
+            end_bytes: 8 << 20,
+        },
+        MoverEvent::Ended { flow: 1 },
+        MoverEvent::Ended { flow: 3 },
+    ];
+    for event in events {
+        frame(FrameKind::MoverEvent, &control::encode(&event), &mut input);
+    }
+    let pull = PayloadCommand::Pull {
+        object: ObjectId(2),
+        offset_bytes: 1 << 18,
+        pull: 2,
+        landing: Some(Landing {
+            mover: MoverRank { world: 5, rank: 2 },
+            tag: 4,
+            piece_bytes: 1 << 18,
+        }),
+    };
+    frame(
+        FrameKind::PayloadCommand,
+        &control::encode(&pull),
+        &mut input,
+    );
+    write("mover", "a-life", &input);
+    // Gone, come again, received, moved, stopped, ended; see `mover::Trial::choose`.
+    let choices = [
+        [0, 0, 0, 1],
+        [0, 0, 0, 0],
+        [0, 1, 0, 2],
+        [0, 1, 5, 10],
+        [0, 1, 0, 6],
+        [0, 1, 5, 11],
+    ];
+    let mut input = vec![1];
+    input.extend_from_slice(choices.as_flattened());
+    write("mover", "another", &input);
 }
 
 fn frames() {
@@ -610,6 +668,7 @@ fn main() {
     submissions();
     records();
     control_messages();
+    mover();
     frames();
     write("layout", "compound", &compound());
     // The start of a client's hello in TLS 1.3.

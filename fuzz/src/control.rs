@@ -6,6 +6,7 @@ use broadleaf_proto::control::{
     decode, encode,
 };
 use broadleaf_proto::engine::{EngineCommand, EngineEvent};
+use broadleaf_proto::mover::{MoverCommand, MoverEvent};
 use broadleaf_proto::relay::{PayloadCommand, RelayCommand, RelayEvent};
 
 macro_rules! check {
@@ -36,6 +37,8 @@ pub fn run(data: &[u8]) {
         ForkServerEvent,
         EngineCommand,
         EngineEvent,
+        MoverCommand,
+        MoverEvent,
         RelayCommand,
         RelayEvent,
         PayloadCommand

@@ -8,6 +8,7 @@ pub mod control;
 pub mod engine;
 pub mod frames;
 pub mod layout;
+pub mod mover;
 pub mod records;
 pub mod relay;
 pub mod submissions;
@@ -18,13 +19,14 @@ pub mod world;
 pub type Target = (&'static str, fn(&[u8]));
 
 /// Every target.
-pub const TARGETS: [Target; 10] = [
+pub const TARGETS: [Target; 11] = [
     ("assigned", assigned::run),
     ("client", client::run),
     ("control", control::run),
     ("engine", engine::run),
     ("frames", frames::run),
     ("layout", layout::run),
+    ("mover", mover::run),
     ("records", records::run),
     ("relay", relay::run),
     ("submissions", submissions::run),

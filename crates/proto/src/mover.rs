@@ -5,6 +5,8 @@ use serde::{Deserialize, Serialize};
 
 /// Tags that a receiving mover may give its messages; every MPI supports these.
 pub const MOVER_TAGS: u32 = 32_767;
+/// Maximum number of bytes of one message: MPI counts them in an `int`.
+pub const MAX_PIECE_BYTES: u32 = 1 << 30;
 /// Maximum number of objects that a mover receives or sends at a time.
 pub const MAX_FLOWS: usize = 256;
 

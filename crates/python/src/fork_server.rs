@@ -1,20 +1,12 @@
 //! `_native.ForkServer`: the fork server's connection to its node.
 
-use std::os::fd::AsRawFd;
-use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
-
-use broadleaf_net::Link;
-use broadleaf_proto::control::{self, ForkServerCommand, ForkServerEvent, Role};
+use broadleaf_proto::control::{ForkServerCommand, ForkServerEvent, Role};
 use broadleaf_proto::{EngineId, FrameKind};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use serde::Deserialize;
 
-use crate::connect::{ConnectError, Connection, dial_local, handshake};
-use crate::errors::link_error;
-use crate::forks::Sockets;
-use crate::payload::lock;
+use crate::node_link::NodeLink;
 
 /// The JSON form of a [`ForkServerEvent`].
 #[derive(Deserialize)]
@@ -86,55 +78,24 @@ impl From<EventJson> for ForkServerEvent {
 
 /// The fork server's connection to its node.
 #[pyclass(frozen, module = "broadleaf._native")]
-pub struct ForkServer {
-    /// Dropped before the descriptor is closed.
-    _sockets: Arc<Sockets>,
-    link: Mutex<Link>,
-}
+pub struct ForkServer(NodeLink);
 
 #[pymethods]
 impl ForkServer {
     #[new]
     fn new(py: Python<'_>, connection: &str) -> PyResult<Self> {
-        let connection = Connection::parse(connection)?;
-        let hello = connection.hello(
-            py,
-            Role::ForkServer {
-                pid: std::process::id(),
-            },
-        );
-        let deadline = Instant::now() + Duration::from_secs(30);
-        let (link, _, _) = py
-            .detach(|| -> Result<_, ConnectError> {
-                handshake(dial_local(&connection)?, &hello, &[], deadline)
-            })
-            .map_err(|error| error.into_py(py))?;
-        Ok(Self {
-            _sockets: Sockets::register(py, &[link.as_fd()]),
-            link: Mutex::new(link),
-        })
+        let pid = std::process::id();
+        NodeLink::connect(py, connection, Role::ForkServer { pid }).map(Self)
     }
 
     fn fileno(&self) -> i32 {
-        lock(&self.link).as_fd().as_raw_fd()
+        self.0.fileno()
     }
 
     /// JSON of the next command, or `None` when none is complete yet.
     fn next_command(&self, py: Python<'_>) -> PyResult<Option<String>> {
-        let mut link = lock(&self.link);
-        let read = |link: &mut Link| {
-            if let Some(frame) = link.next_frame()? {
-                return Ok(Some(frame));
-            }
-            link.fill()?;
-            link.next_frame()
-        };
-        let Some(frame) = read(&mut link).map_err(|error| link_error(py, &error))? else {
-            return Ok(None);
-        };
-        let command: ForkServerCommand =
-            control::decode(&frame.body).map_err(|error| link_error(py, &error.into()))?;
-        let json = match command {
+        let next = self.0.next_command(py, FrameKind::ForkServerCommand)?;
+        let json = next.map(|(command, _)| match command {
             ForkServerCommand::Spawn(engine, env) => {
                 serde_json::json!({"spawn": {"engine": engine.0, "env": env}})
             }
@@ -147,21 +108,15 @@ impl ForkServer {
                 serde_json::json!({"seat": {"engine": engine.0, "world": world, "rank": rank, "env": env}})
             }
             ForkServerCommand::Stop => serde_json::json!({"stop": {}}),
-        };
-        Ok(Some(json.to_string()))
+        });
+        Ok(json.map(|json| json.to_string()))
     }
 
     fn send_event(&self, py: Python<'_>, event: &str) -> PyResult<()> {
         let event: EventJson = serde_json::from_str(event)
             .map_err(|e| PyValueError::new_err(format!("fork_server event: {e}")))?;
-        let mut link = lock(&self.link);
-        link.send(
-            FrameKind::ForkServerEvent,
-            &control::encode(&ForkServerEvent::from(event)),
-            &[],
-        )
-        .and_then(|()| link.flush())
-        .map(drop)
-        .map_err(|error| link_error(py, &error))
+        let event = ForkServerEvent::from(event);
+        self.0.send(py, FrameKind::ForkServerEvent, &event)?;
+        self.0.flush(py).map(drop)
     }
 }

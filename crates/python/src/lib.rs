@@ -13,6 +13,7 @@ mod fork_server;
 mod forks;
 mod held_key;
 mod mover;
+mod node_link;
 mod payload;
 mod plain;
 mod received;

@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use broadleaf_proto::ids::ObjectId;
-use broadleaf_proto::mover::{Flow, Landing, MAX_FLOWS, MOVER_TAGS, MoverRank};
+use broadleaf_proto::mover::{Flow, Landing, MAX_FLOWS, MAX_PIECE_BYTES, MOVER_TAGS, MoverRank};
 
 use crate::Nanos;
 
@@ -128,7 +128,7 @@ impl Flows {
         (from_bytes, len_bytes): (u64, u64),
         segment_offset_bytes: u64,
     ) -> Option<Flow> {
-        if !self.reaches(to) {
+        if !self.reaches(to) || from_bytes > len_bytes {
             return None;
         }
         Some(Flow {
@@ -142,9 +142,10 @@ impl Flows {
         })
     }
 
-    /// Whether something can be sent there.
+    /// Whether something can be sent there. Another host says where that is, and MPI ends a world for a wrong argument.
     pub fn reaches(&self, to: Landing) -> bool {
-        self.mover().is_some_and(|m| m.world == to.mover.world)
+        let is_possible = to.tag < MOVER_TAGS && (1..=MAX_PIECE_BYTES).contains(&to.piece_bytes);
+        is_possible && self.mover().is_some_and(|m| m.world == to.mover.world)
     }
 
     /// More of an object may be sent than before; returns whether to tell the mover.
@@ -152,7 +153,8 @@ impl Flows {
         let Some(open) = self.open.get_mut(&flow) else {
             return false;
         };
-        let is_more = end_bytes > open.end_bytes && open.stopped_ns.is_none();
+        let is_sent = open.direction == Direction::Out && open.stopped_ns.is_none();
+        let is_more = is_sent && end_bytes > open.end_bytes;
         if is_more {
             open.end_bytes = end_bytes;
         }

@@ -24,7 +24,7 @@ from .network import HostedCluster, Network, scheduled_by_thread
 TCP, MOVER = "TCP", "mover"
 MPI4PY = "mpi4py"
 # What `mpi_ranks` can do.
-MPI_WAYS = ("Bcast", "Get", "Put", "Get along a chain")
+MPI_WAYS = ("Bcast", "Get", "Put", "Isend along a chain", "Get along a chain")
 WARMING_ROUNDS = 2
 
 

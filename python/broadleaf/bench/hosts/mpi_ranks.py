@@ -30,7 +30,8 @@ class Parts:
         self.buffers: list[bytearray] = [bytearray(n) for n in sizes]
         self.windows: list[Any] = [mpi.Win.Create(memory, 1, comm=comm) for memory in self.buffers]
         self.ways: dict[str, Callable[[], None]] = {
-            "Bcast": self.bcast, "Get": self.get, "Put": self.put, "Get along a chain": self.get_along_chain,
+            "Bcast": self.bcast, "Get": self.get, "Put": self.put,
+            "Isend along a chain": self.send_along_chain, "Get along a chain": self.get_along_chain,
         }  # fmt: skip
         if comm.rank == 0:
             for buffer in self.buffers:
@@ -65,6 +66,29 @@ class Parts:
             for rank in range(1, self._comm.size):
                 window.Put([buffer, self._mpi.BYTE], rank)
             window.Unlock_all()
+
+    def send_along_chain(self) -> None:
+        """Each rank sends all parts to the rank after it, piece by piece, as movers do."""
+        rank, is_last = self._comm.rank, self._comm.rank + 1 == self._comm.size
+        for tag, memory in enumerate(self.buffers):
+            buffer, n_bytes = memoryview(memory), len(memory)
+            at = asked = n_bytes if rank == 0 else 0
+            sent = n_bytes if is_last else 0
+            coming: deque[tuple[Any, int]] = deque()
+            going: deque[Any] = deque()
+            while at < n_bytes or sent < n_bytes or going:
+                while asked < n_bytes and len(coming) < _WINDOW:
+                    part = buffer[asked : asked + _PIECE_BYTES]
+                    asked += len(part)
+                    coming.append((self._comm.Irecv([part, self._mpi.BYTE], source=rank - 1, tag=tag), asked))
+                while coming and coming[0][0].Test():
+                    at = coming.popleft()[1]
+                while sent < at and len(going) < _WINDOW:
+                    part = buffer[sent : min(sent + _PIECE_BYTES, at)]
+                    sent += len(part)
+                    going.append(self._comm.Isend([part, self._mpi.BYTE], dest=rank + 1, tag=tag))
+                while going and going[0].Test():
+                    going.popleft()
 
     def get_along_chain(self) -> None:
         """Each rank reads all parts of the rank before it, piece by piece, as these come to be there."""

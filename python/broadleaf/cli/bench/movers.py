@@ -70,7 +70,7 @@ def command(
     click.echo(machine.line(facts), err=True)
     try:
         for record in by_mpi.measure(host_counts, forms.split(","), gbit, repeats, str(Path(python).absolute())):
-            click.echo(f"{record.params.get('mode', ''):<18} {progress(record)}", err=True)
+            click.echo(f"{record.params.get('mode', ''):<20} {progress(record)}", err=True)
             records.add(record)
     except (RuntimeError, TimeoutError) as error:
         # A host or a rank failed; what was measured before is not lost.
