@@ -12,7 +12,7 @@ from broadleaf.bench import peers
 from broadleaf.bench.environments import ON_SITES, SYSTEMS
 from broadleaf.bench.meanings import FIGURES
 from broadleaf.bench.peers.site import VARIABLE, Site
-from broadleaf.bench.peers.systems.sites.jobs import Jobs
+from broadleaf.bench.peers.systems.sites.jobs import Jobs, status_calls
 from broadleaf.bench.results.record import UNITS
 from broadleaf.bench.turn import Turn
 from broadleaf.cli import group
@@ -28,6 +28,16 @@ cp "$last" {folder}/script
 echo "$@" > {folder}/arguments
 PATH=$PATH sh "$last" > /dev/null
 """
+_SDIAG = """#!/bin/sh
+cat << END
+Remote Procedure Call statistics by message type
+\tREQUEST_PARTITION_INFO                  ( 2009) count:50     ave_time:206    total_time:10301
+\tREQUEST_JOB_INFO                        ( 2003) count:12     ave_time:300    total_time:3600
+\tREQUEST_JOB_INFO_SINGLE                 ( 2021) count:3      ave_time:300    total_time:900
+\tREQUEST_JOB_USER_INFO                   ( 2039) count:1      ave_time:300    total_time:300
+\tREQUEST_SUBMIT_BATCH_JOB                ( 4003) count:7      ave_time:300    total_time:2100
+END
+"""
 _SQUEUE = "#!/bin/sh\nexit 0\n"
 _SCANCEL = '#!/bin/sh\necho "$@" > {folder}/cancelled\n'
 
@@ -42,6 +52,12 @@ def scheduler(tmp_path, monkeypatch) -> Path:
         (programs / name).chmod(0o755)
     monkeypatch.setenv("PATH", f"{programs}{os.pathsep}{os.environ['PATH']}")
     return tmp_path
+
+
+def test_questions_that_slurm_answered_are_counted_whoever_asked(scheduler):
+    (scheduler / "programs" / "sdiag").write_text(_SDIAG)
+    (scheduler / "programs" / "sdiag").chmod(0o755)
+    assert status_calls() == 12 + 3 + 1
 
 
 SCRIPT = "#!/bin/sh\n#SBATCH --nodes=1\n\n# words\nsqueue -h\nexit 0\n"

@@ -37,6 +37,8 @@ def test_engines_are_started_and_measured(slurm, ssh_hosts, tmp_path):
         ("raw", "raw_logins", "ready"),
     ):
         assert records[key]["median"] > 0
+    beyond = records["broadleaf", "ssh", "ready"]["median"] - records["raw", "raw_logins", "ready"]["median"]
+    assert records["broadleaf", "ssh", "beyond_raw"]["median"] == pytest.approx(beyond)
     # One that submits, and in the job one that asks for its end and one that starts the relays.
     assert records["broadleaf", "slurm", "scheduler_calls"]["median"] == 3
     assert until(lambda: not slurm.run("head", "squeue", "-h").stdout, 60)

@@ -53,6 +53,8 @@ class Case:
     systems: Mapping[str, System] = field(default_factory=dict)
     #: Whether the time until every worker has run a task is one of its figures.
     times_start: bool = False
+    #: Metric, and a step and metric of the bare system: what the former takes beyond the latter is a figure, too.
+    floor: tuple[str, str, str] | None = None
     #: Whether every measurement sends arrays.
     needs_numpy: bool = False
 

@@ -72,6 +72,8 @@ class Run:
             self._rounds(raw_steps if index == 0 else [], session, session.repeats)
         if self.case.name == "sleep-map":
             self._against_plain_sleep()
+        if self.case.floor is not None:
+            self._beyond_raw(*self.case.floor)
         for (system, name, params, metric), values in self.values.items():
             yield Record(system, self.versions[system], name, json.loads(params), metric, values)
         if self.case.name == "overhead":
@@ -190,6 +192,17 @@ class Run:
                     known["n"] * sleep_ms / 1e3 / known["workers"] / elapsed
                     for elapsed, sleep_ms in zip(values, plain[known["ms"]], strict=False)
                 ]
+
+    def _beyond_raw(self, metric: str, raw_step: str, raw_metric: str) -> None:
+        """What a figure of every system has beyond that of the bare one, round by round."""
+        raw = [
+            values
+            for (name, case, _, taken), values in self.values.items()
+            if (name, case, taken) == (RAW, raw_step, raw_metric)
+        ]
+        for (name, case, params, taken), values in list(self.values.items()):
+            if raw and taken == metric and case == self.case.name:
+                self.values[name, case, params, "beyond_raw"] = [a - b for a, b in zip(values, raw[0], strict=False)]
 
     def _overheads(self) -> Iterator[Record]:
         """Ratios of throughput with a setting to throughput without it, with a 95 % interval as min and max."""

@@ -23,7 +23,13 @@ _WORDS: dict[str, Callable[[Any], str]] = {
     "n": lambda n: f"n = {n:,}",
     "ms": lambda ms: f"{ms:g} ms",
     "straggler_s": lambda seconds: f"one of {seconds:g} s",
-    "rounds": lambda n: f"{n} rounds",
+    "rounds": lambda n: f"{n} rounds" if n != 1 else "1 round",
+    "ranks": lambda n: f"{n} ranks",
+    "pairs": lambda n: f"{n} pairs" if n != 1 else "1 pair",
+    "per_block": lambda n: f"{n} engines a job",
+    "idle_s": lambda seconds: f"idle for {seconds:g} s",
+    "task_s": lambda seconds: f"tasks of {seconds:g} s",
+    "walltime": lambda text: f"walltime {text}",
     "bytes": size,
     "size_bytes": size,
     "topology": lambda topology: f"topology {topology}",
@@ -51,8 +57,9 @@ def reference_values(records: Iterable[Record]) -> dict[tuple[str, ...], float]:
 def ratio(record: Record, reference: dict[tuple[str, ...], float]) -> float | None:
     """How many times better ours is (below 1: how much worse); None for ourselves, and with nothing to compare."""
     ours = reference.get(record.key)
-    if ours is None or not ours or not record.median or record.peer in (OURS, RAW):
+    if ours is None or ours <= 0 or (record.median or 0) <= 0 or record.peer in (OURS, RAW):
         return None
+    assert record.median is not None
     return record.median / ours if record.unit in LESS_IS_BETTER else ours / record.median
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import broadleaf as ipp
 
 from ...site import Site
-from .jobs import Jobs
+from .jobs import Jobs, status_calls
 
 START_TIMEOUT_S = 120.0
 # Of tasks that are lost nothing is heard.
@@ -44,41 +44,46 @@ def elastic(per_block: int, walltime: str) -> Iterator[tuple[Any, Any, Jobs]]:
         jobs.finish()
 
 
-def turnover(peer: Any, n: int, task_s: float, engines: int, per_block: int, walltime: str) -> dict[str, float]:
+def turnover(peer: Any, workers: int, n: int, task_s: float, per_block: int, walltime: str) -> dict[str, float]:
     """n tasks on engines whose jobs end again and again, and a quarter as many on engines that stay."""
-    static = rate(n // 4, task_s, engines, per_block, "60m")
-    moving = rate(n, task_s, engines, per_block, walltime)
+    static = rate(n // 4, task_s, workers, per_block, "60m")
+    moving = rate(n, task_s, workers, per_block, walltime)
     return {
         "rate": moving["rate"],
         "static_rate": static["rate"],
         "of_static_rate": moving["rate"] / static["rate"],
-        "turnovers": moving["blocks"] * per_block / engines - 1,
+        "submissions": moving["submissions"],
+        "turnovers": moving["began"] * per_block / workers - 1,
         "lost": moving["lost"],
         "ran_twice": moving["ran_twice"],
         "status_calls": moving["status_calls"],
+        "status_calls_in_30_s": moving["status_calls"] * 30 / moving["lifetime"],
         "elapsed": moving["elapsed"],
     }
 
 
-def rate(n: int, task_s: float, engines: int, per_block: int, walltime: str) -> dict[str, float]:
+def rate(n: int, task_s: float, workers: int, per_block: int, walltime: str) -> dict[str, float]:
     folder = tempfile.mkdtemp(prefix="bench-", dir=Site.here().shared)
+    started, asked_before = time.monotonic(), status_calls()
     with elastic(per_block, walltime) as (cluster, client, jobs):
-        cluster.scale_sync(engines)
-        client.wait_for_engines(engines, timeout=START_TIMEOUT_S)
+        cluster.scale_sync(workers)
+        client.wait_for_engines(workers, timeout=START_TIMEOUT_S)
         view = client.load_balanced_view()
         begin = time.monotonic()
         pending = [view.apply_async(note, folder, i, task_s) for i in range(n)]
-        give_up_at = begin + n * task_s / engines * 1.5 + LATE_S
+        give_up_at = begin + n * task_s / workers * 1.5 + LATE_S
         returned = {outcome(one, give_up_at) for one in pending} - {None}
         elapsed_s = time.monotonic() - begin
         began = Counter(int(line) for path in Path(folder).iterdir() for line in path.read_text().split())
         found = {
             "rate": n / elapsed_s,
             "elapsed": elapsed_s,
-            "blocks": len(cluster.blocks()),
+            "lifetime": time.monotonic() - started,
+            "submissions": jobs.calls().count("sbatch"),
+            "began": jobs.began(),
             "lost": n - len(returned & set(range(n))),
             "ran_twice": sum(times - 1 for times in began.values()),
-            "status_calls": jobs.calls().count("squeue"),
+            "status_calls": status_calls() - asked_before,
         }
     shutil.rmtree(folder)
     return found
@@ -93,10 +98,10 @@ def outcome(result: Any, give_up_at: float) -> int | None:
     return value
 
 
-def on_demand(peer: Any, engines: int, idle_s: float) -> dict[str, float]:
+def on_demand(peer: Any, per_block: int, idle_s: float) -> dict[str, float]:
     """The first result where there is no engine yet, and when what came for it was released."""
-    with elastic(engines, "10m") as (cluster, client, jobs):
-        cluster.adapt_sync(0, engines, idle_s=idle_s)
+    with elastic(per_block, "10m") as (cluster, client, jobs):
+        cluster.adapt_sync(0, per_block, idle_s=idle_s)
         begin = time.monotonic()
         client.load_balanced_view().apply_sync(abs, -1)
         first_s = time.monotonic() - begin

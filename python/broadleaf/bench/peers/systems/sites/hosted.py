@@ -19,15 +19,15 @@ import broadleaf as ipp
 N_HOSTS = 2
 
 
-def up(peer: "Hosted", engines: int) -> dict[str, float]:
+def up(peer: "Hosted", workers: int) -> dict[str, float]:
     """A cluster on hosts of the system, until each engine has run a task; the system has its own work done then."""
     begin = time.perf_counter()
-    cluster: Any = ipp.Cluster(engines=peer.engine_set(engines // N_HOSTS))
+    cluster: Any = ipp.Cluster(engines=peer.engine_set(workers // N_HOSTS))
     try:
         client = cluster.start_and_connect_sync()
         hosts = {host.nodename for host in client[:].apply_sync(os.uname)}
         ready_s = time.perf_counter() - begin
-        if len(client) != engines or len(hosts) != N_HOSTS:
+        if len(client) != workers or len(hosts) != N_HOSTS:
             raise RuntimeError(f"{len(client)} engines are up, on {', '.join(sorted(hosts))}")
         peer.check()
         return {"ready": ready_s}

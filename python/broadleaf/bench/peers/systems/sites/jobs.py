@@ -1,6 +1,7 @@
 """What a system asks of Slurm while it starts: its calls, its jobs, and when they began."""
 
 import os
+import re
 import shutil
 import stat
 import subprocess
@@ -12,6 +13,8 @@ from ...site import Site
 
 COMMANDS = ("sbatch", "srun", "salloc", "squeue", "scancel", "sinfo", "sacct", "scontrol")
 GONE_TIMEOUT_S = 120.0
+# As `sdiag` shows it: questions about all jobs, those of a user, and one.
+_STATUS_CALL = re.compile(r"REQUEST_JOB_(?:USER_)?INFO(?:_SINGLE)?\s*\(\s*\d+\)\s*count:(\d+)")
 
 # Notes the call, then is the command itself.
 _COUNTED = """#!/bin/sh
@@ -68,6 +71,10 @@ class Jobs:
         """When the first job began to run, in seconds since 1970."""
         return min(map(float, self._lines("began")))
 
+    def began(self) -> int:
+        """How many jobs have begun to run; one that was put back into the queue counts again."""
+        return len(self._lines("began"))
+
     def _lines(self, name: str) -> list[str]:
         path = self.folder / name
         return path.read_text().splitlines() if path.exists() else []
@@ -83,6 +90,12 @@ class Jobs:
                     raise TimeoutError(f"jobs {', '.join(jobs)} do not end")
                 time.sleep(0.2)
         shutil.rmtree(self.folder)
+
+
+def status_calls() -> int:
+    """Questions about jobs that Slurm's controller has answered, by its own count, whoever asked."""
+    said = subprocess.run(["sdiag"], capture_output=True, text=True, check=True).stdout
+    return sum(map(int, _STATUS_CALL.findall(said)))
 
 
 def _known(jobs: list[str]) -> str:

@@ -27,17 +27,13 @@ class OnSite(Adapter):
             self.jobs = Jobs(self.site)
         hosts = [host.nodename for host in self.bring_up(workers, config)]
         ended_s = time.time()
-        if len(hosts) != workers or set(hosts) != set(self.hosts(config)):
+        if len(hosts) != workers or set(hosts) != set(self.site.hosts):
             raise RuntimeError(f"{len(hosts)} workers are up, on {', '.join(sorted(set(hosts)))}")
         if self.jobs is not None:
             self.of_jobs: dict[str, Any] = {
                 "after_first_line": ended_s - self.jobs.first_line_s(),
                 "scheduler_calls": len(self.jobs.calls()),
             }
-
-    def hosts(self, config: str) -> tuple[str, ...]:
-        """Where workers are to be."""
-        return self.site.hosts
 
     def bring_up(self, workers: int, config: str) -> Iterable[os.uname_result]:
         """Starts all workers; what `os.uname` returned on each of them."""
