@@ -20,6 +20,7 @@ from bed import Bed
 from dask_hosts import dask_on
 from mpi_environments import EnvironmentUnavailable, mpi_python
 from programs import SHARED, check_nothing_is_left
+from psij_packages import PackagesUnavailable, psij_packages
 from ray_hosts import PYTHON as RAY_PYTHON
 from ray_hosts import kill_ray, ray_command, start_ray
 
@@ -37,7 +38,7 @@ rc.close()
 cluster.stop_cluster_sync()
 """
 # Files that hold a key: connection files, and what jobs join by.
-ALLOWED = {"client.json", "engine.json", "order-slurm.json", "order-sge.json"}
+ALLOWED = {"client.json", "engine.json", "order-slurm.json", "order-sge.json", "order-psij.json"}
 
 
 @contextmanager
@@ -102,6 +103,17 @@ def test_grid_engine(sge):
     with running(sge, "ipp.SGE(slots=2, pe='one', engines_per_host=1)", **SHARED) as directory:
         job = sge.run("head", "qstat").stdout.splitlines()[-1].split()[0]
         check(sge, directory, sge.run("head", "qstat", "-j", job).stdout)
+
+
+def test_psij(slurm):
+    try:
+        env = SHARED | {"PYTHONPATH": str(psij_packages())}
+    except PackagesUnavailable as error:
+        pytest.skip(str(error))
+    with running(slurm, "ipp.PSIJ('slurm', nodes=2, engines_per_host=1)", **env) as directory:
+        job = slurm.run("head", "squeue", "-h", "-o", "%i").stdout.strip()
+        script = slurm.run("head", "scontrol", "write", "batch_script", job, "-").stdout
+        check(slurm, directory, script, slurm.run("head", "scontrol", "show", "job", job).stdout)
 
 
 def test_dask(bed):
