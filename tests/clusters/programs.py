@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
+import time
+from pathlib import Path
 
 from bed import Bed
 from debian_layer import CHECKOUT
@@ -16,9 +20,12 @@ import json, socket, broadleaf as ipp
 with {cluster} as rc:
     print(json.dumps([rc.ids, rc[:].apply_sync(socket.gethostname)]))
 """
+# Nobody waits longer for a refusal, the time aside in which processes of this machine wait for a processor.
+REFUSED_WITHIN_S = 15.0
 _REFUSED = """
 import broadleaf as ipp
 from broadleaf.cluster.start_error import ClusterStartError
+print("asks", flush=True)
 try:
     with {cluster}:
         print("started")
@@ -33,11 +40,31 @@ def started(bed: Bed, cluster: str, **env: str) -> tuple[list[int], list[str]]:
     return ids, sorted(hosts)
 
 
-def refusal(bed: Bed, cluster: str, **env: str) -> str:
-    """The error of a cluster that does not start; no process of it is left."""
-    said = bed.python(_REFUSED.format(cluster=cluster), timeout_s=200, **env).stdout
+def refusal(bed: Bed, cluster: str, host: str = "head", **env: str) -> str:
+    """The error, within `REFUSED_WITHIN_S`, of a cluster that does not start; no process of it is left."""
+    command = bed.command(host, [sys.executable, "-c", _REFUSED.format(cluster=cluster)], env)
+    asking = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert asking.stdout is not None
+    begun = asking.stdout.readline()
+    idle_since_s = _idle_s()
+    in_time = until(lambda: asking.poll() is not None or _idle_s() - idle_since_s > REFUSED_WITHIN_S, timeout_s=150)
+    in_time = in_time and asking.poll() is not None
+    asking.kill()
+    said, errors = asking.communicate()
+    assert in_time, f"no refusal within {REFUSED_WITHIN_S:g} s: {said}{errors}"
+    assert begun == "asks\n", errors
+    assert not asking.returncode, errors
     check_nothing_is_left(bed)
     return said
+
+
+def _idle_s() -> float:
+    """Seconds until now in which no process waited for a processor; all where the kernel does not count them."""
+    try:
+        some = Path("/proc/pressure/cpu").read_text().splitlines()[0]
+    except OSError:
+        return time.monotonic()
+    return time.monotonic() - int(some.rpartition("=")[2]) / 1e6
 
 
 def check_nothing_is_left(bed: Bed) -> None:

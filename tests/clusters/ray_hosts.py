@@ -41,6 +41,12 @@ def ray_command(bed: Bed, program: str) -> list[str]:
     return bed.command("head", [str(PYTHON), "-c", program], _ENV)
 
 
+def stop_ray(bed: Bed) -> None:
+    """Has Ray's own command end Ray. It goes by the table of processes, which is one for all hosts of a bed."""
+    bed.run("head", str(PYTHON.with_name("ray")), "stop", timeout_s=120, **_ENV)
+    assert until(lambda: not any(_processes(bed, name) for name in bed.names), 60)
+
+
 def kill_ray(bed: Bed, *hosts: str) -> None:
     """Kills Ray's processes on these hosts, as in a power failure, except for what Ray has started there for others."""
     for name in hosts:

@@ -11,7 +11,7 @@ import sys
 
 import pytest
 from bed import Bed
-from programs import check_nothing_is_left
+from programs import check_nothing_is_left, refusal
 from sshd import start_sshd
 from waiting import until
 
@@ -52,18 +52,7 @@ def python(bed: Bed, program: str, **options) -> subprocess.CompletedProcess[str
 
 def refused(bed: Bed, engines: str) -> str:
     """The error of a cluster that does not start."""
-    program = f"""
-import broadleaf as ipp
-from broadleaf.cluster.start_error import ClusterStartError
-try:
-    with ipp.Cluster(engines={engines}):
-        print("started")
-except ClusterStartError as error:
-    print(error)
-"""
-    said = python(bed, program).stdout
-    check_nothing_is_left(bed)
-    return said
+    return refusal(bed, f"ipp.Cluster(engines={engines})", AWAY, **ONLY_SSH)
 
 
 def left_over(bed: Bed) -> list[str]:

@@ -103,7 +103,7 @@ def test_a_job_that_waits_too_long_in_the_queue_says_for_what(sge):
         sge.run("head", "qdel", *holders)
 
 
-@pytest.mark.parametrize("how", ["qdel", "client"])
+@pytest.mark.parametrize("how", ["qdel", "client", "controller"])
 def test_nothing_is_left_when_it_is_ended(sge, how):
     program = """
 import broadleaf as ipp
@@ -125,7 +125,7 @@ cluster.stop_cluster_sync()
             sge.run("head", "qdel", job)
         else:
             for pid, line in sge.processes("head").items():
-                if "ipp.SGE(slots=4" in line:
+                if ("ipp.SGE(slots=4" in line) == (how == "client"):
                     os.kill(pid, signal.SIGKILL)
         for name in sge.names[1:]:
             assert until(lambda name=name: not sge.processes(name), 60), sge.processes(name)
