@@ -68,5 +68,9 @@ def write_figure(figure: Figure, folder: Path, images: bool = True) -> None:
     """Writes one figure's table, and the chart as PNG (twice the size, for print) and SVG."""
     figure.table.to_csv(folder / f"{figure.stem}.csv", index=False)
     if images:
-        figure.chart.save(str(folder / f"{figure.stem}.png"), scale_factor=2)
-        figure.chart.save(str(folder / f"{figure.stem}.svg"))
+        import vl_convert
+
+        # Laying a chart out is what takes time: once for both.
+        svg = figure.svg()
+        (folder / f"{figure.stem}.svg").write_text(svg, encoding="utf-8")
+        (folder / f"{figure.stem}.png").write_bytes(vl_convert.svg_to_png(svg, scale=2))

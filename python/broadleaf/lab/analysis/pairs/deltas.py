@@ -66,12 +66,13 @@ def deltas(
     y = frame["y_us"].to_numpy(dtype=float)
     clock = frame["started_unix"].to_numpy(dtype=float)
     block = frame["block"].to_numpy(dtype=float)
-    runs = [np.flatnonzero(cell == number) for number in range(len(kept))]
+    runs = _runs_of_cells(cell, len(kept))
     sd_log2 = pooled_sd(np.log2(y), cell)[0] if len(y) else float("nan")
+    by_cell = _CellRuns.of(runs, y, clock, block) if pairing == "cell" else None
     parts = []
     for pairs in _one_flips(kept, factors):
-        if pairing == "cell":
-            part = _by_cell(pairs, runs, y, clock, block, sd_log2)
+        if by_cell is not None:
+            part = _by_cell(pairs, by_cell, sd_log2)
         else:
             join = _nearest if pairing == "block" else _all
             part = _by_run(pairs, runs, y, clock, block, sd_log2, join)
@@ -107,24 +108,38 @@ def _levels_run(kept: list[dict[str, Level]], factor: Factor) -> list[Level]:
     return listed + sorted((s for s in seen if s not in factor.levels), key=float)
 
 
-def _by_cell(
-    pairs: _Pairs, runs: list[np.ndarray], y: np.ndarray, clock: np.ndarray, block: np.ndarray, sd_log2: float
-) -> pd.DataFrame:
-    median = np.array([np.median(y[r]) for r in runs])
-    middle = np.array([np.median(clock[r]) for r in runs])
-    count = np.array([len(r) for r in runs])
-    variance = np.array([_median_variance(len(r)) for r in runs])
-    sets = [set(block[r][~np.isnan(block[r])].tolist()) for r in runs]
+@dataclass(frozen=True, slots=True)
+class _CellRuns:
+    """What the runs of every cell say together."""
+
+    median: np.ndarray
+    middle: np.ndarray
+    count: np.ndarray
+    variance: np.ndarray
+    blocks: list[set[float]]
+
+    @classmethod
+    def of(cls, runs: list[np.ndarray], y: np.ndarray, clock: np.ndarray, block: np.ndarray) -> _CellRuns:
+        return cls(
+            np.array([np.median(y[r]) for r in runs]),
+            np.array([np.median(clock[r]) for r in runs]),
+            np.array([len(r) for r in runs]),
+            np.array([_median_variance(len(r)) for r in runs]),
+            [set(block[r][~np.isnan(block[r])].tolist()) for r in runs],
+        )
+
+
+def _by_cell(pairs: _Pairs, told: _CellRuns, sd_log2: float) -> pd.DataFrame:
     b, a = pairs.before, pairs.after
     return pd.DataFrame({
         "cell": b,
-        "before_us": median[b],
-        "after_us": median[a],
-        "n_before": count[b],
-        "n_after": count[a],
-        "se_log2": sd_log2 * np.sqrt(variance[b] + variance[a]),
-        "same_block": [bool(sets[i] & sets[j]) for i, j in zip(b, a, strict=True)],
-        "gap_s": middle[a] - middle[b],
+        "before_us": told.median[b],
+        "after_us": told.median[a],
+        "n_before": told.count[b],
+        "n_after": told.count[a],
+        "se_log2": sd_log2 * np.sqrt(told.variance[b] + told.variance[a]),
+        "same_block": [not told.blocks[i].isdisjoint(told.blocks[j]) for i, j in zip(b, a, strict=True)],
+        "gap_s": told.middle[a] - told.middle[b],
     })  # fmt: skip
 
 
@@ -215,7 +230,7 @@ def model_deltas(fit: Fit) -> pd.DataFrame:
             chosen = [contexts[number] for number in good]
             before = fit.predict(chosen)[0]
             after = fit.predict([{**c, factor.name: level} for c in chosen])[0]
-            se = np.array([fit.contrast(rows[number]).se for number in good]) if fit.scale == "log" else np.nan
+            se = np.array([it.se for it in fit.contrasts_of(rows[good])]) if fit.scale == "log" else np.nan
             part = pd.DataFrame({
                 "cell": np.arange(len(chosen)), "before_us": before, "after_us": after, "n_before": 0, "n_after": 0,
                 "se_log2": se / np.log(2), "same_block": False, "gap_s": np.nan, "source": "model",
@@ -279,16 +294,21 @@ def mean_deltas(
     if pairing == "block":
         observed, drawn = _drawn_pairs(flips, cell, y, frame["started_unix"].to_numpy(dtype=float), block, rng, draws)
     else:
-        observed = _means(flips, cell, y, len(kept), pairing)
+        means = _Means(flips, cell, y, len(kept), pairing)
+        observed = means.of(np.ones(len(y), dtype=int))
         drawn = np.full((draws, len(flips)), np.nan)
         runs_of_block = _runs_of_blocks(block)
         for number in range(draws if flips else 0):
             if len(runs_of_block) >= _BLOCKS:
-                blocks = rng.integers(0, len(runs_of_block), len(runs_of_block))
-                chosen = np.concatenate([runs_of_block[b] for b in blocks])
+                times = np.zeros(len(y), dtype=int)
+                each = np.bincount(
+                    rng.integers(0, len(runs_of_block), len(runs_of_block)), minlength=len(runs_of_block)
+                )
+                for taken, runs in zip(each, runs_of_block, strict=True):
+                    times[runs] = taken
             else:
-                chosen = rng.integers(0, len(y), len(y))
-            drawn[number] = _means(flips, cell[chosen], y[chosen], len(kept), pairing)
+                times = np.bincount(rng.integers(0, len(y), len(y)), minlength=len(y))
+            drawn[number] = means.of(times)
     rows = []
     for place, pairs in enumerate(flips):
         factor = factors[pairs.factor]
@@ -307,8 +327,18 @@ def mean_deltas(
     return pd.DataFrame(rows, columns=names)
 
 
+def _runs_of_cells(cell: np.ndarray, cells: int) -> list[np.ndarray]:
+    if not cells:
+        return []
+    ends = np.cumsum(np.bincount(cell, minlength=cells))[:-1]
+    found: list[np.ndarray] = np.split(np.argsort(cell, kind="stable"), ends)
+    return found
+
+
 def _runs_of_blocks(block: np.ndarray) -> list[np.ndarray]:
-    return [np.flatnonzero(block == label) for label in np.unique(block[~np.isnan(block)])]
+    known = np.flatnonzero(~np.isnan(block))
+    labels, index = np.unique(block[known], return_inverse=True)
+    return [known[runs] for runs in _runs_of_cells(index, len(labels))]
 
 
 def _drawn_pairs(
@@ -317,7 +347,7 @@ def _drawn_pairs(
 ) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
     """Mean deltas of pairs within blocks, observed and drawn: a block that is drawn brings its pairs with it, and no
     two pairs of one treatment, level and context share a run."""
-    runs = [np.flatnonzero(cell == number) for number in range(cell.max(initial=-1) + 1)]
+    runs = _runs_of_cells(cell, int(cell.max(initial=-1)) + 1)
     labels = np.unique(block[~np.isnan(block)])
     weights = (
         rng.multinomial(len(labels), np.full(len(labels), 1 / max(len(labels), 1)), draws) if len(labels) else None
@@ -343,30 +373,45 @@ def _drawn_pairs(
     return observed, drawn
 
 
-def _means(flips: Sequence[_Pairs], cell: np.ndarray, y: np.ndarray, n: int, pairing: Pairing) -> np.ndarray:
-    """The mean delta of every treatment in a sample of runs; nan where it has no pair."""
-    out = np.full(len(flips), np.nan)
-    count = np.bincount(cell, minlength=n).astype(float)
-    if pairing == "cell":
-        order = np.lexsort((y, cell))
-        ends = np.cumsum(count).astype(int)
-        starts = ends - count.astype(int)
-        ordered = y[order]
-        there = count > 0
-        low, high = starts + (count.astype(int) - 1) // 2, starts + count.astype(int) // 2
-        centre = np.full(n, np.nan)
-        centre[there] = (ordered[low[there]] + ordered[high[there]]) / 2
-    else:
-        centre = np.bincount(cell, y, minlength=n) / np.where(count > 0, count, np.nan)
-    for place, pairs in enumerate(flips):
-        b, a = count[pairs.before], count[pairs.after]
-        # All pairs of two cells average to the difference of their means, as many as they are.
-        weight = 2 * b * a / np.maximum(b + a, 1) if pairing == "cell" else b * a
-        good = weight > 0
-        if good.any():
-            change = centre[pairs.after][good] - centre[pairs.before][good]
-            out[place] = float(change @ weight[good] / weight[good].sum())
-    return out
+class _Means:
+    """The mean delta of every treatment, in samples of the same runs."""
+
+    def __init__(self, flips: Sequence[_Pairs], cell: np.ndarray, y: np.ndarray, cells: int, pairing: Pairing) -> None:
+        self._flips, self._cells, self._by_median = flips, cells, pairing == "cell"
+        # The order of times within a cell is the same in every sample: a median is found by counting.
+        self._order = np.lexsort((y, cell))
+        self._y, self._cell = y[self._order], cell[self._order]
+        self._ends = np.cumsum(np.bincount(cell, minlength=cells))
+
+    def of(self, times: np.ndarray) -> np.ndarray:
+        """In the sample that has each run so many times; nan where a treatment has no pair."""
+        out = np.full(len(self._flips), np.nan)
+        taken = times[self._order]
+        upto = np.concatenate([[0], np.cumsum(taken)])
+        ends = upto[self._ends]
+        starts = np.concatenate([[0], ends[:-1]])
+        number = ends - starts
+        count = number.astype(float)
+        if self._by_median:
+            there = number > 0
+            centre = np.full(self._cells, np.nan)
+            low, high = (
+                self._y[np.searchsorted(upto[1:], starts[there] + middle, side="right")]
+                for middle in ((number[there] - 1) // 2, number[there] // 2)
+            )
+            centre[there] = (low + high) / 2
+        else:
+            sums = np.bincount(self._cell, self._y * taken, self._cells)
+            centre = sums / np.where(count > 0, count, np.nan)
+        for place, pairs in enumerate(self._flips):
+            b, a = count[pairs.before], count[pairs.after]
+            # All pairs of two cells average to the difference of their means, as many as they are.
+            weight = 2 * b * a / np.maximum(b + a, 1) if self._by_median else b * a
+            good = weight > 0
+            if good.any():
+                change = centre[pairs.after][good] - centre[pairs.before][good]
+                out[place] = float(change @ weight[good] / weight[good].sum())
+        return out
 
 
 def save(table: pd.DataFrame, path: Path, dialect: str = "comma") -> None:

@@ -51,12 +51,16 @@ class Figure:
         """Its file name without an ending."""
         return f"{self.number:02d}_{self.key}"
 
-    def _repr_svg_(self) -> str:
-        # A picture, not a script: it is seen without a network and after the kernel is gone.
+    def svg(self) -> str:
+        """The chart as a picture."""
         import vl_convert
 
         svg: str = vl_convert.vegalite_to_svg(self.chart.to_dict())
         return svg
+
+    def _repr_svg_(self) -> str:
+        # A picture, not a script: it is seen without a network and after the kernel is gone.
+        return self.svg()
 
 
 @dataclass(frozen=True, slots=True)
