@@ -302,7 +302,7 @@ def mean_deltas(
         runs_of_block = _runs_of_blocks(block)
         for number in range(draws if flips else 0):
             if len(runs_of_block) >= _BLOCKS:
-                times = np.zeros(len(y), dtype=int)
+                times: np.ndarray = np.zeros(len(y), dtype=int)
                 each = np.bincount(
                     rng.integers(0, len(runs_of_block), len(runs_of_block)), minlength=len(runs_of_block)
                 )
