@@ -99,11 +99,12 @@ def main() -> None:
             if len(lines) == 1:
                 print("  ".join(lines[0]))
             print("  ".join(f"{value:>{len(key)}}" for key, value in lines[-1].items()), flush=True)
-    if asked.csv:
-        with asked.csv.open("w", newline="") as file:
-            writer = csv.DictWriter(file, lines[0])
-            writer.writeheader()
-            writer.writerows(lines)
+            if asked.csv:
+                # What is known so far, should it be stopped.
+                with asked.csv.open("w", newline="") as file:
+                    writer = csv.DictWriter(file, lines[0])
+                    writer.writeheader()
+                    writer.writerows(lines)
 
 
 if __name__ == "__main__":

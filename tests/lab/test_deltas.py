@@ -179,6 +179,33 @@ def test_intervals_of_mean_deltas_contain_the_truth():
     assert hits / asked >= 0.85
 
 
+@pytest.mark.parametrize("pairing", ["cell", "cross"])
+@pytest.mark.parametrize("blocks", [3, 12])
+def test_intervals_are_those_of_runs_drawn_and_paired_anew(pairing, blocks):
+    rng = np.random.default_rng(5)
+    rows = [
+        {f.name: column_value(f.levels[rng.integers(len(f.levels))]) for f in FACTORS}
+        | {"time_per_task_us": rng.uniform(10, 1000), "status": "ok", "block": at % blocks, "started_unix": float(at)}
+        for at in range(150)
+    ]
+    runs = frames.load(rows, FACTORS)
+    drawing = np.random.default_rng(1)
+    drawn = {}
+    for _ in range(20):
+        if blocks < 10:
+            chosen = drawing.integers(0, len(runs), len(runs))
+        else:
+            picked = drawing.integers(0, blocks, blocks)
+            chosen = np.concatenate([np.flatnonzero(runs["block"] == block) for block in picked])
+        for row in tables.mean_deltas(runs.iloc[chosen], FACTORS, pairing, draws=1).to_dict("records"):
+            drawn.setdefault((row["treatment"], row["level_to"]), []).append(row["mean_us"])
+    found = tables.mean_deltas(runs, FACTORS, pairing, draws=20).to_dict("records")
+    assert len(found) == 6
+    for row in found:
+        ends = np.quantile(drawn[row["treatment"], row["level_to"]], [0.025, 0.975])
+        assert [row["ci_low"], row["ci_high"]] == pytest.approx(ends)
+
+
 def test_conditions_choose_runs_before_pairing():
     system = two_level({"log": -0.5, "lines": -0.4, "c": 0.0}, {("log", "lines"): 0.35}, noise=0.0)
     plan = Plan.make(system.study(kind="full", replicates=2, paths=0))

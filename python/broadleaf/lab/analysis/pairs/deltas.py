@@ -58,30 +58,32 @@ def deltas(
     `log2_ratio` from the spread within configurations, `gap_s` the time between the two. After the columns of `COLUMNS`
     comes one per factor: the context X, empty for the treatment itself.
     """
-    if pairing not in ("cell", "block", "cross"):
-        raise AnalysisError(f"no pairing {pairing!r}: choose cell, block or cross.")
     if where is not None:
         frame = select(frame, factors, where)
+    kept = cells(frame, factors)[1]
+    parts = [_named(part, pairs, factors, kept) for pairs, part in _compared(frame, factors, pairing) if len(part)]
+    names = [*COLUMNS, *(f.name for f in factors)]
+    if not parts:
+        return pd.DataFrame({name: pd.Series(dtype=object) for name in names})
+    return pd.concat(parts, ignore_index=True)[names]
+
+
+def _compared(frame: pd.DataFrame, factors: Sequence[Factor], pairing: Pairing) -> list[tuple[_Pairs, pd.DataFrame]]:
+    """The times before and after of every treatment and level, without their contexts."""
+    if pairing not in ("cell", "block", "cross"):
+        raise AnalysisError(f"no pairing {pairing!r}: choose cell, block or cross.")
     cell, kept = cells(frame, factors)
     y = frame["y_us"].to_numpy(dtype=float)
     clock = frame["started_unix"].to_numpy(dtype=float)
     block = frame["block"].to_numpy(dtype=float)
     runs = _runs_of_cells(cell, len(kept))
     sd_log2 = pooled_sd(np.log2(y), cell)[0] if len(y) else float("nan")
-    by_cell = _CellRuns.of(runs, y, clock, block) if pairing == "cell" else None
-    parts = []
-    for pairs in _one_flips(kept, factors):
-        if by_cell is not None:
-            part = _by_cell(pairs, by_cell, sd_log2)
-        else:
-            join = _nearest if pairing == "block" else _all
-            part = _by_run(pairs, runs, y, clock, block, sd_log2, join)
-        if len(part):
-            parts.append(_named(part, pairs, factors, kept))
-    names = [*COLUMNS, *(f.name for f in factors)]
-    if not parts:
-        return pd.DataFrame({name: pd.Series(dtype=object) for name in names})
-    return pd.concat(parts, ignore_index=True)[names]
+    flips = _one_flips(kept, factors)
+    if pairing == "cell":
+        told = _CellRuns.of(runs, y, clock, block)
+        return [(pairs, _by_cell(pairs, told, sd_log2)) for pairs in flips]
+    join = _nearest if pairing == "block" else _all
+    return [(pairs, _by_run(pairs, runs, y, clock, block, sd_log2, join)) for pairs in flips]
 
 
 def _one_flips(kept: list[dict[str, Level]], factors: Sequence[Factor]) -> list[_Pairs]:
@@ -286,10 +288,10 @@ def mean_deltas(
     """
     if where is not None:
         frame = select(frame, factors, where)
-    table = deltas(frame, factors, pairing)
     cell, kept = cells(frame, factors)
     y = frame["y_us"].to_numpy(dtype=float)
-    flips = _one_flips(kept, factors)
+    compared = _compared(frame, factors, pairing)
+    flips = [pairs for pairs, _ in compared]
     rng = np.random.default_rng(seed)
     block = frame["block"].to_numpy(dtype=float)
     if pairing == "block":
@@ -301,7 +303,7 @@ def mean_deltas(
         runs_of_block = _runs_of_blocks(block)
         for number in range(draws if flips else 0):
             if len(runs_of_block) >= _BLOCKS:
-                times = np.zeros(len(y), dtype=int)
+                times: np.ndarray = np.zeros(len(y), dtype=int)
                 each = np.bincount(
                     rng.integers(0, len(runs_of_block), len(runs_of_block)), minlength=len(runs_of_block)
                 )
@@ -311,18 +313,16 @@ def mean_deltas(
                 times = np.bincount(rng.integers(0, len(y), len(y)), minlength=len(y))
             drawn[number] = means.of(times)
     rows = []
-    for place, pairs in enumerate(flips):
-        factor = factors[pairs.factor]
-        level_to = column_value(pairs.level_to)
-        mine = table[(table["treatment"] == factor.name) & (table["level_to"] == level_to)]
-        if mine.empty:
+    for place, (pairs, part) in enumerate(compared):
+        if part.empty:
             continue
+        factor = factors[pairs.factor]
         told = drawn[:, place][np.isfinite(drawn[:, place])]
         low, high = np.quantile(told, [0.025, 0.975]) if len(told) else (np.nan, np.nan)
         rows.append({
-            "treatment": factor.name, "level_from": column_value(factor.default), "level_to": level_to,
-            "mean_us": observed[place], "ci_low": low, "ci_high": high, "log2_ratio": float(mine["log2_ratio"].mean()),
-            "n_pairs": len(mine),
+            "treatment": factor.name, "level_from": column_value(factor.default),
+            "level_to": column_value(pairs.level_to), "mean_us": observed[place], "ci_low": low, "ci_high": high,
+            "log2_ratio": float(np.log2(part["after_us"] / part["before_us"]).mean()), "n_pairs": len(part),
         })  # fmt: skip
     names = ["treatment", "level_from", "level_to", "mean_us", "ci_low", "ci_high", "log2_ratio", "n_pairs"]
     return pd.DataFrame(rows, columns=names)
