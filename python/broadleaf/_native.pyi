@@ -106,6 +106,9 @@ class Link:
         """Changes when the known engines change, and when the link ends."""
     def engines(self) -> list[tuple[int, str, int, str]]:
         """(engine id, uuid, pid, host) of every known engine, by id."""
+    def deaths_after(self, n: int) -> tuple[int, list[str]]:
+        """The number of deaths of engines so far, and the certificates after the first `n` as JSON: of the last 256
+        deaths. An engine that has died is here before it is gone from `engines`."""
     def frees_engine(self) -> bool:
         """Whether a task of the link's cluster waits on this thread; its engine then runs other tasks in the
         meantime."""

@@ -94,6 +94,7 @@ class FakeCluster:
         self.stopped = False
         self.links: list[Any] = []
         self.engines = {i: FakeEngine(self, i) for i in range(n)}
+        self.deaths: list[str] = []
         for engine in self.engines.values():
             engine.start()
 
@@ -152,6 +153,7 @@ class FakeCluster:
             "task_started": True,
         }
         with self.changed:
+            self.deaths.append(json.dumps(certificate))
             del self.engines[engine.id]
         self.resolve(task, (LOST, json.dumps(certificate).encode(), []), engine.id, 1)
         for link in self.links:

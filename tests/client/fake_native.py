@@ -59,6 +59,9 @@ class Link(Requests):
     def engines(self) -> list[tuple[int, str, int, str]]:
         return [(e.id, e.uuid, 4711, "here") for e in self.cluster.engines.values()]
 
+    def deaths_after(self, n: int) -> tuple[int, list[str]]:
+        return len(self.cluster.deaths), self.cluster.deaths[n:]
+
     def frees_engine(self) -> bool:
         return False
 

@@ -1,6 +1,7 @@
 """Views and results with the fake: what must hold however the bytes are moved."""
 
 import concurrent.futures
+import signal
 import time
 import weakref
 
@@ -85,6 +86,17 @@ def test_a_dead_engines_task(rc):
 
 def _die():
     raise fake_native.EngineDeath
+
+
+def test_a_death_is_known_before_its_event_is_told(rc, monkeypatch):
+    """Events are told by a thread that may come to it after the error of a call."""
+    monkeypatch.setattr(rc.link.hooks, "on_event", lambda kind, body: None)
+    with pytest.raises(ipp.EngineError):
+        rc[2].apply_sync(_die)
+    assert rc.ids == [0, 1, 3]
+    assert rc.death_certificate(2).code == signal.SIGSEGV
+    with pytest.raises(IndexError, match=r"2: it .*SIGSEGV"):
+        rc[2].apply_sync(abs, 1)
 
 
 def test_results_are_found_while_they_live(rc):

@@ -446,6 +446,9 @@ def test_an_engine_dies(name):
             assert set(certificate) >= {"uuid", "pid", "host", "last_output"}
             assert until(lambda: [e[0] for e in link.engines()] == [0])
             assert link.engines_version != version
+            n_deaths, [death] = link.deaths_after(0)
+            assert json.loads(death)["engine"] == n_deaths == 1
+            assert link.deaths_after(1) == (1, [])
             assert until(lambda: "engine_down" in [kind for kind, _ in connected.hooks.events])
             [body] = [body for kind, body in connected.hooks.events if kind == "engine_down"]
             assert body["engine"] == 1

@@ -3,6 +3,7 @@
 mod announce;
 mod background;
 mod call;
+mod deaths;
 mod dispatch;
 mod far;
 mod functions;

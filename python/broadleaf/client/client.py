@@ -8,7 +8,7 @@ import os
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import wait as wait_for_futures
 from contextlib import contextmanager
@@ -231,12 +231,6 @@ class Client(RegisteredResults, Interactive, PublicNames):
             self.link_end.failure = body
         elif kind == "stopping":
             self.link_end.is_stopping = True
-        if kind == "engine_down":
-            self._n_deaths += 1
-            certificate = death_certificate(body)
-            self._certificates[certificate.engine_id] = certificate
-            while len(self._certificates) > _CERTIFICATES:
-                self._certificates.popitem(last=False)
 
     @contextmanager
     def live_output(self) -> Iterator[None]:
@@ -266,6 +260,17 @@ class Client(RegisteredResults, Interactive, PublicNames):
             self._engines_seen = version
         return self._engines
 
+    def _known_deaths(self) -> Mapping[int, DeathCertificate]:
+        # Asked for, since news of a death may come later than an error that is due to it.
+        n_deaths, new = self.link.deaths_after(self._n_deaths)
+        for body in new:
+            certificate = death_certificate(json.loads(body))
+            self._certificates[certificate.engine_id] = certificate
+        while len(self._certificates) > _CERTIFICATES:
+            self._certificates.popitem(last=False)
+        self._n_deaths = n_deaths
+        return self._certificates
+
     @property
     def ids(self) -> list[int]:
         """Ids of the existing engines, in order."""
@@ -276,7 +281,7 @@ class Client(RegisteredResults, Interactive, PublicNames):
         known = self._known_engines().get(engine_id)
         if known is not None:
             return known[0]
-        dead = self._certificates.get(engine_id)
+        dead = self._known_deaths().get(engine_id)
         return dead.uuid if dead is not None else ""
 
     def death_certificate(self, engine_id: int) -> DeathCertificate | None:
@@ -288,7 +293,7 @@ class Client(RegisteredResults, Interactive, PublicNames):
         Returns:
             The certificate; None if this client knows of no such death. The last 256 deaths are remembered.
         """
-        return self._certificates.get(engine_id)
+        return self._known_deaths().get(engine_id)
 
     def resolve_targets(self, targets: Any) -> tuple[tuple[int, ...], bool]:
         """Engine ids of `targets`, in order, and whether they are one engine rather than a list.
@@ -312,7 +317,7 @@ class Client(RegisteredResults, Interactive, PublicNames):
         if target < 0 and -len(ids) <= target:
             return ids[target]
         if target not in self._engines:
-            dead = self._certificates.get(target)
+            dead = self._known_deaths().get(target)
             why = f": it {dead.reason}" if dead is not None else f"; there are {ids}"
             raise IndexError(f"No such engine: {target}{why}")
         return target
@@ -396,7 +401,7 @@ class Client(RegisteredResults, Interactive, PublicNames):
             pool.shutdown(wait=False)
             return future
         with self.link_errors():
-            there = wait_for_engines(self.link, n, seconds(timeout), lambda: self._n_deaths)
+            there = wait_for_engines(self.link, n, seconds(timeout), lambda: self.link.deaths_after(0)[0])
         if not there:
             raise TimeoutError(
                 f"{n} engines did not register within {timeout} s; there are "
@@ -407,7 +412,7 @@ class Client(RegisteredResults, Interactive, PublicNames):
     def _not_started(self) -> str:
         reasons = [
             f"; engine {engine_id} {death.reason}"
-            for engine_id, death in self._certificates.items()
+            for engine_id, death in self._known_deaths().items()
             if death.cause == "not_started" and engine_id not in self.ids
         ]
         return reasons[-1] if reasons else ""

@@ -250,12 +250,14 @@ impl Shared {
                 }
             }
             Event::EngineDown(certificate) => {
+                let body = json(&certificate);
+                lock(&self.deaths).push(body.clone());
                 let mut engines = lock(&self.engines);
                 engines.remove(&certificate.engine);
                 self.on_engines_changed(engines.len());
                 Notice {
                     kind: "engine_down",
-                    body: json(&certificate),
+                    body,
                 }
             }
             Event::Stopping => Notice {

@@ -294,6 +294,10 @@ impl Link {
             .collect())
     }
 
+    fn deaths_after(&self, n: u64) -> (u64, Vec<String>) {
+        lock(&self.shared.deaths).after(n)
+    }
+
     fn wait_for_engines(&self, py: Python<'_>, n: usize, timeout_s: Option<f64>) -> PyResult<bool> {
         self.check_process(py)?;
         // Engines known from before the link closed are useless.

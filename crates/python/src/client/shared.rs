@@ -18,6 +18,7 @@ use pyo3::prelude::*;
 use rustc_hash::FxHashMap;
 use rustix::event::{EventfdFlags, PollFlags};
 
+use super::deaths::Deaths;
 use super::far::{Arrived, FarValues};
 use super::record::Records;
 use super::request::Request;
@@ -149,6 +150,8 @@ pub struct Shared {
     /// Large results, where the controller is on another host.
     pub far: Option<FarValues>,
     pub(super) engines: Mutex<BTreeMap<EngineId, EngineInfo>>,
+    /// Here for the same reason as `engines_version`. An engine that is no longer known has its death here.
+    pub deaths: Mutex<Deaths>,
     /// The number of engines. With fewer tasks in flight an engine may be idle, so the next one is sent at once.
     pub n_engines: AtomicU64,
     /// Counts their changes and the link's end: Python caches values derived from them until then. Kept here because
@@ -207,6 +210,7 @@ impl Shared {
             n_engines: AtomicU64::new(welcome.engines.len() as u64),
             engines_version: AtomicU64::new(1),
             engines: Mutex::new(engines),
+            deaths: Mutex::default(),
             replies: Mutex::default(),
             next_request: AtomicU64::new(0),
             epoch: Instant::now(),
