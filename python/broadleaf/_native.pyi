@@ -59,6 +59,8 @@ class ClientHooks(Protocol):
         """Returns the pickled body, whether it may be cached permanently by the function's identity, and the buffers
         that travel with each call (none unless `out_of_band`). A body with buffers is loaded as an object with
         `bind(buffers)`."""
+    def function_name(self, function: Any) -> str:
+        """What error messages call a function."""
     def on_new_function(self) -> None:
         """Called before a body is sent for the first time; may send what it needs first."""
     def dump_args(self, args: tuple[Any, ...], kwargs: dict[str, Any], out_of_band: bool) -> tuple[bytes, list[Any]]:

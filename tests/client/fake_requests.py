@@ -49,7 +49,10 @@ class Requests:
         return "Done"
 
     def on_queuestatus(self, _: Any) -> Any:
-        return {"Queues": [[e.id, 0, int(e.running is not None), e.completed] for e in self.cluster.engines.values()]}
+        with self.cluster.changed:
+            engines = self.cluster.engines.values()
+            n_queued = {e.id: sum(task.targets == [e.id] for task in self.cluster.queue) for e in engines}
+            return {"Queues": [[e.id, n_queued[e.id], int(e.running is not None), e.completed] for e in engines]}
 
     def on_explain(self, seq: int) -> Any:
         return {"Text": f"task {seq} waits"}
