@@ -37,7 +37,7 @@ _STOP_GRACE_S = 10.0
 
 
 class ClusterStateError(BroadleafError, RuntimeError):
-    """What was asked needs a cluster that runs, or one that does not."""
+    """The cluster runs already, does not run, or is one of another host."""
 
 
 class Cluster(ClusterCoroutines, Elastic, OwnDashboard):

@@ -10,7 +10,7 @@ from broadleaf.errors import BroadleafError
 
 
 class RequestFailed(BroadleafError):
-    """The controller could not do what it was asked."""
+    """The controller did not do what it was asked, such as to drain an engine that may hold data of clients."""
 
 
 def target_set(targets: Sequence[int] | None) -> object:
