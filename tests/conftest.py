@@ -8,6 +8,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from gates import Gate
 from processes import processes_with
 
 # In the environment of every process that a test starts, however indirectly.
@@ -52,6 +53,14 @@ def _descriptors() -> Counter[str]:
         if kind in ("socket", "pipe") or target.startswith(("/memfd:", "/dev/shm/", "anon_inode:[pidfd]")):
             kinds[kind] += 1
     return kinds
+
+
+@pytest.fixture
+def gate(tmp_path):
+    """A gate that holds tasks until the test opens it, or ends."""
+    gate = Gate(tmp_path / "gate")
+    yield gate
+    gate.open()
 
 
 @pytest.fixture

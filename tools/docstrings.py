@@ -20,17 +20,8 @@ from types import ModuleType
 from typing import Any
 
 import broadleaf
-from broadleaf import config
-from broadleaf.cluster import cluster, start_error
-from broadleaf.cluster.elasticity import elastic
-from broadleaf.cluster.state import files
-from broadleaf.control import requests
 
 SECTIONS = ("Args", "Returns", "Raises", "Example")
-# Where the names in a section "Raises" are looked for.
-_ERROR_MODULES = (
-    builtins, concurrent.futures, broadleaf.error, cluster, config, elastic, files, requests, start_error,
-)  # fmt: skip
 _HEADING = re.compile(r"^(\w+):$", re.MULTILINE)
 _ENTRY = re.compile(r"^    (\*{0,2}\w+): +\S", re.MULTILINE)
 # A coroutine that does the same as a plain method: the text is in that method.
@@ -118,7 +109,7 @@ def _contents(value: Any, text: str) -> Iterator[str]:
     raised = set(_ENTRY.findall(_section(text, "Raises")))
     for error in sorted(raised):
         if _error(error) is None:
-            yield f"{error}, which is said to be raised, is no exception of Python or Broadleaf"
+            yield f"{error}, which is said to be raised, is no public exception"
     made_by = "__post_init__" if dataclasses.is_dataclass(value) else "__init__"
     function = vars(value).get(made_by) if is_class else inspect.unwrap(value)
     types = tuple(filter(None, map(_error, raised)))
@@ -197,7 +188,9 @@ def errors_raised(function: Callable[..., Any]) -> set[str]:
 
 
 def _error(name: str) -> type[BaseException] | None:
-    found = (getattr(module, name, None) for module in _ERROR_MODULES)
+    """An exception that users can name: one of Python, or of `broadleaf.__all__`."""
+    found = [getattr(module, name, None) for module in (builtins, concurrent.futures)]
+    found += [getattr(broadleaf, name)] if name in broadleaf.__all__ else []
     return next((error for error in found if inspect.isclass(error) and issubclass(error, BaseException)), None)
 
 

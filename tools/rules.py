@@ -1,6 +1,6 @@
 """The project's rules that a machine can check. Each function returns what breaks one rule, as readable lines.
 
-Run as a script it checks this checkout; tests/test_rules.py runs the same and checks that each rule can be broken.
+Run as a script it checks this checkout; `tests/rules/test_rules.py` does the same, and breaks each rule.
 """
 
 import ast

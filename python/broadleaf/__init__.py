@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from broadleaf.client.views.direct import DirectView
     from broadleaf.client.views.lazy_map import LazyMapIterator
     from broadleaf.cluster import Cluster, ClusterManager
+    from broadleaf.cluster.cluster import ClusterStateError
+    from broadleaf.cluster.elasticity.elastic import ScalingError
     from broadleaf.cluster.engine_sets.base import EngineSet
     from broadleaf.cluster.engine_sets.dask import OnDask
     from broadleaf.cluster.engine_sets.jobs.psij import PSIJ
@@ -42,6 +44,12 @@ if TYPE_CHECKING:
     from broadleaf.cluster.engine_sets.ray import OnRay
     from broadleaf.cluster.engine_sets.ssh import SSH
     from broadleaf.cluster.hosts.relay import Relay
+    from broadleaf.cluster.start_error import ClusterStartError
+    from broadleaf.cluster.state.addresses import PlaintextWarning
+    from broadleaf.cluster.state.files import ClusterFileError
+    from broadleaf.config import ConfigError
+    from broadleaf.control.requests import RequestFailed
+    from broadleaf.dashboard.server import DashboardError
     from broadleaf.engine.interactive.bound_kernel import bind_kernel
     from broadleaf.errors import (
         AlreadyDisplayedError,
@@ -94,9 +102,14 @@ _HOMES = {
     "Client": "broadleaf.client.client",
     "Cluster": "broadleaf.cluster",
     "ClusterConnectionError": _ERRORS,
+    "ClusterFileError": "broadleaf.cluster.state.files",
     "ClusterManager": "broadleaf.cluster",
+    "ClusterStartError": "broadleaf.cluster.start_error",
+    "ClusterStateError": "broadleaf.cluster.cluster",
     "ClusterStopping": _ERRORS,
     "CompositeError": _ERRORS,
+    "ConfigError": "broadleaf.config",
+    "DashboardError": "broadleaf.dashboard.server",
     "DeathCertificate": _ERRORS,
     "Dependency": "broadleaf.client.tasks.dependency",
     "DependencyTimeout": _ERRORS,
@@ -118,16 +131,19 @@ _HOMES = {
     "OnRay": "broadleaf.cluster.engine_sets.ray",
     "OverLimit": _ERRORS,
     "ParallelFunction": "broadleaf.client.tasks.remote_functions",
+    "PlaintextWarning": "broadleaf.cluster.state.addresses",
     "PrePickled": "broadleaf.serialize.pickle",
     "Reference": "broadleaf.serialize.reference",
     "Relay": "broadleaf.cluster.hosts.relay",
     "RemoteError": _ERRORS,
     "RemoteFunction": "broadleaf.client.tasks.remote_functions",
+    "RequestFailed": "broadleaf.control.requests",
     "ResultNotKept": _ERRORS,
     "MPI": "broadleaf.cluster.engine_sets.mpi",
     "PSIJ": "broadleaf.cluster.engine_sets.jobs.psij",
     "SGE": "broadleaf.cluster.engine_sets.jobs.sge",
     "SSH": "broadleaf.cluster.engine_sets.ssh",
+    "ScalingError": "broadleaf.cluster.elasticity.elastic",
     "SerializationError": _ERRORS,
     "Slurm": "broadleaf.cluster.engine_sets.jobs.slurm",
     "TaskAborted": _ERRORS,
@@ -177,9 +193,14 @@ __all__ = [
     "Client",
     "Cluster",
     "ClusterConnectionError",
+    "ClusterFileError",
     "ClusterManager",
+    "ClusterStartError",
+    "ClusterStateError",
     "ClusterStopping",
     "CompositeError",
+    "ConfigError",
+    "DashboardError",
     "DeathCertificate",
     "Dependency",
     "DependencyTimeout",
@@ -199,12 +220,15 @@ __all__ = [
     "OnRay",
     "OverLimit",
     "ParallelFunction",
+    "PlaintextWarning",
     "PrePickled",
     "Reference",
     "Relay",
     "RemoteError",
     "RemoteFunction",
+    "RequestFailed",
     "ResultNotKept",
+    "ScalingError",
     "SerializationError",
     "Slurm",
     "TaskAborted",

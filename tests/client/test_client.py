@@ -2,7 +2,6 @@
 
 import concurrent.futures
 import signal
-import time
 import weakref
 
 import broadleaf as ipp
@@ -44,33 +43,40 @@ def test_a_result_is_made_without_a_futures_machinery(rc):
     assert "_condition" in ar.__dict__
 
 
-def test_callbacks_come_once_each(rc):
+def test_callbacks_come_once_each(rc, gate):
     calls = []
-    ar = rc[0].apply_async(time.sleep, 0.05)
+    ar = rc[0].apply_async(gate.task())
     for i in range(3):
         ar.add_done_callback(lambda f, i=i: calls.append((i, f)))
+    gate.open()
     assert ar.get() is None
     concurrent.futures.wait([ar])
     assert calls == [(0, ar), (1, ar), (2, ar)]
 
 
-def test_split_children_are_futures_of_their_own(rc):
-    view = rc[:]
-    ar = view.map_async(time.sleep, [0.0, 0.3, 0.3, 0.3])
+def test_split_children_are_futures_of_their_own(rc, gate):
+    task = gate.task()
+
+    def held(engine):
+        return None if engine == 0 else task()
+
+    ar = rc[:].apply_async(held, ipp.Reference("engine_id"))
     done, pending = concurrent.futures.wait(ar.split(), return_when=concurrent.futures.FIRST_COMPLETED)
-    assert len(done) >= 1
-    assert pending
+    assert len(done) == 1
+    assert len(pending) == 3
+    gate.open()
     assert concurrent.futures.wait(ar.split()).not_done == set()
-    assert [child.get() for child in ar.split()] == [[[None]]] * 4
+    assert [child.get() for child in ar.split()] == [None] * 4
 
 
-def test_first_completed_of_several_results(rc):
-    results = [rc[i].apply_async(time.sleep, s) for i, s in enumerate((0.3, 0.0))]
+def test_first_completed_of_several_results(rc, gate):
+    results = [rc[0].apply_async(gate.task()), rc[1].apply_async(bool)]
     joined = ipp.AsyncResult.join(*results)
     done, pending = joined.wait(return_when=ipp.FIRST_COMPLETED)
     assert [r.engine_id for r in done] == [1]
     assert [r.engine_id for r in pending] == [0]
-    assert joined.get() == [None, None]
+    gate.open()
+    assert joined.get() == [None, False]
     assert joined.completed_part(0) == 1
 
 
@@ -134,11 +140,11 @@ def test_a_closed_client(rc):
     assert "closed" in repr(rc)
 
 
-def test_requests_that_fail(rc):
+def test_requests_that_fail(rc, gate):
     with pytest.raises(ipp.error.BroadleafError, match="not in this fake"):
         rc.shutdown([0])
     assert rc.status() == {"engines": 4}
-    assert "waits" in rc.explain(rc[0].apply_async(time.sleep, 0.2))
+    assert "waits" in rc.explain(rc[0].apply_async(gate.task()))
 
 
 @pytest.mark.parametrize(
@@ -194,9 +200,10 @@ def test_one_result_is_purged_by_its_id_or_itself(rc):
             rc.get_result(msg_id)
 
 
-def test_abort_of_targets_leaves_others_alone(rc):
-    ar = rc[:].apply_async(time.sleep, 0.3)
+def test_abort_of_targets_leaves_others_alone(rc, gate):
+    ar = rc[:].apply_async(gate.task())
     rc.abort(targets=[1, 3])
+    gate.open()
     ar.wait()
     assert ar.status == ["ok", "aborted", "ok", "aborted"]
 
@@ -222,8 +229,8 @@ def test_results_are_purged_by_the_engines_they_ran_on(rc):
         rc.get_result(of_1)
 
 
-def test_outstanding_tasks_of_an_engine_are_not_purged(rc):
-    ar = rc[:2].apply_async(time.sleep, 0.2)
+def test_outstanding_tasks_of_an_engine_are_not_purged(rc, gate):
+    ar = rc[:2].apply_async(gate.task())
     with pytest.raises(RuntimeError, match="outstanding"):
         rc.purge_results(targets=[0])
     rc.purge_results(targets=[3])
@@ -252,12 +259,12 @@ def test_waiting_for_engines_on_a_closed_link_is_no_timeout(rc):
             rc.wait_for_engines(n, timeout=0.01, block=False).result(10)
 
 
-def test_some_tasks_are_waited_for_by_one_native_wait(rc, monkeypatch):
+def test_some_tasks_are_waited_for_by_one_native_wait(rc, monkeypatch, gate):
     waits = []
     native = fake_native.Link.wait_tasks
     monkeypatch.setattr(fake_native.Link, "wait_tasks", lambda link, *args: waits.append(args) or native(link, *args))
-    slow = rc[0].apply_async(time.sleep, 0.4)
-    quick = rc[1].apply_async(time.sleep, 0.05)
+    slow = rc[0].apply_async(gate.task())
+    quick = rc[1].apply_async(abs, 1)
     assert rc.wait(quick, timeout=10)
     assert quick.ready()
     assert not slow.ready()

@@ -9,14 +9,12 @@ import signal
 import threading
 from collections.abc import Iterator
 from contextlib import closing
-from pathlib import Path
 from typing import Any
 
 import fake_native
 import pytest
 from broadleaf.client.tasks.options import TaskOptions
 from broadleaf.errors import UnmetDependency
-from gates import Gate
 from native_sides import Connected, Failed, Hooks, Side, started
 from waiting import until
 
@@ -38,14 +36,6 @@ def connected(side: Side) -> Iterator[Connected]:
     connected = side.connect()
     yield connected
     connected.link.close()
-
-
-@pytest.fixture
-def gate(tmp_path: Path) -> Iterator[Gate]:
-    """A gate, which is open after the test however it ends."""
-    gate = Gate(tmp_path / "gate")
-    yield gate
-    gate.open()
 
 
 def settled(pending: Any) -> Any:

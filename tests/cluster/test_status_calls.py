@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import broadleaf as ipp
 import pytest
 from broadleaf.cluster.engine_sets.base import BlockRequest
-from broadleaf.cluster.engine_sets.jobs import sge, slurm
+from broadleaf.cluster.engine_sets.jobs import news
 from broadleaf.cluster.engine_sets.jobs.submit_hosts import ThisHost
 
 _LOOK_EVERY_S = 0.25
@@ -40,9 +40,8 @@ class Scheduler:
 @pytest.mark.parametrize("kind", ["slurm", "sge"])
 def test_the_scheduler_is_asked_once_in_30_s_for_any_number_of_blocks(kind, tmp_path, monkeypatch):
     scheduler = Scheduler()
-    module = slurm if kind == "slurm" else sge
     monkeypatch.setattr(ThisHost, "run", lambda _self, command, *, text="": scheduler.run(command, text=text))
-    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=scheduler.monotonic))
+    monkeypatch.setattr(news, "time", SimpleNamespace(monotonic=scheduler.monotonic))
     engines = ipp.Slurm(nodes=1) if kind == "slurm" else ipp.SGE(slots=1, pe="mp")
     blocks = []
     for look in range(1600):

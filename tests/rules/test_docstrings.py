@@ -115,7 +115,7 @@ def raises_a_kind_of(path: str) -> None:
             invents,
             [
                 "invents: it returns nothing, and has a section Returns",
-                "invents: PatienceError, which is said to be raised, is no exception of Python or Broadleaf",
+                "invents: PatienceError, which is said to be raised, is no public exception",
             ],
         ),
         (

@@ -37,7 +37,7 @@ _STOP_GRACE_S = 10.0
 
 
 class ClusterStateError(BroadleafError, RuntimeError):
-    """The operation needs a running cluster, or one that is not running."""
+    """The cluster runs already, does not run, or is one of another host."""
 
 
 class Cluster(ClusterCoroutines, Elastic, OwnDashboard):

@@ -6,7 +6,12 @@ from broadleaf.errors import BroadleafError
 
 
 class ClusterStartError(BroadleafError):
-    """A cluster's processes did not start. `log` is the end of their output."""
+    """A cluster, or a part of it, does not start.
+
+    Args:
+        message: What did not start, on which host, and why.
+        log: The end of what its processes wrote; empty if they wrote nothing. It is part of the exception's text.
+    """
 
     def __init__(self, message: str, log: str = "") -> None:
         super().__init__(message)

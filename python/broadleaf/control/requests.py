@@ -10,7 +10,7 @@ from broadleaf.errors import BroadleafError
 
 
 class RequestFailed(BroadleafError):
-    """The controller could not fulfil a request."""
+    """The controller refused a request, such as to drain an engine that may hold data of clients."""
 
 
 def target_set(targets: Sequence[int] | None) -> object:

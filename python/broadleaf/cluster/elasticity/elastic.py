@@ -24,7 +24,7 @@ _LOOK_EVERY_S = 0.05
 
 
 class ScalingError(BroadleafError, RuntimeError):
-    """A cluster cannot have the requested size."""
+    """The cluster cannot have the requested size: engines that would have to go may hold data of clients."""
 
 
 class Elastic:

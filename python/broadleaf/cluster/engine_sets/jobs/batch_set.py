@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import ClassVar
 
 from broadleaf.cluster.engine_sets.base import Block, BlockRequest, EngineSet
+from broadleaf.cluster.engine_sets.jobs.commands import CommandError
+from broadleaf.cluster.engine_sets.jobs.news import News
 from broadleaf.cluster.engine_sets.jobs.submit_hosts import LoginHost, SubmitHost, ThisHost
 from broadleaf.cluster.engine_sets.ssh_logins import via_host
 from broadleaf.cluster.state import files
+
+JOB_ENDED = "broadleaf: the job has ended"
+"""The last line that a job's script writes."""
 
 
 @dataclass
@@ -20,6 +25,10 @@ class BatchSet(EngineSet):
 
     program: ClassVar[str]
     """The scheduler's command that submits jobs."""
+    cancel_program: ClassVar[str]
+    """The scheduler's command that ends them."""
+    unknown_job: ClassVar[str]
+    """What that command says of a job that is gone."""
 
     _: KW_ONLY
     via: str = ""
@@ -33,6 +42,8 @@ class BatchSet(EngineSet):
     def __post_init__(self) -> None:
         login = via_host(self.via) if self.via else None
         self.submit_host: SubmitHost = ThisHost() if login is None else LoginHost(login, self.shared_dir)
+        self.news: News = News()
+        """When the scheduler is asked for news of the jobs."""
 
     def require(self) -> None:
         """Raises `ClusterStartError` if the scheduler's programs are missing."""
@@ -110,6 +121,67 @@ class BatchSet(EngineSet):
             )
             for job, log in zip(jobs, logs, strict=True)
         ]
+
+    def look_now(self) -> None:
+        """Has the next `poll` ask the scheduler."""
+        self.news.want_now()
+
+    def poll(self, blocks: Sequence[Block]) -> None:
+        """Asks the scheduler once for all of them: every 30 s, and when a job's log says that it has ended."""
+        jobs = {block.facts["job"]: block for block in blocks if not block.is_over}
+        logs = self.logs(list(jobs.values()))
+        for job, block in jobs.items():
+            self.read_log(block, logs[job])
+        ended = {job for job, log in logs.items() if JOB_ENDED in log}
+        if jobs and self.news.are_due(ended) and self.note_news(jobs) and any(not jobs[job].is_over for job in ended):
+            self.news.want_ends()
+
+    def read_log(self, block: Block, log: str) -> None:
+        """Notes what a job's log says of its block.
+
+        Args:
+            block: The block.
+            log: What the job has written.
+        """
+
+    @abstractmethod
+    def note_news(self, jobs: Mapping[str, Block]) -> bool:
+        """Asks the scheduler, and notes the states of these blocks and their reasons.
+
+        Args:
+            jobs: The blocks that are not over, by their jobs.
+
+        Returns:
+            Whether there were news; not so where the scheduler is busy or away.
+        """
+
+    def cancel(self, blocks: Sequence[Block]) -> None:
+        """Ends the jobs that the scheduler has not told to be over, with one call.
+
+        Some that count as failed may be pending.
+
+        Args:
+            blocks: Their blocks.
+        """
+        jobs = [self.argument(block.facts["job"]) for block in blocks if not block.facts.get("over")]
+        if jobs:
+            try:
+                self.submit_host.run([self.cancel_program, *jobs])
+            except CommandError as error:
+                if self.unknown_job not in str(error):
+                    raise
+        self.remove_logs(blocks)
+
+    def argument(self, job: str) -> str:
+        """What the command that ends jobs calls one of them.
+
+        Args:
+            job: The job's name.
+
+        Returns:
+            The argument.
+        """
+        return job
 
     def logs(self, blocks: Sequence[Block]) -> dict[str, str]:
         """What the jobs have written.

@@ -5,24 +5,19 @@ from __future__ import annotations
 import re
 import shlex
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
 
 from broadleaf.cluster.engine_sets.base import Block, BlockRequest, BlockState
-from broadleaf.cluster.engine_sets.jobs.batch_set import BatchSet
+from broadleaf.cluster.engine_sets.jobs.batch_set import JOB_ENDED, BatchSet
 from broadleaf.cluster.engine_sets.jobs.commands import CommandError
 from broadleaf.cluster.engine_sets.jobs.walltime import clock_time, seconds
 from broadleaf.cluster.start_error import ClusterStartError
 from broadleaf.cluster.state import files
 
-_ENDED = "broadleaf: the job has ended"
 _HOSTS = re.compile(r"^broadleaf: the job has (\d+) hosts$", re.MULTILINE)
-# Asking the scheduler about blocks costs it something; the first request comes early, to learn why they are pending.
-_FIRST_NEWS_AFTER_S = 3.0
-_NEWS_EVERY_S = 30.0
-_ENDING_S = 0.5
 # A job's end appears in the accounting file after the queue has forgotten the job.
 _ACCOUNTING_S = 10.0
 _MAX_REASONS = 4
@@ -49,6 +44,8 @@ class SGE(BatchSet):
     name: ClassVar[str] = "sge"
     is_adoptable: ClassVar[bool] = True
     program: ClassVar[str] = "qsub"
+    cancel_program: ClassVar[str] = "qdel"
+    unknown_job: ClassVar[str] = "does not exist"
 
     slots: int = 0
     """Slots of the job, or of the array."""
@@ -67,9 +64,6 @@ class SGE(BatchSet):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._next_news_at = 0.0
-        self._asked_at = float("-inf")
-        self._ended: set[str] = set()
         self._gone_since: dict[str, float] = {}
 
     def require(self) -> None:
@@ -92,7 +86,7 @@ class SGE(BatchSet):
             said = self.submit_host.run(["qsub", "-terse"], text=script)
         except CommandError as error:
             raise ClusterStartError(f"Grid Engine refuses the job: {self._why_refused(script, error)}") from None
-        self._next_news_at = max(time.monotonic() + _FIRST_NEWS_AFTER_S, self._asked_at + _NEWS_EVERY_S)
+        self.news.expect_first()
         job = said.strip().splitlines()[-1].partition(".")[0]
         jobs = [f"{job}_{task}" for task in range(1, self._n_jobs(request) + 1)] if self._is_array else [job]
         per_host = self.engines_per_host
@@ -144,43 +138,29 @@ class SGE(BatchSet):
             *([f"export BROADLEAF_ENDS_AT=$(($(date +%s) + {ends_in_s}))"] if ends_in_s else []),
             f"join={shlex.quote(join)}",
             _ON_ITS_HOSTS if self.pe else _ON_ITS_HOST,
-            f"echo {shlex.quote(_ENDED)}; exit $code",
+            f"echo {shlex.quote(JOB_ENDED)}; exit $code",
         ]
         return "\n".join(lines) + "\n"
 
-    def look_now(self) -> None:
-        """Makes the next `poll` ask the scheduler."""
-        self._next_news_at = 0.0
+    def read_log(self, block: Block, log: str) -> None:
+        """Notes how many hosts a job was given."""
+        if block.n_hosts is None and (told := _HOSTS.search(log)):
+            block.n_hosts = int(told[1])
 
-    def poll(self, blocks: Sequence[Block]) -> None:
-        """Calls `qstat` once for all of them, and once more to find out why waiting ones wait.
-
-        It does so every 30 s, and when a job's log says that the job has ended.
-        """
-        jobs = {block.facts["job"]: block for block in blocks if not block.is_over}
-        logs = self.logs(list(jobs.values()))
-        for job, block in jobs.items():
-            if block.n_hosts is None and (told := _HOSTS.search(logs[job])):
-                block.n_hosts = int(told[1])
-        ended = {job for job, log in logs.items() if _ENDED in log}
-        if not jobs or (time.monotonic() < self._next_news_at and ended <= self._ended):
-            return
-        self._ended |= ended
-        self._asked_at = time.monotonic()
-        self._next_news_at = self._asked_at + _NEWS_EVERY_S
+    def note_news(self, jobs: Mapping[str, Block]) -> bool:
+        """Asks `qstat` once for all of them, and once more why those wait that do."""
         try:
             seen = _states(self.submit_host.run(["qstat", "-xml", "-u", self.submit_host.user()]))
         except CommandError:
-            return  # the scheduler is busy or down: nothing new
+            return False
         waiting = {job for job in jobs if (state := seen.get(job, "")) and not _runs(state)}
         why = self._reasons(waiting) if waiting else {}
         for job, block in jobs.items():
             if job in seen:
                 _note(block, job, seen[job], why.get(job.partition("_")[0], ""))
             elif not self._note_end(block, job):
-                self._next_news_at = time.monotonic() + _ENDING_S
-        if any(not jobs[job].is_over for job in ended):
-            self._next_news_at = time.monotonic() + _ENDING_S
+                self.news.want_ends()
+        return True
 
     def _note_end(self, block: Block, job: str) -> bool:
         """Whether it is known how a job that is no longer in the queue has ended."""
@@ -194,16 +174,9 @@ class SGE(BatchSet):
         block.facts["over"] = True
         return True
 
-    def cancel(self, blocks: Sequence[Block]) -> None:
-        """Calls `qdel` once for all jobs that Grid Engine has not reported as over: failed ones may still wait."""
-        jobs = [block.facts["job"].replace("_", ".") for block in blocks if not block.facts.get("over")]
-        if jobs:
-            try:
-                self.submit_host.run(["qdel", *jobs])
-            except CommandError as error:
-                if "does not exist" not in str(error):
-                    raise
-        self.remove_logs(blocks)
+    def argument(self, job: str) -> str:
+        """A task of an array is ``JOB.TASK`` for `qdel`."""
+        return job.replace("_", ".")
 
     def _accounting(self, job: str) -> str:
         return self.submit_host.run(["qacct", "-j", job.partition("_")[0]])

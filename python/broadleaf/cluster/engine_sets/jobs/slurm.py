@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import shlex
-import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
 
 from broadleaf.cluster.engine_sets.base import Block, BlockRequest, BlockState
-from broadleaf.cluster.engine_sets.jobs.batch_set import BatchSet
+from broadleaf.cluster.engine_sets.jobs.batch_set import JOB_ENDED, BatchSet
 from broadleaf.cluster.engine_sets.jobs.commands import CommandError
 from broadleaf.cluster.engine_sets.jobs.walltime import clock_time
 from broadleaf.cluster.start_error import ClusterStartError
@@ -40,13 +39,6 @@ _HOPELESS = ("PartitionNodeLimit", "PartitionTimeLimit", "PartitionDown", "Parti
              "DependencyNeverSatisfied", "Reservation", "ReqNodeNotAvail", "JobLaunchFailure")  # fmt: skip
 
 
-_ENDED = "broadleaf: srun has ended"
-# A call of the scheduler's for news of blocks costs it something: a first one early, to know why they are pending.
-_FIRST_NEWS_AFTER_S = 3.0
-_NEWS_EVERY_S = 30.0
-_COMPLETING_S = 0.5
-
-
 @dataclass
 class Slurm(BatchSet):
     """Engines in jobs of Slurm.
@@ -64,6 +56,8 @@ class Slurm(BatchSet):
     name: ClassVar[str] = "slurm"
     is_adoptable: ClassVar[bool] = True
     program: ClassVar[str] = "sbatch"
+    cancel_program: ClassVar[str] = "scancel"
+    unknown_job: ClassVar[str] = "Invalid job id"
 
     nodes: int = 0
     """Number of nodes; 0 leaves it to Slurm."""
@@ -78,12 +72,6 @@ class Slurm(BatchSet):
     array: bool = False
     """Whether to submit a job array with a node in each of its jobs, which can start one by one."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self._next_news_at = 0.0
-        self._asked_at = float("-inf")
-        self._ended: set[str] = set()
-
     def block_engines(self, first: int) -> int | None:
         """Engines of a job, where its options say how many."""
         return self.engines_per_host * (self.nodes or 1) or None
@@ -95,7 +83,7 @@ class Slurm(BatchSet):
             said = self.submit_host.run(["sbatch", "--parsable"], text=script)
         except CommandError as error:
             raise ClusterStartError(f"Slurm refuses the job: {error}{self._offending(str(error))}") from None
-        self._next_news_at = max(time.monotonic() + _FIRST_NEWS_AFTER_S, self._asked_at + _NEWS_EVERY_S)
+        self.news.expect_first()
         job = said.strip().splitlines()[-1].partition(";")[0]
         jobs = [f"{job}_{i}" for i in range(self.nodes or 1)] if self.array else [job]
         n_hosts = 1 if self.array else self.nodes or None
@@ -151,7 +139,7 @@ class Slurm(BatchSet):
             *(['export BROADLEAF_TASKS_PER_NODE="$SLURM_TASKS_PER_NODE"'] if self._counts_tasks(request) else []),
             'srun --nodes="$SLURM_JOB_NUM_NODES" --ntasks="$SLURM_JOB_NUM_NODES" --ntasks-per-node=1 \\',
             f"  --kill-on-bad-exit=0 --wait=0 --mpi=none --cpu-bind=none sh -c {shlex.quote(join)}",
-            f"code=$?; echo {shlex.quote(_ENDED)}; exit $code",
+            f"code=$?; echo {shlex.quote(JOB_ENDED)}; exit $code",
         ]
         return "\n".join(lines) + "\n"
 
@@ -168,25 +156,14 @@ class Slurm(BatchSet):
                 return f" (from the line {line!r} in sbatch)"
         return ""
 
-    def look_now(self) -> None:
-        """Has the next `poll` ask the scheduler."""
-        self._next_news_at = 0.0
-
-    def poll(self, blocks: Sequence[Block]) -> None:
-        """Calls `squeue` once for all of them: every 30 s, and when a job's log says that the job has ended."""
-        jobs = {block.facts["job"]: block for block in blocks if not block.is_over}
-        ended = {job for job, log in self.logs(list(jobs.values())).items() if _ENDED in log}
-        if not jobs or (time.monotonic() < self._next_news_at and ended <= self._ended):
-            return
-        self._ended |= ended
-        self._asked_at = time.monotonic()
-        self._next_news_at = self._asked_at + _NEWS_EVERY_S
+    def note_news(self, jobs: Mapping[str, Block]) -> bool:
+        """Asks `squeue` once for all of them."""
         known = ",".join(dict.fromkeys(job.partition("_")[0] for job in jobs))
         try:
             said = self.submit_host.run(["squeue", "-h", "-r", "-t", "all", "-j", known, "-o", "%i|%T|%r"])
         except CommandError as error:
-            if "Invalid job id" not in str(error):
-                return  # the scheduler is busy or down: nothing new
+            if self.unknown_job not in str(error):
+                return False
             said = ""
         seen = {line.split("|")[0].strip(): line.split("|")[1:] for line in said.splitlines() if "|" in line}
         for job, block in jobs.items():
@@ -196,19 +173,7 @@ class Slurm(BatchSet):
             block.facts["over"] = block.is_over
             if state == "PENDING" and reason.strip("()").startswith(_HOPELESS):
                 block.state = "failed"
-        if any(not jobs[job].is_over for job in ended):
-            self._next_news_at = time.monotonic() + _COMPLETING_S
-
-    def cancel(self, blocks: Sequence[Block]) -> None:
-        """Calls `scancel` once for all jobs that Slurm has not reported as over: failed ones may be pending."""
-        jobs = [block.facts["job"] for block in blocks if not block.facts.get("over")]
-        if jobs:
-            try:
-                self.submit_host.run(["scancel", *jobs])
-            except CommandError as error:
-                if "Invalid job id" not in str(error):
-                    raise
-        self.remove_logs(blocks)
+        return True
 
 
 def _reason(job: str, state: str, reason: str) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 PINNED = tomllib.loads((ROOT / "tools" / "rust-toolchain.toml").read_text())["toolchain"]["channel"]
 # What the tool may find on the PATH besides Rust and a compiler.
 NEEDED = ("sh", "cat", "chmod", "mkdir", "dirname", "ldd", "uname")

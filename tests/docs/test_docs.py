@@ -13,7 +13,7 @@ import click
 import pytest
 from broadleaf.cli import group
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 PAGES = {
     str(page.relative_to(ROOT)): "".join(BLOCK.findall(page.read_text()))

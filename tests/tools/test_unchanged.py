@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-TOOL = Path(__file__).resolve().parent.parent / "tools" / "unchanged.py"
+TOOL = Path(__file__).resolve().parents[2] / "tools" / "unchanged.py"
 
 
 @pytest.fixture

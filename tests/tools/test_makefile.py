@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 INSTALLS = re.compile(r"--requirement requirements/(\w+)\.txt")
 
 pytestmark = pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")

@@ -19,7 +19,7 @@ from broadleaf import error
 
 pytestmark = pytest.mark.timeout(120)
 ENGINES = int(os.environ.get("BROADLEAF_SEED_ENGINES", "8"))
-EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 
 BROADCAST_PAGE = [
     """

@@ -26,18 +26,19 @@ def sleep_for(seconds):
 sleep_for = ipp.interactive(sleep_for)
 
 
-def test_get_after_and_before_done(rc):
+def test_get_after_and_before_done(rc, gate):
     ar = rc[-1].apply_async(lambda: 42)
     assert ar.wait()
     assert ar.ready()
     assert ar.get() == ar.get() == ar.r == 42
-    ar = rc[-1].apply_async(sleep_for, 0.2)
+    ar = rc[-1].apply_async(gate.task(), 43)
     with pytest.raises(TimeoutError):
         ar.get(0)
     assert not ar.wait(0)
     with pytest.raises(RuntimeError):
         ar.successful()
-    assert ar.get() == 0.2
+    gate.open()
+    assert ar.get() == 43
     assert ar.successful()
 
 
@@ -61,14 +62,15 @@ def test_iteration_and_indexing(rc, dview):
         ar[1.5]
 
 
-def test_metadata(rc, dview):
-    ar = dview.apply_async(sleep_for, 0.3)
+def test_metadata(rc, dview, gate):
+    ar = dview.apply_async(gate.task())
     assert ar.completed == [None] * 4
     with pytest.raises(KeyError):
         ar["foo"]
     with pytest.raises(AttributeError):
         _ = ar.foo
     assert not hasattr(ar, "__length_hint__")
+    gate.open()
     ar.get()
     assert all(isinstance(moment, datetime) and moment.tzinfo for moment in ar.completed)
     assert ar.engine_id == rc.ids
@@ -82,13 +84,22 @@ def test_metadata(rc, dview):
     assert "stdout" in dir(single)
 
 
-def test_times(rc, dview):
-    ar = dview.apply_async(time.sleep, 0.2)
+def test_times(rc, dview, gate):
+    held = gate.task()
+
+    def work():
+        import time
+
+        held()
+        time.sleep(0.2)
+
+    ar = dview.apply_async(work)
     with pytest.raises(TimeoutError):
         _ = ar.wall_time
     with pytest.raises(TimeoutError):
         _ = ar.serial_time
     assert ar.elapsed >= 0
+    gate.open()
     ar.get()
     assert 0.2 <= ar.wall_time == ar.elapsed
     assert ar.serial_time >= 0.8
@@ -168,18 +179,19 @@ def test_futures_api(rc, lview):
         failed.result()
 
 
-def test_wait_and_as_completed_of_the_standard_library(lview):
-    results = [lview.apply_async(sleep_for, s) for s in (0.3, 0.0, 0.1)]
+def test_wait_and_as_completed_of_the_standard_library(lview, gate):
+    results = [lview.apply_async(function) for function in (gate.task(), bool, gate.task())]
     done, pending = concurrent.futures.wait(results, return_when=concurrent.futures.FIRST_COMPLETED)
-    assert results[1] in done
-    assert results[0] in pending
+    assert done == {results[1]}
+    assert pending == {results[0], results[2]}
+    gate.open()
     assert set(concurrent.futures.as_completed(results, timeout=20)) == set(results)
     done, pending = concurrent.futures.wait(results, timeout=20)
     assert not pending
 
 
-def test_first_exception_of_the_standard_library(lview):
-    slow = lview.apply_async(sleep_for, 1.0)
+def test_first_exception_of_the_standard_library(lview, gate):
+    slow = lview.apply_async(gate.task())
     failing = lview.apply_async(lambda: 1 / 0)
     done, pending = concurrent.futures.wait([slow, failing], return_when=concurrent.futures.FIRST_EXCEPTION)
     assert failing in done
@@ -234,26 +246,27 @@ def test_split_and_join(rc, dview):
     assert [child.get(10) for child in mapped.split()] == [[[0, 1]], [[2, 3]], [[4, 5]], [[6, 7]]]
 
 
-def test_wait_for_the_first(rc, dview):
-    dview.scatter("delay", [0.0, 1.0, 1.0, 1.0], flatten=True, block=True)
-    ar = dview.apply_async(sleep_for, ipp.Reference("delay"))
+def test_wait_for_the_first(rc, dview, gate):
+    dview.scatter("waits", [False, True, True, True], flatten=True, block=True)
+    held = gate.task()
+    ar = dview.apply_async(lambda waits: held() if waits else None, ipp.Reference("waits"))
     done, pending = ar.wait(return_when=ipp.FIRST_COMPLETED)
     assert len(done) == 1
     assert len(pending) == 3
     assert next(iter(done)).engine_id == 0
     concurrent.futures.wait(ar.split(), return_when=concurrent.futures.FIRST_COMPLETED)
+    gate.open()
     assert ar.wait()
 
 
-def test_first_exception_does_not_wait_for_the_others(rc, dview):
+def test_first_exception_does_not_wait_for_the_others(rc, dview, gate):
     dview.scatter("rank", rc.ids, flatten=True, block=True)
+    held = gate.task()
 
     def fail_on_0(rank):
-        import time
-
         if rank == 0:
             raise ValueError("0!")
-        time.sleep(2)
+        held()
 
     ar = dview.apply_async(fail_on_0, ipp.Reference("rank"))
     with pytest.raises(ipp.RemoteError) as caught:
@@ -263,7 +276,7 @@ def test_first_exception_does_not_wait_for_the_others(rc, dview):
     ar.abort()
 
 
-def test_the_first_completed_values(rc, dview):
+def test_the_first_completed_values(rc, dview, gate):
     dview.scatter("delay", [30.0, 0.0, 30.0, 30.0], flatten=True, block=True)
     ar = dview.apply_async(sleep_for, ipp.Reference("delay"))
     assert ar.get(20, return_when=ipp.FIRST_COMPLETED) == [0.0]
@@ -274,7 +287,7 @@ def test_the_first_completed_values(rc, dview):
     ar.abort()
     assert isinstance(rc[0].apply_async(abs, -1).get(return_when=ipp.FIRST_COMPLETED), int)
     with pytest.raises(TimeoutError):
-        rc[0].apply_async(time.sleep, 0.3).get(0, return_when=ipp.FIRST_COMPLETED)
+        rc[0].apply_async(gate.task()).get(0, return_when=ipp.FIRST_COMPLETED)
 
 
 def test_the_first_completed_chunks_of_a_map(lview):
@@ -298,16 +311,18 @@ def test_waiting_for_some_tasks_while_others_run(rc, lview):
     assert rc.wait(running, timeout=20)
 
 
-def test_ctrl_c_while_waiting_for_some_tasks_leaves_the_others(rc):
+def test_ctrl_c_while_waiting_for_some_tasks_leaves_the_others(rc, gate):
     wanted = rc[0].apply_async(time.sleep, 30)
-    other = rc[1].apply_async(sleep_for, 0.5)
+    other = rc[1].apply_async(gate.task(), "other")
     thread = interrupt_once(running_on(rc, 0), "wait")
     with pytest.raises(KeyboardInterrupt):
         rc.wait(wanted)
     thread.join()
     with pytest.raises(error.TaskAborted):
         wanted.get(20)
-    assert other.get(20) == 0.5
+    assert not other.done()
+    gate.open()
+    assert other.get(20) == "other"
 
 
 def test_a_dropped_result_frees_its_value(rc):
