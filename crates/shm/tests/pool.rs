@@ -182,3 +182,29 @@ fn a_pool_that_gets_nothing_back_keeps_only_what_is_wanted() {
     pool.retain(|_| false);
     assert_eq!((pool.counters().segments, pool.counters().bytes), (0, 0));
 }
+
+#[test]
+fn who_writes_in_order_takes_memory_as_far_as_it_has_come() {
+    let mut pool = pool(1 << 30);
+    let has_bytes = |lease: &broadleaf_shm::Lease| {
+        let status = rustix::fs::fstat(lease.segment().unwrap().fd()).unwrap();
+        usize::try_from(status.st_blocks).unwrap() * 512
+    };
+    let mut lease = pool.allocate(64 * MIB as u64).unwrap();
+    assert!(lease.as_mut_slice_to(0).unwrap().is_empty());
+    assert_eq!(has_bytes(&lease), 0);
+    lease.as_mut_slice_to(MIB).unwrap().fill(1);
+    let begun_bytes = has_bytes(&lease);
+    assert!((MIB..32 * MIB).contains(&begun_bytes), "{begun_bytes}");
+    // One that has not all its memory must not be used again: writing there could be fatal.
+    pool.cancel(lease);
+    assert_eq!(pool.counters().bytes, 0);
+    let mut lease = pool.allocate(64 * MIB as u64).unwrap();
+    lease.as_mut_slice_to(40 * MIB).unwrap()[MIB] = 1;
+    let all = lease.as_mut_slice_to(64 * MIB).unwrap();
+    assert_eq!((all[MIB], all[64 * MIB - 1]), (1, 0));
+    assert!(has_bytes(&lease) >= 64 * MIB);
+    pool.cancel(lease);
+    assert_eq!(pool.counters().warm_bytes, pool.counters().bytes);
+    assert!(pool.counters().bytes > 0);
+}

@@ -261,7 +261,7 @@ impl PlaneThread {
         from: Option<MoverRank>,
         now: Instant,
     ) -> Option<Landing> {
-        let object = self.objects.get(&id)?;
+        let object = self.objects.get_mut(&id)?;
         let (have_bytes, len_bytes) = (object.have_bytes(), object.len_bytes());
         // Sealed chunks have to be opened first.
         if have_bytes < object.arrived_bytes() {
@@ -271,6 +271,8 @@ impl PlaneThread {
         let piece_bytes = (self.setup.piece_bytes / chunk_bytes)
             .max(1)
             .saturating_mul(chunk_bytes);
+        from?;
+        object.reserve().ok()?; // Without memory it fails with its first chunk.
         let (segment, _) = object.segment()?;
         let now_ns = self.mover.ns(now);
         let mover = &mut self.mover;

@@ -215,9 +215,9 @@ impl PlaneThread {
             Err(error) => return self.fail(id, error.to_string()),
         };
         let mut object = Object::empty(id, lease, order.len_bytes, order.chunk_bytes, key);
-        let reserved = object.reserve();
+        let begun = object.begin();
         self.objects.insert(id, object);
-        if let Err(error) = reserved {
+        if let Err(error) = begun {
             self.fail(id, error.to_string());
             return;
         }

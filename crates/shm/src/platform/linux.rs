@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::fs::{FallocateFlags, MemfdFlags, Mode, OFlags, SealFlags};
 use rustix::io::Errno;
-use rustix::mm::{Advice, MapFlags, MremapFlags, ProtFlags};
+use rustix::mm::{MapFlags, MremapFlags, ProtFlags};
 use rustix::process::Resource;
 
 use crate::ShmError;
@@ -20,9 +20,6 @@ const BLOCK_BYTES: u64 = 512;
 
 /// An interrupted allocation is undone as a whole, so large ones advance in steps.
 const ALLOCATION_STEP_BYTES: u64 = 64 * 1024 * 1024;
-
-/// Number of bytes whose page table entries one call makes: a few milliseconds of new memory.
-const POPULATE_STEP_BYTES: usize = 8 * 1024 * 1024;
 
 /// Page tables move as a whole between addresses that differ by a multiple of this.
 const PAGE_TABLE_BYTES: usize = 2 * 1024 * 1024;
@@ -58,7 +55,7 @@ fn max_file_bytes() -> u64 {
         .unwrap_or(u64::MAX)
 }
 
-fn refused(action: &'static str, requested_bytes: u64, errno: Errno) -> ShmError {
+pub(super) fn refused(action: &'static str, requested_bytes: u64, errno: Errno) -> ShmError {
     match errno {
         Errno::NOMEM | Errno::NOSPC | Errno::FBIG | Errno::DQUOT | Errno::FAULT => {
             ShmError::OutOfMemory { requested_bytes }
@@ -81,6 +78,21 @@ fn system(action: &'static str, errno: Errno) -> ShmError {
 /// pages exist, so that a lack of memory is an error here and not SIGBUS later.
 pub(crate) fn create(len_bytes: u64, content: &[u8]) -> Result<OwnedFd, ShmError> {
     debug_assert!(content.len() as u64 <= len_bytes);
+    memory_of(len_bytes, |fd| fill(fd, len_bytes, content))
+}
+
+/// As [`create`], but without pages: [`take_pages`] gives it some before they are written to.
+pub(crate) fn create_empty(len_bytes: u64) -> Result<OwnedFd, ShmError> {
+    memory_of(len_bytes, |fd| {
+        rustix::fs::ftruncate(fd, len_bytes).map_err(|e| refused("ftruncate", len_bytes, e))
+    })
+}
+
+/// A memory file that `make` gives its size, which is then sealed.
+fn memory_of(
+    len_bytes: u64,
+    make: impl FnOnce(BorrowedFd<'_>) -> Result<(), ShmError>,
+) -> Result<OwnedFd, ShmError> {
     // Taking the pages of a large segment without checking could kill this process or another one: the kernel kills
     // rather than refuses. The pool limits small ones, and checking would cost more than making them, so that is done
     // once for many.
@@ -96,29 +108,39 @@ pub(crate) fn create(len_bytes: u64, content: &[u8]) -> Result<OwnedFd, ShmError
         });
     }
     let (fd, can_be_sealed) = memory_file()?;
-    fill(fd.as_fd(), len_bytes, content).map_err(|error| match error {
-        ShmError::OutOfMemory { requested_bytes } if !can_be_sealed => {
-            ShmError::DevShmFull { requested_bytes }
-        }
-        error => error,
-    })?;
+    make(fd.as_fd()).map_err(|error| lack_of_memory(error, can_be_sealed))?;
     if can_be_sealed {
         rustix::fs::fcntl_add_seals(&fd, SIZE_SEALS).map_err(|e| system("seal size", e))?;
     }
     Ok(fd)
 }
 
+/// Which memory is short: a file that cannot be sealed lies in `/dev/shm`, which may be smaller than the host's memory.
+pub(super) fn lack_of_memory(error: ShmError, can_be_sealed: bool) -> ShmError {
+    match error {
+        ShmError::OutOfMemory { requested_bytes } if !can_be_sealed => {
+            ShmError::DevShmFull { requested_bytes }
+        }
+        error => error,
+    }
+}
+
 /// Gives an empty memory file its content and all its pages.
 fn fill(fd: BorrowedFd<'_>, len_bytes: u64, content: &[u8]) -> Result<(), ShmError> {
     // Written rather than copied to a mapping: then pages need no zeroing and cause no faults.
     write_all(fd, content)?;
-    let mut done = content.len() as u64;
-    while done < len_bytes {
-        let step = (len_bytes - done).min(ALLOCATION_STEP_BYTES);
+    allocate(fd, content.len() as u64, len_bytes)
+}
+
+/// Gives a memory file its pages between two offsets.
+pub(super) fn allocate(fd: BorrowedFd<'_>, from_bytes: u64, to_bytes: u64) -> Result<(), ShmError> {
+    let mut done = from_bytes;
+    while done < to_bytes {
+        let step = (to_bytes - done).min(ALLOCATION_STEP_BYTES);
         match rustix::fs::fallocate(fd, FallocateFlags::empty(), done, step) {
             Ok(()) => done += step,
             Err(Errno::INTR) => {}
-            Err(errno) => return Err(refused("fallocate", len_bytes, errno)),
+            Err(errno) => return Err(refused("fallocate", to_bytes, errno)),
         }
     }
     Ok(())
@@ -350,73 +372,6 @@ fn move_pages(from: *mut u8, to: *mut u8, len: usize) -> Result<(), Errno> {
     let flags = MremapFlags::MAYMOVE | MremapFlags::DONTUNMAP;
     // SAFETY: both ranges belong to regions of the caller, who wants the second replaced; the first stays readable.
     unsafe { rustix::mm::mremap_fixed(from.cast(), len, len, flags, to.cast()) }.map(drop)
-}
-
-/// Makes the page table entries of the first `written` bytes of a shared writable region, or of all of it if `written`
-/// is 0. This is cheaper than one fault per page.
-///
-/// Reading suffices for pages with content: entries of shared memory are writable either way, and
-/// read faults take neighbours along.
-pub(crate) fn populate(region: &Region, written: usize) -> Result<(), ShmError> {
-    let (len, advice) = match written {
-        0 => (region.len(), Advice::LinuxPopulateWrite),
-        _ => (written.min(region.len()), Advice::LinuxPopulateRead),
-    };
-    // In steps: each call locks the process's memory map, and other threads may want to map.
-    for start in (0..len).step_by(POPULATE_STEP_BYTES) {
-        let step = (len - start).min(POPULATE_STEP_BYTES);
-        let at = region.as_ptr().wrapping_add(start).cast::<c_void>();
-        // SAFETY: populating changes no byte of the mapped range, which `at` and `step` stay inside.
-        match unsafe { rustix::mm::madvise(at, step, advice) } {
-            Ok(()) => {}
-            // Kernels before 5.14 do not know it; then the first writes fault, as usual.
-            Err(Errno::INVAL) => return Ok(()),
-            Err(errno) => return Err(refused("populate", region.len() as u64, errno)),
-        }
-    }
-    Ok(())
-}
-
-/// Bits of an entry of `/proc/self/pagemap`: in memory, swapped out, a page of a file.
-const PAGE_PRESENT: u64 = 1 << 63;
-const PAGE_SWAPPED: u64 = 1 << 62;
-const PAGE_OF_FILE: u64 = 1 << 61;
-
-/// Entries read at a time: those of 16 MiB in pages of 4 KiB.
-const PAGEMAP_ENTRIES: usize = 4096;
-
-/// Whether a private region still maps its file's pages in this range. A write gives the process a page of its own,
-/// which belongs to no file: it is present without the file's mark, or swapped out. A page that is neither was never
-/// written. `false` if the kernel does not say.
-pub(crate) fn is_untouched(region: &Region, offset: usize, len: usize) -> bool {
-    // Opened again each time: a descriptor belongs to the process that opened it, even after a fork.
-    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-    let Ok(pagemap) = rustix::fs::open(c"/proc/self/pagemap", flags, Mode::empty()) else {
-        return false;
-    };
-    let start = region.as_ptr() as usize + offset;
-    let page = page_bytes() as usize;
-    let (mut next, end) = (start / page, (start + len).div_ceil(page));
-    let mut entries = vec![0; (end - next).min(PAGEMAP_ENTRIES) * size_of::<u64>()];
-    while next < end {
-        let wanted = ((end - next) * size_of::<u64>()).min(entries.len());
-        let at = (next * size_of::<u64>()) as u64;
-        let read = match rustix::io::pread(&pagemap, &mut entries[..wanted], at) {
-            Ok(read) if read >= size_of::<u64>() => read / size_of::<u64>(),
-            Err(Errno::INTR) => continue,
-            _ => return false,
-        };
-        let (whole, _) = entries.as_chunks::<{ size_of::<u64>() }>();
-        let own = whole[..read].iter().any(|entry| {
-            let entry = u64::from_ne_bytes(*entry);
-            entry & (PAGE_PRESENT | PAGE_SWAPPED) != 0 && entry & PAGE_OF_FILE == 0
-        });
-        if own {
-            return false;
-        }
-        next += read;
-    }
-    true
 }
 
 /// Writes bytes over the start of a memory file whose pages exist.

@@ -11,7 +11,12 @@ use crate::{Segment, ShmError, WritableMapping, platform};
 pub(crate) struct Memory {
     pub segment: Segment,
     pub mapping: WritableMapping,
+    /// How far it has pages; nothing is written or read beyond.
+    has_bytes: u64,
 }
+
+/// Bytes whose pages are taken at a time by who writes a segment in order: a few milliseconds of new memory.
+const PAGES_STEP_BYTES: u64 = 8 * 1024 * 1024;
 
 /// The memory that a lease writes to.
 #[derive(Debug)]
@@ -83,8 +88,12 @@ impl Lease {
     /// # Errors
     /// [`ShmError::OutOfMemory`], [`ShmError::DescriptorsShort`], [`ShmError::System`]: cancel the lease.
     pub fn as_mut_slice(&mut self) -> Result<&mut [u8], ShmError> {
-        if matches!(self.memory, Holds::Nothing) {
-            self.memory = Holds::Whole(Memory::create(self.size, &[], self.open)?);
+        match &mut self.memory {
+            Holds::Nothing => {
+                self.memory = Holds::Whole(Memory::create(self.size, &[], self.open)?);
+            }
+            Holds::Whole(memory) => memory.take_pages(self.size)?,
+            Holds::Part(..) => {}
         }
         let (mapping, start) = match &mut self.memory {
             Holds::Nothing => unreachable!("invariant: made above"),
@@ -100,18 +109,77 @@ impl Lease {
     }
 }
 
+impl Lease {
+    /// The first `len_bytes` of the requested bytes, to write in place: for who writes them in order, over some time. A new
+    /// segment has memory so far, and a little further.
+    ///
+    /// # Errors
+    /// As [`Lease::as_mut_slice`].
+    ///
+    /// # Panics
+    /// When fewer bytes were requested.
+    pub fn as_mut_slice_to(&mut self, len_bytes: usize) -> Result<&mut [u8], ShmError> {
+        if matches!(self.memory, Holds::Nothing) && self.size > PAGES_STEP_BYTES {
+            self.memory = Holds::Whole(Memory::create_empty(self.size, self.open)?);
+        }
+        if len_bytes == self.len_bytes as usize || !matches!(self.memory, Holds::Whole(_)) {
+            return Ok(&mut self.as_mut_slice()?[..len_bytes]);
+        }
+        let Holds::Whole(memory) = &mut self.memory else {
+            unreachable!("invariant: looked at above")
+        };
+        memory.take_pages(len_bytes as u64)?;
+        Ok(&mut memory.mapping.as_mut_slice()[..len_bytes])
+    }
+}
+
 impl Memory {
+    /// Whether it has all its pages.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.has_bytes == self.segment.len()
+    }
+
+    fn take_pages(&mut self, to_bytes: u64) -> Result<(), ShmError> {
+        if to_bytes <= self.has_bytes {
+            return Ok(());
+        }
+        let to_bytes = to_bytes
+            .next_multiple_of(PAGES_STEP_BYTES)
+            .min(self.segment.len());
+        self.mapping
+            .take_pages(&self.segment, self.has_bytes, to_bytes)?;
+        self.has_bytes = to_bytes;
+        Ok(())
+    }
+
+    fn create_empty(size: u64, open: bool) -> Result<Self, ShmError> {
+        let (segment, mapping) = Segment::create_empty(size)?;
+        if !open {
+            platform::seal_contents(segment.fd())?;
+        }
+        Self::new(segment, mapping, 0)
+    }
+
     fn create(size: u64, content: &[u8], open: bool) -> Result<Self, ShmError> {
         let (segment, mapping) = if open {
             Segment::create_unsealed(size, content)?
         } else {
             Segment::create(size, content)?
         };
+        let has_bytes = segment.len();
+        Self::new(segment, mapping, has_bytes)
+    }
+
+    fn new(segment: Segment, mapping: WritableMapping, has_bytes: u64) -> Result<Self, ShmError> {
         // The last ones are reserved for essential uses.
         if platform::is_among_last_descriptors(segment.fd()) {
             return Err(ShmError::DescriptorsShort);
         }
-        Ok(Self { segment, mapping })
+        Ok(Self {
+            segment,
+            mapping,
+            has_bytes,
+        })
     }
 }
 

@@ -290,6 +290,10 @@ impl Pool {
             Holds::Nothing => panic!("invariant: a published lease is filled"),
             Holds::Part(_, offset_bytes) => offset_bytes,
             Holds::Whole(memory) => {
+                assert!(
+                    memory.is_whole(),
+                    "invariant: a published segment has all its pages"
+                );
                 entry.filled_bytes = lease
                     .len_bytes
                     .next_multiple_of(platform::page_bytes())
@@ -314,7 +318,11 @@ impl Pool {
     /// If the lease belongs to another pool.
     pub fn cancel(&mut self, lease: Lease) {
         match lease.memory {
-            Holds::Whole(memory) => self.set_warm(lease.id, memory),
+            Holds::Whole(memory) if memory.is_whole() => self.set_warm(lease.id, memory),
+            Holds::Whole(memory) => {
+                self.forget(lease.id);
+                drop_memory(memory, lease.size);
+            }
             Holds::Nothing => self.forget(lease.id),
             Holds::Part(memory, _) => {
                 drop(memory);

@@ -48,6 +48,20 @@ impl Segment {
         Ok((Self { fd, len_bytes }, WritableMapping { region }))
     }
 
+    /// As [`Segment::create_unsealed`], but without pages: [`WritableMapping::take_pages`] takes some before they are
+    /// written to. Nobody else may have the segment before it has all.
+    ///
+    /// # Errors
+    /// As [`Segment::create`].
+    pub(crate) fn create_empty(len_bytes: u64) -> Result<(Self, WritableMapping), ShmError> {
+        let rounded = len_bytes.checked_next_multiple_of(platform::page_bytes());
+        let fits = |n: &u64| *n > 0 && i64::try_from(*n).is_ok();
+        let len_bytes = rounded.filter(fits).ok_or(ShmError::BadSize(len_bytes))?;
+        let fd = platform::create_empty(len_bytes)?;
+        let region = Region::map(fd.as_fd(), Access::SharedWrite, 0, len_bytes)?;
+        Ok((Self { fd, len_bytes }, WritableMapping { region }))
+    }
+
     /// New zeroed memory of at least `len_bytes`, rounded up to whole pages, that others may also map for writing: the
     /// memory of shared allocations and windows.
     ///
@@ -288,6 +302,19 @@ pub struct WritableMapping {
 }
 
 impl WritableMapping {
+    /// Takes the pages between two offsets of a segment made without.
+    ///
+    /// # Errors
+    /// [`ShmError::OutOfMemory`] or [`ShmError::System`].
+    pub(crate) fn take_pages(
+        &self,
+        segment: &Segment,
+        from_bytes: u64,
+        to_bytes: u64,
+    ) -> Result<(), ShmError> {
+        platform::take_pages(segment.fd(), &self.region, from_bytes, to_bytes)
+    }
+
     /// The segment's bytes.
     pub fn as_mut_slice(&mut self) -> &mut [u8] {
         // SAFETY: mapped and writable for as long as `self`; there is one such mapping per segment

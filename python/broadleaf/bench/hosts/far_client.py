@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import mmap
 import os
 import socket
 import statistics
@@ -89,10 +90,10 @@ def _receive(address: str, n_bytes: int, rounds: int) -> None:
     taken: dict[str, list[float]] = {
         name: [] for name in ("socket_s", "result_s", "idle_us", "busy_us", "beside_socket_us")
     }
-    buffer = memoryview(bytearray(n_bytes))
 
     def over_socket() -> None:
-        with socket.create_connection((address, PORT)) as connection:
+        # New memory each time, as each result gets.
+        with socket.create_connection((address, PORT)) as connection, mmap.mmap(-1, n_bytes) as buffer:
             if connection.recv_into(buffer, n_bytes, socket.MSG_WAITALL) != n_bytes:
                 raise ConnectionError("the sender is gone")
 
