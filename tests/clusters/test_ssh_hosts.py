@@ -111,6 +111,17 @@ def test_a_refusal_names_its_cause(ssh_hosts, silent, hosts, options, cause):
     assert re.search(cause, said), said
 
 
+def test_memory_that_is_full_at_the_start_is_named(ssh_hosts):
+    deny = (
+        f"import os, sys; sys.path.insert(0, {str(CHECKOUT / 'tests')!r}); from denied_calls import forbid_memfd; "
+        "forbid_memfd(); os.execvp(sys.argv[1], sys.argv[1:])"
+    )
+    container = "bwrap --die-with-parent --dev-bind / / --size 4096 --tmpfs /dev/shm --"
+    wrap = f"{container} {shlex.join([sys.executable, '-c', deny])}"
+    said = refusal(ssh_hosts, f"ipp.Cluster(engines=ipp.SSH(['n1:1'], wrap={wrap!r}))")
+    assert re.search(r"n1.* do not fit into /dev/shm, .*: make /dev/shm larger", said, re.DOTALL), said
+
+
 def test_a_host_that_wants_a_password_says_so(ssh_hosts):
     start_sshd(
         ssh_hosts, "n3", "Port 2200\nMatch LocalPort 2200\n  PubkeyAuthentication no\n  PasswordAuthentication yes"

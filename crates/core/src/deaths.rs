@@ -144,7 +144,11 @@ impl Controller {
         self.clear_engine_timer(index);
         self.lose_limbo(index, out);
         let engine = &mut self.engines[index];
-        let certificate = engine.certificate(false);
+        let mut certificate = engine.certificate(false);
+        if certificate.host.is_empty() {
+            // It was never up to say so itself.
+            certificate.host = self.hosts.name(engine.host);
+        }
         engine.last_death = Some((certificate.clone(), now));
         engine.is_revivable = engine.is_spawned() && engine.restart != Some(false);
         self.announce(&Event::EngineDown(certificate), out);

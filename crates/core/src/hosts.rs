@@ -47,6 +47,12 @@ impl Hosts {
         self.0.get(&host).is_some_and(|h| h.is_up)
     }
 
+    /// The relay's name; empty for the controller's own host.
+    pub fn name(&self, host: HostId) -> String {
+        let host = self.0.get(&host);
+        host.map(|h| h.name.clone()).unwrap_or_default()
+    }
+
     /// Whether this relay is connected, and engines may be started there.
     fn is_wanted(&self, host: HostId) -> bool {
         let host = self.0.get(&host);

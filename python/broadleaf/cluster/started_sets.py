@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from broadleaf.cluster.control import ControlLink, Targets
 from broadleaf.cluster.engine_sets.base import Block, BlockRequest
 from broadleaf.cluster.start_error import ClusterStartError
+from broadleaf.control.awaited_engines import deaths_at_start, died_at_start
 
 if TYPE_CHECKING:
     from broadleaf.cluster.cluster import Cluster
@@ -215,8 +216,9 @@ class StartedSets:
         progress = {block.id: _Progress(block) for block in blocks}
         with self._cluster.control() as control:
             while True:
-                engines = control.engines()
-                hosts = [str(host["name"]) for host in control.status()["hosts"]]
+                engines, status = control.engines(), control.status()
+                hosts = [str(host["name"]) for host in status["hosts"]]
+                dead = died_at_start(status["engines"])
                 kind.poll(blocks)
                 going = [
                     block
@@ -224,6 +226,7 @@ class StartedSets:
                     if not progress[block.id].is_settled(
                         [host for host in hosts if _block_of(host, [block])],
                         sum(_block_of(host, [block]) is not None for *_, host in engines),
+                        [entry for entry in dead if _block_of(entry["last_death"]["host"], [block])],
                         start_timeout_s,
                         kind.queue_timeout_s,
                         partial(kind.log, block),
@@ -272,11 +275,12 @@ class _Progress:
         self,
         hosts: Sequence[str],
         n_up: int,
+        dead: list[dict[str, Any]],
         start_timeout_s: float,
         queue_timeout_s: float,
         log: Callable[[], str],
     ) -> bool:
-        """Whether it is up or has failed, given the hosts and engines that have joined."""
+        """Whether it is up or has failed, given its hosts and engines that have joined, and engines that died first."""
         block = self._block
         if self.failure:
             return True
@@ -292,6 +296,8 @@ class _Progress:
         waited_s = time.monotonic() - self._since
         if block.is_over:
             self.failure = _with_log(block.reason, log())
+        elif expected is not None and dead and n_up + len(dead) >= expected:
+            self.failure = str(deaths_at_start(dead, n_up, expected))
         elif block.state == "pending" and waited_s > queue_timeout_s:
             self.failure = f"{block.reason or 'it is pending'}, after {queue_timeout_s:g} s"
         elif block.state == "running" and waited_s > start_timeout_s:

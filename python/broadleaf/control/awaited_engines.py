@@ -46,10 +46,22 @@ def _hopeless(engines: list[dict[str, Any]], n: int) -> EngineError | None:
     If more are missing than have died, this waits for others, which a user or another host has yet to start.
     """
     living = [entry for entry in engines if entry["state"] != "gone"]
-    failed = [entry for entry in engines if entry["state"] == "gone" and _died_at_start(entry)]
+    failed = died_at_start(engines)
     missing = n - len(living)
     if missing <= 0 or len(failed) < missing:
         return None
+    return deaths_at_start(failed, sum(entry["up"] for entry in engines), n)
+
+
+def died_at_start(engines: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The engines, as the controller's status has them, that died before they were up and are not started again."""
+    # An engine has its uuid from the moment that it is up.
+    dead = [entry for entry in engines if entry["state"] == "gone" and entry["last_death"] is not None]
+    return [entry for entry in dead if not entry["last_death"]["uuid"]]
+
+
+def deaths_at_start(failed: list[dict[str, Any]], n_up: int, n: int) -> EngineError:
+    """The error that says why only `n_up` of `n` engines are up, where those in `failed` have died at their start."""
     first = failed[0]
     death = first["last_death"]
     certificate = DeathCertificate(
@@ -60,19 +72,14 @@ def _hopeless(engines: list[dict[str, Any]], n: int) -> EngineError | None:
         code=death["code"],
         last_output=death["last_output"],
     )
-    n_up = sum(entry["up"] for entry in engines)
     others = [entry["engine"] for entry in failed[1:]]
     also = f"; engine{'s' * (len(others) > 1)} {id_ranges(others)} died at the start, too" if others else ""
-    message = f"only {n_up} of {n} engines came up: engine {certificate.engine_id} {_how(certificate)}{also}."
+    where = f" on {certificate.host.partition(':')[0]}" if certificate.host else ""
+    message = f"only {n_up} of {n} engines came up: engine {certificate.engine_id}{where} {_how(certificate)}{also}."
     lines = certificate.last_output.strip().splitlines()[-_LAST_LINES:]
     if lines and certificate.cause != "not_started":
         message += " Its last output:\n" + "\n".join(f"  | {line}" for line in lines)
     return EngineError(message, {"engine_id": certificate.engine_id}, certificate)
-
-
-def _died_at_start(entry: dict[str, Any]) -> bool:
-    # An engine has its uuid from the moment that it is up.
-    return entry["last_death"] is not None and not entry["last_death"]["uuid"]
 
 
 def _how(certificate: DeathCertificate) -> str:
