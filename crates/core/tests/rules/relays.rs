@@ -2,7 +2,7 @@
 
 use broadleaf_core::{HostEvent, Input, Output};
 use broadleaf_proto::Status;
-use broadleaf_proto::control::{EngineInfo, ForkServerEvent};
+use broadleaf_proto::control::{EngineInfo, Event, ForkServerEvent};
 use broadleaf_proto::ids::{EngineId, HostId, TaskKey};
 use broadleaf_proto::relay::{RelayEvent, RelayedDone};
 use broadleaf_proto::task::{DoneRecord, OutputRecord, Payload};
@@ -213,4 +213,32 @@ fn an_engine_started_by_hand_gets_no_place_of_another_host() {
     bench.input(Input::HostDown { host: OWN });
     assert!(!bench.controller.expects(EngineId(1)));
     assert!(bench.controller.expects(EngineId(3)));
+}
+
+#[test]
+fn the_death_of_an_engine_that_was_never_up_names_its_host() {
+    let mut bench = Bench::new(config(), 1);
+    host_up(&mut bench, OWN, "n1:ssh-0", 1);
+    let engine = EngineId(1);
+    for event in [
+        ForkServerEvent::Spawned(engine, 101),
+        ForkServerEvent::Exited {
+            engine,
+            pid: 101,
+            code: Some(70),
+            signal: None,
+            out_of_memory: false,
+            last_output: String::new(),
+        },
+    ] {
+        says(&mut bench, OWN, RelayEvent::ForkServer(event));
+    }
+    let hosts = bench.take(|output| match output {
+        Output::Event {
+            event: Event::EngineDown(certificate),
+            ..
+        } => Some(certificate.host.clone()),
+        _ => None,
+    });
+    assert_eq!(hosts, ["n1:ssh-0"]);
 }
