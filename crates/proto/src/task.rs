@@ -292,6 +292,7 @@ impl DoneRecord {
     }
     /// Reads one record.
     ///
+    /// # Errors
     /// [`DecodeError`] if the bytes are not one.
     pub fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
         Ok(Self {
@@ -335,6 +336,7 @@ impl ResultRecord {
     }
     /// Reads one record.
     ///
+    /// # Errors
     /// [`DecodeError`] if the bytes are not one.
     pub fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
         Ok(Self {
@@ -406,6 +408,7 @@ impl OutputRecord {
     }
     /// Reads one record.
     ///
+    /// # Errors
     /// [`DecodeError`] if the bytes are not one.
     pub fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
         let (task, engine, stream) = (r.u64()?, EngineId(r.u32()?), r.u8()?);
