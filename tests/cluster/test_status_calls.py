@@ -54,3 +54,56 @@ def test_the_scheduler_is_asked_once_in_30_s_for_any_number_of_blocks(kind, tmp_
     assert len(scheduler.asked_at) >= 10
     gaps = [later - earlier for earlier, later in zip(scheduler.asked_at, scheduler.asked_at[1:], strict=False)]
     assert min(gaps) >= 30
+
+
+ENDS = {
+    "slurmstepd-n1: error: *** JOB 7 ON n1 CANCELLED AT 2026-11-24T10:00:00 DUE TO TIME LIMIT ***\n": (
+        "failed",
+        "its walltime is over (TIMEOUT)",
+    ),
+    "slurmstepd-n1: error: *** JOB 7 ON n1 CANCELLED AT 2026-11-24T10:00:00 ***\n": (
+        "failed",
+        "it was cancelled (CANCELLED)",
+    ),
+    # It may come back: only Slurm knows.
+    "slurmstepd-n1: error: *** JOB 7 ON n1 CANCELLED AT 2026-11-24T10:00:00 DUE TO JOB REQUEUE ***\n": ("running", ""),
+    "slurmstepd-n1: error: *** STEP 7.0 ON n1 CANCELLED AT 2026-11-24T10:00:00 ***\n": ("running", ""),
+}
+
+
+def test_slurm_is_not_asked_how_jobs_ended_whose_logs_tell_it(tmp_path, monkeypatch):
+    scheduler = Scheduler()
+    logs: dict[str, str] = {}
+    monkeypatch.setattr(ThisHost, "run", lambda _self, command, *, text="": scheduler.run(command, text=text))
+    monkeypatch.setattr(ThisHost, "logs", lambda _self, paths: {path: logs.get(path, "") for path in paths})
+    monkeypatch.setattr(news, "time", SimpleNamespace(monotonic=scheduler.monotonic))
+    engines = ipp.Slurm(nodes=1)
+    request = BlockRequest("lab", Path(tmp_path), 1, {"private_key": "SECRET"}, 0)
+    blocks = [block for _ in ENDS for block in engines.submit(request)]
+    scheduler.now_s += 30
+    engines.poll(blocks)
+    assert [block.state for block in blocks] == ["running"] * len(ENDS)
+    n_asked = len(scheduler.asked_at)
+    logs.update({block.facts["log"]: log for block, log in zip(blocks, ENDS, strict=True)})
+    for _ in range(20):
+        scheduler.now_s += 1
+        engines.poll(blocks)
+    assert len(scheduler.asked_at) == n_asked
+    for block, (state, reason) in zip(blocks, ENDS.values(), strict=True):
+        assert block.state == state
+        assert reason in block.reason
+
+
+@pytest.mark.parametrize(
+    ("options", "end"),
+    [
+        ({"walltime": "90s"}, "@$(($(date +%s) + 90))"),
+        ({"walltime": "1:00:00"}, "@$(($(date +%s) + 3600))"),
+        ({}, "squeue"),
+        ({"walltime": "1:00:00", "sbatch": ["--time-min=10"]}, "squeue"),
+    ],
+)
+def test_a_job_asks_for_its_end_only_if_no_option_tells_it(tmp_path, options, end):
+    script = ipp.Slurm(nodes=1, **options).script(BlockRequest("lab", Path(tmp_path), 1, {"private_key": "SECRET"}, 0))
+    assert end in script
+    assert ("squeue" in script) == (end == "squeue")

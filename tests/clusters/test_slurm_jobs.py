@@ -30,7 +30,7 @@ def test_one_block_of_four_nodes(slurm):
     before = status_calls(slurm)
     program = """
 import socket, broadleaf as ipp
-with ipp.Cluster(engines=ipp.Slurm(nodes=4, engines_per_host=2)) as rc:
+with ipp.Cluster(engines=ipp.Slurm(nodes=4, engines_per_host=2, walltime="5m")) as rc:
     print(sorted(rc[:].apply_sync(socket.gethostname)))
     (block,) = rc.cluster.blocks()
     print(block.state, block.n_hosts, block.n_engines)

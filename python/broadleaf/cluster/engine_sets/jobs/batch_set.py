@@ -127,12 +127,16 @@ class BatchSet(EngineSet):
         self.news.want_now()
 
     def poll(self, blocks: Sequence[Block]) -> None:
-        """Asks the scheduler once for all of them: every 30 s, and when a job's log says that it has ended."""
+        """Asks the scheduler once for all of them, every 30 s.
+
+        It also asks when a job's log says that the job has ended, but not why.
+        """
         jobs = {block.facts["job"]: block for block in blocks if not block.is_over}
         logs = self.logs(list(jobs.values()))
         for job, block in jobs.items():
             self.read_log(block, logs[job])
-        ended = {job for job, log in logs.items() if JOB_ENDED in log}
+        jobs = {job: block for job, block in jobs.items() if not block.is_over}
+        ended = {job for job in jobs if JOB_ENDED in logs[job]}
         if jobs and self.news.are_due(ended) and self.note_news(jobs) and any(not jobs[job].is_over for job in ended):
             self.news.want_ends()
 

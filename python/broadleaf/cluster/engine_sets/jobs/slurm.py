@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,7 +12,7 @@ from typing import ClassVar
 from broadleaf.cluster.engine_sets.base import Block, BlockRequest, BlockState
 from broadleaf.cluster.engine_sets.jobs.batch_set import JOB_ENDED, BatchSet
 from broadleaf.cluster.engine_sets.jobs.commands import CommandError
-from broadleaf.cluster.engine_sets.jobs.walltime import clock_time
+from broadleaf.cluster.engine_sets.jobs.walltime import clock_time, seconds
 from broadleaf.cluster.start_error import ClusterStartError
 from broadleaf.cluster.state import files
 
@@ -33,6 +34,8 @@ _WHY = {
     "BOOT_FAIL": "a node did not boot",
     "DEADLINE": "its deadline is over",
 }
+# What Slurm writes into the log of a job that it ends. A job that is preempted or requeued may come back.
+_ENDED_BY_SLURM = re.compile(r"\*\*\* JOB \d+ ON \S+ CANCELLED AT \S+(?: DUE TO (TIME LIMIT))? \*\*\*")
 # A job that is pending for one of these reasons stays so until somebody changes it.
 _HOPELESS = ("PartitionNodeLimit", "PartitionTimeLimit", "PartitionDown", "PartitionInactive", "BadConstraints",
              "InvalidAccount", "InvalidQOS", "JobHeldUser", "JobHeldAdmin", "AccountNotAllowed", "QOSNotAllowed",
@@ -134,7 +137,7 @@ class Slurm(BatchSet):
             'BROADLEAF_BLOCK="$BROADLEAF_BLOCK${SLURM_RESTART_COUNT:+.$SLURM_RESTART_COUNT}"',
             # Only newer versions of Slurm provide the end time in the environment.
             "ends=${SLURM_JOB_END_TIME:+@$SLURM_JOB_END_TIME}",
-            'ends="${ends:-$(squeue -h -j "$SLURM_JOB_ID" -o %e 2>/dev/null)}"',
+            f'ends="${{ends:-{self._end()}}}"',
             'export BROADLEAF_ENDS_AT="$(date -d "${ends:-unknown}" +%s 2>/dev/null)"',
             *(['export BROADLEAF_TASKS_PER_NODE="$SLURM_TASKS_PER_NODE"'] if self._counts_tasks(request) else []),
             'srun --nodes="$SLURM_JOB_NUM_NODES" --ntasks="$SLURM_JOB_NUM_NODES" --ntasks-per-node=1 \\',
@@ -142,6 +145,13 @@ class Slurm(BatchSet):
             f"code=$?; echo {shlex.quote(JOB_ENDED)}; exit $code",
         ]
         return "\n".join(lines) + "\n"
+
+    def _end(self) -> str:
+        """The end of the job for `date`, in words of the shell. Slurm is asked only where no option tells it."""
+        walltime_s = 0 if any("--time" in line for line in self.sbatch) else seconds(self.walltime)
+        if walltime_s:
+            return f"@$(($(date +%s) + {walltime_s}))"
+        return '$(squeue -h -j "$SLURM_JOB_ID" -o %e 2>/dev/null)'
 
     def _counts_tasks(self, request: BlockRequest) -> bool:
         return not self.engines_per_host and request.n is not None
@@ -155,6 +165,13 @@ class Slurm(BatchSet):
             if line.lstrip("-").partition("=")[0].partition(" ")[0] in said:
                 return f" (from the line {line!r} in sbatch)"
         return ""
+
+    def read_log(self, block: Block, log: str) -> None:
+        """Notes that Slurm has ended a job, and why. This costs no call."""
+        if told := _ENDED_BY_SLURM.search(log):
+            block.state = "failed"
+            block.reason = _reason(block.facts["job"], "TIMEOUT" if told[1] else "CANCELLED", "")
+            block.facts["over"] = True
 
     def note_news(self, jobs: Mapping[str, Block]) -> bool:
         """Asks `squeue` once for all of them."""
