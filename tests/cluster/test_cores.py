@@ -54,7 +54,7 @@ def test_a_number_of_engines_is_a_whole_number(n):
 
 
 def test_a_number_of_engines_is_not_negative():
-    with pytest.raises(ValueError, match="must not be negative, and is -1"):
+    with pytest.raises(ValueError, match="must not be negative, but is -1"):
         engine_count(-1)
 
 

@@ -227,8 +227,8 @@ impl Objects {
 
     // In
 
-    /// Fetches an object, or redirects a fetch that is already under way. A failure shows in its
-    /// arrival. If there is no memory for the object, it is returned too.
+    /// Fetches an object, or redirects a fetch that is already under way. If that fails, the reason is in its
+    /// arrival. If there is no memory for the object, the reason is also returned.
     pub fn fetch(&mut self, fetch: Fetch) -> Result<(), String> {
         let object = fetch.object;
         match self.incoming.get(&object).map(|i| &i.arrival) {

@@ -29,7 +29,7 @@ def sends(engines: int, arity: int = 2, depth: int = 1) -> int:
         The number of sends.
 
     Raises:
-        ValueError: There are fewer than 1 engine, the arity is below 2, or the depth is negative.
+        ValueError: There is no engine, the arity is below 2, or the depth is negative.
 
     Example:
         >>> ipp.plan.sends(100, arity=2, depth=5)
@@ -51,7 +51,7 @@ def smooth_sends(engines: float, arity: float = 2, depth: float = 1) -> float:
         The number of sends.
 
     Raises:
-        ValueError: There are fewer than 1 engine, the arity is below 2, or the depth is negative.
+        ValueError: There is no engine, the arity is below 2, or the depth is negative.
     """
     check(engines, arity, depth)
     return 1 + arity * depth + engines / math.pow(arity, depth)
@@ -71,7 +71,7 @@ def published_sends(engines: float, depth: float = 1) -> float:
         The number of sends.
 
     Raises:
-        ValueError: There are fewer than 1 engine, or the depth is negative.
+        ValueError: There is no engine, or the depth is negative.
     """
     check(engines, 2, depth)
     return 1 + math.pow(2, depth) + engines / math.pow(2, depth)
@@ -90,7 +90,7 @@ def direct_sends(engines: int) -> int:
         The number of sends.
 
     Raises:
-        ValueError: There are fewer than 1 engine.
+        ValueError: There is no engine.
     """
     check(engines)
     return engines
@@ -110,7 +110,7 @@ def messages(engines: int, arity: int = 2, depth: int = 1) -> int:
         The number of messages.
 
     Raises:
-        ValueError: There are fewer than 1 engine, the arity is below 2, or the depth is negative.
+        ValueError: There is no engine, the arity is below 2, or the depth is negative.
     """
     check(engines, arity, depth)
     return engines + sum(leaves(arity, level) for level in range(depth + 1))
@@ -126,7 +126,7 @@ def direct_messages(engines: int) -> int:
         The number of messages.
 
     Raises:
-        ValueError: There are fewer than 1 engine.
+        ValueError: There is no engine.
     """
     check(engines)
     return 2 * engines
@@ -145,7 +145,7 @@ def binomial_rounds(engines: int) -> int:
         The number of sends.
 
     Raises:
-        ValueError: There are fewer than 1 engine.
+        ValueError: There is no engine.
     """
     check(engines)
     return engines.bit_length()
@@ -167,7 +167,7 @@ def optimum_depth(engines: float, arity: float = 2, inner_cost: float = 1, leaf_
         The depth; 0 where none helps.
 
     Raises:
-        ValueError: There are fewer than 1 engine, the arity is below 2, or a cost is not above 0.
+        ValueError: There is no engine, the arity is below 2, or a cost is not above 0.
     """
     check(engines, arity)
     _check_costs(inner_cost, leaf_cost)
@@ -187,7 +187,7 @@ def min_sends(engines: float, arity: float = 2) -> float:
         The number of sends.
 
     Raises:
-        ValueError: There are fewer than 1 engine, or the arity is below 2.
+        ValueError: There is no engine, or the arity is below 2.
     """
     check(engines, arity)
     share = arity / math.log(arity)
@@ -227,7 +227,7 @@ def best_depth(engines: int, arity: int = 2, inner_cost: float = 1, leaf_cost: f
         The tree of that depth.
 
     Raises:
-        ValueError: There are fewer than 1 engine, the arity is below 2, or a cost is not above 0.
+        ValueError: There is no engine, the arity is below 2, or a cost is not above 0.
 
     Example:
         >>> ipp.plan.best_depth(100).depth
@@ -256,7 +256,7 @@ def best_shape(engines: int, inner_cost: float = 1, leaf_cost: float = 1) -> Sha
         That tree.
 
     Raises:
-        ValueError: There are fewer than 1 engine, or a cost is not above 0.
+        ValueError: There is no engine, or a cost is not above 0.
     """
     check(engines)
     _check_costs(inner_cost, leaf_cost)
@@ -277,7 +277,7 @@ def check(engines: float, arity: float = 2, depth: float = 0) -> None:
     if arity < 2:
         raise ValueError(f"arity must be at least 2, not {arity}")
     if depth < 0:
-        raise ValueError(f"depth must not be negative, and is {depth}")
+        raise ValueError(f"depth must not be negative, but is {depth}")
 
 
 def leaves(arity: int, depth: int) -> int:

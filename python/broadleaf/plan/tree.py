@@ -34,7 +34,7 @@ class Tree:
     Every scheduler gets the message, even one whose leaves have no engine, as in IPython's model.
 
     Raises:
-        ValueError: There are fewer than 1 engine, the arity is below 2, or the depth is negative.
+        ValueError: There is no engine, the arity is below 2, or the depth is negative.
 
     Example:
         >>> ipp.plan.Tree(engines=100, arity=2, depth=5).serial_sends() == ipp.plan.sends(100, 2, 5)

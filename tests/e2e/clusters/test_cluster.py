@@ -302,7 +302,7 @@ def test_use_before_start():
 
 
 def test_wrong_arguments():
-    with pytest.raises(ValueError, match="must not be negative, and is -1"):
+    with pytest.raises(ValueError, match="must not be negative, but is -1"):
         Cluster(n=-1)
     with pytest.raises(ValueError, match=r"no engine set is called 'cloud'; there are .*local"):
         Cluster(engines="cloud")

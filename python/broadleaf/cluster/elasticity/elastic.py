@@ -178,7 +178,7 @@ class Elastic:
             ClusterConnectionError: The cluster has stopped.
         """
         if n < 0:
-            raise ValueError(f"n must not be negative, and is {n}")
+            raise ValueError(f"n must not be negative, but is {n}")
         self.stop_steward()
         steward = Steward(self._as_cluster(), Aim(n, n, None, stateless), one_at_a_time=False, within_s=within_s)
         with self.control() as control:

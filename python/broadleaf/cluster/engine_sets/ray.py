@@ -53,7 +53,7 @@ class OnRay(EngineSet):
     def require(self) -> None:
         """Raises `ClusterStartError` without Ray."""
         if self.hosts < 1 or self.cpus < 1:
-            raise ClusterStartError(f"hosts and cpus are at least 1, not {self.hosts} and {self.cpus}")
+            raise ClusterStartError(f"hosts and cpus must be at least 1, not {self.hosts} and {self.cpus}")
         self._ray()
 
     def _ray(self) -> Any:

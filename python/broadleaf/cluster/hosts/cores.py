@@ -16,7 +16,7 @@ def engine_count(n: SupportsIndex) -> int:
     if count is None:
         raise TypeError(f"n, the number of engines, must be an int, not {n!r} ({type(n).__name__})")
     if count < 0:
-        raise ValueError(f"n, the number of engines, must not be negative, and is {count}")
+        raise ValueError(f"n, the number of engines, must not be negative, but is {count}")
     return count
 
 
