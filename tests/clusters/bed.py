@@ -193,8 +193,9 @@ class Bed:
         for index in range(len(self.names)):
             changed += [top / f"{index}/upper", *(top / f"{index}/root/{name}" for name in ("run", "tmp"))]
         patterns = [argument for word in words for argument in ("-e", word)]
+        # Not in other file systems: hosts see the checkout through their own /tmp if it lies there.
         done = subprocess.run(
-            ["grep", "-rlFs", "--devices=skip", *patterns, *map(str, changed)],
+            ["find", *map(str, changed), "-xdev", "-type", "f", "-exec", "grep", "-lFs", *patterns, "{}", "+"],
             capture_output=True,
             text=True,
             check=False,
