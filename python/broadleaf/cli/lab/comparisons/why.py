@@ -26,7 +26,7 @@ if TYPE_CHECKING:
               help="Settings of the other factors, such as `cfg_log=off,py_jit`.")  # fmt: skip
 @click.option("--rounds", type=click.IntRange(2), default=5, show_default=True, help="Runs of each cell.")
 @click.option("--profile/--no-profile", default=True, show_default=True,
-              help="Also run each under py-spy (Python) or perf (everything else), where they are allowed.")  # fmt: skip
+              help="Also run each under py-spy (Python) or perf (everything else), where allowed.")  # fmt: skip
 @click.option("--seed", type=int, help="Seed of the order of runs.")
 @click.option("--json", "as_json", is_flag=True, help="Everything as one JSON object.")
 @quiet_options
