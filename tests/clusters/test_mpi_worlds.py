@@ -156,17 +156,26 @@ def test_a_restart_of_a_world_that_lives(world):
     assert client[:].apply_sync(rank_and_sum) == [(rank, 6) for rank in range(4)]
 
 
-def test_a_task_is_interrupted_and_its_rank_lives(world):
+def sleep_long(directory: Path) -> None:
+    """Sleeps; a file in `directory` says that this engine has begun."""
+    Path(directory, str(os.getpid())).touch()
+    time.sleep(200)
+
+
+def test_a_task_is_interrupted_and_its_rank_lives(world, tmp_path):
     cluster, client = world
     pids = client[:].apply_sync(os.getpid)
-    waiting = client[:].apply_async(time.sleep, 200)
-    assert until(lambda: all(client.queue_status()[rank]["tasks"] for rank in range(4)))
+    aborted, interrupted = tmp_path / "aborted", tmp_path / "interrupted"
+    aborted.mkdir()
+    interrupted.mkdir()
+    waiting = client[:].apply_async(sleep_long, aborted)
+    assert until(lambda: len(list(aborted.iterdir())) == 4)
     waiting.abort()
     with pytest.raises(ipp.CompositeError, match="TaskAborted"):
         waiting.get(20)
     # SIGINT may come from anywhere: mpiexec has no part in it.
-    waiting = client[:].apply_async(time.sleep, 200)
-    assert until(lambda: all(client.queue_status()[rank]["tasks"] for rank in range(4)))
+    waiting = client[:].apply_async(sleep_long, interrupted)
+    assert until(lambda: len(list(interrupted.iterdir())) == 4)
     cluster.signal_engines_sync(signal.SIGINT)
     with pytest.raises(ipp.CompositeError, match="KeyboardInterrupt"):
         waiting.get(20)
