@@ -189,7 +189,7 @@ def _is_node(pid: str) -> bool:
 def test_a_second_relay_of_a_name_is_refused(hosts):
     with pytest.raises(Exception, match="did not start") as caught:
         ipp.Relay(hosts.relay_file, 1, name="host0")
-    assert "connected already" in str(caught.value)
+    assert "already connected" in str(caught.value)
 
 
 def test_a_clients_key_opens_no_relays_connection(hosts):
