@@ -72,7 +72,7 @@ impl Wakeups {
     }
 
     fn wake_until_acted(&self) {
-        for times in 0..=MAX_AGAIN {
+        for times in 0..MAX_AGAIN {
             std::thread::sleep(FIRST_AGAIN * (1 << times));
             if self.has_acted.swap(false, Ordering::AcqRel) {
                 return;
