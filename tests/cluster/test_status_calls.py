@@ -101,6 +101,7 @@ def test_slurm_is_not_asked_how_jobs_ended_whose_logs_tell_it(tmp_path, monkeypa
         ({"walltime": "1:00:00"}, "@$(($(date +%s) + 3600))"),
         ({}, "squeue"),
         ({"walltime": "1:00:00", "sbatch": ["--time-min=10"]}, "squeue"),
+        ({"walltime": "1:00:00", "sbatch": ["-t 10"]}, "squeue"),
     ],
 )
 def test_a_job_asks_for_its_end_only_if_no_option_tells_it(tmp_path, options, end):

@@ -148,7 +148,7 @@ class Slurm(BatchSet):
 
     def _end(self) -> str:
         """The end of the job for `date`, in words of the shell. Slurm is asked only where no option tells it."""
-        walltime_s = 0 if any("--time" in line for line in self.sbatch) else seconds(self.walltime)
+        walltime_s = 0 if any(line.startswith(("--time", "-t")) for line in self.sbatch) else seconds(self.walltime)
         if walltime_s:
             return f"@$(($(date +%s) + {walltime_s}))"
         return '$(squeue -h -j "$SLURM_JOB_ID" -o %e 2>/dev/null)'
