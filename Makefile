@@ -24,6 +24,7 @@ IDS ?= tests/peers/claimed.txt
 BENCH_ARGS ?= all --quick --against ppe
 MINUTES ?= 30
 GATE_ARGS ?= --base main --head HEAD
+GATE_WORKLOADS ?= throughput latency map broadcast
 # Longer than any run of the Rust tests, so that one that hangs ends the build.
 RUST_TESTS_TIMEOUT_S := 1500
 
@@ -59,7 +60,10 @@ bench: $(STAMPS)/native $(STAMPS)/bench ## Run the benchmarks; BENCH_ARGS="laten
 	$(BIN)/python -m broadleaf.bench $(BENCH_ARGS)
 
 gate: $(STAMPS)/native $(STAMPS)/test ## Measure whether HEAD is slower than main; GATE_ARGS="--base v0.2" chooses
-	@$(WITH_RUST) $(BIN)/broadleaf lab gate --study studies/gate $(GATE_ARGS)
+	@for workload in $(GATE_WORKLOADS); do \
+	  echo "$$workload:"; \
+	  $(WITH_RUST) $(BIN)/broadleaf lab gate --study studies/gate --at workload=$$workload $(GATE_ARGS) || exit; \
+	done
 
 soak: $(STAMPS)/native $(STAMPS)/test ## Attack a cluster for MINUTES, and look whether all is as it was afterwards
 	$(BIN)/python tests/attack/soak.py --minutes $(MINUTES)

@@ -125,6 +125,25 @@ def test_gated_runs_alternate_and_are_kept(repository):
     assert sum(path.is_dir() for path in trees.iterdir()) == 2
 
 
+@pytest.mark.parametrize(("at", "code"), [("baseline", 0), ("turbo=on", 0), ("turbo,log=on", 1)])
+def test_a_gate_compares_in_the_settings_it_is_given(repository, at, code):
+    git(repository, "switch", "--quiet", "same")
+    (repository / "program.py").write_text(PROGRAM.replace("1.5", "1.6"))
+    git(repository, "commit", "--quiet", "--all", "--message", "slower with both")
+    options = ["--study", str(repository / "lab"), "--head", "same", "--max-pairs", "8", "--max-wait", "0"]
+    done = CliRunner().invoke(gate_command, [*options, "--at", at])
+    assert done.exit_code == code, done.output
+    rows = read_runs(repository / "lab" / ".lab" / "gate.csv")
+    assert {(row["turbo"], row["log"]) for row in rows} == {("turbo" in at, "log" in at)}
+
+
+def test_a_gate_refuses_settings_that_the_study_does_not_have(repository):
+    options = ["--study", str(repository / "lab"), "--head", "same", "--at", "turbbo=on"]
+    done = CliRunner().invoke(gate_command, options)
+    assert done.exit_code == 3
+    assert "Did you mean 'turbo'" in done.output
+
+
 # Each run of a pair waits for the other: if they were made in turn, the first would wait in vain.
 SIDE_BY_SIDE = """
 import json, os, sys, time

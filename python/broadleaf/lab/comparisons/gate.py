@@ -7,7 +7,7 @@ import math
 import random
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from broadleaf.lab.analysis.pairs.intervals import Interval, trimmed_interval
@@ -26,6 +26,7 @@ from broadleaf.lab.errors import RunError
 from broadleaf.lab.run.calibrate import calibrate
 from broadleaf.lab.run.environments.environment import CACHE, BuildFailed, Environments, Variant
 from broadleaf.lab.run.single import Quiet, Runner, keep
+from broadleaf.lab.spec.factors import Config, Level
 from broadleaf.lab.spec.runs import Run, RunsFile
 from broadleaf.lab.spec.study import StudySpec
 
@@ -59,6 +60,7 @@ def gate(
     base: str,
     head: str,
     *,
+    settings: Mapping[str, Level] | None = None,
     budget_s: float = 1800.0,
     max_pairs: int = LOOKS[-1],
     seed: int | None = None,
@@ -67,28 +69,29 @@ def gate(
     on_look: Callable[[Interval, int], None] | None = None,
     say: Callable[[str], None] = lambda _: None,
 ) -> Outcome:
-    """Compares two commits in the study's baseline. The budget starts with the first pair: builds do not count.
+    """Compares two commits in the study's baseline, but for these settings. The budget starts with the first pair: builds do not count.
     Raises RunError if one cannot be built or run. The runs are kept in `.lab/gate.csv` beside the study."""
     if max_pairs < LOOKS[0]:
         raise RunError(f"a gate needs at least {LOOKS[0]} pairs, {max_pairs} were allowed.")
+    config = {**study.baseline, **(settings or {})}
     environments = Environments(study, sha=None, say=say, trees=True)
     shas = [environments.worktrees.resolve(ref) for ref in (base, head)]
     variants = [Variant(ref=sha) for sha in shas]
     places = []
     for variant, name in zip(variants, (base, head), strict=True):
         try:
-            places.append(environments.place(study.baseline, variant))
+            places.append(environments.place(config, variant))
         except BuildFailed as error:
             raise RunError(f"{name}: {error}") from None
     environments.worktrees.keep_only({place.tree for place in places})
-    calibration = calibrate(environments, variants[0], quiet=quiet, say=say)
+    calibration = calibrate(environments, variants[0], only=config, quiet=quiet, say=say)
     runner = calibration.runner(environments, quiet=quiet)
     looks = looks_until(max_pairs)
     rng = random.Random(seed)
     begin = time.monotonic()
     decided: tuple[Interval, Judgement] | None = None
     with RunsFile(study.directory.resolve() / CACHE / "gate.csv", (*study.factors, CHANGE), study.responses) as runs:
-        pairs = _Pairs(runner, runs, variants, rng, on_run, (base, head))
+        pairs = _Pairs(runner, runs, config, variants, rng, on_run, (base, head))
         pairs.warm_up()
         for look in looks:
             while len(pairs.ratios) < look and time.monotonic() - begin < budget_s:
@@ -145,6 +148,7 @@ class _Pairs:
         self,
         runner: Runner,
         runs: RunsFile,
+        config: Config,
         variants: list[Variant],
         rng: random.Random,
         on_run: Callable[[Run], None] | None,
@@ -152,6 +156,7 @@ class _Pairs:
     ) -> None:
         self.runner = runner
         self.runs = runs
+        self.config = config
         self.variants = variants
         self.rng = rng
         self.on_run = on_run
@@ -164,7 +169,7 @@ class _Pairs:
     def warm_up(self) -> None:
         """One run of each that does not count: it fills the caches for files just written."""
         for which in (0, 1):
-            row = self.runner.run(self.runner.study.baseline, self.variants[which])
+            row = self.runner.run(self.config, self.variants[which])
             if row["status"] != "ok":
                 raise RunError(f"{self.names[which]} cannot be run ({row['status']}): {row['error']}")
 
@@ -174,8 +179,7 @@ class _Pairs:
             self._orders = [(0, 1), (1, 0)]
             self.rng.shuffle(self._orders)
         order = self._orders.pop()
-        baseline = self.runner.study.baseline
-        versions = [({**baseline, CHANGE.name: bool(which)}, self.variants[which]) for which in order]
+        versions = [({**self.config, CHANGE.name: bool(which)}, self.variants[which]) for which in order]
         made: dict[int, Run] = {}
         for place, (which, (config, _), run) in enumerate(
             zip(order, versions, self.runner.run_pair(versions), strict=True)

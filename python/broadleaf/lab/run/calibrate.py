@@ -21,7 +21,7 @@ from broadleaf.lab.run.tasks import MARGIN, MAX_STEP, TasksByConfig, round_up
 from broadleaf.lab.spec.factors import Config, Level
 from broadleaf.lab.spec.lock import read_lock, write_lock
 from broadleaf.lab.spec.runs import Run
-from broadleaf.lab.spec.study import StudySpec
+from broadleaf.lab.spec.study import Calibrate, StudySpec
 
 _ROUNDS = 25
 _MAX_RANGE = 20.0
@@ -88,22 +88,28 @@ def calibrate(
     environments: Environments,
     variant: Variant = HERE,
     *,
+    only: Config | None = None,
     quiet: Quiet | None = None,
     say: Callable[[str], None] = lambda _: None,
 ) -> Calibration:
     """Chooses the number of tasks so that the faster of baseline and all-on takes `min_s`, and whether each
     configuration has its own. If the study leaves the iterations at 1 and the workload can repeat itself, it chooses
-    these as well. Raises RunError if the baseline cannot be run at all.
+    these as well. With `only`, that configuration takes the place of both. Raises RunError if the first of them cannot
+    be run at all.
     """
     study = environments.study
     limits = study.calibrate
     runner = Runner(environments, n_tasks=limits.min_tasks, iterations=1, quiet=quiet)
+    first = study.baseline if only is None else only
     fastest_s: float | None = None
     least: int | None = None
     if limits.n_tasks is not None:
         runner.n_tasks = limits.n_tasks
     elif uses(study, "n_tasks"):
-        fastest_s, least = _grow(runner, variant, limits.min_s, limits.max_tasks, say)
+        configs = [first]
+        if only is None and (other := reachable_all_on(runner, variant)) != first:
+            configs.append(other)
+        fastest_s, least = _grow(runner, variant, configs, limits, say)
         if least is not None:
             runner.tasks = TasksByConfig(least, runner.n_tasks, limits.min_s)
     else:
@@ -111,23 +117,20 @@ def calibrate(
     iterations, sd_start, sd_iteration = study.iterations, None, None
     if uses(study, "iterations") and study.iterations == 1:
         say(f"pilot: {PILOT_STARTS} starts of {PILOT_ITERATIONS} iterations")
-        runner.try_out(study.baseline, variant)
+        runner.try_out(first, variant)
         runner.iterations = PILOT_ITERATIONS + 1
-        iterations, sd_start, sd_iteration = pilot(runner, study.baseline, variant)
+        iterations, sd_start, sd_iteration = pilot(runner, first, variant)
     return Calibration(runner.n_tasks, iterations, fastest_s, sd_start, sd_iteration, least)
 
 
 def _grow(
-    runner: Runner, variant: Variant, min_s: float, max_tasks: int, say: Callable[[str], None]
+    runner: Runner, variant: Variant, configs: Sequence[Config], limits: Calibrate, say: Callable[[str], None]
 ) -> tuple[float, int | None]:
-    """Multiplies the tasks until every run takes `min_s`. Returns how long the fastest then takes and, if the slowest
-    is far slower, with how many tasks it takes that long.
+    """Multiplies the tasks until every run of these configurations takes `min_s`. Returns how long the fastest then
+    takes and, if the slowest is far slower, with how many tasks it takes that long.
     """
-    study = runner.study
+    study, min_s, max_tasks = runner.study, limits.min_s, limits.max_tasks
     fastest = math.inf
-    configs = [study.baseline]
-    if (other := reachable_all_on(runner, variant)) not in configs:
-        configs.append(other)
     each_s: dict[int, float] = {}
     for _ in range(_ROUNDS):
         times = []

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 @study_option
 @click.option("--base", default="main", show_default=True, help="Commit to compare with.")
 @click.option("--head", default="HEAD", show_default=True, help="Commit to judge.")
+@click.option("--at", "at", metavar="SETTINGS", default="baseline", show_default=True,
+              help="Settings to compare the commits with, such as `workload=map,cache=on`.")  # fmt: skip
 @click.option("--budget", "budget_s", callback=seconds, metavar="TIME", default="30m", show_default=True,
               help="Stop measuring after this time, not counting builds.")  # fmt: skip
 @click.option(
@@ -37,6 +39,7 @@ def command(
     study_path: Path,
     base: str,
     head: str,
+    at: str,
     budget_s: float,
     max_pairs: int,
     markdown_path: Path | None,
@@ -51,6 +54,7 @@ def command(
 
     Exit codes: 0 no harm, 1 hinders, 2 a wrong option, 3 could not run, 4 undecided.
     """
+    from broadleaf.lab.comparisons.compare import parse_settings
     from broadleaf.lab.comparisons.gate import gate, look_line, markdown
 
     out = console()
@@ -60,7 +64,7 @@ def command(
 
     study = load_study(study_path)
     found = gate(
-        study, base, head, budget_s=budget_s, max_pairs=max_pairs, seed=seed,
+        study, base, head, settings=parse_settings(study, at), budget_s=budget_s, max_pairs=max_pairs, seed=seed,
         quiet=quiet(max_busy_cores, max_wait_s), on_look=on_look, say=lambda text: out.print(text, markup=False),
     )  # fmt: skip
     out.print(found.sentence, markup=False, style="bold")
