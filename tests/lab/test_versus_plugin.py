@@ -151,12 +151,14 @@ def test_the_fixture_judges_functions_and_the_summary_tells(tmp_path):
 
 
 COMMANDS = """
+import shlex
 import sys
 import pytest
 
 def test_commands(versus):
-    slow = f"{sys.executable} -I -S -c 'sum(range(3_000_000))'"
-    fast = f"{sys.executable} -I -S -c 'sum(range(30))'"
+    python = shlex.quote(sys.executable)
+    slow = f"{python} -I -S -c 'sum(range(3_000_000))'"
+    fast = f"{python} -I -S -c 'sum(range(30))'"
     assert versus(slow, fast, budget_s=100).faster
 
 def test_mixed(versus):

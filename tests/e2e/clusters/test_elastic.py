@@ -28,8 +28,11 @@ def living(cluster: Cluster) -> int:
     return sum(state not in ("gone", "draining", "leaving", "dying") for state in states(cluster).values())
 
 
-def wait_for_file(path: str) -> str:
-    """A task that runs until there is a file."""
+def wait_for_file(path: str, begun: str | None = None) -> str:
+    """A task that runs until there is a file. The file `begun` says that it runs: an engine that drains gives back what
+    has not begun."""
+    if begun is not None:
+        open(begun, "w").close()
     while not os.path.exists(path):
         time.sleep(0.01)
     return path
@@ -46,8 +49,9 @@ def test_an_engine_that_drains_ends_its_task_and_the_others_run_elsewhere(tmp_pa
     with Cluster(n=2) as rc:
         lview = rc.load_balanced_view()
         gate, log = str(tmp_path / "gate"), str(tmp_path / "log")
-        running = [lview.apply_async(wait_for_file, gate) for _ in range(2)]
-        assert until(lambda: all(row["tasks"] for row in rows(rc)), 30)
+        begun = [tmp_path / "begun-0", tmp_path / "begun-1"]
+        running = [lview.apply_async(wait_for_file, gate, str(path)) for path in begun]
+        assert until(lambda: all(path.exists() for path in begun), 30)
         queued = [lview.apply_async(write_line, log, i) for i in range(50)]
         with rc.cluster.control() as control:
             control.drain([0])
@@ -61,11 +65,6 @@ def test_an_engine_that_drains_ends_its_task_and_the_others_run_elsewhere(tmp_pa
         assert until(lambda: states(rc.cluster)[0] == "gone", 30)
         with pytest.raises((EngineError, IndexError)):
             rc[0].apply_sync(os.getpid)
-
-
-def rows(rc: Client) -> list[dict[str, int]]:
-    """The queue of each engine."""
-    return [row for engine, row in rc.queue_status().items() if isinstance(engine, int)]
 
 
 def test_drain_waits_until_the_engine_is_gone_and_names_what_it_would_lose():
@@ -86,8 +85,9 @@ def test_drain_waits_until_the_engine_is_gone_and_names_what_it_would_lose():
 
 def test_time_that_is_over_ends_a_task(tmp_path):
     with Cluster(n=1, stop_grace_s=0.1) as rc:
-        result = rc.load_balanced_view().apply_async(wait_for_file, str(tmp_path / "never"))
-        assert until(lambda: rows(rc)[0]["tasks"] == 1, 30)
+        begun = tmp_path / "begun"
+        result = rc.load_balanced_view().apply_async(wait_for_file, str(tmp_path / "never"), str(begun))
+        assert until(begun.exists, 30)
         rc.cluster.drain_sync("all", within_s=0.1)
         with pytest.raises(EngineError, match="stopped"):
             result.get(30)

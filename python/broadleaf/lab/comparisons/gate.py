@@ -69,8 +69,9 @@ def gate(
     on_look: Callable[[Interval, int], None] | None = None,
     say: Callable[[str], None] = lambda _: None,
 ) -> Outcome:
-    """Compares two commits in the study's baseline, but for these settings. The budget starts with the first pair: builds do not count.
-    Raises RunError if one cannot be built or run. The runs are kept in `.lab/gate.csv` beside the study."""
+    """Compares two commits in the study's baseline, but for these settings. The budget starts with the first pair:
+    builds do not count. Raises RunError if one cannot be built or run. The runs are kept in `.lab/gate.csv` beside the
+    study."""
     if max_pairs < LOOKS[0]:
         raise RunError(f"a gate needs at least {LOOKS[0]} pairs, {max_pairs} were allowed.")
     config = {**study.baseline, **(settings or {})}
