@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from broadleaf.cluster.hosts.relay import Relay
 from broadleaf.cluster.start_error import ClusterStartError
 from broadleaf.cluster.state import files, owner
 from broadleaf.engine.processes.guests import SOCKET
@@ -33,6 +32,8 @@ def connect(connection: dict[str, Any]) -> socket.socket:
             for path in _nodes_here(connection):
                 if (link := _dial(path, connection)) is not None:
                     return link
+            from broadleaf.cluster.hosts.relay import Relay  # one rank of a host needs it
+
             try:
                 Relay.for_guests(connection, name=f"{socket.gethostname()}:guests")
             except ClusterStartError as error:
