@@ -255,6 +255,22 @@ def test_what_cannot_be_preloaded_is_logged():
         assert "cannot preload no_such_module" in rc.cluster.log_path().read_text()
 
 
+def test_modules_are_preloaded_for_the_first_engine(tmp_path, monkeypatch):
+    (tmp_path / "announced.py").write_text("import sys; sys.stderr.write('announced is imported\\n')")
+    monkeypatch.syspath_prepend(tmp_path)
+    cluster = Cluster(n=2, preload="announced")
+    cluster.start_controller_sync()
+    try:
+        assert "announced" not in cluster.log_path().read_text()
+        cluster.start_engines_sync()
+        with cluster.connect_client_sync() as rc:
+            rc.wait_for_engines(2)
+            assert rc[:].apply_sync(lambda: "announced" in __import__("sys").modules) == [True, True]
+        assert cluster.log_path().read_text().count("announced is imported") == 1
+    finally:
+        cluster.stop_cluster_sync()
+
+
 def test_output_outside_of_tasks_goes_to_the_log():
     with Cluster(n=1) as rc:
         rc[0].apply_sync(os.write, 1, b"from C\n")

@@ -13,6 +13,7 @@ import signal
 import socket
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -59,6 +60,8 @@ def serve(config: HostConfig, node_pid: int, ready_write: int, node_ready_read: 
     gc.disable()  # the heap built here is shared with every engine; a collection would unshare it
     process.set_process_name("broadleaf-host")
     prepare(config)
+    if config.n_engines:  # otherwise nobody shall wait for what may never be needed
+        import_for_engines(config.options)
     readiness = _read_line(node_ready_read)
     if not readiness:
         return _leave_unstarted(config, node_pid, ready_write, "the node did not start")
@@ -79,7 +82,7 @@ def serve(config: HostConfig, node_pid: int, ready_write: int, node_ready_read: 
 
 
 def prepare(config: HostConfig) -> None:
-    """Imports what engines need, with thread counts set before any numerical library reads them."""
+    """Sets what engines find: modules, a directory, and thread counts, before any numerical library reads them."""
     os.environ.update(
         process.thread_environment(config.options["threads_per_engine"], config.n_engines, config.n_cores, os.environ)
     )
@@ -89,13 +92,17 @@ def prepare(config: HostConfig) -> None:
     sys.path[:] = config.sys_path
     if config.directory is not None and os.path.isdir(config.directory):
         os.chdir(config.directory)
+
+
+def import_for_engines(options: Mapping[str, Any]) -> None:
+    """Imports what engines need, so that each has it from its start."""
     import faulthandler  # noqa: F401
     import linecache  # noqa: F401
     import traceback  # noqa: F401
 
     importlib.import_module("broadleaf.engine.main")
-    if config.options["engine_start"] == "fork":
-        for module in config.options["preload"]:
+    if options["engine_start"] == "fork":
+        for module in options["preload"]:
             try:
                 importlib.import_module(module)
             except Exception as error:  # an engine that needs it will say so
@@ -152,6 +159,7 @@ class ForkServer:
         self._selector.register(self._fork_server.fileno(), selectors.EVENT_READ)
         self._selector.register(self._wake_read, selectors.EVENT_READ)
         self._guests = Guests(config, self._selector, self._tell)
+        self._has_imported = config.n_engines > 0
 
     def run(self) -> None:
         """Serves commands and deaths until the node is gone or says stop."""
@@ -229,6 +237,10 @@ class ForkServer:
             return None
 
     def _fork(self, engine_id: int, environment: dict[str, str], capture: Capture | None) -> int:
+        if not self._has_imported:
+            self._has_imported = True
+            import_for_engines(self._config.options)
+            gc.freeze()
         parent_pid = os.getpid()
         pid = os.fork()
         if pid:
