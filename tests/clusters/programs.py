@@ -6,11 +6,10 @@ import json
 import re
 import subprocess
 import sys
-import time
-from pathlib import Path
 
 from bed import Bed
 from debian_layer import CHECKOUT
+from refusals import REFUSED_WITHIN_S, idle_s
 from waiting import until
 
 # As at a site, all hosts see it.
@@ -20,8 +19,6 @@ import json, socket, broadleaf as ipp
 with {cluster} as rc:
     print(json.dumps([rc.ids, rc[:].apply_sync(socket.gethostname)]))
 """
-# Nobody waits longer for a refusal, the time aside in which processes of this machine wait for a processor.
-REFUSED_WITHIN_S = 15.0
 _REFUSED = """
 import broadleaf as ipp
 from broadleaf.cluster.start_error import ClusterStartError
@@ -46,8 +43,8 @@ def refusal(bed: Bed, cluster: str, host: str = "head", **env: str) -> str:
     asking = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert asking.stdout is not None
     begun = asking.stdout.readline()
-    idle_since_s = _idle_s()
-    in_time = until(lambda: asking.poll() is not None or _idle_s() - idle_since_s > REFUSED_WITHIN_S, timeout_s=150)
+    idle_since_s = idle_s()
+    in_time = until(lambda: asking.poll() is not None or idle_s() - idle_since_s > REFUSED_WITHIN_S, timeout_s=150)
     in_time = in_time and asking.poll() is not None
     asking.kill()
     said, errors = asking.communicate()
@@ -56,15 +53,6 @@ def refusal(bed: Bed, cluster: str, host: str = "head", **env: str) -> str:
     assert not asking.returncode, errors
     check_nothing_is_left(bed)
     return said
-
-
-def _idle_s() -> float:
-    """Seconds until now in which no process waited for a processor; all where the kernel does not count them."""
-    try:
-        some = Path("/proc/pressure/cpu").read_text().splitlines()[0]
-    except OSError:
-        return time.monotonic()
-    return time.monotonic() - int(some.rpartition("=")[2]) / 1e6
 
 
 def check_nothing_is_left(bed: Bed) -> None:

@@ -13,7 +13,7 @@ from waiting import until
 PYTHON = CHECKOUT / ".ray-venv" / "bin" / "python"
 _ENV = {
     "RAY_USAGE_STATS_ENABLED": "0",
-    "PYTHONPATH": str(CHECKOUT / "python"),
+    "PYTHONPATH": f"{CHECKOUT / 'python'}:{CHECKOUT / 'tests'}",
     # The loss of a node is noticed soon.
     "RAY_health_check_period_ms": "500",
     "RAY_health_check_initial_delay_ms": "500",

@@ -11,7 +11,10 @@ from typing import Any, ClassVar
 from broadleaf.cluster.engine_sets.base import Block, BlockRequest, EngineSet
 from broadleaf.cluster.hosts.hosted_relay import Order
 from broadleaf.cluster.start_error import ClusterStartError
+from broadleaf.cluster.state import addresses
 
+# Ray itself tries for minutes and then ends the process.
+_CONNECT_TIMEOUT_S = 5.0
 # Minimum time between two requests for what Ray knows about a placement group.
 _LOOK_EVERY_S = 1.0
 
@@ -63,6 +66,7 @@ class OnRay(EngineSet):
         except ImportError:
             raise ClusterStartError("Ray is not installed here: pip install ray") from None
         if not ray.is_initialized():
+            _check_reachable(self.address)
             try:
                 ray.init(address=self.address, log_to_driver=False)
             except (ConnectionError, ValueError, RuntimeError) as error:
@@ -126,3 +130,14 @@ class OnRay(EngineSet):
         """Describes what would be requested."""
         gpus = f" and {self.gpus} GPUs" if self.gpus else ""
         return f"# an actor of Ray on each of {self.hosts} nodes, with {self.cpus} CPUs{gpus}"
+
+
+def _check_reachable(address: str) -> None:
+    """Raises `ClusterStartError` if nobody listens at HOST:PORT; there may be a scheme before it."""
+    host, colon, port = address.rpartition("://")[2].rpartition(":")
+    if not colon or not port.isdigit():
+        return  # "auto", or a mistake, which Ray refuses at once
+    try:
+        addresses.first_reachable([host.strip("[]")], int(port), _CONNECT_TIMEOUT_S)
+    except OSError as error:
+        raise ClusterStartError(f"Ray at {address!r} cannot be reached: {error}") from None
