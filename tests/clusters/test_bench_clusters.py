@@ -33,13 +33,16 @@ def test_engines_are_started_and_measured(slurm, ssh_hosts, tmp_path):
         ("broadleaf", "slurm", "ready"),
         ("broadleaf", "slurm", "after_first_line"),
         ("broadleaf", "ssh", "ready"),
+        ("broadleaf", "elastic", "after_first_line"),
         ("raw", "raw_job", "first_line"),
         ("raw", "raw_logins", "ready"),
     ):
         assert records[key]["median"] > 0
     beyond = records["broadleaf", "ssh", "ready"]["median"] - records["raw", "raw_logins", "ready"]["median"]
     assert records["broadleaf", "ssh", "beyond_raw"]["median"] == pytest.approx(beyond)
-    # One that submits, and in the job one that asks for its end and one that starts the relays.
-    assert records["broadleaf", "slurm", "scheduler_calls"]["median"] == 3
+    # One that submits, and in the job one that asks for its end and one that starts the relays. After 3 s on a machine
+    # with other work, one that asks how the job is.
+    calls, ready_s = (records["broadleaf", "slurm", metric]["median"] for metric in ("scheduler_calls", "ready"))
+    assert calls == 3 or (calls == 4 and ready_s > 3)
     assert until(lambda: not slurm.run("head", "squeue", "-h").stdout, 60)
     check_nothing_is_left(slurm)

@@ -104,13 +104,14 @@ def on_demand(peer: Any, per_block: int, idle_s: float) -> dict[str, float]:
         cluster.adapt_sync(0, per_block, idle_s=idle_s)
         begin = time.monotonic()
         client.load_balanced_view().apply_sync(abs, -1)
-        first_s = time.monotonic() - begin
+        first_s, first_at_s = time.monotonic() - begin, time.time()
         while client.ids:
             if time.monotonic() - begin > first_s + idle_s + RELEASED_TIMEOUT_S:
                 raise TimeoutError("idle engines were not released")
             time.sleep(0.02)
         return {
             "first_result": first_s,
+            "after_first_line": first_at_s - jobs.first_line_s(),
             "released_after": time.monotonic() - begin - first_s,
             "submissions": jobs.calls().count("sbatch"),
         }
