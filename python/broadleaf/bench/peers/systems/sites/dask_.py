@@ -5,6 +5,8 @@ Each has its own environment, so the installed packages show which one is meant.
 
 import importlib
 import os
+import shlex
+import subprocess
 import sys
 from collections.abc import Iterable
 from importlib.util import find_spec
@@ -15,7 +17,16 @@ import distributed
 
 from .on_site import START_TIMEOUT_S, OnSite
 
+END_TIMEOUT_S = 60.0
 HAS_JOBS = find_spec("dask_jobqueue") is not None
+
+
+def wait_until_ended(processes: dict[str, set[int]]) -> None:
+    """Waits for processes of the site's hosts. One that only waits for its parent has ended."""
+    ended = "for pid; do while [ -e /proc/$pid/exe ]; do sleep 0.1; done; done"
+    for host, pids in processes.items():
+        command = shlex.join(["sh", "-c", ended, "sh", *map(str, pids)])
+        subprocess.run(["ssh", "-o", "BatchMode=yes", host, command], timeout=END_TIMEOUT_S, check=True)
 
 
 class Peer(OnSite):
@@ -25,6 +36,10 @@ class Peer(OnSite):
         jobqueue = f"dask-jobqueue {importlib.import_module('dask_jobqueue').__version__}, " if HAS_JOBS else ""
         return f"{jobqueue}distributed {distributed.__version__}"
 
+    def __init__(self) -> None:
+        #: Of Dask, by host, where they are not a job's.
+        self.processes: dict[str, set[int]] = {}
+
     def bring_up(self, workers: int, config: str) -> Iterable[os.uname_result]:
         dask.config.set({"distributed.comm.timeouts.connect": "170s"})
         per_host = workers // len(self.site.hosts)
@@ -32,7 +47,17 @@ class Peer(OnSite):
         self.client: Any = distributed.Client(self.cluster)
         self.client.wait_for_workers(workers, timeout=START_TIMEOUT_S)
         found: dict[str, os.uname_result] = self.client.run(os.uname)
+        if config == "ssh":
+            self.note_processes(found)
         return found.values()
+
+    def note_processes(self, hosts: dict[str, os.uname_result]) -> None:
+        """Each worker has a parent, and the scheduler is on the first host."""
+        self.processes = {host: set() for host in self.site.hosts}
+        self.processes[self.site.hosts[0]].add(self.client.run_on_scheduler(os.getpid))
+        for one in (os.getpid, os.getppid):
+            for worker, pid in self.client.run(one).items():
+                self.processes[hosts[worker].nodename].add(pid)
 
     def by_slurm(self, per_host: int) -> Any:
         from dask_jobqueue import SLURMCluster
@@ -61,3 +86,4 @@ class Peer(OnSite):
     def take_down(self) -> None:
         self.client.close()
         self.cluster.close(timeout=60)
+        wait_until_ended(self.processes)  # SSHCluster does not, and the next system would have them beside it
