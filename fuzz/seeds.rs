@@ -533,6 +533,7 @@ fn control_messages() {
         object: ObjectId(7),
         offset_bytes: 1 << 16,
         pull: 2,
+        round_trip_ns: 20_000_000,
         landing: Some(Landing {
             mover: MoverRank { world: 5, rank: 2 },
             tag: 3,
@@ -573,6 +574,7 @@ fn mover() {
         object: ObjectId(2),
         offset_bytes: 1 << 18,
         pull: 2,
+        round_trip_ns: 20_000_000,
         landing: Some(Landing {
             mover: MoverRank { world: 5, rank: 2 },
             tag: 4,

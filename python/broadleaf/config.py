@@ -217,7 +217,8 @@ OPTIONS: dict[str, Option] = {
                "hosts, in bytes. Larger messages cost less; smaller ones pass through a chain of hosts sooner.",
                minimum=65_536, maximum=1 << 30),
         Option("payload_socket_bytes", "int", 262_144, "node", "Maximum payload waiting in one socket between two "
-               "hosts, in bytes. A larger value keeps long links full; a smaller one keeps their queues short.",
+               "hosts, in bytes. If their round trip is over 2 ms, and too long for 1 Gb/s with this value, the kernel "
+               "sets the limit instead. A smaller value keeps queues short.",
                minimum=4096, maximum=1 << 30),
         Option("payload_cores", "int", 0, "node", "Number of cores on each host, counted from the last, that may "
                "handle payload between hosts. The others stay free for small tasks. 0 = automatic: on hosts with at "

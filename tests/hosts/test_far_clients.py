@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -39,8 +40,8 @@ def until(is_so):
 class FarClients:
     """A controller with engines on one host, and programs that are its clients on another."""
 
-    def __init__(self, rate_mbit: float | None, **options: object) -> None:
-        self.network = Network(1, rate_mbit=rate_mbit)
+    def __init__(self, rate_mbit: float | None, latency_ms: float, **options: object) -> None:
+        self.network = Network(1, rate_mbit=rate_mbit, latency_ms=latency_ms)
         self.controller, self.host = self.network.hosts
         self.cluster_id = f"far-{os.getpid()}"
         given = [f"--option={name}={value}" for name, value in options.items()]
@@ -84,8 +85,8 @@ def far() -> Iterator[Callable[..., FarClients]]:
         pytest.skip(REASON)
     made: list[FarClients] = []
 
-    def make(rate_mbit: float | None = None, **options: object) -> FarClients:
-        made.append(FarClients(rate_mbit, kept_results_bytes=0, **options))
+    def make(rate_mbit: float | None = None, latency_ms: float = 0, **options: object) -> FarClients:
+        made.append(FarClients(rate_mbit, latency_ms, kept_results_bytes=0, **options))
         return made[-1]
 
     try:
@@ -128,6 +129,43 @@ assert np.array_equal(large.get(), make(64 << 20))
 print(sum(small))
 """
     assert far(rate_mbit=100).run(program) == "190\n"
+
+
+def _send_buffers(cluster: FarClients) -> list[int]:
+    """Sizes of the send buffers of the controller's connections, in bytes."""
+    told = cluster.network.execute(cluster.controller.namespace, ["ss", "-tmnH", "state", "established"])
+    return [int(size) for size in re.findall(r"\btb(\d+)", told)]
+
+
+# Linux doubles the size that it is given.
+_GIVEN_BYTES = 65_536
+
+
+@pytest.mark.parametrize("tls", ["on", "off"])
+@pytest.mark.parametrize(
+    ("latency_ms", "is_right"),
+    [(0, lambda sizes: 2 * _GIVEN_BYTES in sizes), (10, lambda sizes: max(sizes) > 8 * _GIVEN_BYTES)],
+    ids=["short", "long"],
+)
+def test_a_long_link_has_more_under_way_than_waits_on_a_short_one(far, latency_ms, is_right, tls):
+    cluster = far(latency_ms=latency_ms, tls=tls, payload_socket_bytes=_GIVEN_BYTES)
+    client = cluster.start("""
+for line in sys.stdin:
+    assert np.array_equal(rc[0].apply_sync(make, 4 << 20), make(4 << 20))
+    print("here", flush=True)
+""")
+
+    def is_right_after_another_result() -> bool:
+        client.stdin.write("another\n")
+        client.stdin.flush()
+        assert client.stdout.readline() == "here\n"
+        return is_right(_send_buffers(cluster))
+
+    try:
+        wait_until(is_right_after_another_result, 60, f"buffers for {latency_ms} ms")
+    finally:
+        client.kill()
+        client.communicate()
 
 
 def test_results_that_lie_in_the_same_bytes_or_come_together(far):

@@ -41,4 +41,4 @@ pub use task::{AssignRecord, DoneRecord, Payload, ResultRecord, SegmentRef, Stat
 pub use wire::DecodeError;
 
 /// Version of the wire protocol; peers must match it exactly.
-pub const PROTOCOL_VERSION: u32 = 13;
+pub const PROTOCOL_VERSION: u32 = 14;

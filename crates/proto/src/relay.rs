@@ -298,6 +298,8 @@ pub enum PayloadCommand {
         offset_bytes: u64,
         /// Repeated by each chunk; chunks of an earlier pull are ignored.
         pull: u32,
+        /// Shortest round trip that was measured on this connection; 0 while none was.
+        round_trip_ns: u64,
         /// Send it by MPI, to this mover.
         landing: Option<Landing>,
     },

@@ -89,6 +89,19 @@ const MAX_WHOLE_CHUNK_BYTES: u64 = 256 * 1024;
 /// stream do not wait for each other.
 const MAX_PIPELINED_CHUNK_BYTES: u32 = 64 * 1024;
 
+/// Longest round trip within one network. It is measured between processes, which on busy hosts take a millisecond to
+/// answer.
+const SHORT_NS: u64 = 2_000_000;
+/// Bandwidth assumed of a longer link: 1 Gb/s. What was measured may be what a limit allowed.
+const LONG_BYTES_PER_S: f64 = 125e6;
+
+/// Whether what waits on a link with this round trip may be limited to so many bytes: always within one network, and on
+/// a longer link only if that keeps it busy.
+pub fn may_limit(waiting_bytes: usize, round_trip_ns: u64) -> bool {
+    let trip_bytes = round_trip_ns as f64 / 1e9 * LONG_BYTES_PER_S;
+    round_trip_ns <= SHORT_NS || waiting_bytes as f64 >= trip_bytes
+}
+
 /// Levels of a k-ary tree below the origin.
 pub fn depth(hosts: usize, arity: u32) -> u32 {
     let (mut depth, mut room, mut level) = (0, 0_usize, 1_usize);
@@ -228,6 +241,14 @@ mod tests {
         let chain = estimate(Topology::Chain, 16, 64_000_000, GIGABIT);
         assert!(chain.seconds < 1.12 * one, "{chain:?}");
         assert!(estimate(Topology::Flat, 16, 64_000_000, GIGABIT).seconds > 15.9 * one);
+    }
+
+    #[test]
+    fn any_limit_holds_within_a_network_and_on_a_long_link_one_that_keeps_it_busy() {
+        assert!(may_limit(4096, 200_000));
+        assert!(may_limit(256 * 1024, 2_000_000));
+        assert!(!may_limit(256 * 1024, 20_000_000));
+        assert!(may_limit(8 * 1024 * 1024, 20_000_000));
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
+use broadleaf_core::transfer::cost::may_limit;
 use broadleaf_net::{Link, LinkError};
 use broadleaf_proto::relay::PayloadCommand;
 use broadleaf_proto::{FrameKind, HostId, ObjectId, control};
@@ -46,6 +47,10 @@ pub struct Connection {
     pub watches_write: bool,
     /// Whether the poller has reported it since.
     pub may_write: bool,
+    /// Shortest time between a question and its answer.
+    round_trip: Option<Duration>,
+    /// Size of the send buffer; `None` while the kernel chooses it.
+    buffer_bytes: Option<usize>,
     received_bytes: u64,
     streams: VecDeque<Stream>,
 }
@@ -62,9 +67,48 @@ impl Connection {
             opened: now,
             watches_write: false,
             may_write: false,
+            round_trip: None,
+            buffer_bytes: None,
             received_bytes: 0,
             streams: VecDeque::new(),
         }
+    }
+
+    /// The other end answered after this time.
+    pub fn on_round_trip(&mut self, took: Duration) {
+        self.round_trip = Some(self.round_trip.map_or(took, |before| before.min(took)));
+    }
+
+    /// Measures how long the two kernels took to connect, when the first byte leaves: no process had to answer.
+    fn on_connected(&mut self, now: Instant) -> Result<(), LinkError> {
+        let is_dialling = !self.is_up && self.host.is_some() && self.round_trip.is_none();
+        if !is_dialling {
+            return Ok(());
+        }
+        self.link.flush()?;
+        if self.link.counters().bytes_out > 0 {
+            let took = now.duration_since(self.opened);
+            self.on_round_trip(took.max(Duration::from_nanos(1)));
+        }
+        Ok(())
+    }
+
+    /// The shortest round trip so far; 0 while none was measured.
+    pub fn round_trip_ns(&self) -> u64 {
+        self.round_trip.map_or(0, |trip| trip.as_nanos() as u64)
+    }
+
+    /// The other end has measured a round trip. Unless a send buffer of this size would leave so long a link idle, no
+    /// more than that will wait here. Otherwise the kernel goes on choosing the size: it stops once one is set.
+    pub fn fit_buffer(&mut self, round_trip_ns: u64, buffer_bytes: usize) {
+        let is_enough = round_trip_ns > 0 && may_limit(buffer_bytes, round_trip_ns);
+        if self.buffer_bytes.is_some() || !is_enough {
+            return;
+        }
+        self.buffer_bytes = Some(buffer_bytes);
+        let socket = self.link.as_fd();
+        // The kernel's size works too, only with longer queues.
+        let _ = rustix::net::sockopt::set_socket_send_buffer_size(socket, buffer_bytes);
     }
 
     /// Receives once; bytes of the current block go into `target`.
@@ -139,6 +183,7 @@ impl Connection {
             return Ok(false);
         }
         self.may_write = false;
+        self.on_connected(now)?;
         let mut sent_bytes = 0;
         while self.link.flush()? && self.link.queued_bytes() == 0 {
             if sent_bytes >= turn_bytes {
@@ -221,6 +266,31 @@ mod tests {
 
     use super::super::tests::{CHUNK, OBJECT};
     use super::*;
+
+    #[test]
+    fn what_waits_is_limited_once_a_round_trip_proves_short() {
+        let (near, _far) = Link::pair().unwrap();
+        let mut connection = Connection::new(near, None, true);
+        let mut buffer_after = |round_trip_ns| {
+            connection.fit_buffer(round_trip_ns, 64 * 1024);
+            rustix::net::sockopt::socket_send_buffer_size(connection.link.as_fd()).unwrap()
+        };
+        let chosen_by_kernel = buffer_after(0);
+        assert_ne!(chosen_by_kernel, 128 * 1024);
+        assert_eq!(buffer_after(20_000_000), chosen_by_kernel);
+        assert_eq!(buffer_after(100_000), 128 * 1024, "Linux doubles it");
+    }
+
+    #[test]
+    fn the_shortest_round_trip_counts() {
+        let (near, _far) = Link::pair().unwrap();
+        let mut connection = Connection::new(near, None, true);
+        assert_eq!(connection.round_trip_ns(), 0);
+        for ms in [30, 20, 25] {
+            connection.on_round_trip(Duration::from_millis(ms));
+        }
+        assert_eq!(connection.round_trip_ns(), 20_000_000);
+    }
 
     #[test]
     fn a_turn_is_over_before_a_socket_that_takes_everything_is_full() {

@@ -14,9 +14,12 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
 use super::connection::Connection;
 use super::fetch::SILENCE;
-use super::plane::{LISTENER, PlaneThread, watch};
+use super::plane::{LISTENER, PlaneThread};
+use super::watch;
 use crate::arrivals::origin;
 
+/// Round trips from the start of a connection to its welcome: TCP's, that of the keys, that of the hello.
+const HANDSHAKE_TRIPS: u32 = 3;
 /// Type of service of payload: routers and queues may let other traffic go first.
 const BULK: u8 = 0x08;
 
@@ -29,9 +32,6 @@ impl PlaneThread {
             .link
             .set_frame_limit(limits::MAX_CHUNK_FRAME_BYTES);
         connection.link.set_block_limit(limits::CHUNK_BYTES.1);
-        let size = self.setup.socket_buffer_bytes;
-        // The kernel's default works too, only with longer queues.
-        let _ = rustix::net::sockopt::set_socket_send_buffer_size(connection.link.as_fd(), size);
         let _ = rustix::net::sockopt::set_ip_tos(connection.link.as_fd(), BULK);
         if watch(&self.poller, connection.link.as_fd(), token as u64).is_err() {
             self.connections.remove(token);
@@ -111,6 +111,16 @@ impl PlaneThread {
         if let Some(listener) = self.setup.listener.as_ref().filter(|_| self.is_shut) {
             self.is_shut = watch(&self.poller, listener.as_fd(), LISTENER).is_err();
         }
+    }
+
+    /// The other end of a connection that was dialled has introduced itself.
+    pub(super) fn on_welcome(&mut self, token: usize, now: Instant) {
+        let connection = &mut self.connections[token];
+        connection.is_up = true;
+        let took = now.duration_since(connection.opened);
+        connection.on_round_trip(took / HANDSHAKE_TRIPS);
+        let host = connection.host;
+        self.ask_all(host, now);
     }
 
     /// Another relay dials: it has proven our key, and must belong to our cluster.

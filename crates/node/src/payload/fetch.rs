@@ -26,6 +26,8 @@ pub struct Fetching {
     pub pull: u32,
     /// When the fetch turned to the current source.
     pub asked: Instant,
+    /// Whether anything has come since.
+    is_answered: bool,
     first: Option<Instant>,
     wire_bytes: u64,
     mover_bytes: u64,
@@ -44,6 +46,7 @@ impl Fetching {
             connection: None,
             pull: 0,
             asked: now,
+            is_answered: true,
             first: None,
             wire_bytes: 0,
             mover_bytes: 0,
@@ -94,6 +97,20 @@ impl Fetching {
         self.pull += 1;
         self.asked = now;
         self.resumed_at.push(arrived_bytes);
+    }
+
+    /// The current source is asked on this connection; returns the pull's number.
+    pub fn on_asked(&mut self, connection: usize, now: Instant) -> u32 {
+        self.connection = Some(connection);
+        self.asked = now;
+        self.is_answered = false;
+        self.pull
+    }
+
+    /// A chunk of the current pull has begun to come. Returns the time since it was asked for, if it is the first.
+    pub fn on_answer(&mut self, now: Instant) -> Option<Duration> {
+        let is_first = !std::mem::replace(&mut self.is_answered, true);
+        is_first.then(|| now.duration_since(self.asked))
     }
 
     /// Asks the same source again, from the byte that the fetch has reached.

@@ -31,6 +31,7 @@ use broadleaf_proto::control::Hello;
 use broadleaf_proto::relay::{Fetch, Progress};
 use broadleaf_proto::{HostId, MoverRank, ObjectId, PayloadSecret, SegmentId};
 use broadleaf_shm::{Lease, Mapping};
+use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::event::{EventfdFlags, eventfd};
 
 /// What the node's thread wants.
@@ -127,7 +128,7 @@ pub struct Setup {
     pub dialer: Option<Dialer>,
     /// What payload is sealed with; `None` without encryption.
     pub secret: Option<PayloadSecret>,
-    /// Send buffer of a payload connection: what may wait in the network.
+    /// Send buffer of a payload connection whose round trip is short enough for it: what may wait in the network.
     pub socket_buffer_bytes: usize,
     /// Bytes of a message of MPI.
     pub piece_bytes: u32,
@@ -172,6 +173,11 @@ fn ring(doorbell: &OwnedFd) {
 
 fn silence(doorbell: &OwnedFd) {
     let _ = rustix::io::read(doorbell, &mut [0_u8; 8]);
+}
+
+fn watch(poller: &OwnedFd, fd: BorrowedFd<'_>, token: u64) -> io::Result<()> {
+    epoll::add(poller, fd, EventData::new_u64(token), EventFlags::IN)?;
+    Ok(())
 }
 
 impl Plane {

@@ -17,7 +17,8 @@ use super::PlaneEvent;
 use super::connection::{UNKNOWN, WAITING};
 use super::fetch::Fetching;
 use super::object::Object;
-use super::plane::{MOVER, PlaneThread, watch};
+use super::plane::{MOVER, PlaneThread};
+use super::watch;
 
 /// An object that another host wants by MPI.
 #[derive(Debug)]

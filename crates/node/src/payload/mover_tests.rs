@@ -252,6 +252,7 @@ fn what_a_host_has_is_sent_as_it_comes_and_ends_where_it_is_cancelled() {
                 object,
                 offset_bytes: 0,
                 pull,
+                round_trip_ns: 0,
                 landing: Some(landing),
             };
             let body = control::encode(&word);

@@ -1,7 +1,7 @@
 //! The thread of the payload plane.
 
 use std::collections::BTreeMap;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use broadleaf_core::admission::Admission;
@@ -19,7 +19,7 @@ use super::cores::Cores;
 use super::fetch::Fetching;
 use super::mover::Mover;
 use super::object::Object;
-use super::{NodeSide, PlaneCommand, PlaneEvent, Setup, silence};
+use super::{NodeSide, PlaneCommand, PlaneEvent, Setup, silence, watch};
 use crate::arrivals::waiting_limit;
 
 const ORDERS: u64 = u64::MAX;
@@ -260,13 +260,12 @@ impl PlaneThread {
         let Some(fetch) = self.fetches.get_mut(&id) else {
             return;
         };
-        fetch.connection = Some(token);
-        fetch.asked = now;
-        let pull = fetch.pull;
+        let pull = fetch.on_asked(token, now);
         let word = PayloadCommand::Pull {
             object: id,
             offset_bytes,
             pull,
+            round_trip_ns: connection.round_trip_ns(),
             landing,
         };
         if connection.say(&word).is_err() {
@@ -336,9 +335,7 @@ impl PlaneThread {
         match frame.kind {
             FrameKind::Hello if !is_up => self.on_hello(token, &frame),
             FrameKind::Welcome if !is_up => {
-                self.connections[token].is_up = true;
-                let host = self.connections[token].host;
-                self.ask_all(host, now);
+                self.on_welcome(token, now);
                 Ok(())
             }
             FrameKind::PayloadCommand if is_up => {
@@ -347,9 +344,12 @@ impl PlaneThread {
                         object,
                         offset_bytes,
                         pull,
+                        round_trip_ns,
                         landing,
                     } => {
                         self.end_sending(token, Some(object), now);
+                        let buffer_bytes = self.setup.socket_buffer_bytes;
+                        self.connections[token].fit_buffer(round_trip_ns, buffer_bytes);
                         if let Some(landing) = landing {
                             self.connections[token].cancel(object);
                             self.on_mover_pull(token, (object, pull), offset_bytes, landing, now);
@@ -386,7 +386,7 @@ impl PlaneThread {
     }
 
     /// Asks a host that has become reachable for everything that is wanted from it.
-    fn ask_all(&mut self, host: Option<HostId>, now: Instant) {
+    pub(super) fn ask_all(&mut self, host: Option<HostId>, now: Instant) {
         let of_host = |f: &Fetching| f.connection.is_none() && f.source().map(|s| s.host) == host;
         let wanted: Vec<ObjectId> = self
             .fetches
@@ -491,9 +491,4 @@ impl PlaneThread {
             self.ask(id, now);
         }
     }
-}
-
-pub(super) fn watch(poller: &OwnedFd, fd: BorrowedFd<'_>, token: u64) -> std::io::Result<()> {
-    epoll::add(poller, fd, EventData::new_u64(token), EventFlags::IN)?;
-    Ok(())
 }

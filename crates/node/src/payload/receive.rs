@@ -57,6 +57,9 @@ impl PlaneThread {
         let Some(block) = connection.link.block() else {
             return Ok(());
         };
+        if is_wanted(&self.fetches, token, block.head.object, block.head.pull) {
+            self.on_answer(token, block.head.object, now);
+        }
         let place = target(
             &self.fetches,
             &mut self.objects,
@@ -64,7 +67,14 @@ impl PlaneThread {
             token,
             &block,
         );
-        connection.fill(Some(place), now)
+        self.connections[token].fill(Some(place), now)
+    }
+
+    fn on_answer(&mut self, token: usize, object: ObjectId, now: Instant) {
+        let fetch = self.fetches.get_mut(&object);
+        if let Some(took) = fetch.and_then(|f| f.on_answer(now)) {
+            self.connections[token].on_round_trip(took);
+        }
     }
 
     /// Handles the received part of a block; returns whether that completes it.
@@ -104,6 +114,9 @@ impl PlaneThread {
     /// Accepts a chunk that was sent without encryption.
     pub(super) fn on_chunk(&mut self, token: usize, chunk: &Chunk, now: Instant) {
         let id = chunk.object;
+        if is_wanted(&self.fetches, token, id, chunk.pull) {
+            self.on_answer(token, id, now);
+        }
         if is_wanted(&self.fetches, token, id, chunk.pull)
             && let Some(fetch) = self.fetches.get_mut(&id)
             && let Some(object) = self.objects.get_mut(&id)

@@ -240,6 +240,31 @@ fn a_corrupted_chunk_is_refused_and_fetched_again() {
 }
 
 #[test]
+fn a_pull_says_what_round_trip_was_measured() {
+    let (address, server) = serve(|listener| {
+        let mut link = accept(&listener);
+        let body = next(&mut link, FrameKind::PayloadCommand).unwrap();
+        let PayloadCommand::Pull {
+            offset_bytes,
+            pull,
+            round_trip_ns,
+            ..
+        } = control::decode(&body).unwrap()
+        else {
+            panic!("it asks for nothing");
+        };
+        assert!(round_trip_ns > 0, "the handshake took some time");
+        send(&mut link, (offset_bytes, pull), N_CHUNKS, None);
+        next_pull(&mut link);
+    });
+    let plane = plane(address);
+    fetch(&plane, &mut pool(), vec![source(0, None)]);
+    assert!(wait_for(&plane).unwrap().0 == data());
+    drop(plane);
+    server.join().unwrap();
+}
+
+#[test]
 fn one_that_always_spoils_is_turned_away_from() {
     let (good, good_server) = serve(|listener| {
         let mut link = accept(&listener);

@@ -25,18 +25,20 @@ from .network import Network, scheduled_by_thread
 PORT = 7708
 PIECE_BYTES = 1 << 20
 _MODULE = "broadleaf.bench.hosts.far_client"
-IDLE_TRIPS = 500
 
 
-def measure(n_bytes: int, gbit: float, rounds: int) -> dict[str, Any]:
+def measure(
+    n_bytes: int, gbit: float, rounds: int, trips: int, round_trip_ms: float, options: Sequence[str]
+) -> dict[str, Any]:
     """Seconds of each round, and their ratios."""
     from broadleaf import Cluster
 
-    with scheduled_by_thread(), Network(1, rate_mbit=gbit * 1000) as network:
+    # Packets are held once in each direction.
+    with scheduled_by_thread(), Network(1, rate_mbit=gbit * 1000, latency_ms=round_trip_ms / 2) as network:
         controller, host = network.hosts
         name = f"far-{os.getpid()}"
         command = ("start", "-n", "2", "--cluster-id", name, "--tcp", f"{controller.address}:0",
-                   "--option=kept_results_bytes=0")  # fmt: skip
+                   "--option=kept_results_bytes=0", *(f"--option={option}" for option in options))  # fmt: skip
         if network.start(controller, *command, stdout=subprocess.DEVNULL).wait(60):
             raise RuntimeError("the controller did not start")
         cluster = Cluster.from_file(cluster_id=name)
@@ -48,7 +50,7 @@ def measure(n_bytes: int, gbit: float, rounds: int) -> dict[str, Any]:
             connection = json.loads(Path(cluster.connection_file).read_text())
             connection |= {"unix_path": None, "transport": "tcp"}
             client = [sys.executable, "-m", _MODULE, "--receive", controller.address, "--bytes", str(n_bytes),
-                      "--rounds", str(rounds)]  # fmt: skip
+                      "--rounds", str(rounds), "--trips", str(trips)]  # fmt: skip
             done = subprocess.run(
                 ["ip", "netns", "exec", host.namespace, *client], input=json.dumps(connection), stdout=subprocess.PIPE,
                 text=True, check=True,
@@ -62,8 +64,12 @@ def measure(n_bytes: int, gbit: float, rounds: int) -> dict[str, Any]:
     return {
         "bytes": n_bytes,
         "gbit": gbit,
+        "round_trip_ms": round_trip_ms,
+        "options": list(options),
         "rounds": taken,
         "medians": middle,
+        "result_of_link": n_bytes * 8 / (gbit * 1e9) / middle["result_s"],
+        "socket_of_link": n_bytes * 8 / (gbit * 1e9) / middle["socket_s"],
         "result_of_socket": middle["result_s"] / middle["socket_s"],
         "small_task_of_idle": middle["busy_us"] / middle["idle_us"],
         "small_task_beside_socket_of_idle": middle["beside_socket_us"] / middle["idle_us"],
@@ -80,7 +86,7 @@ def _send(address: str, n_bytes: int) -> None:
                 connection.sendall(data)
 
 
-def _receive(address: str, n_bytes: int, rounds: int) -> None:
+def _receive(address: str, n_bytes: int, rounds: int, trips: int) -> None:
     import broadleaf
 
     client = broadleaf.Client(json.load(sys.stdin))
@@ -98,7 +104,7 @@ def _receive(address: str, n_bytes: int, rounds: int) -> None:
                 raise ConnectionError("the sender is gone")
 
     for round_ in range(-1, rounds):  # one that warms up
-        idle = [_trip_us(small) for _ in range(IDLE_TRIPS)]
+        idle = [_trip_us(small) for _ in range(trips)]
         began = time.monotonic()
         over_socket()
         socket_s = time.monotonic() - began
@@ -139,15 +145,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--bytes", type=int, default=1_000_000_000, help="of the result")
     parser.add_argument("--gbit", type=float, default=1.0, help="bandwidth of each host's link, in Gb/s")
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--trips", type=int, default=500, help="small tasks to time while nothing else is sent")
+    parser.add_argument("--round-trip-ms", type=float, default=0.0, help="of the link, added by holding packets")
+    parser.add_argument("--option", action="append", default=[], metavar="NAME=VALUE", help="of the cluster")
     parser.add_argument("--send", help=argparse.SUPPRESS)
     parser.add_argument("--receive", help=argparse.SUPPRESS)
     given = parser.parse_args(arguments)
     if given.send:
         _send(given.send, given.bytes)
     elif given.receive:
-        _receive(given.receive, given.bytes, given.rounds)
+        _receive(given.receive, given.bytes, given.rounds, given.trips)
     else:
-        print(json.dumps(measure(given.bytes, given.gbit, given.rounds), indent=1))
+        figures = measure(given.bytes, given.gbit, given.rounds, given.trips, given.round_trip_ms, given.option)
+        print(json.dumps(figures, indent=1))
 
 
 if __name__ == "__main__":

@@ -136,7 +136,8 @@ class Network:
         )
         if self._pump.stdout is None or not self._pump.stdout.readline():
             raise RuntimeError("the latency pump did not start")
-        _run("ip", "-n", self.router, "link", "set", "delay", "up")
+        # While the pump waits for a core, packets wait for it: a link that only takes time loses none.
+        _run("ip", "-n", self.router, "link", "set", "delay", "txqueuelen", "10000", "up")
         _run("ip", "-n", self.router, "route", "add", "10.77.0.0/16", "dev", "delay", "table", "101")
         _run("ip", "-n", self.router, "rule", "add", "pref", "50", "iif", "delay", "lookup", "main")
         for host in self.hosts:
