@@ -42,3 +42,8 @@ class Gate:
             return value
 
         return held
+
+    def task_for(self, *values: Any) -> Callable[..., Any]:
+        """A function that returns its argument, and waits at the gate before if that is one of `values`."""
+        held = self.task()
+        return lambda value: held(value) if value in values else value

@@ -24,7 +24,7 @@ _NOT_SOURCE = re.compile(r"__pycache__|.*\.so|\..*")
 _HEADER = """\
 # Layout
 
-What each folder holds. `tests/rules/test_layout.py` fails where an entry is missing here or on the disk;
+The content of each folder. `tests/rules/test_layout.py` fails if an entry is missing here or on disk;
 `python tools/layout.py --write` adds and removes lines.
 """
 
@@ -231,15 +231,25 @@ def parts_graph(graph: dict[str, set[str]], package: str) -> dict[str, set[str]]
     return merged
 
 
+def within(graph: dict[str, set[str]], package: str) -> dict[str, set[str]]:
+    """The modules of one package, and what they import of each other."""
+    inside = {module for module in graph if f"{module}.".startswith(f"{package}.")}
+    return {module: graph[module] & inside for module in sorted(inside)}
+
+
 def import_cycles(root: Path) -> list[str]:
     """Modules that import each other when they are imported.
 
-    An import inside a function runs later, so a cycle cannot make it fail; between the parts of the laboratory it
-    counts anyway, so that each part can be read without those above it.
+    An import inside a function runs later, so a cycle cannot make it fail. Within the client and the cluster, and
+    between the parts of the laboratory, it counts anyway, so that each can be read without those above it.
     """
     broken = [f"imports go in a cycle: {', '.join(group)}" for group in cycles(import_graph(root))]
-    parts = parts_graph(import_graph(root, deferred=True), "broadleaf.lab")
-    return broken + [f"parts of the laboratory need each other: {', '.join(group)}" for group in cycles(parts)]
+    graph = import_graph(root, deferred=True)
+    for package in ("broadleaf.client", "broadleaf.cluster"):
+        groups = cycles(within(graph, package))
+        broken += [f"functions import each other's modules: {', '.join(group)}" for group in groups]
+    parts = cycles(parts_graph(graph, "broadleaf.lab"))
+    return broken + [f"parts of the laboratory need each other: {', '.join(group)}" for group in parts]
 
 
 def all_rules(root: Path) -> list[str]:

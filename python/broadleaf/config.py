@@ -196,8 +196,8 @@ OPTIONS: dict[str, Option] = {
         Option("restart_backoff_max_s", "float", 10.0, "node", "Maximum delay before an engine that keeps dying is "
                "restarted, in seconds. The first delay is 0.1 s. It doubles with each restart within a minute.",
                maximum=_YEAR_S),
-        Option("interrupt_grace_s", "float", 2.0, "node", "How long a task may run on after it was interrupted by a "
-               "timeout or an abort, in seconds. Then its engine is killed.", maximum=_YEAR_S),
+        Option("interrupt_grace_s", "float", 2.0, "node", "How long a task may go on after a timeout or an abort "
+               "interrupts it, in seconds. Then its engine is killed.", maximum=_YEAR_S),
         Option("stop_grace_s", "float", 5.0, "node", "How long an engine that is told to stop may spend on its current "
                "task, in seconds.", maximum=_YEAR_S),
         Option("start_timeout_s", "float", 60.0, "cluster, node", "How long the node, and then each engine, may take "

@@ -6,6 +6,7 @@ import io
 import os
 import re
 import sys
+import threading
 import time
 
 import broadleaf as ipp
@@ -14,10 +15,19 @@ from waiting import until
 
 
 class Terminal(io.StringIO):
-    """Standard error of a terminal."""
+    """Standard error of a terminal. After each write it calls `on_write`."""
+
+    def __init__(self):
+        super().__init__()
+        self.on_write = lambda: None
 
     def isatty(self):
         return True
+
+    def write(self, text):
+        n_written = super().write(text)
+        self.on_write()
+        return n_written
 
 
 @pytest.fixture
@@ -38,20 +48,34 @@ def last_line(terminal):
 
 
 @pytest.mark.parametrize("with_tqdm", [True, False])
-def test_a_bar_counts_items_with_rate_and_remaining_time(rc, on_terminal, monkeypatch, with_tqdm):
+def test_a_bar_counts_items_with_rate_and_remaining_time(rc, on_terminal, monkeypatch, tmp_path, with_tqdm):
+    """Each quarter of the items starts when the bar shows that the previous ones are done."""
     terminal = on_terminal()
+    directory = str(tmp_path)
+
+    def counts():
+        return [int(count) for count in re.findall(r"(\d+)/100", terminal.getvalue())]
+
+    def start_items():
+        for shown in counts()[-1:]:
+            (tmp_path / str(shown // 25)).touch()
+
+    def wait_for_quarter(item):
+        while not os.path.exists(f"{directory}/{item // 25}"):
+            time.sleep(0.002)
+
     if with_tqdm:
         pytest.importorskip("tqdm")
     else:
         monkeypatch.setitem(sys.modules, "tqdm.std", None)
     lview = rc.load_balanced_view()
-    lview.map_async(time.sleep, [0.01] * 100, chunksize=5).wait_interactive(interval=0.01)
+    terminal.on_write = start_items
+    lview.map_async(wait_for_quarter, range(100), chunksize=5).wait_interactive(interval=0.01)
     shown = terminal.getvalue()
     assert "100/100" in last_line(terminal)
     assert "tasks/s" in shown
-    counts = [int(count) for count in re.findall(r"(\d+)/100", shown)]
-    assert counts == sorted(counts)
-    assert len(set(counts)) > 2
+    assert counts() == sorted(counts())
+    assert set(counts()) >= {0, 25, 50, 75, 100}
     assert ("<" in shown) if with_tqdm else ("s left" in shown)
 
 
@@ -66,49 +90,57 @@ def test_one_task_a_broadcast_and_nothing(rc, on_terminal):
     assert terminal.getvalue() == before, "nothing is left to wait for"
 
 
-def test_everything_that_a_client_waits_for(rc, on_terminal):
+def test_everything_that_a_client_waits_for(rc, on_terminal, gate):
     terminal = on_terminal()
     lview = rc.load_balanced_view()
-    kept = lview.map_async(time.sleep, [0.02] * 20, chunksize=2)
+    mapped = lview.map_async(gate.task(), range(20), chunksize=2)
     for _ in range(5):
-        lview.apply_async(time.sleep, 0.02)  # nobody keeps its result
+        lview.apply_async(gate.task())  # the test does not hold its result
+    terminal.on_write = gate.open
     assert rc.wait_interactive(interval=0.01) is True
-    assert kept.ready()
-    n, total = re.findall(r"(\d+)/(\d+)", last_line(terminal))[-1]
-    assert n == total
-    assert int(total) > 0
+    assert mapped.ready()
+    assert "25/25" in last_line(terminal)
 
 
-def test_results_that_are_gone_can_be_waited_for(rc, on_terminal):
+def test_results_that_are_gone_can_be_waited_for(rc, on_terminal, gate):
     """The result is dropped while its task runs; its id alone used to be a `KeyError`."""
-    on_terminal()
-    rc.load_balanced_view().apply_async(time.sleep, 0.2)
+    on_terminal().on_write = gate.open
+    rc.load_balanced_view().apply_async(gate.task())
     assert rc.wait_interactive(interval=0.01)
     assert rc.outstanding == set()
 
 
-def test_a_timeout(rc, on_terminal):
+def test_a_timeout(rc, on_terminal, gate):
     on_terminal()
-    busy = rc[0].apply_async(time.sleep, 60)
+    busy = rc[0].apply_async(gate.task())
     busy.wait_interactive(interval=0.01, timeout=0.05)
     assert rc.wait_interactive(interval=0.01, timeout=0.05) is False
     busy.abort()
     busy.wait(20)
 
 
-def test_a_cell_that_takes_long_has_a_bar_and_a_short_one_has_none(px, rc, on_terminal):
+def test_a_cell_that_takes_long_has_a_bar_and_a_short_one_has_none(px, rc, on_terminal, gate):
     terminal = on_terminal()
     px.run_cell_magic("px", "", "1")
     assert terminal.getvalue() == ""
-    px.run_cell_magic("px", "--progress-after -1", "import time; time.sleep(0.2)")
-    assert terminal.getvalue() == ""
-    px.run_cell_magic("px", "--progress-after 0", "import time; time.sleep(0.2)")
+    rc[:]["wait_at_gate"] = gate.task()
+    terminal.on_write = gate.open
+    px.run_cell_magic("px", "--progress-after 0", "wait_at_gate()")
     assert "4/4" in last_line(terminal)
 
 
-def test_a_cell_has_no_bar_in_a_file(px, rc, capfd):
-    px.run_cell_magic("px", "--progress-after 0", "import time; time.sleep(0.2)")
-    assert capfd.readouterr().err == ""
+@pytest.mark.parametrize("options", ["--progress-after -1", "--progress-after 0"])
+def test_a_cell_that_takes_long_has_no_bar_where_none_is_wanted(px, rc, on_terminal, monkeypatch, gate, options):
+    """Either because its option says so, or because standard error is a file."""
+    terminal = on_terminal()
+    if options.endswith(" 0"):
+        monkeypatch.setattr(terminal, "isatty", lambda: False)
+    rc[:]["wait_at_gate"] = gate.task()
+    opening = threading.Thread(target=lambda: (gate.wait_for_tasks(4), gate.open()))
+    opening.start()
+    px.run_cell_magic("px", options, "wait_at_gate()")
+    opening.join()
+    assert terminal.getvalue() == ""
 
 
 def test_progress_from_within_a_task(rc):

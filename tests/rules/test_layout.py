@@ -100,3 +100,14 @@ def test_a_part_of_the_laboratory_does_not_need_those_above_it_even_later(tmp_pa
     write(root, {"lab/run/single.py": "def f():\n    from broadleaf.lab.analysis import frame"})
     expected = "parts of the laboratory need each other: broadleaf.lab.analysis, broadleaf.lab.run"
     assert layout.import_cycles(root) == [expected]
+
+
+@pytest.mark.parametrize("package", ["client", "cluster"])
+def test_modules_of_the_client_or_the_cluster_do_not_need_each_other_even_later(tmp_path, package):
+    later = f"def f():\n    from broadleaf.{package}.a import X"
+    files = {f"{package}/__init__.py": "", f"{package}/a.py": f"from broadleaf.{package}.b import Y"}
+    root = write(tmp_path, {**files, f"{package}/b.py": "", "compat.py": later})
+    assert layout.import_cycles(root) == []
+    write(root, {f"{package}/b.py": later})
+    expected = f"functions import each other's modules: broadleaf.{package}.a, broadleaf.{package}.b"
+    assert layout.import_cycles(root) == [expected]

@@ -4,7 +4,7 @@ use crate::clients::Defined;
 use crate::engines::{Engine, State};
 use crate::options::ALL;
 use crate::ranges::Ranges;
-use crate::tasks::{Place, Task};
+use crate::tasks::{Task, TaskState};
 use crate::timers::Timer;
 use crate::{Controller, history::Known};
 
@@ -27,17 +27,17 @@ impl Controller {
     /// # Errors
     /// The first [`Violation`] found.
     pub fn check(&self) -> Result<(), Violation> {
-        let mut places = Places::default();
+        let mut counts = StateCounts::default();
         let mut timers = 0;
         for (key, task) in self.tasks.iter() {
             self.check_task(key, task)?;
-            places.count(task.place);
+            counts.count(task.state);
             timers += usize::from(task.timer_at != 0);
         }
         ensure(self.ended.is_empty(), || {
             "some endings were not reported".into()
         })?;
-        self.check_queues(&places)?;
+        self.check_queues(&counts)?;
         for engine in &self.engines {
             self.check_engine(engine)?;
             timers += usize::from(engine.timer_at != 0) + usize::from(engine.limbo_at != 0);
@@ -55,10 +55,10 @@ impl Controller {
     fn check_task(&self, key: broadleaf_proto::TaskKey, task: &Task) -> Result<(), Violation> {
         let at = |what: &str| format!("{key:?} (task {:?}): {what}", task.seq);
         let engine = |id: broadleaf_proto::EngineId| &self.engines[id.0 as usize];
-        let placed = match task.place {
-            Place::Vacant | Place::Detached => false,
-            Place::Waiting => self.dependencies.get(key).is_some(),
-            Place::Ready(group) => {
+        let is_there = match task.state {
+            TaskState::Vacant | TaskState::Detached => false,
+            TaskState::Waiting => self.dependencies.get(key).is_some(),
+            TaskState::Ready(group) => {
                 task.pinned.is_none()
                     && self
                         .groups
@@ -67,20 +67,20 @@ impl Controller {
                         .keys(&self.tasks)
                         .any(|k| k == key)
             }
-            Place::Pinned(id) => {
+            TaskState::Pinned(id) => {
                 task.pinned == Some(id) && engine(id).pinned.keys(&self.tasks).any(|k| k == key)
             }
-            Place::Offered(id, offer) => {
+            TaskState::Offered(id, offer) => {
                 let booked = engine(id).offers().find(|(_, k)| *k == key);
                 booked.map(|(n, _)| n) == Some(offer) && engine(id).is_connected()
             }
-            Place::Limbo(id) => engine(id).limbo.contains(&key),
+            TaskState::Limbo(id) => engine(id).limbo.contains(&key),
         };
-        ensure(placed, || {
-            at(&format!("not at its recorded position: {:?}", task.place))
+        ensure(is_there, || {
+            at(&format!("not at its recorded position: {:?}", task.state))
         })?;
         ensure(
-            task.client.is_some() || matches!(task.place, Place::Offered(..)),
+            task.client.is_some() || matches!(task.state, TaskState::Offered(..)),
             || at("its client left, and it is not on an engine"),
         )?;
         if let Some(client) = task.client {
@@ -95,18 +95,18 @@ impl Controller {
         )
     }
 
-    fn check_queues(&self, places: &Places) -> Result<(), Violation> {
+    fn check_queues(&self, counts: &StateCounts) -> Result<(), Violation> {
         let n_pinned = self.engines.iter().map(|e| e.pinned.len()).sum::<usize>();
         let n_offered = (self.engines.iter())
             .map(|e| e.outstanding as usize + e.n_waiting())
             .sum();
         let n_limbo = self.engines.iter().map(|e| e.limbo.len()).sum();
         for (what, kept, counted) in [
-            ("waiting", self.dependencies.n_waiting(), places.waiting),
-            ("ready", self.groups.n_queued(), places.ready),
-            ("pinned", n_pinned, places.pinned),
-            ("offered", n_offered, places.offered),
-            ("limbo", n_limbo, places.limbo),
+            ("waiting", self.dependencies.n_waiting(), counts.waiting),
+            ("ready", self.groups.n_queued(), counts.ready),
+            ("pinned", n_pinned, counts.pinned),
+            ("offered", n_offered, counts.offered),
+            ("limbo", n_limbo, counts.limbo),
         ] {
             ensure(kept == counted, || {
                 format!("{kept} tasks are kept as {what}, {counted} say so")
@@ -279,7 +279,7 @@ impl Controller {
 
 /// Tasks by where they claim to be.
 #[derive(Default)]
-struct Places {
+struct StateCounts {
     waiting: usize,
     ready: usize,
     pinned: usize,
@@ -287,15 +287,15 @@ struct Places {
     limbo: usize,
 }
 
-impl Places {
-    fn count(&mut self, place: Place) {
-        match place {
-            Place::Waiting => self.waiting += 1,
-            Place::Ready(_) => self.ready += 1,
-            Place::Pinned(_) => self.pinned += 1,
-            Place::Offered(..) => self.offered += 1,
-            Place::Limbo(_) => self.limbo += 1,
-            Place::Vacant | Place::Detached => {}
+impl StateCounts {
+    fn count(&mut self, state: TaskState) {
+        match state {
+            TaskState::Waiting => self.waiting += 1,
+            TaskState::Ready(_) => self.ready += 1,
+            TaskState::Pinned(_) => self.pinned += 1,
+            TaskState::Offered(..) => self.offered += 1,
+            TaskState::Limbo(_) => self.limbo += 1,
+            TaskState::Vacant | TaskState::Detached => {}
         }
     }
 }

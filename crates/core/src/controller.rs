@@ -22,7 +22,7 @@ use crate::options::{Groups, OptionSet, OptionSets};
 use crate::preparations::Preparations;
 use crate::relayed::Unclaimed;
 use crate::supervisor::Supervisor;
-use crate::tasks::{Place, Stopping, TaskTable};
+use crate::tasks::{Stopping, TaskState, TaskTable};
 use crate::timers::{Timer, Timers};
 use crate::worlds::Worlds;
 use crate::{Config, Counters, Input, Nanos, Output};
@@ -262,7 +262,7 @@ impl Controller {
             if core::mem::take(&mut task.has_dependents) {
                 self.dependencies.forget_dependents(key.slot() as u32);
             }
-            if let Place::Offered(engine, offer) = task.place {
+            if let TaskState::Offered(engine, offer) = task.state {
                 // A task that runs may finish; one that does not is taken back.
                 task.client = None;
                 if task.stopping == Stopping::No {
@@ -384,7 +384,7 @@ impl Controller {
     ) {
         let key = TaskKey(record.task);
         let task = self.tasks.get(key);
-        let task = task.filter(|t| matches!(t.place, Place::Offered(at, _) if at == engine));
+        let task = task.filter(|t| matches!(t.state, TaskState::Offered(at, _) if at == engine));
         let Some(client) = task.and_then(|t| t.client) else {
             self.totals.ignored += 1;
             return;

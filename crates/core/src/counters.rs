@@ -67,7 +67,7 @@ pub struct HostCounters {
 /// One engine's counters.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EngineCounters {
-    /// Its place.
+    /// Its engine slot.
     pub engine: EngineId,
     /// Whether it can be given tasks.
     pub up: bool,

@@ -12,7 +12,7 @@ use crate::dependencies::NOWHERE;
 use crate::engines::{Engine, Exit, State};
 use crate::relayed::Unclaimed;
 use crate::settle::End;
-use crate::tasks::{Place, Stopping};
+use crate::tasks::{Stopping, TaskState};
 use crate::timers::Timer;
 use crate::{Controller, Nanos, Output};
 
@@ -83,7 +83,7 @@ impl Controller {
                     self.retry(key, id, out);
                 }
                 (_, true) => {
-                    task.place = Place::Limbo(id);
+                    task.state = TaskState::Limbo(id);
                     self.engines[index].limbo.push(key);
                 }
                 (_, false) => {

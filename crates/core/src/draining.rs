@@ -6,7 +6,7 @@ use broadleaf_proto::ids::{ClientId, EngineId, HostId, TaskKey, TaskSeq};
 
 use crate::engines::{Engine, State};
 use crate::targets::Targets;
-use crate::tasks::Place;
+use crate::tasks::TaskState;
 use crate::{Controller, Nanos, Output};
 
 /// Number of engines that a refusal lists individually.
@@ -201,7 +201,8 @@ impl Controller {
     pub(crate) fn regroup_timed(&mut self, out: &mut Vec<Output>) {
         let timed = |options: u32| self.options.at(options).options.timeout_ns.is_some();
         let queued = self.tasks.iter();
-        let queued = queued.filter(|(_, t)| matches!(t.place, Place::Ready(_)) && timed(t.options));
+        let queued =
+            queued.filter(|(_, t)| matches!(t.state, TaskState::Ready(_)) && timed(t.options));
         let mut keys: Vec<(TaskSeq, TaskKey)> = queued.map(|(key, t)| (t.seq, key)).collect();
         keys.sort_unstable();
         for (_, key) in keys {

@@ -51,7 +51,7 @@ pub(crate) struct Guest {
     pub rank: u32,
 }
 
-/// One place.
+/// One engine slot.
 #[derive(Clone, Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub(crate) struct Engine {

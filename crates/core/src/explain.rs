@@ -6,7 +6,7 @@ use crate::engines::{Engine, State};
 use crate::history::Known;
 use crate::offers::Claim;
 use crate::ready::ReadyQueue;
-use crate::tasks::Place;
+use crate::tasks::TaskState;
 use crate::{Controller, Nanos, options};
 
 impl Controller {
@@ -36,12 +36,12 @@ impl Controller {
             return format!("task {} is not known", seq.0);
         };
         let congested = self.clients.get(&client).is_some_and(|c| c.congested);
-        match task.place {
-            Place::Waiting => self.explain_wait(client, key),
-            Place::Ready(_) | Place::Pinned(_) if congested => {
+        match task.state {
+            TaskState::Waiting => self.explain_wait(client, key),
+            TaskState::Ready(_) | TaskState::Pinned(_) if congested => {
                 "waits for its client to read the results it already has".into()
             }
-            Place::Ready(group) => {
+            TaskState::Ready(group) => {
                 let group = self.groups.at(group);
                 let ahead = self.ahead(&group.queue, key);
                 let up: Vec<_> = self
@@ -49,46 +49,46 @@ impl Controller {
                     .iter()
                     .filter(|e| group.key.allows(e.id.0) && e.state == State::Up)
                     .collect();
-                let place = engines_in_words(&group.key);
+                let engines = engines_in_words(&group.key);
                 let is_late = |e: &&Engine| !self.fits(e.id, group.key.needs_ns, now);
                 if !up.is_empty() && up.iter().all(is_late) {
-                    format!("waits for {place} whose batch job lasts longer than its timeout")
+                    format!("waits for {engines} whose batch job lasts longer than its timeout")
                 } else if up.is_empty() {
-                    format!("waits for {place} to come up")
+                    format!("waits for {engines} to come up")
                 } else if up.iter().all(|e| !e.has_room()) {
-                    format!("waits for {place}, all busy; {ahead}")
+                    format!("waits for {engines}, all busy; {ahead}")
                 } else {
-                    format!("is about to be sent to {place}; {ahead}")
+                    format!("is about to be sent to {engines}; {ahead}")
                 }
             }
-            Place::Pinned(engine) => {
-                let place = &self.engines[engine.0 as usize];
-                let ahead = self.ahead(&place.pinned, key);
-                if place.state == State::Up {
-                    let n = place.outstanding;
+            TaskState::Pinned(engine) => {
+                let engine = &self.engines[engine.0 as usize];
+                let ahead = self.ahead(&engine.pinned, key);
+                if engine.state == State::Up {
+                    let n = engine.outstanding;
                     format!(
                         "waits for engine {}, which has {}; {ahead}",
-                        engine.0,
+                        engine.id.0,
                         tasks(u64::from(n))
                     )
                 } else {
                     format!(
                         "waits for engine {}, which is {}; {ahead}",
-                        engine.0,
-                        place.state_name()
+                        engine.id.0,
+                        engine.state_name()
                     )
                 }
             }
-            Place::Offered(engine, offer) => {
+            TaskState::Offered(engine, offer) => {
                 explain_offer(&self.engines[engine.0 as usize], key, offer)
             }
-            Place::Limbo(engine) => {
+            TaskState::Limbo(engine) => {
                 format!(
                     "was running on engine {}, which died; waits for the cause",
                     engine.0
                 )
             }
-            Place::Detached | Place::Vacant => format!("task {} is not known", seq.0),
+            TaskState::Detached | TaskState::Vacant => format!("task {} is not known", seq.0),
         }
     }
 

@@ -12,7 +12,7 @@ use broadleaf_proto::limits::{MAX_HOST_ENGINES, MAX_HOST_NAME_BYTES};
 use crate::counters::HostCounters;
 use crate::engines::{Engine, Exit, MAX_ENGINES, State};
 use crate::relayed::Unclaimed;
-use crate::tasks::Place;
+use crate::tasks::TaskState;
 use crate::timers::Timer;
 use crate::{Controller, Nanos, Output};
 
@@ -210,22 +210,22 @@ impl Controller {
         };
         self.hosts.0.insert(host, came);
         self.expect_end(now, host, out);
-        let mut places: Vec<usize> = (0..self.engines.len())
+        let mut slots: Vec<usize> = (0..self.engines.len())
             .filter(|index| former.contains(&self.engines[*index].host))
             .collect();
-        for index in &places {
+        for index in &slots {
             self.engines[*index].host = host;
         }
-        places.retain(|index| self.engines[*index].guest.is_none());
-        let room = MAX_ENGINES as usize - self.engines.len() + places.len();
-        while places.len() < (n_engines as usize).min(room) {
+        slots.retain(|index| self.engines[*index].guest.is_none());
+        let room = MAX_ENGINES as usize - self.engines.len() + slots.len();
+        while slots.len() < (n_engines as usize).min(room) {
             let index = self.engines.len();
             let mut engine = Engine::new(EngineId(index as u32), &self.config);
             engine.host = host;
             self.engines.push(engine);
-            places.push(index);
+            slots.push(index);
         }
-        for index in places.into_iter().take(n_engines as usize) {
+        for index in slots.into_iter().take(n_engines as usize) {
             if self.engines[index].state == State::Gone {
                 self.start(now, index, out);
             }
@@ -305,8 +305,8 @@ impl Controller {
 
     /// The arguments of an offered task have arrived on its engine's host.
     pub(crate) fn on_delivered(&mut self, now: Nanos, engine: EngineId, key: TaskKey) {
-        match self.tasks.get(key).map(|t| t.place) {
-            Some(Place::Offered(at, _)) if at == engine => {
+        match self.tasks.get(key).map(|t| t.state) {
+            Some(TaskState::Offered(at, _)) if at == engine => {
                 self.tasks.at(key).is_travelling = false;
                 let books = &mut self.engines[engine.0 as usize];
                 if books.head().is_some_and(|(head, _)| head == key) {
@@ -327,9 +327,9 @@ impl Controller {
         reason: String,
         out: &mut Vec<Output>,
     ) {
-        let offered = self.tasks.get(key).map(|t| (t.place, t.client));
+        let offered = self.tasks.get(key).map(|t| (t.state, t.client));
         match offered {
-            Some((Place::Offered(at, offer), client)) if at == engine => {
+            Some((TaskState::Offered(at, offer), client)) if at == engine => {
                 self.unoffer(now, key, engine, offer);
                 if client.is_some() {
                     self.refuse(key, &RefusalReason::Undeliverable(reason), out);

@@ -465,7 +465,7 @@ impl Controller {
                 self.refuse_unseen(client, seq, 1, reason, out);
                 continue;
             };
-            let gone = pinned.filter(|engine| !self.is_hopeful_place(*engine));
+            let gone = pinned.filter(|engine| !self.is_hopeful_slot(*engine));
             let objection = self.objection(client, 1, &payload, 0);
             let objection = objection.or(gone.map(RefusalReason::NoSuchEngine));
             if let Some(reason) = objection {

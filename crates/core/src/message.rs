@@ -217,12 +217,12 @@ pub enum Output {
     },
     /// Have the fork server start an engine for this slot.
     Spawn {
-        /// The place.
+        /// The engine slot.
         engine: EngineId,
     },
     /// Have the fork server give a guest this slot.
     Seat {
-        /// The place.
+        /// The engine slot.
         engine: EngineId,
         /// The guest's world.
         world: String,

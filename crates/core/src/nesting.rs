@@ -10,7 +10,7 @@ use broadleaf_proto::ids::{EngineId, TaskKey};
 
 use crate::engines::Engine;
 use crate::offers::{Claim, Offer};
-use crate::tasks::{Place, Stopping};
+use crate::tasks::{Stopping, TaskState};
 use crate::{Controller, Nanos, Output};
 
 /// A task that waits for others, or has waited.
@@ -124,9 +124,9 @@ impl Controller {
         out: &mut Vec<Output>,
     ) {
         let (EngineEvent::WaitStarted(key) | EngineEvent::WaitEnded(key)) = event;
-        let place = self.tasks.get(key).map(|t| t.place);
-        let Some(Place::Offered(_, offer)) =
-            place.filter(|place| matches!(place, Place::Offered(at, _) if *at == engine))
+        let state = self.tasks.get(key).map(|t| t.state);
+        let Some(TaskState::Offered(_, offer)) =
+            state.filter(|state| matches!(state, TaskState::Offered(at, _) if *at == engine))
         else {
             self.totals.ignored += 1;
             return;

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, VecDeque};
 use broadleaf_proto::ids::{ClientId, TaskKey};
 use smallvec::SmallVec;
 
-use crate::tasks::{Place, TaskTable};
+use crate::tasks::{TaskState, TaskTable};
 
 /// The order of tasks: deeper ones first, so that tasks that wait for them can continue, and then by priority.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -45,7 +45,7 @@ pub(crate) struct ReadyQueue {
 fn is_queued(tasks: &TaskTable, key: TaskKey) -> bool {
     tasks
         .get(key)
-        .is_some_and(|t| matches!(t.place, Place::Ready(_) | Place::Pinned(_)))
+        .is_some_and(|t| matches!(t.state, TaskState::Ready(_) | TaskState::Pinned(_)))
 }
 
 impl ReadyQueue {

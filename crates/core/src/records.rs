@@ -7,7 +7,7 @@ use broadleaf_proto::ids::TaskKey;
 
 use crate::Controller;
 use crate::dependencies::NOWHERE;
-use crate::tasks::{Place, Task};
+use crate::tasks::{Task, TaskState};
 
 impl Controller {
     /// What is known about these tasks, or about all.
@@ -33,8 +33,10 @@ impl Controller {
     }
 
     fn live_record(&self, key: TaskKey, task: &Task) -> Option<TaskRecord> {
-        let engine = match task.place {
-            Place::Offered(engine, _) | Place::Pinned(engine) | Place::Limbo(engine) => engine,
+        let engine = match task.state {
+            TaskState::Offered(engine, _)
+            | TaskState::Pinned(engine)
+            | TaskState::Limbo(engine) => engine,
             _ => NOWHERE,
         };
         Some(TaskRecord {
@@ -55,7 +57,7 @@ impl Controller {
     /// Whether a task has started and not ended: it waits for others, or it is first on its engine's board and its
     /// arguments have arrived. For an idle engine that is about to claim it, this is true a moment too early.
     pub(crate) fn is_running(&self, key: TaskKey, task: &Task) -> bool {
-        let Place::Offered(engine, offer) = task.place else {
+        let TaskState::Offered(engine, offer) = task.state else {
             return false;
         };
         let engine = &self.engines[engine.0 as usize];

@@ -9,7 +9,7 @@ use broadleaf_proto::relay::{RelayEvent, RelayedDone};
 use broadleaf_proto::task::OutputRecord;
 
 use crate::engines::Engine;
-use crate::tasks::Place;
+use crate::tasks::TaskState;
 use crate::{Controller, Nanos, Output};
 
 /// The bytes that a payload would add.
@@ -95,7 +95,7 @@ impl Controller {
     /// Whether an engine has been offered an unfinished task: only then is its value worth fetching.
     pub fn is_offered(&self, engine: EngineId, key: TaskKey) -> bool {
         let task = self.tasks.get(key);
-        task.is_some_and(|task| matches!(task.place, Place::Offered(at, _) if at == engine))
+        task.is_some_and(|task| matches!(task.state, TaskState::Offered(at, _) if at == engine))
     }
 
     pub(crate) fn on_host_event(

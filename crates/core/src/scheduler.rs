@@ -10,7 +10,7 @@ use crate::engines::State;
 use crate::offers::Claim;
 use crate::options::ALL;
 use crate::ready::{GroupId, Rank};
-use crate::tasks::Place;
+use crate::tasks::TaskState;
 use crate::{Controller, Nanos, Output};
 
 /// Engines with room, ordered by load and last use, least loaded first; loads may be outdated and are checked when
@@ -164,7 +164,7 @@ impl Controller {
         let id = engine.id;
         task.is_travelling = engine.host != HostId::CONTROLLER && !task.payload.segments.is_empty();
         let offer = engine.offer(key, task.pinned.is_none(), task.depth);
-        task.place = Place::Offered(id, offer);
+        task.state = TaskState::Offered(id, offer);
         engine.holds_data |= task.pinned.is_some();
         let (function, options, depth) = (task.function, task.options, task.depth);
         let payload = task.payload.clone();

@@ -12,7 +12,7 @@ use crate::offers::Claim;
 use crate::options::{ALL, GroupKey};
 use crate::submit::refusal_payload;
 use crate::targets::Targets;
-use crate::tasks::{Place, Stopping, Task};
+use crate::tasks::{Stopping, Task, TaskState};
 use crate::{Controller, Nanos, Output};
 
 /// A task's end.
@@ -46,8 +46,8 @@ impl Controller {
         out: &mut Vec<Output>,
     ) {
         let key = record.key;
-        let offered = self.tasks.get(key).map(|t| t.place);
-        let Some(Place::Offered(at, offer)) = offered else {
+        let offered = self.tasks.get(key).map(|t| t.state);
+        let Some(TaskState::Offered(at, offer)) = offered else {
             self.totals.ignored += 1;
             return;
         };
@@ -106,7 +106,7 @@ impl Controller {
     /// Removes an offer from its engine.
     pub(crate) fn unoffer(&mut self, now: Nanos, key: TaskKey, engine: EngineId, offer: u32) {
         self.clear_timer(key);
-        self.tasks.at(key).place = Place::Detached;
+        self.tasks.at(key).state = TaskState::Detached;
         self.end_steal(engine, offer);
         let books = &mut self.engines[engine.0 as usize];
         if books.strike(offer) {
@@ -168,7 +168,7 @@ impl Controller {
                 self.refuse(key, &RefusalReason::NoSuchEngine(target), out);
                 return;
             }
-            self.tasks.at(key).place = Place::Pinned(target);
+            self.tasks.at(key).state = TaskState::Pinned(target);
             &mut engine.pinned
         } else {
             let set = self.options.at(task.options);
@@ -183,7 +183,7 @@ impl Controller {
                 self.refuse(key, &reason, out);
                 return;
             }
-            self.tasks.at(key).place = Place::Ready(id);
+            self.tasks.at(key).state = TaskState::Ready(id);
             self.groups.queue(id)
         };
         if front {
@@ -249,25 +249,25 @@ impl Controller {
     pub(crate) fn detach(&mut self, key: TaskKey) {
         self.clear_timer(key);
         let task = self.tasks.at(key);
-        let place = core::mem::replace(&mut task.place, Place::Detached);
+        let state = core::mem::replace(&mut task.state, TaskState::Detached);
         let (client, rank) = (task.client, task.rank(&self.options));
-        match place {
-            Place::Waiting => drop(self.dependencies.forget(key)),
-            Place::Limbo(engine) => {
+        match state {
+            TaskState::Waiting => drop(self.dependencies.forget(key)),
+            TaskState::Limbo(engine) => {
                 self.engines[engine.0 as usize].limbo.retain(|k| *k != key);
             }
-            Place::Ready(group) => {
+            TaskState::Ready(group) => {
                 if let Some(client) = client {
                     self.groups.queue(group).removed(rank, client, &self.tasks);
                 }
             }
-            Place::Pinned(engine) => {
+            TaskState::Pinned(engine) => {
                 if let Some(client) = client {
                     let queue = &mut self.engines[engine.0 as usize].pinned;
                     queue.removed(rank, client, &self.tasks);
                 }
             }
-            Place::Offered(..) | Place::Detached | Place::Vacant => {}
+            TaskState::Offered(..) | TaskState::Detached | TaskState::Vacant => {}
         }
     }
 
@@ -371,7 +371,7 @@ impl Controller {
     /// Aborts a live task.
     pub(crate) fn cancel(&mut self, key: TaskKey, out: &mut Vec<Output>) {
         let task = self.tasks.at(key);
-        let Place::Offered(engine, offer) = task.place else {
+        let TaskState::Offered(engine, offer) = task.state else {
             self.detach(key);
             self.resolve(key, End::bare(Status::Cancelled, NOWHERE), out);
             return;
@@ -424,8 +424,8 @@ impl Controller {
         won: bool,
         out: &mut Vec<Output>,
     ) {
-        let offered = self.tasks.get(key).map(|t| t.place);
-        let Some(Place::Offered(at, offer)) = offered else {
+        let offered = self.tasks.get(key).map(|t| t.state);
+        let Some(TaskState::Offered(at, offer)) = offered else {
             return; // The task ended, or its engine died, before the answer came.
         };
         let claim = self.engines[at.0 as usize].claim(offer);

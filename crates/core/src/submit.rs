@@ -12,7 +12,7 @@ use crate::dependencies::{Kind, Verdict, Wait};
 use crate::engines::Engine;
 use crate::history::Known;
 use crate::targets::Targets;
-use crate::tasks::{Place, Stopping, Task};
+use crate::tasks::{Stopping, Task, TaskState};
 use crate::timers::Timer;
 use crate::{Controller, Nanos, Output};
 
@@ -185,7 +185,7 @@ impl Controller {
             return;
         }
         // If a part is refused now, the others are reported one by one: nothing is stored for it.
-        let all_there = targets.iter().all(|e| self.is_hopeful_place(EngineId(e)));
+        let all_there = targets.iter().all(|e| self.is_hopeful_slot(EngineId(e)));
         if all_there && self.options.at(options).options.coalesce {
             let id = self.reply_groups.begin(client, seq, n_parts);
             submission.reply_group = Some(id);
@@ -196,7 +196,7 @@ impl Controller {
         let mut refused: Vec<RefusedRun> = Vec::new();
         for (index, target) in (0..).zip(targets.iter()) {
             let (seq, target) = (TaskSeq(seq.0 + index), EngineId(target));
-            if !self.is_hopeful_place(target) {
+            if !self.is_hopeful_slot(target) {
                 refuse_target(&mut refused, seq, target);
                 continue;
             }
@@ -219,7 +219,7 @@ impl Controller {
     }
 
     /// Whether an engine exists or will come.
-    pub(crate) fn is_hopeful_place(&self, engine: EngineId) -> bool {
+    pub(crate) fn is_hopeful_slot(&self, engine: EngineId) -> bool {
         let engine = self.engines.get(engine.0 as usize);
         engine.is_some_and(Engine::takes_pinned)
     }
@@ -244,7 +244,7 @@ impl Controller {
         self.options.retain(whole.options);
         let key = self.tasks.insert(Task {
             generation: 0,
-            place: Place::Detached,
+            state: TaskState::Detached,
             client: Some(whole.client),
             seq: part.seq,
             reply_group: whole.reply_group,
@@ -386,7 +386,7 @@ impl Controller {
                     }
                 }
                 self.dependencies.wait(key, wait);
-                self.tasks.at(key).place = Place::Waiting;
+                self.tasks.at(key).state = TaskState::Waiting;
                 if let Some(most_ns) = dependency_timeout_ns {
                     self.set_timer(key, now.saturating_add(most_ns));
                 }
@@ -424,7 +424,7 @@ impl Controller {
                 }
                 self.clear_timer(key);
                 if let Some(wait) = self.dependencies.forget(key) {
-                    self.tasks.at(key).place = Place::Detached;
+                    self.tasks.at(key).state = TaskState::Detached;
                     if verdict == Verdict::Met {
                         self.follow(key, wait, out);
                     } else {

@@ -5,7 +5,7 @@ use broadleaf_proto::ids::{EngineId, HostId, TaskKey};
 
 use crate::engines::{Engine, Exit, MAX_ENGINES, State};
 use crate::relayed::Unclaimed;
-use crate::tasks::Place;
+use crate::tasks::TaskState;
 use crate::timers::Timer;
 use crate::{Controller, Nanos, Output};
 
@@ -79,7 +79,7 @@ impl Controller {
     }
 
     /// The slot of an engine, created if necessary.
-    fn place(&mut self, id: EngineId) -> Option<usize> {
+    fn engine_index(&mut self, id: EngineId) -> Option<usize> {
         if id.0 >= MAX_ENGINES {
             return None;
         }
@@ -109,7 +109,7 @@ impl Controller {
             return false;
         }
         for index in first..first + n as usize {
-            self.place(EngineId(index as u32));
+            self.engine_index(EngineId(index as u32));
             self.start(now, index, out);
         }
         true
@@ -251,7 +251,7 @@ impl Controller {
 
     pub(crate) fn on_engine_up(&mut self, now: Nanos, mut info: EngineInfo, out: &mut Vec<Output>) {
         let id = info.engine;
-        let Some(index) = self.place(id) else {
+        let Some(index) = self.engine_index(id) else {
             out.push(Output::Stop { engine: id });
             return;
         };
@@ -417,7 +417,12 @@ impl Controller {
         let queued: Vec<TaskKey> = self
             .tasks
             .iter()
-            .filter(|(_, t)| matches!(t.place, Place::Waiting | Place::Ready(_) | Place::Pinned(_)))
+            .filter(|(_, t)| {
+                matches!(
+                    t.state,
+                    TaskState::Waiting | TaskState::Ready(_) | TaskState::Pinned(_)
+                )
+            })
             .map(|(key, _)| key)
             .collect();
         for key in queued {

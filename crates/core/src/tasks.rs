@@ -9,9 +9,9 @@ use crate::Nanos;
 use crate::options::OptionSets;
 use crate::ready::{GroupId, Rank};
 
-/// Where a task is. Each live task is in exactly one state.
+/// The state of a task. Each live task is in exactly one state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum TaskState {
     /// The slot holds no task.
     Vacant,
     /// Waits for dependencies.
@@ -44,7 +44,7 @@ pub(crate) enum Stopping {
 #[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub(crate) struct Task {
     pub generation: u32,
-    pub place: Place,
+    pub state: TaskState,
     /// `None` when its client left.
     pub client: Option<ClientId>,
     pub seq: TaskSeq,
@@ -130,7 +130,7 @@ impl TaskTable {
     /// Frees a live task's slot and returns its content.
     pub fn remove(&mut self, key: TaskKey) -> Payload {
         let task = self.at(key);
-        task.place = Place::Vacant;
+        task.state = TaskState::Vacant;
         task.generation = task.generation.wrapping_add(1);
         task.tried = SmallVec::new();
         task.followed = SmallVec::new();
@@ -150,13 +150,13 @@ impl TaskTable {
     pub fn get(&self, key: TaskKey) -> Option<&Task> {
         self.slots
             .get(key.slot())
-            .filter(|t| t.generation == key.generation() && t.place != Place::Vacant)
+            .filter(|t| t.generation == key.generation() && t.state != TaskState::Vacant)
     }
 
     /// A task that the caller knows to be live.
     pub fn at(&mut self, key: TaskKey) -> &mut Task {
         let task = &mut self.slots[key.slot()];
-        debug_assert!(task.generation == key.generation() && task.place != Place::Vacant);
+        debug_assert!(task.generation == key.generation() && task.state != TaskState::Vacant);
         task
     }
 
@@ -164,7 +164,7 @@ impl TaskTable {
     pub fn key_at(&self, slot: u32) -> Option<TaskKey> {
         self.slots
             .get(slot as usize)
-            .filter(|t| t.place != Place::Vacant)
+            .filter(|t| t.state != TaskState::Vacant)
             .map(|t| TaskKey::new(slot, t.generation))
     }
 
@@ -173,7 +173,7 @@ impl TaskTable {
         self.slots
             .iter()
             .enumerate()
-            .filter(|(_, t)| t.place != Place::Vacant)
+            .filter(|(_, t)| t.state != TaskState::Vacant)
             .map(|(slot, t)| (TaskKey::new(slot as u32, t.generation), t))
     }
 }

@@ -7,7 +7,7 @@ use broadleaf_proto::task::Status;
 use crate::dependencies::NOWHERE;
 use crate::offers::Claim;
 use crate::settle::End;
-use crate::tasks::{Place, Stopping};
+use crate::tasks::{Stopping, TaskState};
 use crate::{Controller, Nanos, Output};
 
 impl Controller {
@@ -42,12 +42,12 @@ impl Controller {
     pub(crate) fn on_task_timer(&mut self, now: Nanos, key: TaskKey, out: &mut Vec<Output>) {
         let task = self.tasks.at(key);
         task.timer_at = 0;
-        match (task.place, task.stopping) {
-            (Place::Waiting, _) => {
+        match (task.state, task.stopping) {
+            (TaskState::Waiting, _) => {
                 self.detach(key);
                 self.resolve(key, End::bare(Status::Timeout, NOWHERE), out);
             }
-            (Place::Offered(engine, offer), Stopping::No | Stopping::Cancel) => {
+            (TaskState::Offered(engine, offer), Stopping::No | Stopping::Cancel) => {
                 task.stopping = Stopping::Timeout;
                 let claim = self.engines[engine.0 as usize].claim(offer);
                 self.take_back(engine, key, offer, out);
@@ -55,14 +55,14 @@ impl Controller {
                     self.set_timer(key, now.saturating_add(self.config.interrupt_grace_ns));
                 }
             }
-            (Place::Offered(engine, offer), Stopping::Timeout)
+            (TaskState::Offered(engine, offer), Stopping::Timeout)
                 if self.engines[engine.0 as usize].is_buried(offer) =>
             {
                 // The task is interrupted once the task on top of it, which has its own time limit,
                 // has ended.
                 self.set_timer(key, now.saturating_add(self.config.interrupt_grace_ns));
             }
-            (Place::Offered(engine, _), Stopping::Timeout) => {
+            (TaskState::Offered(engine, _), Stopping::Timeout) => {
                 self.kill(now, engine, DeathCause::KilledByTimeout, out);
             }
             _ => {}

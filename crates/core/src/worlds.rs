@@ -46,7 +46,7 @@ impl Controller {
         if self.supervisor.stopping {
             return true;
         }
-        let Some(first) = self.first_place(&world, size) else {
+        let Some(first) = self.first_slot(&world, size) else {
             return false;
         };
         let index = (first + rank) as usize;
@@ -75,7 +75,7 @@ impl Controller {
     }
 
     /// The slot of a world's rank 0, created with the others if the world is new.
-    fn first_place(&mut self, name: &str, size: u32) -> Option<u32> {
+    fn first_slot(&mut self, name: &str, size: u32) -> Option<u32> {
         if let Some(known) = self.worlds.0.get(name) {
             return (known.size == size).then_some(known.first);
         }

@@ -19,7 +19,7 @@ pub enum Role {
     },
     /// An engine.
     Engine {
-        /// Its place.
+        /// Its engine slot.
         engine: EngineId,
         /// Its process.
         pid: u32,

@@ -132,7 +132,7 @@ pub enum RefusalKind {
 /// What a client knows about an engine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EngineInfo {
-    /// Its place.
+    /// Its engine slot.
     pub engine: EngineId,
     /// Unique across restarts, 32 hex digits.
     pub uuid: String,

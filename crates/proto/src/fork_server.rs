@@ -33,14 +33,14 @@ pub enum ForkServerEvent {
     Spawned(EngineId, u32),
     /// No process could be created for an engine.
     NotStarted {
-        /// Its place.
+        /// Its engine slot.
         engine: EngineId,
         /// For the user: what the operating system said.
         reason: String,
     },
     /// An engine's process ended.
     Exited {
-        /// Its place.
+        /// Its engine slot.
         engine: EngineId,
         /// Its process.
         pid: u32,

@@ -310,7 +310,7 @@ pub fn check_running(records: &[TaskRecord]) -> Result<(), String> {
         *n += 1;
         let nowhere = record.engine.0 == u32::MAX || record.status.is_some();
         if nowhere || *n > DEEPEST + 1 {
-            return Err(format!("it it cannot run there: {record:?}"));
+            return Err(format!("a task cannot run there: {record:?}"));
         }
     }
     Ok(())

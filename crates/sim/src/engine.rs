@@ -46,7 +46,7 @@ pub(crate) struct Running {
 #[derive(Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub(crate) struct EngineProcess {
-    /// Its place.
+    /// Its engine slot.
     pub engine: EngineId,
     /// Where it runs.
     pub host: HostId,

@@ -94,6 +94,7 @@ class Client(RegisteredResults, Interactive, PublicNames):
             "define_options",
             "engine_uuid",
             "hub",
+            "join_results",
             "link",
             "link_end",
             "link_errors",
@@ -104,6 +105,7 @@ class Client(RegisteredResults, Interactive, PublicNames):
             "resolve_targets",
             "result_types",
             "seqs_addressed_to",
+            "split_result",
             "tasks",
             "wait_for_tasks",
         )

@@ -205,7 +205,7 @@ def test_a_steward_that_was_killed_is_missed_and_can_be_started_again(cluster_pr
     cluster.start_cluster_sync()
     try:
         cluster.adapt_sync(0, 1)
-        (pid,) = (pid for pid, line in cluster_processes(cluster.cluster_id).items() if "steward_process" in line)
+        (pid,) = (pid for pid, line in cluster_processes(cluster.cluster_id).items() if "run_steward" in line)
         os.kill(pid, signal.SIGKILL)
         assert until(lambda: not cluster.keeps_its_size, 30)
         cluster.adapt_sync(0, 1)

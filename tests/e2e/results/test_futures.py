@@ -11,14 +11,6 @@ from waiting import until
 
 
 @ipp.interactive
-def sleep_for(seconds):
-    import time
-
-    time.sleep(seconds)
-    return seconds
-
-
-@ipp.interactive
 def ignore_interrupts(path):
     while True:
         try:
@@ -80,13 +72,13 @@ def test_what_is_done_cannot_be_cancelled(rc):
     assert done.result() == 1
 
 
-def test_several_tasks_are_cancelled_together(rc, lview):
-    mapped = lview.map_async(sleep_for, [0.0, 30, 30, 30, 30, 30])
+def test_several_tasks_are_cancelled_together(rc, lview, gate):
+    mapped = lview.map_async(gate.task_for(*range(1, 6)), range(6), chunksize=1)
     assert until(lambda: mapped.n_done() > 0)
     assert mapped.cancel()
     assert_cancelled(mapped)
     assert sorted(mapped.status) == ["aborted"] * 5 + ["ok"]
-    assert mapped.get(return_exceptions=True)[0] == 0.0
+    assert mapped.get(return_exceptions=True)[0] == 0
     with pytest.raises(ipp.CompositeError):
         mapped.get()
 
@@ -140,7 +132,7 @@ def test_running_tasks_of_another_client(rc, cluster, tmp_path):
     running.get(20)
 
 
-def test_waiting_for_futures_of_any_kind(rc, cluster):
+def test_waiting_for_futures_of_any_kind(rc, cluster, gate):
     plain = concurrent.futures.Future()
     ours = rc[0].apply_async(abs, -1)
     assert not rc.wait([ours, plain, *ours.msg_ids], timeout=0.05)
@@ -150,35 +142,36 @@ def test_waiting_for_futures_of_any_kind(rc, cluster):
     assert rc[0].wait([ours, plain], timeout=20)
     with cluster.connect_client_sync() as other:
         other.wait_for_engines(4, timeout=20)
-        foreign = other[1].apply_async(sleep_for, 0.3)
+        foreign = other[1].apply_async(gate.task())
         assert not rc.wait([foreign], timeout=0.01), "its number is another task's here"
+        threading.Timer(0.1, gate.open).start()
         assert rc.wait([foreign, plain], timeout=20)
         assert foreign.done()
     with pytest.raises(TypeError, match="task"):
         rc.wait([object()])
 
 
-async def test_async_for_over_a_map(lview):
+async def test_async_for_over_a_map(lview, gate):
     assert [n async for n in lview.map_async(lambda x: x * x, range(10), chunksize=3)] == [x * x for x in range(10)]
-    slow_first = lview.map_async(sleep_for, [0.5, 0.0, 0.0], ordered=False)
-    assert [n async for n in slow_first] == [0.0, 0.0, 0.5]
+    came = []
+    async for n in lview.map_async(gate.task_for(0), range(3), chunksize=1, ordered=False):
+        came.append(n)
+        if len(came) == 2:
+            gate.open()
+    assert came in ([1, 2, 0], [2, 1, 0])
     assert [n async for n in lview.map_async(abs, [])] == []
 
 
-async def test_async_for_does_not_block_the_loop(lview):
-    ticks = 0
+async def test_async_for_does_not_block_the_loop(lview, gate):
+    """The iteration waits for tasks that only another coroutine of its loop lets go on."""
 
-    async def tick():
-        nonlocal ticks
-        while True:
-            ticks += 1
-            await asyncio.sleep(0.01)
+    async def open_the_gate():
+        await asyncio.to_thread(gate.wait_for_tasks, 2)
+        gate.open()
 
-    ticking = asyncio.ensure_future(tick())
-    async for _ in lview.map_async(sleep_for, [0.2, 0.3]):
-        pass
-    ticking.cancel()
-    assert ticks > 5
+    opening = asyncio.ensure_future(open_the_gate())
+    assert [n async for n in lview.map_async(gate.task(), range(2), chunksize=1)] == [0, 1]
+    await opening
 
 
 async def test_async_for_raises_where_the_item_would_be(lview):
@@ -193,15 +186,14 @@ async def test_async_for_raises_where_the_item_would_be(lview):
     assert isinstance(error, ipp.RemoteError)
 
 
-async def test_async_for_over_engines_and_over_a_lazy_map(rc, lview):
-    assert [n async for n in rc[:].apply_async(sleep_for, 0.05)] == [0.05] * 4
+async def test_async_for_over_engines_and_over_a_lazy_map(rc, lview, gate):
+    asyncio.get_running_loop().call_later(0.05, gate.open)
+    assert [n async for n in rc[:].apply_async(gate.task(), 5)] == [5] * 4
     with pytest.raises(TypeError, match="await"):
         async for _ in rc[0].apply_async(abs, -1):
             pass
     assert [n async for n in rc[:].imap(abs, range(-10, 0))] == list(range(10, 0, -1))
     assert [n async for n in lview.imap(abs, range(-50, 0))] == list(range(50, 0, -1))
-    unordered = lview.imap(sleep_for, [0.4, 0.0, 0.0], ordered=False)
-    assert [n async for n in unordered] == [0.0, 0.0, 0.4]
     failing = lview.imap(lambda x: 1 // x, [1, 0, 2])
     assert await anext(failing) == 1
     with pytest.raises(ipp.RemoteError):
@@ -211,24 +203,34 @@ async def test_async_for_over_engines_and_over_a_lazy_map(rc, lview):
     assert [n async for n in executor_map] == [5, 4, 3, 2, 1]
 
 
-async def test_an_iteration_that_is_cancelled_aborts_its_tasks(rc, lview):
-    mapped = lview.map_async(time.sleep, [30] * 3)
+async def test_async_for_over_an_unordered_lazy_map(lview, gate):
+    unordered = lview.imap(gate.task_for(0), range(3), ordered=False, max_outstanding=2)
+    assert [await anext(unordered) for _ in range(2)] == [1, 2]
+    gate.open()
+    assert [n async for n in unordered] == [0]
+
+
+async def test_an_iteration_that_is_cancelled_aborts_its_tasks(rc, lview, gate):
+    mapped = lview.map_async(gate.task(), range(3), chunksize=1)
 
     async def iterate():
         async for _ in mapped:
             pass
 
-    with pytest.raises(asyncio.TimeoutError):
-        await asyncio.wait_for(iterate(), 0.1)
+    iterating = asyncio.ensure_future(iterate())
+    await asyncio.to_thread(gate.wait_for_tasks, 3)
+    iterating.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await iterating
     assert mapped.wait(20)
     assert mapped.cancelled()
 
 
-async def test_what_is_awaited_ends_with_the_connection(cluster):
+async def test_what_is_awaited_ends_with_the_connection(cluster, gate):
     with cluster.connect_client_sync() as client:
         client.wait_for_engines(4, timeout=20)
-        mapped = client.load_balanced_view().map_async(sleep_for, [0.5, 0.5])
-        single = client[0].apply_async(sleep_for, 0.5)
+        mapped = client.load_balanced_view().map_async(gate.task(), range(2))
+        single = client[0].apply_async(gate.task())
         asyncio.get_running_loop().call_later(0.05, client.close)
         with pytest.raises(ipp.LinkLost):
             async for _ in mapped:

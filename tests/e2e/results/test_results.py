@@ -209,8 +209,8 @@ async def test_await(rc, lview):
     assert await rc[:].apply_async(lambda: 3) == [3] * 4
 
 
-async def test_cancelling_an_awaited_result_aborts_the_task(lview):
-    ar = lview.apply_async(time.sleep, 30)
+async def test_cancelling_an_awaited_result_aborts_the_task(lview, gate):
+    ar = lview.apply_async(gate.task())
     with pytest.raises(asyncio.TimeoutError):
         await asyncio.wait_for(asyncio.wrap_future(ar), 0.1)
     assert ar.wait(20)
@@ -277,9 +277,9 @@ def test_first_exception_does_not_wait_for_the_others(rc, dview, gate):
 
 
 def test_the_first_completed_values(rc, dview, gate):
-    dview.scatter("delay", [30.0, 0.0, 30.0, 30.0], flatten=True, block=True)
-    ar = dview.apply_async(sleep_for, ipp.Reference("delay"))
-    assert ar.get(20, return_when=ipp.FIRST_COMPLETED) == [0.0]
+    dview.scatter("rank", rc.ids, flatten=True, block=True)
+    ar = dview.apply_async(gate.task_for(0, 2, 3), ipp.Reference("rank"))
+    assert ar.get(20, return_when=ipp.FIRST_COMPLETED) == [1]
     with pytest.raises(TimeoutError):
         ar.get(0)
     with pytest.raises(ValueError, match="return_when"):
@@ -290,18 +290,18 @@ def test_the_first_completed_values(rc, dview, gate):
         rc[0].apply_async(gate.task()).get(0, return_when=ipp.FIRST_COMPLETED)
 
 
-def test_the_first_completed_chunks_of_a_map(lview):
-    ar = lview.map_async(sleep_for, [0.0, 0.0, 30.0, 30.0], chunksize=2)
-    assert ar.get(20, return_when=ipp.FIRST_COMPLETED) == [0.0, 0.0]
+def test_the_first_completed_chunks_of_a_map(lview, gate):
+    ar = lview.map_async(gate.task_for(2, 3), range(4), chunksize=2)
+    assert ar.get(20, return_when=ipp.FIRST_COMPLETED) == [0, 1]
     ar.abort()
     failing = lview.map_async(lambda x: 1 / x, [0, 0], chunksize=2)
     with pytest.raises(ipp.RemoteError):
         failing.get(20, return_when=ipp.FIRST_COMPLETED)
 
 
-def test_waiting_for_some_tasks_while_others_run(rc, lview):
-    running = lview.apply_async(time.sleep, 30)
-    quick = [lview.apply_async(sleep_for, 0.05) for _ in range(20)]
+def test_waiting_for_some_tasks_while_others_run(rc, lview, gate):
+    running = lview.apply_async(gate.task())
+    quick = [lview.apply_async(abs, -1) for _ in range(20)]
     assert rc.wait(quick, timeout=20)
     assert all(ar.ready() for ar in quick)
     assert not lview.wait(running, timeout=0.01)

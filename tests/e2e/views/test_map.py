@@ -1,12 +1,12 @@
 """Maps: chunks, order, laziness, errors."""
 
 import itertools
-import time
 
 import broadleaf as ipp
 import pytest
 from broadleaf import error
 from broadleaf.client.tasks.partition import automatic_chunk_items
+from waiting import until
 
 
 def square(x):
@@ -62,20 +62,20 @@ def test_maps_over_arrays(rc, dview, lview):
     assert (numpy.array(lview.map_sync(square, array, chunksize=7)) == array**2).all()
 
 
-def test_results_come_ordered_or_as_they_arrive(lview):
-    def wait(x):
-        import time
+def test_results_come_in_the_order_of_items(lview, gate):
+    ordered = lview.map_async(gate.task_for(0), range(4), chunksize=1)
+    assert until(lambda: ordered.progress == 3)
+    gate.open()
+    assert list(ordered) == [0, 1, 2, 3]
 
-        time.sleep(x)
-        return x
 
-    delays = [0.6, 0.0, 0.1, 0.05]
-    assert list(lview.map_async(wait, delays)) == delays
-    unordered = lview.map_async(wait, delays, ordered=False)
-    came = list(unordered)
-    assert came[-1] == 0.6
-    assert sorted(came) == sorted(delays)
-    assert unordered.get() == delays
+def test_unordered_results_come_as_they_arrive(lview, gate):
+    unordered = lview.map_async(gate.task_for(0), range(4), chunksize=1, ordered=False)
+    came = iter(unordered)
+    assert {next(came) for _ in range(3)} == {1, 2, 3}
+    gate.open()
+    assert list(came) == [0]
+    assert unordered.get() == [0, 1, 2, 3]
 
 
 def fail_on_two(x):
@@ -130,16 +130,11 @@ def test_imap_looks_only_so_far_ahead(lview):
     assert list(values) == list(range(20, 25))
 
 
-def test_imap_unordered(lview):
-    def wait(x):
-        import time
-
-        time.sleep(x)
-        return x
-
-    values = lview.imap(wait, [1.0, 0.0, 0.01, 0.02], ordered=False, max_outstanding=2)
-    assert [next(values) for _ in range(3)] == [0.0, 0.01, 0.02]
-    assert list(values) == [1.0]
+def test_imap_unordered(lview, gate):
+    values = lview.imap(gate.task_for(0), range(4), ordered=False, max_outstanding=2)
+    assert [next(values) for _ in range(3)] == [1, 2, 3]
+    gate.open()
+    assert list(values) == [0]
 
 
 def test_imap_exceptions(lview):
@@ -157,8 +152,10 @@ def test_imap_exceptions(lview):
         next(values)
 
 
-def test_a_map_runs_on_all_engines(rc, lview):
-    ar = lview.map_async(time.sleep, [0.05] * 40)
+def test_a_map_runs_on_all_engines(rc, lview, gate):
+    ar = lview.map_async(gate.task(), range(40), chunksize=1)
+    gate.wait_for_tasks(4)
+    gate.open()
     ar.get()
     assert set(ar.engine_id) == set(rc.ids)
 

@@ -1,7 +1,6 @@
 """Direct views: calls, code, variables, targets."""
 
 import os
-import time
 
 import broadleaf as ipp
 import pytest
@@ -43,18 +42,13 @@ def test_a_list_of_targets_may_be_changed_in_place(rc):
     assert view.apply_sync(os.getpid) == rc[[1, 3]].apply_sync(os.getpid)
 
 
-def test_values_come_in_target_order(rc):
-    rc[:]["delay"] = None
+def test_values_come_in_target_order(rc, gate):
     view = rc[[3, 0, 2]]
-    view.scatter("delay", [0.2, 0.1, 0.0], flatten=True)
-
-    def wait(delay):
-        import time
-
-        time.sleep(delay)
-        return delay
-
-    assert view.apply_sync(wait, ipp.Reference("delay")) == [0.2, 0.1, 0.0]
+    view.scatter("rank", range(3), flatten=True)
+    ar = view.apply_async(gate.task_for(0), ipp.Reference("rank"))
+    assert until(lambda: ar.progress == 2)
+    gate.open()
+    assert ar.get(20) == [0, 1, 2]
 
 
 def test_apply_takes_a_keyword_of_any_name(rc):
@@ -287,9 +281,10 @@ def test_queue_status_names_the_tasks(rc, tmp_path):
     assert queued.msg_ids[0] in rc.queue_status(0, verbose=True)["completed"]
 
 
-def test_abort_queued_and_running(rc):
+def test_abort_queued_and_running(rc, gate):
     view = rc[-1]
-    running = view.apply_async(time.sleep, 30)
+    running = view.apply_async(gate.task())
+    gate.wait_for_tasks()
     queued = view.apply_async(lambda: 2)
     view.abort(queued)
     with pytest.raises(error.TaskAborted):
@@ -302,12 +297,14 @@ def test_abort_queued_and_running(rc):
         running.abort()
 
 
-def test_abort_all_of_a_view(rc):
+def test_abort_all_of_a_view(rc, gate):
     view = rc[-1]
-    results = [view.apply_async(time.sleep, 0.2) for _ in range(50)]
+    results = [view.apply_async(gate.task()) for _ in range(50)]
+    gate.wait_for_tasks()
     view.abort()
     assert view.wait(timeout=20)
-    for ar in results[5:]:
+    assert gate.n_waiting() == 1, "only one has begun"
+    for ar in results:
         with pytest.raises(error.TaskAborted):
             ar.get(0)
 
@@ -321,9 +318,7 @@ def test_engines_appear_in_lazy_views(cluster):
         client.wait_for_engines(5, timeout=20)
         assert view.apply_sync(lambda: 1) == [1] * 5
         client.shutdown(client.ids[-1])
-        deadline = time.monotonic() + 20
-        while len(client.ids) == 5 and time.monotonic() < deadline:
-            time.sleep(0.01)
+        assert until(lambda: len(client.ids) == 4)
         assert view.apply_sync(lambda: 1) == [1] * 4
 
 

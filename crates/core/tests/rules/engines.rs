@@ -237,7 +237,7 @@ fn stop_is_polite_first() {
 }
 
 #[test]
-fn a_restart_keeps_the_place_and_what_waits_for_it() {
+fn a_restart_keeps_the_slot_and_what_waits_for_it() {
     let mut bench = spawned(config(), 1);
     bench.request(ControlRequest::RestartEngines(TargetSet::All));
     bench.submit_with(each(&[0]));
@@ -253,14 +253,14 @@ fn a_restart_keeps_the_place_and_what_waits_for_it() {
 }
 
 #[test]
-fn more_engines_get_new_places() {
+fn more_engines_get_new_slots() {
     let mut bench = spawned(config(), 1);
     bench.request(ControlRequest::AddEngines(2));
-    let places = bench.take(|output| match output {
+    let slots = bench.take(|output| match output {
         Output::Spawn { engine } => Some(engine.0),
         _ => None,
     });
-    assert_eq!(places, [1, 2]);
+    assert_eq!(slots, [1, 2]);
 }
 
 #[test]
@@ -324,7 +324,7 @@ fn a_restart_of_all_leaves_the_dead_alone_that_nobody_can_start() {
 }
 
 #[test]
-fn the_last_death_of_a_place_is_remembered() {
+fn the_last_death_of_a_slot_is_remembered() {
     let mut bench = spawned(config(), 1);
     let death = |bench: &Bench| bench.controller.counters().engines[0].last_death.clone();
     assert_eq!(death(&bench), None);

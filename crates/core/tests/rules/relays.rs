@@ -207,7 +207,7 @@ fn names_of_a_relay_are_bounded_and_so_are_its_engines() {
 }
 
 #[test]
-fn an_engine_started_by_hand_gets_no_place_of_another_host() {
+fn an_engine_started_by_hand_gets_no_slot_of_another_host() {
     let mut bench = bench();
     assert!(!bench.controller.expects(EngineId(1)));
     bench.input(Input::HostDown { host: OWN });

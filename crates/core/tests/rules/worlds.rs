@@ -102,7 +102,7 @@ fn deaths(bench: &mut Bench) -> Vec<(u32, DeathCause)> {
 }
 
 #[test]
-fn places_are_in_the_order_of_ranks_whoever_comes_first_and_wherever() {
+fn slots_are_in_the_order_of_ranks_whoever_comes_first_and_wherever() {
     let mut bench = bench();
     assert_eq!(seats(&mut bench), [(3, 2), (2, 1), (1, 0)]);
     let hosts: Vec<String> = bench
@@ -115,7 +115,7 @@ fn places_are_in_the_order_of_ranks_whoever_comes_first_and_wherever() {
 }
 
 #[test]
-fn a_second_world_has_places_of_its_own() {
+fn a_second_world_has_slots_of_its_own() {
     let mut bench = bench();
     seats(&mut bench);
     guest(&mut bench, HERE, "v", 2, 1);
@@ -166,7 +166,7 @@ fn a_rank_that_dies_takes_its_world_along_and_nobody_else() {
 }
 
 #[test]
-fn a_world_that_is_started_again_has_its_places_again() {
+fn a_world_that_is_started_again_has_its_slots_again() {
     let mut bench = bench();
     seats(&mut bench);
     request(

@@ -184,7 +184,7 @@ pub(crate) fn seal_contents(fd: BorrowedFd<'_>) -> Result<(), ShmError> {
 }
 
 /// Size of a memory file, refused unless it can never change, or it is one of [`memory_file`] that cannot be sealed:
-/// without a name, on a file system of memory, with all of its pages.
+/// without a name, on an in-memory file system, with all of its pages.
 pub(crate) fn sealed_size(fd: BorrowedFd<'_>) -> Result<u64, ShmError> {
     let seals = rustix::fs::fcntl_get_seals(fd).map_err(|_| ShmError::NotSealed)?;
     let stat = rustix::fs::fstat(fd).map_err(|e| system("fstat", e))?;

@@ -54,8 +54,8 @@ def _known(ctx: click.Context, parameter: click.Parameter, text: str) -> list[st
 def command(site: Site, chosen: list[str], against: list[str], only_peers: bool, **options: Any) -> None:
     """Measure the start of engines on the hosts of a site, by Slurm and SSH.
 
-    All systems take turns. Each turn starts engines on all hosts, has each of them run a task, and ends them. A job of
-    Slurm gets all hosts; the time that it is queued counts.
+    All systems take turns. Each turn starts engines on all hosts, has each of them run a task, and ends them. One
+    Slurm job gets all hosts; the time it spends in the queue counts.
 
     Example: `broadleaf bench clusters --site site.toml --against ipyparallel,dask-jobqueue,dask-ssh`
     """

@@ -49,7 +49,7 @@ def _assigned(texts: tuple[str, ...], hint: str) -> dict[str, Any]:
 @profile_option
 @click.option("--cluster-id", default="default", show_default=True, metavar="ID", callback=checked_cluster_id,
               help="Id of the cluster, unique in its profile.")  # fmt: skip
-@click.option("--tcp", metavar="HOST[:PORT]", help="Listen on this address, or on that of the network interface of "
+@click.option("--tcp", metavar="HOST[:PORT]", help="Listen on this address, or on that of the network interface with "
               "this name, for clients and relays on other hosts, with TLS; any free port by default.")  # fmt: skip
 @click.option("--restart", is_flag=True, default=None, help="Restart engines that die.")
 @click.option("--option", "-o", "options", multiple=True, metavar="NAME=VALUE", shell_complete=assignments,

@@ -61,7 +61,7 @@ def tunnel_to(
             raise TypeError("sshkey and ssh_args are for Client('ssh://...') and Client(sshserver=...)")
         return None
     if url and server:
-        raise TypeError(f"{url!r} names the host to log in to, and sshserver={server!r} another: give one of them")
+        raise TypeError(f"{url!r} names one host to log in to, and sshserver={server!r} another: give only one of them")
     far = far_cluster(url or SSH_SCHEME + (server or "").removeprefix(SSH_SCHEME))
     if profile is not None or cluster_id:
         far = replace(far, profile=profile or far.profile, cluster_id=cluster_id or far.cluster_id)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import ModuleType
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 from broadleaf.client.connection.failures import link_lost
 from broadleaf.client.connection.local_modules import LocalModules
+from broadleaf.client.connection.signals import signal_number
 from broadleaf.client.connection.task_index import TaskIndex
 from broadleaf.client.results.async_result import AsyncResult
 from broadleaf.client.results.hub_results import Hub
@@ -27,18 +27,6 @@ Joining = TypeVar("Joining")
 _CANCEL_BATCH = 50_000
 # The engine id that means "no engine".
 _NO_ENGINE = 2**32 - 1
-
-
-def signal_number(sig: int | str) -> int:
-    """The number of a signal given by number or name: 2, '2', 'SIGINT'; 0 is none. Raises `ValueError`."""
-    text = str(int(sig) if isinstance(sig, int) else sig)
-    if text.isdigit():
-        number = int(text)
-        if number == 0 or number in signal.valid_signals():
-            return number
-    elif text.upper() in signal.Signals.__members__:
-        return int(signal.Signals[text.upper()])
-    raise ValueError(f"{sig!r} is not a signal: use a number, or a name such as 'SIGINT'")
 
 
 def _stage(record: dict[str, Any]) -> str:

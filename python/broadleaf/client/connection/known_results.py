@@ -8,6 +8,7 @@ from typing import Any
 from broadleaf.client.connection.control import Control
 from broadleaf.client.connection.task_index import TaskIndex, listed
 from broadleaf.client.results.async_result import AsyncResult
+from broadleaf.client.results.combined import CombinedResult
 from broadleaf.client.results.hub_results import AsyncHubResult, select
 
 
@@ -49,8 +50,6 @@ class RegisteredResults(Control):
         if found == whole.parts() and (missing or not self.tasks.is_held(jobs)):
             result = whole
         else:
-            from broadleaf.client.results.combined import CombinedResult
-
             result = CombinedResult.joined([CombinedResult.of_part(*part) for part in found])
             result.origin.single = single and len(found) == 1
         if missing and isinstance(whole, AsyncHubResult):
@@ -58,6 +57,14 @@ class RegisteredResults(Control):
         if block:
             result.wait()
         return result
+
+    def split_result(self, result: AsyncResult) -> tuple[AsyncResult, ...]:
+        """A result for each part of `result`."""
+        return tuple(CombinedResult.of_part(result, part) for part in range(result.n_parts))
+
+    def join_results(self, results: Iterable[AsyncResult]) -> AsyncResult:
+        """One result with the parts of all `results`, of which there is at least one."""
+        return CombinedResult.joined(results)
 
     def result_status(self, msg_ids: Any, status_only: bool = True) -> dict[str, Any]:
         """Which tasks are done, and their results.

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import importlib
 import sys
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from broadleaf.client.connection.failures import STATUS_OK
 from broadleaf.client.display.line_groups import LineGroups
 from broadleaf.client.display.progress import inside_ipython, inside_kernel
-from broadleaf.client.results.async_result import AsyncResult
 from broadleaf.client.results.metadata import STDERR, STDOUT
+
+if TYPE_CHECKING:
+    from broadleaf.client.results.async_result import AsyncResult
 
 GROUPINGS = ("type", "engine", "order", "lines")
 

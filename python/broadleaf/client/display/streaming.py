@@ -9,15 +9,17 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from broadleaf.client.connection.failures import STATUS_OK
 from broadleaf.client.display.line_groups import LineGroups
 from broadleaf.client.display.outputs import engine_label, show_bundle, write_labelled
 from broadleaf.client.display.progress import can_write_over, inside_ipython
-from broadleaf.client.results.async_result import AsyncResult
 from broadleaf.client.results.metadata import STDERR, STDOUT, outputs_of
 from broadleaf.errors.display import coloured_traceback, headline, id_ranges
+
+if TYPE_CHECKING:
+    from broadleaf.client.results.async_result import AsyncResult
 
 
 class OutputStream:

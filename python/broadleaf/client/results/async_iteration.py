@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from broadleaf.client.results.parts import PartWatcher
 from broadleaf.errors import ClusterConnectionError
 
 if TYPE_CHECKING:
@@ -55,8 +56,6 @@ async def iterate(result: AsyncResult, ordered: bool) -> AsyncIterator[Any]:
 
 
 async def _resolved_parts(result: AsyncResult, ordered: bool) -> AsyncIterator[int]:
-    from broadleaf.client.results.combined import PartWatcher
-
     wake = Wake()
     watched = -1
     parts = result.parts()

@@ -419,9 +419,7 @@ class AsyncResult(ShownResult[Value]):
             return (self,)
         known: tuple[AsyncResult, ...] | None = self.__dict__.get("_split")
         if known is None:
-            from broadleaf.client.results.combined import CombinedResult
-
-            known = self.__dict__["_split"] = tuple(CombinedResult.of_part(self, part) for part in range(self.n_parts))
+            known = self.__dict__["_split"] = self.origin.client.split_result(self)
         return known
 
     @classmethod
@@ -447,9 +445,7 @@ class AsyncResult(ShownResult[Value]):
             raise ValueError("Must specify at least one AsyncResult to join")
         if len(async_results) == 1:
             return async_results[0]
-        from broadleaf.client.results.combined import CombinedResult
-
-        return CombinedResult.joined(async_results)
+        return async_results[0].origin.client.join_results(async_results)
 
     def parts(self) -> list[tuple[AsyncResult, int]]:
         """Every part as (the submitted result it belongs to, its number in that result)."""

@@ -10,57 +10,11 @@ from typing import Any
 from broadleaf.client.connection.failures import STATUS_OK
 from broadleaf.client.results.async_result import AsyncResult
 from broadleaf.client.results.map_results import AsyncMapResult
+from broadleaf.client.results.parts import PartWatcher
 from broadleaf.client.tasks.nested_waits import wait_until
 from broadleaf.client.tasks.origin import Origin
 
 Part = tuple[AsyncResult, int]
-
-
-class PartWatcher:
-    """Calls back as individual parts of a submitted result are resolved, from a thread that lives as long as needed."""
-
-    def __init__(self, result: AsyncResult) -> None:
-        self._result = result
-        self._callbacks: dict[int, list[Callable[[], object]]] = {}
-        self._lock = threading.Lock()
-        self._running = False
-
-    @classmethod
-    def of(cls, result: AsyncResult) -> PartWatcher:
-        """The watcher of `result`."""
-        watcher: PartWatcher = result.__dict__.setdefault("_watcher", cls(result))
-        return watcher
-
-    def on_part_done(self, part: int, callback: Callable[[], object]) -> None:
-        """Calls back once when `part` is resolved, at once if it is."""
-        with self._lock:
-            if not self._result.part_done(part):
-                self._callbacks.setdefault(part, []).append(callback)
-                if not self._running:
-                    self._running = True
-                    threading.Thread(target=self._watch, name="broadleaf-parts", daemon=True).start()
-                return
-        callback()
-
-    def _watch(self) -> None:
-        result = self._result
-        rank = 0
-        while True:
-            while rank < result.n_done():
-                self._fire(result.completed_part(rank))
-                rank += 1
-            with self._lock:
-                # A part resolved since then fires in the next round, so none is missed.
-                if not self._callbacks or result.n_done() == rank == result.n_parts:
-                    self._running = False
-                    return
-            result.wait_count(rank + 1, None)
-
-    def _fire(self, part: int) -> None:
-        with self._lock:
-            callbacks = self._callbacks.pop(part, [])
-        for callback in callbacks:
-            callback()
 
 
 class CombinedResult(AsyncResult):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from broadleaf.client.display.outputs import show_bundle
 from broadleaf.client.results.async_result import AsyncResult
 from broadleaf.client.results.metadata import Metadata
 
@@ -99,8 +100,6 @@ class ExecuteReply:
 
     def display(self) -> None:
         """Shows the value: rich inside IPython, as text elsewhere."""
-        from broadleaf.client.display.outputs import show_bundle
-
         show_bundle(*self._repr_mimebundle_())
 
     def __repr__(self) -> str:

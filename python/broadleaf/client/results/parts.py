@@ -1,7 +1,8 @@
-"""The base of every result: parts that are resolved one by one."""
+"""The base of every result: parts that are resolved one by one, and who is told when they are."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -146,3 +147,50 @@ class Parts(PublicNames):
     def get_single(self, timeout_s: float | None) -> Any:
         """The value of part 0. Raises `TimeoutError`."""
         raise NotImplementedError
+
+
+class PartWatcher:
+    """Calls back as individual parts of a submitted result are resolved, from a thread that lives as long as needed."""
+
+    def __init__(self, result: Parts) -> None:
+        self._result = result
+        self._callbacks: dict[int, list[Callable[[], object]]] = {}
+        self._lock = threading.Lock()
+        self._running = False
+
+    @classmethod
+    def of(cls, result: Parts) -> PartWatcher:
+        """The watcher of `result`."""
+        watcher: PartWatcher = result.__dict__.setdefault("_watcher", cls(result))
+        return watcher
+
+    def on_part_done(self, part: int, callback: Callable[[], object]) -> None:
+        """Calls back once when `part` is resolved, at once if it is."""
+        with self._lock:
+            if not self._result.part_done(part):
+                self._callbacks.setdefault(part, []).append(callback)
+                if not self._running:
+                    self._running = True
+                    threading.Thread(target=self._watch, name="broadleaf-parts", daemon=True).start()
+                return
+        callback()
+
+    def _watch(self) -> None:
+        result = self._result
+        rank = 0
+        while True:
+            while rank < result.n_done():
+                self._fire(result.completed_part(rank))
+                rank += 1
+            with self._lock:
+                # A part resolved since then fires in the next round, so none is missed.
+                if not self._callbacks or result.n_done() == rank == result.n_parts:
+                    self._running = False
+                    return
+            result.wait_count(rank + 1, None)
+
+    def _fire(self, part: int) -> None:
+        with self._lock:
+            callbacks = self._callbacks.pop(part, [])
+        for callback in callbacks:
+            callback()

@@ -6,13 +6,17 @@ from collections.abc import Callable
 from concurrent.futures import ALL_COMPLETED
 from typing import TYPE_CHECKING, cast
 
+from broadleaf.client.display.html_reprs import result_html
+from broadleaf.client.display.outputs import display_outputs
+from broadleaf.client.display.progress import show_progress
+from broadleaf.client.display.showing import show
+from broadleaf.client.display.streaming import OutputStream
 from broadleaf.client.results.metadata import MESSAGES
 from broadleaf.client.results.parts import Value
 from broadleaf.client.results.times import TimedResult
 
 if TYPE_CHECKING:
     from broadleaf.client.display.debugger import Debugging
-    from broadleaf.client.display.streaming import OutputStream
     from broadleaf.client.results.async_result import AsyncResult
 
 
@@ -30,8 +34,6 @@ class ShownResult(TimedResult[Value]):
         return cast("AsyncResult", self)
 
     def _repr_html_(self) -> str:
-        from broadleaf.client.display.html_reprs import result_html
-
         return result_html(self._as_result())
 
     def wait_interactive(
@@ -52,8 +54,6 @@ class ShownResult(TimedResult[Value]):
         Raises:
             LinkLost: The connection is closed or was lost.
         """
-        from broadleaf.client.display.progress import show_progress
-
         with self._as_result()._aborting_on_interrupt():
             show_progress(self._as_result(), interval, seconds(timeout), return_when, widget)
 
@@ -77,8 +77,6 @@ class ShownResult(TimedResult[Value]):
         Returns:
             A context manager.
         """
-        from broadleaf.client.display.streaming import OutputStream
-
         return OutputStream(self._as_result(), group_lines)
 
     def show(
@@ -104,8 +102,6 @@ class ShownResult(TimedResult[Value]):
             ValueError: The grouping or signal does not exist.
             LinkLost: The connection is closed or was lost.
         """
-        from broadleaf.client.display.showing import show
-
         show(self._as_result(), stream, groupby, progress_after, signal_on_interrupt)
 
     def display_outputs(self, groupby: str = "type", result_only: bool = False) -> None:
@@ -119,8 +115,6 @@ class ShownResult(TimedResult[Value]):
             ValueError: The grouping does not exist.
             LinkLost: The connection is closed or was lost.
         """
-        from broadleaf.client.display.outputs import display_outputs
-
         display_outputs(self._as_result(), groupby, result_only)
 
     def on_output(self, part: int, stream: int, data: bytes) -> None:

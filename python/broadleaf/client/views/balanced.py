@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 from broadleaf.client.connection.failures import link_lost
 from broadleaf.client.results.async_result import AsyncResult
+from broadleaf.client.results.combined import EmptyMapResult
 from broadleaf.client.results.map_results import AsyncMapResult
 from broadleaf.client.tasks.dependency import is_dependency, resolve_dependency
 from broadleaf.client.tasks.options import TaskOptions
@@ -333,8 +334,6 @@ class LoadBalancedView(View):
     ) -> AsyncMapResult:
         """Submits one task per call, each for `items` items of `n_items`."""
         if n_calls == 0:
-            from broadleaf.client.results.combined import EmptyMapResult
-
             return EmptyMapResult(Origin(self.client, None, False), function)
         if self._submit_one is None:
             self._prepare()

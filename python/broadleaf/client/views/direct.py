@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 from broadleaf.client.connection.failures import link_lost
 from broadleaf.client.results.async_result import AsyncResult
+from broadleaf.client.results.combined import EmptyMapResult
 from broadleaf.client.tasks.options import TaskOptions
 from broadleaf.client.tasks.origin import Origin
 from broadleaf.client.tasks.partition import as_rows, as_sequence, check_dist, join_parts, part_bounds, part_of
@@ -838,8 +839,6 @@ class DirectView(View):
         if n_parts == 0:
             if not ids:
                 raise NoEnginesRegistered("this view has no engines; client.wait_for_engines(n) waits for them")
-            from broadleaf.client.results.combined import EmptyMapResult
-
             return EmptyMapResult(Origin(self.client, (), False, label=label), function)
         calls = [tuple(part_of(part, i, n_parts, n_items, dist) for part in parts) for i in range(n_parts)]
         result: AsyncMapResult = self._submit_each(function, calls, "apply", "mapped", ids[:n_parts], label)

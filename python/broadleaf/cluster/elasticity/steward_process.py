@@ -12,13 +12,11 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from broadleaf.cluster.elasticity.scaling import Aim
-from broadleaf.cluster.elasticity.steward import Steward
 from broadleaf.cluster.start_error import ClusterStartError
 from broadleaf.cluster.state import files
-from broadleaf.errors import BroadleafError
 from broadleaf.modules.search_path import search_path
 
 if TYPE_CHECKING:
@@ -26,7 +24,7 @@ if TYPE_CHECKING:
 
 _BOOT = (
     "import sys; sys.path[:] = sys.argv.pop().split('\\n'); "
-    "from broadleaf.cluster.elasticity.steward_process import main; main()"
+    "from broadleaf.cluster.elasticity.run_steward import main; main()"
 )
 _STOP_GRACE_S = 15.0
 _LOOK_EVERY_S = 0.02
@@ -128,36 +126,3 @@ class StewardProcess:
     def tell(self, why_paused: str) -> None:
         """In the steward's process: publishes its state for other processes."""
         files.write_json(self._state, {"why_paused": why_paused})
-
-
-def main() -> None:
-    """Entry point: the argument is the cluster's file, and standard input contains the order."""
-    from broadleaf.cluster.cluster import Cluster
-
-    order: dict[str, Any] = json.load(sys.stdin)
-    try:
-        cluster = Cluster.from_file(sys.argv[1])
-        own = StewardProcess(cluster.cluster_dir)
-        with own.held():
-            steward = Steward(
-                cluster,
-                Aim(**order["aim"]),
-                one_at_a_time=order["one_at_a_time"],
-                within_s=order["within_s"],
-                on_paused=own.tell,
-            )
-            signal.signal(signal.SIGTERM, lambda *_: steward.end())
-            own.tell("")
-            steward.run(awaits_engines=order["aim"]["maximum"] > 0, on_ready=_tell_ready)
-            if not cluster.running:
-                cluster.cancel_blocks()  # pending blocks would come up for nobody
-    except BlockingIOError:
-        sys.exit("the cluster has another steward")
-    except (BroadleafError, TimeoutError, OSError) as error:
-        sys.exit(f"{type(error).__name__}: {error}")
-
-
-def _tell_ready() -> None:
-    print("ready", flush=True)
-    # Whoever reads this is about to leave: later messages belong in the log.
-    os.dup2(2, 1)

@@ -183,5 +183,5 @@ def via_host(via: str) -> SSHHost:
     except ValueError:
         raise ValueError(f"via={via!r}: write it as ssh:[user@]name or ssh://[user@]name:port") from None
     if host.n:
-        raise ValueError(f"via={via!r}: a port is given as in ssh://{host.destination}:{host.n}")
+        raise ValueError(f"via={via!r}: write the port as in ssh://{host.destination}:{host.n}")
     return host

@@ -95,7 +95,7 @@ def of_interface(name: str) -> str:
 
 
 def to_listen(host: str) -> str:
-    """The address to listen on for `host`: that of the network interface of this name, if there is one.
+    """The address to listen on for `host`: that of the network interface with this name, if there is one.
 
     Raises ValueError for an interface without an IPv4 address.
     """

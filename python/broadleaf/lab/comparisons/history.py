@@ -181,7 +181,7 @@ def pooled_sd(groups: Sequence[Sequence[float]]) -> float:
     squares = math.fsum((x - statistics.fmean(group)) ** 2 for group in groups if len(group) > 1 for x in group)
     degrees = sum(len(group) - 1 for group in groups if len(group) > 1)
     if degrees == 0:
-        raise AnalysisError("no commit ran twice, so noise cannot be told from change. Raise the replicates.")
+        raise AnalysisError("no commit ran twice, so noise cannot be told from change. Use more replicates.")
     return max(math.sqrt(squares / degrees), 1e-6)
 
 

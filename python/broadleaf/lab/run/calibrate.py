@@ -37,7 +37,7 @@ PILOT_LIMIT_S = 15.0
 class Calibration:
     """The calibration for every run of a study. `fastest_s` is the duration of the fastest calibrating run; the spreads
     are relative standard deviations between starts and between iterations of one start, None if no pilot was made.
-    `least_tasks` is None if all runs have `n_tasks`; otherwise each configuration has its own number between the two.
+    `min_tasks` is None if all runs have `n_tasks`; otherwise each configuration has its own number between the two.
     """
 
     n_tasks: int
@@ -45,7 +45,7 @@ class Calibration:
     fastest_s: float | None = None
     sd_start_pct: float | None = None
     sd_iteration_pct: float | None = None
-    least_tasks: int | None = None
+    min_tasks: int | None = None
 
     @classmethod
     def load(cls, study: StudySpec) -> Calibration | None:
@@ -72,8 +72,8 @@ class Calibration:
     ) -> Runner:
         """What makes runs compatible; `made` are earlier runs of the study."""
         tasks = None
-        if self.least_tasks is not None:
-            tasks = TasksByConfig(self.least_tasks, self.n_tasks, environments.study.calibrate.min_s, made)
+        if self.min_tasks is not None:
+            tasks = TasksByConfig(self.min_tasks, self.n_tasks, environments.study.calibrate.min_s, made)
         return Runner(
             environments,
             n_tasks=self.n_tasks,
@@ -102,16 +102,16 @@ def calibrate(
     runner = Runner(environments, n_tasks=limits.min_tasks, iterations=1, quiet=quiet)
     first = study.baseline if only is None else only
     fastest_s: float | None = None
-    least: int | None = None
+    min_tasks: int | None = None
     if limits.n_tasks is not None:
         runner.n_tasks = limits.n_tasks
     elif uses(study, "n_tasks"):
         configs = [first]
         if only is None and (other := reachable_all_on(runner, variant)) != first:
             configs.append(other)
-        fastest_s, least = _grow(runner, variant, configs, limits, say)
-        if least is not None:
-            runner.tasks = TasksByConfig(least, runner.n_tasks, limits.min_s)
+        fastest_s, min_tasks = _grow(runner, variant, configs, limits, say)
+        if min_tasks is not None:
+            runner.tasks = TasksByConfig(min_tasks, runner.n_tasks, limits.min_s)
     else:
         runner.n_tasks = 1
     iterations, sd_start, sd_iteration = study.iterations, None, None
@@ -120,7 +120,7 @@ def calibrate(
         runner.try_out(first, variant)
         runner.iterations = PILOT_ITERATIONS + 1
         iterations, sd_start, sd_iteration = pilot(runner, first, variant)
-    return Calibration(runner.n_tasks, iterations, fastest_s, sd_start, sd_iteration, least)
+    return Calibration(runner.n_tasks, iterations, fastest_s, sd_start, sd_iteration, min_tasks)
 
 
 def _grow(
@@ -164,13 +164,13 @@ def _grow(
     slowest, quickest = max(each_s.values()), min(each_s.values())
     if slowest <= _MAX_RANGE * quickest:
         return fastest, None
-    least = min(runner.n_tasks, max(1, round_up(MARGIN * min_s / slowest)))
+    min_tasks = min(runner.n_tasks, max(1, round_up(MARGIN * min_s / slowest)))
     say(
         f"a task takes {slowest / quickest:.0f} times as long in the slowest of these as in the fastest: each "
-        f"configuration has its own number of tasks, from {least:,} to {runner.n_tasks:,}, so that its runs take "
+        f"configuration has its own number of tasks, from {min_tasks:,} to {runner.n_tasks:,}, so that its runs take "
         f"{min_s:g} s"
     )
-    return fastest, least
+    return fastest, min_tasks
 
 
 def reachable_all_on(runner: Runner, variant: Variant = HERE) -> dict[str, Level]:

@@ -76,7 +76,7 @@ class Runner:
         """How many tasks a run of a configuration has; the minimum if it has its own number and was not run yet."""
         if self.tasks is None:
             return self.n_tasks
-        return self.tasks.of(config_id(config, self.study.factors)) or self.tasks.least
+        return self.tasks.of(config_id(config, self.study.factors)) or self.tasks.minimum
 
     def try_out(self, config: Config, variant: Variant, cpus: Collection[int] | None = None) -> Run | None:
         """If configurations have their own numbers of tasks, runs one that was not run yet until its number is known.
@@ -86,7 +86,7 @@ class Runner:
         key = config_id(config, self.study.factors)
         if self.tasks is None or self.tasks.of(key) is not None:
             return None
-        n = self.tasks.least
+        n = self.tasks.minimum
         while True:
             trial = self._run(config, variant, n, quiet=True, cpus=cpus)
             if trial["status"] != "ok":

@@ -16,13 +16,13 @@ MARGIN, MAX_STEP = 1.15, 10.0
 
 
 class TasksByConfig:
-    """The number of tasks of each configuration, so that its runs take `min_s`: between `least` and `most`. All runs of
-    a configuration have the same number, including those of earlier sessions (`made`).
+    """The number of tasks of each configuration, so that its runs take `min_s`: between `minimum` and `maximum`. All
+    runs of a configuration have the same number, including those of earlier sessions (`made`).
     """
 
-    def __init__(self, least: int, most: int, min_s: float, made: Iterable[Run] = ()) -> None:
-        self.least: int = least
-        self.most: int = most
+    def __init__(self, minimum: int, maximum: int, min_s: float, made: Iterable[Run] = ()) -> None:
+        self.minimum: int = minimum
+        self.maximum: int = maximum
         self._min_s = min_s
         self._known: dict[str, int] = {
             str(row["config_id"]): int(row["n_tasks"])
@@ -37,10 +37,10 @@ class TasksByConfig:
     def learn(self, config_id: str, trial: Run) -> int:
         """The number of tasks to try next after a run that ended well; the same number if that is final."""
         n, total_s = int(trial["n_tasks"]), max(float(trial["total_s"]), 1e-9)
-        if total_s < self._min_s and n < self.most:
+        if total_s < self._min_s and n < self.maximum:
             # If runs are short, the start hides what a task costs, so the steps are bounded.
             step = min(MAX_STEP, max(MARGIN, MARGIN * self._min_s / total_s))
-            return min(self.most, max(n + 1, round_up(n * step)))
+            return min(self.maximum, max(n + 1, round_up(n * step)))
         self._known[config_id] = n
         return n
 

@@ -86,7 +86,7 @@ class Meter:
         if broken := self.constraints.violated(config):
             raise DesignError(
                 f"a configuration that violates {', '.join(broken)} was about to run: "
-                f"{describe(config, self.factors)}. This is a fault of the search, please report it."
+                f"{describe(config, self.factors)}. This is a bug in the search. Please report it."
             )
         name = self.id_of(config)
         time_us = self.evaluate(config, purpose=purpose, block=self._block)

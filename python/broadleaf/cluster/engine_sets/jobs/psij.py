@@ -234,7 +234,7 @@ class PSIJ(EngineSet):
 
 @dataclass
 class PBS(PSIJ):
-    """Engines in jobs of PBS, which PSI/J submits; see `PSIJ`. Its `executor` is "pbs", or "pbs_classic" for Torque."""
+    """Engines in PBS jobs, which PSI/J submits; see `PSIJ`. Its `executor` is "pbs", or "pbs_classic" for Torque."""
 
     name: ClassVar[str] = "pbs"
 
@@ -243,7 +243,7 @@ class PBS(PSIJ):
 
 @dataclass
 class LSF(PSIJ):
-    """Engines in jobs of LSF, which PSI/J submits; see `PSIJ`. LSF needs a `walltime`."""
+    """Engines in LSF jobs, which PSI/J submits; see `PSIJ`. LSF needs a `walltime`."""
 
     name: ClassVar[str] = "lsf"
 

@@ -28,7 +28,7 @@ _KILLED = "100"
 
 @dataclass
 class SGE(BatchSet):
-    """Engines in jobs of Grid Engine.
+    """Engines in Grid Engine jobs.
 
     One job of `slots` slots in the parallel environment `pe`, with an engine for each slot on the hosts that Grid
     Engine chooses; `n` means the same as `slots`. With `array` and without a `pe`, an array of jobs that can start one

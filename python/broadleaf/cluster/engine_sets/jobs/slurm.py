@@ -44,7 +44,7 @@ _HOPELESS = ("PartitionNodeLimit", "PartitionTimeLimit", "PartitionDown", "Parti
 
 @dataclass
 class Slurm(BatchSet):
-    """Engines in jobs of Slurm.
+    """Engines in Slurm jobs.
 
     `nodes` nodes with `engines_per_host` engines each, or `n` engines wherever Slurm puts them, in one job; with
     `array`, a job array whose jobs have one node each and can start one by one. The script has a directive for each

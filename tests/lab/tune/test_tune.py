@@ -32,7 +32,7 @@ from broadleaf.lab.tune.tuner import screening, tune
 
 
 def acceptance(name):
-    path = Path(__file__).parent / "acceptance" / f"{name}.py"
+    path = Path(__file__).parents[1] / "acceptance" / f"{name}.py"
     spec = importlib.util.spec_from_file_location(f"acceptance_{name}", path)
     module = importlib.util.module_from_spec(spec)
     # Its dataclasses look their module up.

@@ -20,7 +20,7 @@ from broadleaf.lab.errors import RunError
 
 pytestmark = pytest.mark.timeout(180)
 PLUGIN = "broadleaf.lab.comparisons.versus.plugin"
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 
 
 def run_tests(folder: Path, text: str, *options: str) -> subprocess.CompletedProcess[str]:

@@ -98,7 +98,7 @@ def test_one_number_of_tasks_for_which_the_fastest_is_slow_enough(tmp_path, monk
     # All on, the fast one, counts: 4,980 tasks take 0.5 s.
     assert 4_980 <= found.n_tasks <= 6_000
     assert found.fastest_s == pytest.approx(0.002 + found.n_tasks * 1e-4)
-    assert (found.iterations, found.least_tasks) == (1, None)
+    assert (found.iterations, found.min_tasks) == (1, None)
     found.save(subject)
     assert Calibration.load(subject) == found
 
@@ -109,7 +109,7 @@ def test_configurations_of_very_different_speed_have_their_own_numbers_of_tasks(
     found = calibrate(environments, quiet=Quiet(max_wait_s=0), say=said.append)
     assert "100 times as long" in said[-1]
     # The slow one takes 0.5 s with 498 tasks, the fast one with 49,800.
-    assert 498 <= found.least_tasks <= 600
+    assert 498 <= found.min_tasks <= 600
     assert 49_800 <= found.n_tasks <= 60_000
     found.save(subject)
     assert Calibration.load(subject) == found

@@ -20,7 +20,7 @@ from broadleaf.lab.spec.factors import Factor
 from broadleaf.lab.spec.runs import read_runs
 from broadleaf.lab.study import Study
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "studies" / "settle"))
+sys.path.insert(0, str(Path(__file__).parents[3] / "studies" / "settle"))
 import landscapes as simulation
 
 pytestmark = pytest.mark.timeout(180)
