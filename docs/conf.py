@@ -15,6 +15,7 @@ from sphinx.pycode import ModuleAnalyzer
 
 sys.path.insert(0, str(Path(__file__).parent / "extensions"))
 import command_reference
+import study_tables
 
 project = "Broadleaf"
 author = "the Broadleaf developers"
@@ -53,6 +54,8 @@ generated = Path(__file__).parent / "_build" / "generated"
 generated.mkdir(parents=True, exist_ok=True)
 (generated / "options.md").write_text(config.markdown_list())
 (generated / "commands.md").write_text(command_reference.page(group))
+for name, text in study_tables.pages(Path(__file__).parent.parent / "studies").items():
+    (generated / name).write_text(text)
 
 # The kernels of notebooks ignore the settings of whoever builds the pages, and leave nothing in their history.
 ipython = generated.parent / "ipython"

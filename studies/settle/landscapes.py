@@ -6,12 +6,14 @@ wrong?
 Each landscape is made with numpy alone: flags of which a third do something, three pairs that interact, noise, blocks.
 The full design is the one that `broadleaf lab plan` makes of the same study; its runs are the budget of the other. A
 verdict is wrong if it says helps, hinders or no practical difference, and the truth lies on another side of the
-practical limit by more than a tenth of it.
+practical limit by more than a tenth of it. `--csv FILE` keeps a line for each landscape; landscapes.csv is what was
+recorded.
 """
 
 from __future__ import annotations
 
 import argparse
+import csv
 import math
 import os
 import sys
@@ -81,8 +83,10 @@ def main() -> None:
     parser.add_argument("--factors", type=int, default=8)
     parser.add_argument("--sd", type=float, default=0.05)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--csv", type=Path)
     asked = parser.parse_args()
     plan = None
+    lines: list[dict[str, int]] = []
     shares, told, false, known_full, same, false_full, told_full = [], 0, 0, 0, 0, 0, 0
     for number in range(asked.landscapes):
         rng = np.random.default_rng([asked.seed, number])
@@ -106,11 +110,27 @@ def main() -> None:
         wrongs = [n for n, word in mine.items() if wrong(word, known.effect(n, True))]
         told, false = told + len(mine), false + len(wrongs)
         told_full += sum(word != "unknown" for word in full.values())
-        false_full += sum(wrong(word, known.effect(n, True)) for n, word in full.items())
+        wrong_full = sum(wrong(word, known.effect(n, True)) for n, word in full.items())
+        false_full += wrong_full
         decided = [n for n, word in full.items() if word != "unknown"]
         known_full += len(decided)
         agree = [n for n in decided if n in mine and mine[n].split()[0] == full[n].split()[0]]
         same += len(agree)
+        lines.append(
+            {
+                "landscape": number,
+                "seed": asked.seed,
+                "runs": len(settler.rows),
+                "full_runs": len(plan.rows),
+                "decided": len(mine),
+                "wrong": len(wrongs),
+                "full_decided": len(decided),
+                "full_wrong": wrong_full,
+                "reached": len(agree),
+            }
+        )
+        if asked.csv:
+            keep(asked.csv, lines)
         print(
             f"{number:3} runs {len(settler.rows):4} of {len(plan.rows)}, decided {len(mine)}, wrong {len(wrongs)}, "
             f"as the full design {len(agree)} of {len(decided)}",
@@ -121,6 +141,14 @@ def main() -> None:
         f"design's {known_full} verdicts {same / max(known_full, 1):.3f} reached; its own false "
         f"{false_full / max(told_full, 1):.3f}"
     )
+
+
+def keep(file: Path, lines: list[dict[str, int]]) -> None:
+    """Writes the lines known so far."""
+    with file.open("w", newline="") as table:
+        writer = csv.DictWriter(table, lines[0])
+        writer.writeheader()
+        writer.writerows(lines)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-_CAUTION = 1.25
+CAUTION = 1.25
+"""By how much false discovery rates of pairs are raised."""
 
 
 def q_values(p: Sequence[float]) -> list[float]:
@@ -26,7 +27,7 @@ def pair_rates(p: Sequence[float]) -> list[float]:
     """The false discovery rates of pairs. A quarter is added: the errors are estimated and several pairs share them;
     without it, 6 to 7 % of the pairs called real were false with few runs (studies/coverage).
     """
-    return [min(1.0, _CAUTION * q) if q == q else q for q in q_values(p)]
+    return [min(1.0, CAUTION * q) if q == q else q for q in q_values(p)]
 
 
 def holm(p: Sequence[float]) -> list[float]:
