@@ -13,7 +13,7 @@ from broadleaf.cluster.hosts.hosted_relay import Order
 from broadleaf.cluster.start_error import ClusterStartError
 from broadleaf.cluster.state import addresses
 
-# Ray itself tries for minutes and then ends the process.
+# Ray itself goes on trying for minutes.
 _CONNECT_TIMEOUT_S = 5.0
 # Minimum time between two requests for what Ray knows about a placement group.
 _LOOK_EVERY_S = 1.0
