@@ -62,6 +62,9 @@ MIXINS: dict[tuple[str, str], dict[str, str]] = {
         "test_traceback": "it compares with the private class of a process pool's remote traceback",
     },
     ("ExecutorShutdownTest", "test_shutdown"): {
+        # A pool calls a future running once it is queued for a process. Ours may all be withdrawn before an engine
+        # begins one, as happens on a busy machine.
+        "test_cancel_futures": "it does not wait for a start; see test_executor_cancels_on_shutdown, which does",
         "test_interpreter_shutdown": SCRIPT,
         "test_submit_after_interpreter_shutdown": SCRIPT,
         "test_hang_gh83386": SCRIPT,
