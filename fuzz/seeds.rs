@@ -488,6 +488,10 @@ fn records() {
         Chunk::encode_head(ObjectId(7), 1, 2, 4096, out);
         out.extend_from_slice(b"bytes");
     });
+    one(12, "upload", &|out| {
+        out.extend_from_slice(&UploadChunk::head(SegmentId(7), 4096));
+        out.extend_from_slice(b"bytes");
+    });
 }
 
 fn control_messages() {

@@ -6,7 +6,7 @@ use broadleaf_proto::task::{
     AssignRecord, DoneRecord, FunctionRecord, OutputRecord, ResultRecord, SubmitRecord,
 };
 use broadleaf_proto::wire::Reader;
-use broadleaf_proto::{Block, Chunk, CoalescedRecord, RefusedRun};
+use broadleaf_proto::{Block, Chunk, CoalescedRecord, RefusedRun, UploadChunk};
 use bytes::Bytes;
 
 macro_rules! check {
@@ -25,7 +25,7 @@ pub fn run(data: &[u8]) {
     let Some((which, data)) = data.split_first() else {
         return;
     };
-    match which % 12 {
+    match which % 13 {
         0 => check!(data, SubmitRecord),
         1 => check!(data, AssignRecord),
         2 => check!(data, DoneRecord),
@@ -53,9 +53,15 @@ pub fn run(data: &[u8]) {
                 assert_eq!(block.encode_header(), *header);
             }
         }
-        _ => {
+        11 => {
             if let Ok(chunk) = Chunk::decode(Bytes::copy_from_slice(data)) {
                 assert_eq!(chunk.bytes.len() + Chunk::HEAD_BYTES, data.len());
+            }
+        }
+        _ => {
+            if let Ok(chunk) = UploadChunk::decode(Bytes::copy_from_slice(data)) {
+                let head = UploadChunk::head(chunk.upload, chunk.len_bytes);
+                assert_eq!([&head, &chunk.bytes[..]].concat(), data);
             }
         }
     }

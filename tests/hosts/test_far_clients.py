@@ -1,4 +1,6 @@
-"""Clients on other hosts that nobody can dial: large results come over a connection of their own."""
+"""Clients on other hosts that nobody can dial: large results come over a connection of their own, large arguments go
+ahead of their calls.
+"""
 
 from __future__ import annotations
 
@@ -116,6 +118,120 @@ assert listening == [], "a client listens"
 del value, result
 """
     assert far(tls=tls).run(program + _NOTHING_IS_LEFT) == "True\n"
+
+
+# No argument remains at the node once the tasks that name it have ended, and what an engine built of it is collected.
+_NO_UPLOAD_IS_LEFT = """
+rc[:].apply_sync(gc.collect)
+until(lambda: rc.status()["node"]["own_bytes"] == 0)
+"""
+
+
+@pytest.mark.parametrize("tls", ["on", "off"])
+def test_an_argument_above_the_limit_of_a_message_goes(far, tls):
+    program = """
+def digest(value):
+    import hashlib
+    return hashlib.sha256(value).hexdigest(), getattr(value, "flags", None) and value.flags.writeable
+data = make(300 << 20)
+wanted = hashlib.sha256(data).hexdigest()
+# An array, an array for all engines, bytes that are pickled with the call, and what a function captured.
+print(rc[0].apply_sync(digest, data) == (wanted, True))
+print(rc[:].apply_sync(digest, data) == [(wanted, True)] * 2)
+print(rc.load_balanced_view().apply_sync(digest, bytes(data)) == (wanted, None))
+def capture(data):
+    return lambda: digest(data)
+print(rc[0].apply_sync(capture(data)) == (wanted, True))
+"""
+    assert far(tls=tls).run(program + _NO_UPLOAD_IS_LEFT) == "True\n" * 4
+
+
+def test_many_arrays_are_as_many_on_the_other_side(far):
+    program = """
+def total(arrays):
+    return len(arrays), sum(int(a.sum()) for a in arrays), {a.flags.writeable for a in arrays}
+arrays = [make(200_000, seed) for seed in range(1500)] + [make(3 << 20), np.empty(0, np.uint8)]
+print(rc[0].apply_sync(total, arrays) == total(arrays))
+"""
+    assert far().run(program + _NO_UPLOAD_IS_LEFT) == "True\n"
+
+
+def test_calls_are_run_in_their_order_behind_a_large_argument(far):
+    program = """
+rc[:].push({"data": make(100 << 20)}, block=False)
+print(rc[:].apply_sync(lambda: len(data)) == [100 << 20] * 2)
+"""
+    assert far().run(program) == "True\n"
+
+
+def test_a_small_task_of_another_thread_overtakes_a_large_argument(far):
+    # 64 MiB take five seconds.
+    program = """
+import threading
+data, small = make(64 << 20), []
+def submit():
+    small.append(rc[0].apply_async(len, data))
+thread = threading.Thread(target=submit)
+thread.start()
+until(lambda: rc.status()["node"]["own_bytes"] > 0)
+total = sum(rc[1].apply_sync(abs, -i) for i in range(20))
+assert thread.is_alive() and not small
+thread.join()
+print(total, small[0].get() == 64 << 20)
+"""
+    assert far(rate_mbit=100).run(program) == "190 True\n"
+
+
+def test_an_argument_without_memory_is_refused_alone(far):
+    program = """
+kept = rc[0].apply_async(time.sleep, 0.2)
+try:
+    rc[0].apply_sync(len, make(64 << 20))
+except ipp.errors.Undeliverable as error:
+    print("48 MiB" in str(error) or str(error))
+kept.get()
+print(rc[:].apply_sync(len, make(16 << 20)))
+"""
+    out = far(pool_max_bytes=48 << 20).run(program + _NO_UPLOAD_IS_LEFT)
+    assert out.splitlines()[1] == str([16 << 20] * 2)
+
+
+def test_an_interrupted_argument_is_dropped(far):
+    program = """
+import signal, threading
+def interrupt(signum, frame):
+    raise KeyboardInterrupt
+signal.signal(signal.SIGALRM, interrupt)
+def when_it_is_on_its_way():
+    until(lambda: rc.status()["node"]["own_bytes"] > 0)
+    os.kill(os.getpid(), signal.SIGALRM)
+thread = threading.Thread(target=when_it_is_on_its_way)
+thread.start()
+try:
+    rc[0].apply_async(len, make(64 << 20))
+except KeyboardInterrupt:
+    print("interrupted")
+thread.join()
+assert not rc.outstanding
+print(rc[0].apply_sync(len, make(2 << 20)))
+"""
+    assert far(rate_mbit=100).run(program + _NO_UPLOAD_IS_LEFT) == f"interrupted\n{2 << 20}\n"
+
+
+def test_what_a_killed_client_was_sending_is_dropped(far):
+    cluster = far(rate_mbit=100)
+    child = cluster.start("""
+print("ready", flush=True)
+rc[0].apply_async(len, make(64 << 20))
+""")
+    assert child.stdout is not None
+    assert child.stdout.readline() == "ready\n"
+    with cluster.cluster.connect_client_sync() as rc:
+        wait_until(lambda: rc.status()["node"]["own_bytes"] > 0, 60, "no part of the argument arrived")
+        child.kill()
+        child.communicate()
+        wait_until(lambda: rc.status()["node"]["own_bytes"] == 0, 60, "the argument is still there")
+        assert rc[0].apply_sync(abs, -1) == 1
 
 
 def test_a_small_task_overtakes_a_large_result(far):

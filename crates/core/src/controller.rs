@@ -121,7 +121,12 @@ impl Controller {
             self.boot(now);
         }
         match input {
-            Input::Submit { client, record } => self.on_submit(now, client, record, out),
+            Input::Submit { client, record } => self.on_submit(now, client, record, None, out),
+            Input::SubmitIncomplete {
+                client,
+                record,
+                reason,
+            } => self.on_submit(now, client, record, Some(reason), out),
             Input::Done { engine, record } => self.on_done(now, engine, record, out),
             Input::Output { engine, record } => self.on_output(engine, record, out),
             Input::Waits { engine, event } => self.on_engine_event(now, engine, event, out),

@@ -43,6 +43,7 @@ mod timeouts;
 mod timers;
 pub mod transfer;
 mod unread;
+pub mod uploads;
 mod worlds;
 
 pub use check::Violation;

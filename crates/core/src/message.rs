@@ -51,6 +51,16 @@ pub enum Input {
         /// The task.
         record: SubmitRecord,
     },
+    /// A client submitted tasks whose arguments were sent ahead and did not all arrive, or found no
+    /// memory.
+    SubmitIncomplete {
+        /// The client.
+        client: ClientId,
+        /// The tasks, without their arguments.
+        record: SubmitRecord,
+        /// Why.
+        reason: String,
+    },
     /// A client's outgoing queue became long, or short again: while it is long none of its tasks
     /// is assigned.
     ClientCongested {

@@ -101,11 +101,13 @@ impl Controller {
         }
     }
 
+    /// Handles a record of tasks; `missing` says why their arguments are not there, if they are not.
     pub(crate) fn on_submit(
         &mut self,
         now: Nanos,
         client: ClientId,
         record: SubmitRecord,
+        missing: Option<String>,
         out: &mut Vec<Output>,
     ) {
         let Some(known) = self.clients.get(&client) else {
@@ -145,6 +147,7 @@ impl Controller {
             _ if n_parts == 0 => Some(RefusalReason::NoEngines),
             None => Some(RefusalReason::Undefined),
             Some(None) => Some(RefusalReason::OverLimit),
+            Some(Some(_)) if missing.is_some() => missing.map(RefusalReason::Undeliverable),
             Some(Some(_)) => self
                 .objection(client, n_parts, &record.payload, n_dependencies)
                 .or_else(|| {

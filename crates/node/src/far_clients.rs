@@ -7,21 +7,25 @@
 use std::collections::BTreeMap;
 
 use broadleaf_core::transfer::cost::Topology;
-use broadleaf_core::transfer::values::INLINE_BYTES;
 use broadleaf_core::transfer::{TopologyChoice, TransferCommand};
+use broadleaf_core::uploads::Uploads;
 use broadleaf_net::{Frame, LinkError};
+use broadleaf_proto::limits::FAR_INLINE_BYTES;
 use broadleaf_proto::relay::{self, Fetch, RelayCommand, RelayEvent, Source};
 use broadleaf_proto::task::LeaseGuard;
 use broadleaf_proto::{DecodeError, FrameKind, HostId, ObjectId, Payload, SegmentRef};
+use broadleaf_shm::Lease;
 
 use crate::node::Node;
 use crate::payload::PlaneCommand;
 
-/// For each client, by its number: the objects that it has yet to get, and the leases that hold
-/// them.
+/// What clients on other hosts have yet to get, and what they have sent ahead.
 #[derive(Debug, Default)]
 pub struct FarClients {
-    /// One lease for each order that is not complete.
+    /// By connection: arguments that no record has named yet.
+    pub uploads: BTreeMap<usize, Uploads<Lease>>,
+    /// By host: the objects that a client has yet to get, and the leases that hold them, one for
+    /// each order that is not complete.
     coming: BTreeMap<HostId, BTreeMap<ObjectId, Vec<LeaseGuard>>>,
 }
 
@@ -76,7 +80,7 @@ impl Node {
             return false;
         };
         let held_bytes: u64 = payload.segments.iter().map(|s| s.len_bytes).sum();
-        if held_bytes <= INLINE_BYTES || !self.far_clients.has(host) {
+        if held_bytes <= FAR_INLINE_BYTES || !self.far_clients.has(host) {
             return false;
         }
         let lease = payload.lease.clone();

@@ -49,9 +49,17 @@ impl Node {
             FrameKind::Submit => {
                 while !reader.is_empty() {
                     let mut record = SubmitRecord::decode(&mut reader)?;
-                    let owner = self.take_upload(token, &mut record.payload);
-                    self.segments.adopt(owner, &mut record.payload);
-                    self.input(Input::Submit { client, record });
+                    match self.take_arguments(token, &mut record.payload) {
+                        Ok(owner) => {
+                            self.segments.adopt(owner, &mut record.payload);
+                            self.input(Input::Submit { client, record });
+                        }
+                        Err(reason) => self.input(Input::SubmitIncomplete {
+                            client,
+                            record,
+                            reason,
+                        }),
+                    }
                 }
             }
             FrameKind::Function => {
@@ -74,6 +82,9 @@ impl Node {
                 let (number, request): (u64, ControlRequest) = control::decode(&frame.body)?;
                 self.ring.note(Kind::Request, client.0, number);
                 self.on_request(token, client, number, request);
+            }
+            FrameKind::Upload if !self.peers[token].link.is_local() => {
+                return self.on_upload(token, frame.body);
             }
             FrameKind::RelayEvent if host != HostId::CONTROLLER => {
                 return self.on_far_client_frame(host, &frame);
@@ -181,6 +192,7 @@ impl Node {
             }
             FrameKind::SegmentRelease => {
                 let release: control::SegmentRelease = control::decode(&frame.body)?;
+                self.drop_uploads(token, &release.released);
                 let forget =
                     self.segments
                         .on_release(token as u32, &release.released, &release.retired);

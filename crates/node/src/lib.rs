@@ -29,7 +29,7 @@ mod ring;
 mod segments;
 mod timing;
 mod uplink;
-mod upload;
+mod uploads;
 mod watch;
 
 pub use broadleaf_core::transfer::values::{ValueCommand, Values};

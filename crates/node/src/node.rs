@@ -321,6 +321,7 @@ impl Node {
             Role::Client { client, host, .. } => {
                 self.clients.remove(&client);
                 self.on_far_client_gone(host);
+                self.on_uploader_gone(token);
                 self.ring.note(Kind::ClientDown, client.0, 0);
                 self.input(Input::ClientDown { client });
             }

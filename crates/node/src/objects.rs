@@ -12,7 +12,7 @@ use broadleaf_proto::task::LeaseGuard;
 use broadleaf_proto::{
     HostId, MoverRank, ObjectId, Payload, PayloadSecret, RequestedTopology, SegmentId, SegmentRef,
 };
-use broadleaf_shm::{Lease, Pool, PoolConfig, memory_is_short};
+use broadleaf_shm::{Lease, Pool, PoolConfig, Segment, ShmError, memory_is_short};
 
 use crate::payload::{Plane, PlaneCommand};
 use crate::segments::Segments;
@@ -369,11 +369,34 @@ impl Objects {
     }
 
     /// Copies bytes into a segment of the node's own pool.
-    pub fn copy_in(&mut self, bytes: &[u8]) -> Option<(SegmentRef, &broadleaf_shm::Segment)> {
-        let place = self.pool.copy_in(bytes).ok()?;
+    pub fn copy_in(&mut self, bytes: &[u8]) -> Result<SegmentRef, ShmError> {
+        let place = self.pool.copy_in(bytes)?;
         self.pool.mark_announced(place.segment);
         self.pool.share_rest(place.segment);
-        Some((place, self.pool.segment(place.segment)?))
+        Ok(place)
+    }
+
+    /// Memory of the node's own pool, to fill as bytes arrive, and to [`publish`](Self::publish) or
+    /// [`cancel`](Self::cancel).
+    pub fn allocate(&mut self, len_bytes: u64) -> Result<Lease, ShmError> {
+        self.pool.allocate(len_bytes)
+    }
+
+    /// Bytes that have all arrived, under the name of their segment.
+    pub fn publish(&mut self, lease: Lease) -> SegmentRef {
+        let place = self.pool.publish(lease);
+        self.pool.mark_announced(place.segment);
+        place
+    }
+
+    /// Gives memory back that was not published.
+    pub fn cancel(&mut self, lease: Lease) {
+        self.pool.cancel(lease);
+    }
+
+    /// A segment of the node's own pool.
+    pub fn segment(&self, id: SegmentId) -> Option<&Segment> {
+        self.pool.segment(id)
     }
 
     /// Segments of the node's own pool, their bytes in use and free, and the number of objects on

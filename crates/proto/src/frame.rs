@@ -51,6 +51,8 @@ pub enum FrameKind {
     SegmentAnnounce = 23,
     /// Segments no longer mapped by the sender: [`crate::control::SegmentRelease`].
     SegmentRelease = 24,
+    /// Client on another host to controller: [`crate::upload::UploadChunk`].
+    Upload = 27,
     /// Client to controller: [`crate::control::ControlRequest`] with a request number.
     Request = 32,
     /// Controller to client: [`crate::control::ControlReply`] with that number.
@@ -87,7 +89,7 @@ impl TryFrom<u8> for FrameKind {
     type Error = DecodeError;
     fn try_from(byte: u8) -> Result<Self, DecodeError> {
         use FrameKind as K;
-        const ALL: [FrameKind; 32] = [
+        const ALL: [FrameKind; 33] = [
             K::Hello,
             K::Welcome,
             K::Refused,
@@ -105,6 +107,7 @@ impl TryFrom<u8> for FrameKind {
             K::Options,
             K::SegmentAnnounce,
             K::SegmentRelease,
+            K::Upload,
             K::Request,
             K::Reply,
             K::Event,

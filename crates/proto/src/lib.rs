@@ -22,6 +22,7 @@ pub mod proof;
 pub mod refused;
 pub mod relay;
 pub mod task;
+pub mod upload;
 pub mod wire;
 
 pub use chunk::{Block, Chunk, PayloadSecret, SealedHead};
@@ -38,7 +39,8 @@ pub use ids::{
 pub use mover::{Landing, MoverCommand, MoverEvent, MoverRank};
 pub use refused::RefusedRun;
 pub use task::{AssignRecord, DoneRecord, Payload, ResultRecord, SegmentRef, Status, SubmitRecord};
+pub use upload::UploadChunk;
 pub use wire::DecodeError;
 
 /// Version of the wire protocol; peers must match it exactly.
-pub const PROTOCOL_VERSION: u32 = 14;
+pub const PROTOCOL_VERSION: u32 = 15;

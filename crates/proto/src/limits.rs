@@ -6,6 +6,11 @@ pub const MAX_HANDSHAKE_FRAME_BYTES: u32 = 16 * 1024;
 pub const MAX_FRAME_BYTES: u32 = 256 * 1024 * 1024;
 /// Maximum size of the inline bytes of one payload: a record and its frame must hold them.
 pub const MAX_INLINE_PAYLOAD_BYTES: usize = MAX_FRAME_BYTES as usize - 1024 * 1024;
+/// Values up to this size travel with their records between a client and the controller on another
+/// host: asking for them, or sending them ahead, would take longer.
+pub const FAR_INLINE_BYTES: u64 = 1024 * 1024;
+/// Maximum number of uploads of one client that no record has named yet.
+pub const MAX_OPEN_UPLOADS: usize = 65_536;
 /// Buffers up to this size travel inline; larger ones travel in shared segments on one host.
 pub const INLINE_BUFFER_BYTES: usize = 64 * 1024;
 /// Maximum number of file descriptors in one frame (the kernel's own limit is 253 per message).

@@ -17,6 +17,7 @@ mod submit;
 mod subscription;
 mod tell;
 mod unresolved;
+mod upload;
 mod waiting;
 mod wire;
 mod written;

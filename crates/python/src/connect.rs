@@ -18,6 +18,7 @@ use serde::Deserialize;
 
 use crate::errors::ConnectionRefused;
 use crate::held_key::held_key;
+use crate::payload::LargeBuffers;
 
 /// A TCP address of a connection file.
 #[derive(Clone, Debug, Deserialize)]
@@ -140,12 +141,14 @@ impl Connection {
         }
     }
 
-    /// Largest buffer that is sent inline.
-    pub fn inline_limit_bytes(&self, is_local: bool) -> usize {
-        if is_local && self.options.shared_memory {
-            self.options.inline_buffer_bytes
+    /// The largest buffer that is sent inline, and how larger ones are sent.
+    pub fn large_buffers(&self, is_local: bool) -> (usize, LargeBuffers) {
+        if !is_local {
+            (limits::FAR_INLINE_BYTES as usize, LargeBuffers::Upload)
+        } else if self.options.shared_memory {
+            (self.options.inline_buffer_bytes, LargeBuffers::Segment)
         } else {
-            usize::MAX
+            (usize::MAX, LargeBuffers::Inline)
         }
     }
 

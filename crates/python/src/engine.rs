@@ -267,7 +267,7 @@ impl Engine {
             .map_err(|error| error.into_py(py))?;
         let data = DataPlane::new(
             welcome.segment_token,
-            connection.inline_limit_bytes(true),
+            connection.large_buffers(true),
             &connection.options,
         );
         let poll_fd = link.as_fd().try_clone_to_owned()?;

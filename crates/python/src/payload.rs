@@ -7,6 +7,7 @@ mod captured;
 mod decode;
 mod encode;
 mod oversize;
+mod upload;
 
 use std::collections::hash_map::Entry;
 use std::os::fd::OwnedFd;
@@ -30,6 +31,7 @@ pub use self::again::Counted;
 pub use self::captured::Captured;
 pub use self::decode::{Decoded, Value};
 pub use self::encode::{Encoded, Way};
+pub use self::upload::{LargeBuffers, Upload};
 use crate::connect::EndpointOptions;
 use crate::exported::Exported;
 use crate::forks::Owner;
@@ -96,8 +98,10 @@ pub struct DataPlane {
     /// Number of copies into segments outside the pool, and their bytes.
     window_copies: (AtomicU64, AtomicU64),
     borrowed: Arc<Mutex<Borrowed>>,
-    /// Buffers above this size go into segments; `usize::MAX` if the peer is on another host.
+    /// Buffers up to this size are sent with their record.
     inline_limit_bytes: usize,
+    large: LargeBuffers,
+    last_upload: AtomicU64,
     epoch: Instant,
     trimmed_at_s: AtomicU64,
 }
@@ -110,7 +114,11 @@ impl Drop for DataPlane {
 
 impl DataPlane {
     /// `token` makes this process's segment ids unique on the host.
-    pub fn new(token: u32, inline_limit_bytes: usize, options: &EndpointOptions) -> Self {
+    pub fn new(
+        token: u32,
+        (inline_limit_bytes, large): (usize, LargeBuffers),
+        options: &EndpointOptions,
+    ) -> Self {
         let mut config = PoolConfig {
             idle_trims: options.shared_memory_warm_s,
             ..PoolConfig::default()
@@ -129,6 +137,8 @@ impl DataPlane {
             window_copies: Default::default(),
             borrowed: Arc::default(),
             inline_limit_bytes,
+            large,
+            last_upload: AtomicU64::new(0),
             epoch: Instant::now(),
             trimmed_at_s: AtomicU64::new(0),
         }

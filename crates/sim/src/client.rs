@@ -279,7 +279,7 @@ impl Client {
             | RefusalReason::OverLimit
             | RefusalReason::InvalidDependency
             | RefusalReason::NotKept => false,
-            RefusalReason::Undeliverable(_) => job.is_large,
+            RefusalReason::Undeliverable(_) => job.is_large || job.fate == Fate::Incomplete,
             RefusalReason::ImpossibleDependency => job.dependent,
             RefusalReason::UnmetEverywhere => {
                 matches!(job.fate, Fate::UnmetEverywhere | Fate::UnmetOnEven)

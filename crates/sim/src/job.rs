@@ -30,6 +30,8 @@ pub enum Fate {
     UnmetOnEven,
     /// Finds it unmet everywhere.
     UnmetEverywhere,
+    /// Never begins: its arguments were sent ahead and did not all arrive.
+    Incomplete,
 }
 
 /// The task of one record, shared by all its parts.

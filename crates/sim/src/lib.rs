@@ -17,6 +17,7 @@ mod processes;
 mod random;
 mod script;
 mod trace;
+mod uploads;
 mod values;
 mod worlds;
 
@@ -25,6 +26,7 @@ use broadleaf_core::{Config, Counters, Nanos};
 use crate::cluster::Cluster;
 use crate::random::Random;
 use crate::trace::Trace;
+pub use crate::uploads::{UploadOutcome, run_uploads};
 pub use crate::values::{FarOutcome, run_far_client};
 
 /// A fault put into the simulated driver, to check that the simulation finds it.

@@ -157,6 +157,7 @@ impl Cluster {
             8..10 if options.timeout_ns.is_some() => Fate::Hang,
             10 | 11 => Fate::UnmetOnEven,
             12 => Fate::UnmetEverywhere,
+            13 => Fate::Incomplete,
             _ => Fate::Return,
         };
         let children = if depth < DEEPEST && self.plan.nests && self.random.chance(15) {
@@ -240,7 +241,7 @@ impl Cluster {
             follow,
             payload,
         };
-        self.tell(id, Input::Submit { client: id, record });
+        self.tell(id, submission(id, record, fate));
         let end = self.clients.get(&id).map_or(seq, |c| c.next_seq);
         (seq..end).map(TaskSeq).collect()
     }
@@ -458,5 +459,17 @@ impl Cluster {
             }
             _ => {}
         }
+    }
+}
+
+/// What the controller hears of a record.
+fn submission(client: ClientId, record: SubmitRecord, fate: Fate) -> Input {
+    if fate != Fate::Incomplete {
+        return Input::Submit { client, record };
+    }
+    Input::SubmitIncomplete {
+        client,
+        record,
+        reason: "no memory".to_owned(),
     }
 }

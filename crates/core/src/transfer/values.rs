@@ -8,9 +8,6 @@ use std::collections::BTreeMap;
 use broadleaf_proto::ids::ObjectId;
 use broadleaf_proto::relay::Fetch;
 
-/// Results up to this size travel with their records: asking for them would take longer.
-pub const INLINE_BYTES: u64 = 1024 * 1024;
-
 /// What the driver must do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ValueCommand<R> {

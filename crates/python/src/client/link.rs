@@ -191,7 +191,7 @@ impl Link {
         };
         let data = DataPlane::new(
             welcome.segment_token,
-            connection.inline_limit_bytes(link.is_local()),
+            connection.large_buffers(link.is_local()),
             &connection.options,
         );
         let shared = Arc::new(Shared::new(py, link, &welcome, data, far, tuning)?);

@@ -323,6 +323,11 @@ impl Shared {
         self.wire.with(|net| net.send(kind, body, fds))
     }
 
+    /// Queues a frame without descriptors whose body comes in two parts.
+    pub fn queue_parts(&self, kind: FrameKind, head: &[u8], rest: &[u8]) -> Result<(), LinkError> {
+        self.wire.with(|net| net.send_parts(kind, head, rest))
+    }
+
     /// Waits until the socket took everything, reading replies meanwhile so that neither side blocks the other.
     pub fn drain(&self, incoming: &mut Incoming) -> Result<(), LinkError> {
         while !self.flush()? {

@@ -23,6 +23,7 @@ use super::pending::Pending;
 use super::record::{Dependencies, Head, check_dependencies, dependency_weight, parts_of};
 use super::request::Request;
 use super::shared::{SubmittedParts, wall_ns};
+use super::upload::upload;
 use crate::engine::checked_depth;
 use crate::errors::{link_closed, link_error};
 use crate::payload::{Counted, Encoded, Way, lock};
@@ -87,13 +88,13 @@ impl Submitter {
         Ok(())
     }
 
-    /// As `admit`, including what the payload and the function refer to; if that fails, the call's references are
-    /// released.
+    /// As `admit`, including what the payload and the function refer to, and then sends what the payload uploads; if
+    /// that fails, the call's references are released.
     fn admit_call(
         py: Python<'_>,
         link: &Link,
         (n, weight_bytes): (u64, u64),
-        encoded: Option<&mut Encoded>,
+        mut encoded: Option<&mut Encoded>,
         captured: &[Arc<Counted>],
     ) -> PyResult<bool> {
         if encoded.is_none() && captured.is_empty() {
@@ -101,8 +102,19 @@ impl Submitter {
         }
         let named = encoded.iter().flat_map(|encoded| encoded.counted.iter());
         let claimed_bytes: u64 = named.chain(captured).map(|c| c.claim()).sum();
-        let admitted = Self::admit(py, link, n, weight_bytes + claimed_bytes);
-        if admitted.is_err() {
+        let weight_bytes = weight_bytes + claimed_bytes;
+        let sent = Self::admit(py, link, n, weight_bytes).and_then(|at_once| {
+            if let Some(encoded) = encoded.as_deref_mut() {
+                upload(py, link, encoded).inspect_err(|_| {
+                    let shared = &link.shared;
+                    shared.outstanding.fetch_sub(n, Ordering::AcqRel);
+                    let outstanding_bytes = &shared.outstanding_bytes;
+                    outstanding_bytes.fetch_sub(weight_bytes, Ordering::AcqRel);
+                })?;
+            }
+            Ok(at_once)
+        });
+        if sent.is_err() {
             // Whoever holds a claim releases it.
             let outstanding_bytes = &link.shared.outstanding_bytes;
             outstanding_bytes.fetch_add(claimed_bytes, Ordering::AcqRel);
@@ -110,7 +122,7 @@ impl Submitter {
                 link.shared.data.give_back(encoded);
             }
         }
-        admitted
+        sent
     }
 
     /// Waits until `n` more tasks of `weight_bytes` in total fit the limits: a submitter that does not read is slowed

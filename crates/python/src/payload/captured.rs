@@ -43,6 +43,7 @@ impl Captured<'_> {
         }
         out.counted_bytes += captured.segments.iter().map(|s| s.len_bytes).sum::<u64>();
         out.held.extend(captured.held.iter().cloned());
+        out.uploads.extend(captured.uploads.iter().cloned());
         Ok(())
     }
 }
@@ -77,7 +78,12 @@ impl DataPlane {
         };
         for buffer in buffers {
             with_raw(buffer, |data| {
-                let place = self.place(data, way, limit_bytes, &mut captured.encoded)?;
+                let inline_bytes = captured.table.inline.len();
+                let place = if self.uploads(data.len(), inline_bytes) {
+                    Some(self.upload_buffer(buffer, data.len(), &mut captured.encoded))
+                } else {
+                    self.place(data, way, limit_bytes, &mut captured.encoded)?
+                };
                 captured.table.push(data, place, way.delivery);
                 if let Some(place) = place {
                     captured.encoded.segments.push(place);

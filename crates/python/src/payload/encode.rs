@@ -18,6 +18,7 @@ use smallvec::SmallVec;
 
 use super::again::{Counted, LEAST_BYTES};
 use super::captured::Captured;
+use super::upload::{LargeBuffers, Upload};
 use super::{DataPlane, lock, shm_error};
 use crate::allocations;
 use crate::buffer::with_bytes;
@@ -36,6 +37,8 @@ pub struct Encoded {
     pub bytes: Vec<u8>,
     /// The segments it names.
     pub segments: SmallVec<[SegmentRef; 0]>,
+    /// Bytes that are sent before it.
+    pub uploads: Vec<Arc<Upload>>,
     /// Segments the peer has not seen.
     pub announce: Vec<(SegmentId, u64, OwnedFd)>,
     /// Keeps forwarded segments until the payload is queued: they are released after it, not before.
@@ -98,7 +101,7 @@ impl Table {
 impl DataPlane {
     /// Whether the peer maps segments of this host.
     pub fn on_this_host(&self) -> bool {
-        self.inline_limit_bytes != usize::MAX
+        self.large == LargeBuffers::Segment
     }
 
     /// Encodes a value and its out-of-band buffers. Each large buffer is copied once into a segment, unless it arrived
@@ -132,6 +135,7 @@ impl DataPlane {
             retired: Vec::new(),
         });
         lock(&self.exported).forget_retired(&unsent);
+        encoded.uploads.clear();
         encoded.held.clear();
         encoded.counted.clear();
     }
@@ -165,7 +169,11 @@ impl DataPlane {
                 continue;
             }
             with_raw(buffer, |data| {
-                let place = self.place(data, way, self.inline_limit_bytes, out)?;
+                let place = if self.uploads(data.len(), table.inline.len()) {
+                    Some(self.upload_buffer(buffer, data.len(), out))
+                } else {
+                    self.place(data, way, self.inline_limit_bytes, out)?
+                };
                 let inline_bytes = table.inline.len() + data.len();
                 // Checked before it is copied, which would take seconds.
                 if place.is_none() && inline_bytes > MAX_INLINE_PAYLOAD_BYTES {
@@ -183,10 +191,13 @@ impl DataPlane {
             table.push_place(place, way.delivery);
             out.segments.push(place);
         }
-        if self.on_this_host()
-            && value.len() > INLINE_VALUE_BYTES
-            && let Some(place) = self.copy_in(value, &mut out.announce)?
-        {
+        let apart = match self.large {
+            _ if value.len() <= INLINE_VALUE_BYTES => None,
+            LargeBuffers::Segment => self.copy_in(value, &mut out.announce)?,
+            LargeBuffers::Upload => Some(self.upload_bytes(value.to_vec(), out)),
+            LargeBuffers::Inline => None,
+        };
+        if let Some(place) = apart {
             head.is_apart = true;
             table.push_place(place, Delivery::Readonly);
             out.segments.push(place);
@@ -227,8 +238,8 @@ impl DataPlane {
         delivery: Delivery,
     ) -> PyResult<Vec<usize>> {
         let few = buffers.len() <= MAX_LARGE_BUFFERS
-            && buffers.len() * self.inline_limit_bytes <= INLINE_VALUE_BYTES;
-        if few || !self.on_this_host() || delivery == Delivery::Shared {
+            && buffers.len().saturating_mul(self.inline_limit_bytes) <= INLINE_VALUE_BYTES;
+        if few || self.large == LargeBuffers::Inline || delivery == Delivery::Shared {
             return Ok(Vec::new());
         }
         let mut lengths = Vec::with_capacity(buffers.len());
@@ -269,11 +280,11 @@ impl DataPlane {
         }
         let lengths = head.packed.iter().map(|(_, len)| *len);
         let (offsets, len_bytes) = pack_offsets(lengths).map_err(too_long)?;
-        let place = self.fill_segment(len_bytes, &mut out.announce, |segment| {
+        let fill = |pack: &mut [u8]| {
             for (index, start) in in_pack.iter().zip(&offsets) {
                 with_raw(&buffers[*index], |data| {
                     let start = *start as usize;
-                    let range = segment.get_mut(start..start + data.len());
+                    let range = pack.get_mut(start..start + data.len());
                     let range = range.ok_or_else(|| {
                         PyValueError::new_err("a buffer changed its length while it was sent")
                     })?;
@@ -282,7 +293,14 @@ impl DataPlane {
                 })?;
             }
             Ok(())
-        })?;
+        };
+        let place = if self.large == LargeBuffers::Upload {
+            let mut pack = vec![0; len_bytes as usize];
+            fill(&mut pack)?;
+            Some(self.upload_bytes(pack, out))
+        } else {
+            self.fill_segment(len_bytes, &mut out.announce, fill)?
+        };
         for (index, _) in &mut head.packed {
             *index += head.n_captured as u32;
         }

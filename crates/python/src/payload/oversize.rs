@@ -5,7 +5,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyByteArray, PyBytes, PyDict, PyList, PyString, PyTuple};
 use rustc_hash::FxHashSet;
 
-use super::{DataPlane, lock, shm_error};
+use super::{DataPlane, LargeBuffers, lock, shm_error};
 use crate::errors::PayloadTooLarge;
 
 /// Smaller objects are not checked.
@@ -72,8 +72,12 @@ impl DataPlane {
         if large.bytes == 0 {
             return Ok(());
         }
-        if self.on_this_host() {
-            return lock(&self.pool).check_cap(large.bytes).map_err(shm_error);
+        match self.large {
+            LargeBuffers::Segment => {
+                return lock(&self.pool).check_cap(large.bytes).map_err(shm_error);
+            }
+            LargeBuffers::Upload => return Ok(()),
+            LargeBuffers::Inline => {}
         }
         if large.bytes > MAX_INLINE_PAYLOAD_BYTES as u64 {
             return Err(PayloadTooLarge::new_err((
