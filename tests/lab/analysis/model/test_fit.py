@@ -393,6 +393,50 @@ def test_absorbed_blocks_are_dummies():
     assert linear.sandwich(weights) == pytest.approx((inverse @ (whole.T * weights) @ whole @ inverse)[:6, :6])
 
 
+@pytest.mark.parametrize("blocks", ["none", "fixed", "random"])
+def test_weights_multiply_every_run_by_their_root(blocks):
+    """Coefficients, errors and leverages are those of all columns, a column per block too, times the root."""
+    rng = np.random.default_rng(10)
+    cell, block = rng.integers(0, 12, 90), rng.integers(0, 7, 90)
+    rows, time = np.column_stack([np.ones(12), rng.normal(size=(12, 3))]), rng.normal(size=(90, 2))
+    y, weight, ratio = rng.normal(size=90) + block, rng.uniform(0.2, 3.0, 90), 0.4
+    linear = Linear(rows, cell, time, Groups(block), blocks).with_weight(weight)
+    dummies = (block[:, None] == np.arange(7)).astype(float)
+    whole = np.hstack([rows[cell], time, dummies[:, 1:] if blocks == "fixed" else np.zeros((90, 0))])
+    error = np.diag(1 / weight)
+    if blocks == "random":
+        linear = linear.with_ratio(ratio)
+        error += ratio * dummies @ dummies.T
+    root = np.linalg.inv(np.linalg.cholesky(error))
+    wanted = np.linalg.lstsq(root @ whole, root @ y, rcond=None)[0]
+    assert linear.least_squares(y)[1:] == pytest.approx(wanted[1:6])
+    inverse = np.linalg.inv(whole.T @ np.linalg.inv(error) @ whole)
+    assert linear.solve(np.eye(6))[1:, 1:] == pytest.approx(inverse[1:6, 1:6])
+    white = linear.transform(y) - linear.transform(linear.values(linear.least_squares(y)))
+    rest = root @ y - root @ whole @ wanted
+    assert white @ white == pytest.approx(rest @ rest)
+    assert linear.hat @ linear.transform(y) == pytest.approx(white)
+    assert 1 - np.diag(linear.hat) == pytest.approx(linear.leverages)
+    assert linear.unweighted.weight is None
+
+
+def test_runs_of_a_noisy_setting_count_for_less():
+    """Its noise would otherwise cover what the others do."""
+    rng = np.random.default_rng(11)
+    factors = [Factor(f"f{i}", "flag") for i in range(4)]
+    rows = []
+    for i in range(240):
+        on = rng.integers(0, 2, 4)
+        y = 6 + 0.05 * on[1] + rng.normal(0, 0.2 if on[0] else 0.02)
+        rows.append({"status": "ok", "time_per_task_us": math.exp(y), "block": i // 16, "started_unix": 4.0 * i}
+                    | {f"f{n}": int(v) for n, v in enumerate(on)})  # fmt: skip
+    made = fit(factors, frames.load(rows, factors), pairs=False)
+    other = next(e for e in made.effects() if e.factor == "f1")
+    # What the 120 quiet runs tell by themselves, and not what all would tell.
+    assert other.se < 1.5 * 2 * 0.02 / math.sqrt(120)
+    assert abs(other.estimate - 0.05) < 3.5 * other.se
+
+
 def test_families_of_tests():
     assert q_values([0.01, 0.04, 0.03, float("nan")])[:3] == pytest.approx([0.03, 0.04, 0.04])
     assert math.isnan(q_values([0.01, float("nan")])[1])
