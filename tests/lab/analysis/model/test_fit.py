@@ -7,7 +7,7 @@ import pytest
 from broadleaf.lab.analysis import frame as frames
 from broadleaf.lab.analysis.model import scale as scales
 from broadleaf.lab.analysis.model.coding import Coding
-from broadleaf.lab.analysis.model.fit import fit
+from broadleaf.lab.analysis.model.fit import Fit, fit
 from broadleaf.lab.analysis.model.linear import Groups, Linear
 from broadleaf.lab.analysis.multiplicity import holm, q_values
 from broadleaf.lab.designs.plan import Plan
@@ -289,6 +289,12 @@ def test_a_pair_told_beside_the_model_is_the_one_of_the_model_with_it():
     beside = next(i for i in made.interactions() if (i.a, i.b) == ("f2", "f5"))
     inside = fit(system.factors, runs, pairs=[("f0", "f1"), ("f2", "f5")], **options).interactions()
     wanted = next(i for i in inside if (i.a, i.b) == ("f2", "f5"))
+    for one, other in ((beside, wanted), (beside.a_alone, wanted.a_alone), (beside.joint, wanted.joint)):
+        assert one.estimate == pytest.approx(other.estimate)
+        # The other pairs that are not in the model leave it in doubt.
+        assert one.se > other.se
+    made = Fit(made.sample, made.coding, made.options, full=made.full)
+    beside = next(i for i in made.interactions() if (i.a, i.b) == ("f2", "f5"))
     for one, other in ((beside, wanted), (beside.a_alone, wanted.a_alone), (beside.joint, wanted.joint)):
         assert one.estimate == pytest.approx(other.estimate)
         assert one.se == pytest.approx(other.se)
