@@ -7,7 +7,7 @@ import pytest
 from broadleaf.lab.analysis import frame as frames
 from broadleaf.lab.analysis.model import scale as scales
 from broadleaf.lab.analysis.model.coding import Coding
-from broadleaf.lab.analysis.model.fit import fit
+from broadleaf.lab.analysis.model.fit import Fit, fit
 from broadleaf.lab.analysis.model.linear import Groups, Linear
 from broadleaf.lab.analysis.multiplicity import holm, q_values
 from broadleaf.lab.designs.plan import Plan
@@ -291,6 +291,12 @@ def test_a_pair_told_beside_the_model_is_the_one_of_the_model_with_it():
     wanted = next(i for i in inside if (i.a, i.b) == ("f2", "f5"))
     for one, other in ((beside, wanted), (beside.a_alone, wanted.a_alone), (beside.joint, wanted.joint)):
         assert one.estimate == pytest.approx(other.estimate)
+        # The other pairs that are not in the model leave it in doubt.
+        assert one.se > other.se
+    made = Fit(made.sample, made.coding, made.options, full=made.full)
+    beside = next(i for i in made.interactions() if (i.a, i.b) == ("f2", "f5"))
+    for one, other in ((beside, wanted), (beside.a_alone, wanted.a_alone), (beside.joint, wanted.joint)):
+        assert one.estimate == pytest.approx(other.estimate)
         assert one.se == pytest.approx(other.se)
     assert beside.p == pytest.approx(wanted.p)
 
@@ -391,6 +397,50 @@ def test_absorbed_blocks_are_dummies():
     inverse = np.linalg.inv(whole.T @ whole)
     weights = rng.uniform(size=90)
     assert linear.sandwich(weights) == pytest.approx((inverse @ (whole.T * weights) @ whole @ inverse)[:6, :6])
+
+
+@pytest.mark.parametrize("blocks", ["none", "fixed", "random"])
+def test_weights_multiply_every_run_by_their_root(blocks):
+    """Coefficients, errors and leverages are those of all columns, a column per block too, times the root."""
+    rng = np.random.default_rng(10)
+    cell, block = rng.integers(0, 12, 90), rng.integers(0, 7, 90)
+    rows, time = np.column_stack([np.ones(12), rng.normal(size=(12, 3))]), rng.normal(size=(90, 2))
+    y, weight, ratio = rng.normal(size=90) + block, rng.uniform(0.2, 3.0, 90), 0.4
+    linear = Linear(rows, cell, time, Groups(block), blocks).with_weight(weight)
+    dummies = (block[:, None] == np.arange(7)).astype(float)
+    whole = np.hstack([rows[cell], time, dummies[:, 1:] if blocks == "fixed" else np.zeros((90, 0))])
+    error = np.diag(1 / weight)
+    if blocks == "random":
+        linear = linear.with_ratio(ratio)
+        error += ratio * dummies @ dummies.T
+    root = np.linalg.inv(np.linalg.cholesky(error))
+    wanted = np.linalg.lstsq(root @ whole, root @ y, rcond=None)[0]
+    assert linear.least_squares(y)[1:] == pytest.approx(wanted[1:6])
+    inverse = np.linalg.inv(whole.T @ np.linalg.inv(error) @ whole)
+    assert linear.solve(np.eye(6))[1:, 1:] == pytest.approx(inverse[1:6, 1:6])
+    white = linear.transform(y) - linear.transform(linear.values(linear.least_squares(y)))
+    rest = root @ y - root @ whole @ wanted
+    assert white @ white == pytest.approx(rest @ rest)
+    assert linear.hat @ linear.transform(y) == pytest.approx(white)
+    assert 1 - np.diag(linear.hat) == pytest.approx(linear.leverages)
+    assert linear.unweighted.weight is None
+
+
+def test_runs_of_a_noisy_setting_count_for_less():
+    """Its noise would otherwise cover what the others do."""
+    rng = np.random.default_rng(11)
+    factors = [Factor(f"f{i}", "flag") for i in range(4)]
+    rows = []
+    for i in range(240):
+        on = rng.integers(0, 2, 4)
+        y = 6 + 0.05 * on[1] + rng.normal(0, 0.2 if on[0] else 0.02)
+        rows.append({"status": "ok", "time_per_task_us": math.exp(y), "block": i // 16, "started_unix": 4.0 * i}
+                    | {f"f{n}": int(v) for n, v in enumerate(on)})  # fmt: skip
+    made = fit(factors, frames.load(rows, factors), pairs=False)
+    other = next(e for e in made.effects() if e.factor == "f1")
+    # What the 120 quiet runs tell by themselves, and not what all would tell.
+    assert other.se < 1.5 * 2 * 0.02 / math.sqrt(120)
+    assert abs(other.estimate - 0.05) < 3.5 * other.se
 
 
 def test_families_of_tests():

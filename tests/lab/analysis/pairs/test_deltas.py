@@ -144,6 +144,46 @@ def test_a_pure_fraction_has_no_pairs_and_that_is_said():
     assert predicted[predicted["treatment"] == "f0"]["log2_ratio"].mean() == pytest.approx(-0.1 / np.log(2), abs=0.1)
 
 
+@pytest.mark.parametrize("scale", ["log", "us", "rate"])
+def test_the_models_deltas_are_differences_of_its_predictions(scale):
+    factors = (*FACTORS, Factor("nested", "flag", when="a"))
+    rng = np.random.default_rng(3)
+    rows = [{f.name: column_value(rng.choice(np.array(f.levels, dtype=object))) for f in factors} for _ in range(200)]
+    for row in rows:
+        row["nested"] *= row["a"]
+        y = 6 + 0.1 * row["a"] - 0.2 * (row["n"] > 0) + 0.1 * row["on"] * (row["py"] == "3.13")
+        row |= {"status": "ok", "block": 0, "time_per_task_us": float(np.exp(y + 0.05 * rng.standard_normal()))}
+    made = fit(factors, frames.load(placed(rows), factors), scale)
+    table = tables.model_deltas(made)
+    # Some factors change sides in no context that was run; every other context is in the table, once.
+    level = {f.name: {column_value(level): level for level in f.levels} for f in factors}
+    seen = set()
+    for row in table.to_dict("records"):
+        treated = row["treatment"]
+        start = {f.name: f.default if f.name == treated else level[f.name][row[f.name]] for f in factors}
+        goal = {**start, treated: level[treated][row["level_to"]]}
+        before, after = made.predict([start, goal])[0]
+        assert (row["before_us"], row["after_us"]) == pytest.approx((before, after))
+        if scale == "log":
+            assert row["se_log2"] == pytest.approx(
+                made.contrast(made.coding.row(goal) - made.coding.row(start)).se / np.log(2)
+            )
+        seen.add((treated, row["level_to"], tuple(start.items())))
+    assert len(seen) == len(table)
+    wanted = {
+        (f.name, column_value(other), tuple({**config, f.name: f.default}.items()))
+        for config in made.measured_configs
+        for f in factors
+        for other in f.others
+        if made.coding.exists(f.name, {**config, f.name: f.default})
+    }
+    assert seen == wanted
+    assert table["context_id"].notna().all()
+    anonymous = tables.model_deltas(made, identified=False)
+    assert anonymous["context_id"].isna().all()
+    assert anonymous.drop(columns="context_id").equals(table.drop(columns="context_id"))
+
+
 def test_paths_give_every_factor_deltas():
     system = two_level({f"f{i}": -0.1 for i in range(5)}, noise=0.02)
     plan = Plan.make(system.study(kind="paths", paths=12))

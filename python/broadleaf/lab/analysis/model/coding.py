@@ -51,16 +51,31 @@ class _Coder:
             self.table = np.eye(count)[:, others] - 1 / count
             listed = [f"{factor.name}[{self.levels[place]}]" for place in others]
             self.names = [factor.name] if len(factor.levels) == 2 and count == 2 else listed
-        self._row = dict(zip(self.levels, self.table, strict=True))
-        self._unknown = np.full(self.table.shape[1], np.nan)
+        self._place = {level: place for place, level in enumerate(self.levels)}
+        # Two more rows: of a level that was not run, and of a factor at its average.
+        self._rows = np.vstack([self.table, np.full((1, self.width), np.nan), np.zeros((1, self.width))])
 
     @property
     def width(self) -> int:
         return int(self.table.shape[1])
 
     def __call__(self, level: Level) -> np.ndarray:
-        row: np.ndarray = self._row.get(level, self._unknown)
+        row: np.ndarray = self._rows[self.place(level)]
         return row
+
+    @property
+    def absent(self) -> int:
+        """The place of the row of a factor at its average."""
+        return len(self.levels) + 1
+
+    def place(self, level: Level) -> int:
+        """The place of a level's row."""
+        return self._place.get(level, len(self.levels))
+
+    def rows(self, places: Sequence[int]) -> np.ndarray:
+        """The rows at these places."""
+        rows: np.ndarray = self._rows[np.asarray(places, dtype=int)]
+        return rows
 
 
 def _natural_spline(at: np.ndarray) -> np.ndarray:
@@ -139,15 +154,14 @@ class Coding:
             if factor.name not in named:
                 continue
             coder = self._coders[factor.name]
-            block = np.zeros((len(configs), coder.width))
-            for number, config in enumerate(configs):
-                if factor.name not in config:
-                    continue
-                # A part of a configuration does not say whether a nested factor exists: it is assumed to.
-                if factor.when and len(config) >= len(self.factors) and not self._rules.exists(factor.name, config):
-                    continue
-                block[number] = coder(config[factor.name])
-            codes[factor.name] = block
+            name, place, absent = factor.name, coder.place, coder.absent
+            places = [place(config[name]) if name in config else absent for config in configs]
+            if factor.when:
+                for number, config in enumerate(configs):
+                    # A part of a configuration does not say whether a nested factor exists: it is assumed to.
+                    if len(config) >= len(self.factors) and not self._rules.exists(name, config):
+                        places[number] = absent
+            codes[name] = coder.rows(places)
         return self._products(codes, len(configs))
 
     def cell_rows(self, cells: Cells) -> np.ndarray:

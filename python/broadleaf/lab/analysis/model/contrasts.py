@@ -44,9 +44,18 @@ class Interval:
 
 
 class Contrasts:
-    """The errors of an estimate. `rows` contain one number per parameter."""
+    """The errors of an estimate. `rows` contain one number per parameter.
 
-    def __init__(self, estimate: Estimate, covariance: Covariance = "HC2", alpha: float = 0.05) -> None:
+    `doubt` is what pairs outside the model may add to the parameters, a column for each; it widens all intervals.
+    """
+
+    def __init__(
+        self,
+        estimate: Estimate,
+        covariance: Covariance = "HC2",
+        alpha: float = 0.05,
+        doubt: np.ndarray | None = None,
+    ) -> None:
         linear = estimate.linear
         self.linear: Linear = linear
         self.params: np.ndarray = estimate.params
@@ -55,10 +64,11 @@ class Contrasts:
         self.alpha: float = alpha
         self.inflation: float = (estimate.inflation / estimate.slope) ** 2
         moved = linear.transform(estimate.pseudo)
-        # With random blocks these are whitened residuals.
+        # With random blocks or weights these are whitened residuals.
         self.residuals: np.ndarray = moved - linear.transform(linear.values(estimate.params))
         self.moved: np.ndarray = moved
-        self.spread: np.ndarray = estimate.spread
+        self.spread: np.ndarray = estimate.spread * linear.root
+        self.doubt: np.ndarray = np.zeros((linear.width, 0)) if doubt is None else doubt
 
     @functools.cached_property
     def sigma_square(self) -> float:
@@ -79,11 +89,12 @@ class Contrasts:
     def covariance(self) -> np.ndarray:
         """The covariance of all parameters."""
         if self.kind == "nonrobust":
-            equal: np.ndarray = self.inflation * self.sigma_square * self._inverse
+            equal: np.ndarray = self.inflation * self.sigma_square * self._inverse + self.doubt @ self.doubt.T
             return equal
         answer: np.ndarray = self.inflation * self.linear.sandwich(
             self.variances(self.linear.leverages, self.residuals)
         )
+        answer += self.doubt @ self.doubt.T
         return answer
 
     def degrees(self, rows: np.ndarray) -> np.ndarray:
@@ -119,6 +130,7 @@ class Contrasts:
         part: tuple[np.ndarray, ...] = np.ix_(used, used)
         square = ((here @ self.covariance[part]) * here).sum(axis=1)
         equal = self.inflation * self.sigma_square * ((here @ self._inverse[part]) * here).sum(axis=1)
+        equal += ((here @ self.doubt[used]) ** 2).sum(axis=1)
         return intervals(rows @ self.params, square, self.degrees(rows), equal, self.linear.df, self.alpha)
 
 

@@ -20,7 +20,7 @@ from broadleaf.lab.analysis.model.linear import Blocks, Linear
 from broadleaf.lab.analysis.model.misfit import LackOfFit
 from broadleaf.lab.analysis.model.sample import Sample
 from broadleaf.lab.analysis.model.scale import LambdaProfile, Scale
-from broadleaf.lab.analysis.model.selection import Beside
+from broadleaf.lab.analysis.model.selection import Beside, Doubt
 from broadleaf.lab.errors import AnalysisError
 from broadleaf.lab.spec.factors import Factor, Level
 from broadleaf.lab.spec.study import StudySpec
@@ -61,8 +61,8 @@ class Fit:
     """A fitted model. Made by `fit`; rows of contrasts have one number per `coding.column_names`.
 
     `full` is the coding with all requested pairs: if the runs do not suffice for all at once, `coding` contains those
-    of the model, and the others are estimated beside it. `linear` may be passed if another fit of the same runs has
-    already computed it.
+    of the model, the others are estimated beside it, and `doubt` says what they may add to it. `linear` may be passed
+    if another fit of the same runs has already computed it.
     """
 
     def __init__(
@@ -73,6 +73,7 @@ class Fit:
         notes: tuple[str, ...] = (),
         full: Coding | None = None,
         linear: Linear | None = None,
+        doubt: Doubt | None = None,
     ) -> None:
         options = options or FitOptions()
         self.options: FitOptions = options
@@ -97,11 +98,14 @@ class Fit:
         self.linear: Linear = self.estimate.linear
         self.kept: np.ndarray = linear.kept
         self.block_share: float = self.linear.ratio
-        self.contrasts: Contrasts = Contrasts(self.estimate, options.covariance, options.alpha)
+        self.contrasts: Contrasts = Contrasts(
+            self.estimate, options.covariance, options.alpha, None if doubt is None else doubt.params
+        )
         self.params: np.ndarray = self.estimate.params
         self.df: int = linear.df
         self._size = linear.size
         self._pairs: dict[float, list[Interaction]] = {}
+        self._doubt = doubt
 
     # --- what was fitted -------------------------------------------------------------------------------------------
 
@@ -215,12 +219,14 @@ class Fit:
         """Combinations of the full coding's coefficients in the model with one additional pair; None if the runs cannot
         show that pair.
         """
-        beside = self._beside(pair)
-        if beside is None:
-            return None
         term = self.full.term_of(*pair)
-        assert term is not None
-        return beside.intervals(self._whole(rows[:, self._in_full]), rows[:, list(term.columns)])
+        if term is None or not term.columns:
+            return None
+        beside = Beside(self.contrasts, self._full_rows[:, list(term.columns)][self.sample.cells.index])
+        if not beside.told:
+            return None
+        doubt = None if self._doubt is None else self._doubt.but(pair)
+        return beside.intervals(self._whole(rows[:, self._in_full]), rows[:, list(term.columns)], doubt)
 
     @functools.cached_property
     def _in_full(self) -> list[int]:
@@ -231,13 +237,6 @@ class Fit:
     @functools.cached_property
     def _full_rows(self) -> np.ndarray:
         return self.full.cell_rows(self.sample.cells)
-
-    def _beside(self, pair: tuple[str, str]) -> Beside | None:
-        term = self.full.term_of(*pair)
-        if term is None or not term.columns:
-            return None
-        made = Beside(self.contrasts, self._full_rows[:, list(term.columns)][self.sample.cells.index])
-        return made if made.told else None
 
     def df_quantile(self, probability: float) -> float:
         """The quantile of t at the fit's degrees of freedom."""
@@ -307,8 +306,13 @@ class Fit:
     @functools.cached_property
     def lack_of_fit(self) -> LackOfFit | None:
         """Whether the model misses something, as far as replicates show; None if nothing repeats."""
-        rest = self.contrasts.residuals
-        return misfit.lack_of_fit(self.linear, self.estimate.pseudo, float(rest @ rest))
+        # Replicates are compared with a model in which all runs have the same weight.
+        linear = self.linear.unweighted
+        if linear.blocks == "random":
+            linear = linear.with_ratio(self.linear.ratio)
+        params = linear.least_squares(self.estimate.pseudo)
+        rest = linear.transform(self.estimate.pseudo) - linear.transform(linear.values(params))
+        return misfit.lack_of_fit(linear, self.estimate.pseudo, float(rest @ rest))
 
     @functools.cached_property
     def lambda_profile(self) -> LambdaProfile:
@@ -323,7 +327,7 @@ class Fit:
         options = replace(self.options, blocks=self.blocks, stray={})
         if self.full is self.coding:
             # Its columns do not depend on the scale.
-            return Fit(sample, self.coding, options, linear=self.linear)
+            return Fit(sample, self.coding, options, linear=self.linear.unweighted)
         return _selected(sample, self.full, options, [])
 
     def sensitivity(self) -> list[Shift]:
@@ -400,7 +404,7 @@ def _selected(sample: Sample, full: Coding, options: FitOptions, notes: list[str
         )
     chosen = selection.choose_pairs(full, sample, options.blocks, options.robust)
     notes = [*notes, chosen.sentence]
-    return Fit(sample, full.but(chosen.pairs), options, tuple(notes), full=full)
+    return Fit(sample, full.but(chosen.pairs), options, tuple(notes), full=full, doubt=chosen.doubt)
 
 
 def _triples(made: Fit) -> list[tuple[str, str, str]]:

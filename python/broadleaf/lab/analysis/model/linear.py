@@ -3,7 +3,8 @@
 A run's row is that of its configuration (a *cell*) and its time columns. Block means are removed from the data instead
 of being estimated beside the effects (Frisch, Waugh and Lovell): exactly for blocks with a mean of their own, in part
 (quasi-demeaning) for random ones. So only a few passes over numbers grow with the runs; matrices have the size of the
-cells and of the parameters.
+cells and of the parameters. Runs may have weights: everything is then as if each run had been multiplied by the root of
+its weight.
 """
 
 from __future__ import annotations
@@ -55,6 +56,8 @@ class Linear:
     ) -> None:
         self.cell: np.ndarray = cell
         self.groups: Groups = groups
+        self.weight: np.ndarray | None = None
+        self._origin: Linear | None = None
         self.ratio: float = 0.0
         self.blocks: Blocks = blocks
         self.n_runs: int = len(cell)
@@ -79,58 +82,109 @@ class Linear:
         self.df: int = self.n_runs - self.n_parameters
 
     def with_ratio(self, ratio: float) -> Linear:
-        """The same columns with another variance between random blocks."""
-        made = copy.copy(self)
-        for name in ("_factor", "design", "leverages", "hat"):
-            made.__dict__.pop(name, None)
+        """The same columns with another variance between random blocks, in proportion to that of a run of weight 1."""
+        made = self._copy()
         made.ratio = ratio
         made.gram = made._without_blocks(self._raw, self._means)
         return made
 
+    def with_weight(self, weight: np.ndarray) -> Linear:
+        """The same columns with runs weighted by `weight`, the inverse of their variances in any unit."""
+        made = self._copy()
+        made.weight, made._origin = weight, self.unweighted
+        made._raw = made._cross_products(self.rows, self.time)
+        if self.blocks != "none":
+            made._means = made._block_means(self.rows, self.time)
+        made.gram = made._without_blocks(made._raw, made._means)
+        return made
+
+    @property
+    def unweighted(self) -> Linear:
+        """The same columns with the same weight for all runs."""
+        return self if self._origin is None else self._origin
+
+    def _copy(self) -> Linear:
+        made = copy.copy(self)
+        for name in ("_factor", "design", "leverages", "hat", "masses", "root"):
+            made.__dict__.pop(name, None)
+        return made
+
+    @functools.cached_property
+    def masses(self) -> np.ndarray:
+        """The weight of every block: the sum of those of its runs."""
+        if self.weight is None:
+            alike: np.ndarray = self.groups.sizes.astype(float)
+            return alike
+        found: np.ndarray = np.bincount(self.groups.index, self.weight, self.groups.number)
+        return found
+
+    @functools.cached_property
+    def root(self) -> np.ndarray:
+        """The root of every run's weight."""
+        found: np.ndarray = np.ones(self.n_runs) if self.weight is None else np.sqrt(self.weight)
+        return found
+
+    def _weighted(self, values: np.ndarray) -> np.ndarray:
+        if self.weight is None:
+            return values
+        found: np.ndarray = values * (self.weight if values.ndim == 1 else self.weight[:, None])
+        return found
+
+    def _mean_by_block(self, values: np.ndarray) -> np.ndarray:
+        found: np.ndarray = np.bincount(self.groups.index, self._weighted(values), self.groups.number) / self.masses
+        return found
+
     def _cross_products(self, rows: np.ndarray, time: np.ndarray) -> np.ndarray:
         cells = len(rows)
-        count = np.bincount(self.cell, minlength=cells).astype(float)
-        side = rows.T @ _binned(self.cell, time, cells)
-        found: np.ndarray = np.block([[weighted_gram(rows, count), side], [side.T, time.T @ time]])
+        count = np.bincount(self.cell, self.weight, cells).astype(float)
+        weighed = self._weighted(time)
+        side = rows.T @ _binned(self.cell, weighed, cells)
+        found: np.ndarray = np.block([[weighted_gram(rows, count), side], [side.T, time.T @ weighed]])
         return found
 
     def _without_blocks(self, raw: np.ndarray, means: np.ndarray) -> np.ndarray:
         """The cross products of columns after `transform`."""
         if self.blocks == "none":
             return raw
-        sizes = self.groups.sizes
         if self.blocks == "fixed":
-            mean = (sizes @ means) / self.n_runs
-            gram: np.ndarray = raw - weighted_gram(means, sizes.astype(float)) + self.n_runs * np.outer(mean, mean)
+            mass = float(self.masses.sum())
+            mean = (self.masses @ means) / mass
+            gram: np.ndarray = raw - weighted_gram(means, self.masses) + mass * np.outer(mean, mean)
         else:
-            shrink = self._shrink
-            gram = raw - weighted_gram(means, sizes * (2 * shrink - shrink**2))
+            gram = raw - weighted_gram(means, self.masses * self._removed_twice)
         return gram
 
     def _block_means(self, rows: np.ndarray, time: np.ndarray) -> np.ndarray:
         from scipy import sparse
 
         groups = self.groups
-        counts = sparse.csr_matrix((np.ones(self.n_runs), (groups.index, self.cell)), shape=(groups.number, len(rows)))
-        sums = np.hstack([counts @ rows, _binned(groups.index, time, groups.number)])
-        means: np.ndarray = sums / groups.sizes[:, None]
+        each = np.ones(self.n_runs) if self.weight is None else self.weight
+        counts = sparse.csr_matrix((each, (groups.index, self.cell)), shape=(groups.number, len(rows)))
+        sums = np.hstack([counts @ rows, _binned(groups.index, self._weighted(time), groups.number)])
+        means: np.ndarray = sums / self.masses[:, None]
         return means
 
     @property
     def _shrink(self) -> np.ndarray:
-        shrink: np.ndarray = 1 - 1 / np.sqrt(1 + self.groups.sizes * self.ratio)
+        shrink: np.ndarray = 1 - 1 / np.sqrt(1 + self.masses * self.ratio)
         return shrink
 
+    @property
+    def _removed_twice(self) -> np.ndarray:
+        """The part of a random block's mean that is removed by two transforms."""
+        shrink = self._shrink
+        share: np.ndarray = 2 * shrink - shrink**2
+        return share
+
     def transform(self, values: np.ndarray) -> np.ndarray:
-        """Numbers of the runs with block means taken out. The grand mean stays."""
-        if self.blocks == "none":
-            return values
-        means = self.groups.means(values)
+        """Numbers of the runs without block means, each times the root of its weight. The grand mean stays."""
+        moved = values
         if self.blocks == "fixed":
-            moved: np.ndarray = values - (means - values.mean())[self.groups.index]
-        else:
-            moved = values - (self._shrink * means)[self.groups.index]
-        return moved
+            means = self._mean_by_block(values)
+            moved = values - (means - self.masses @ means / self.masses.sum())[self.groups.index]
+        elif self.blocks == "random":
+            moved = values - (self._shrink * self._mean_by_block(values))[self.groups.index]
+        return moved if self.weight is None else moved * self.root
 
     def values(self, params: np.ndarray) -> np.ndarray:
         """What the parameters predict for every run, without its block."""
@@ -142,17 +196,21 @@ class Linear:
         found = self.values(params)
         if self.blocks == "none":
             return found
-        rest = self.groups.means(y - found)
+        rest = self._mean_by_block(y - found)
         if self.blocks == "random":
-            rest *= self.groups.sizes * self.ratio / (1 + self.groups.sizes * self.ratio)
+            rest *= self.masses * self.ratio / (1 + self.masses * self.ratio)
         with_blocks: np.ndarray = found + rest[self.groups.index]
         return with_blocks
 
     def cross(self, values: np.ndarray) -> np.ndarray:
         """The products of every column with numbers of the runs, both without blocks."""
-        moved = self.transform(values)
-        if self.blocks == "random":
-            moved = self.transform(moved)
+        moved = values
+        if self.blocks == "fixed":
+            means = self._mean_by_block(values)
+            moved = values - (means - self.masses @ means / self.masses.sum())[self.groups.index]
+        elif self.blocks == "random":
+            moved = values - (self._removed_twice * self._mean_by_block(values))[self.groups.index]
+        moved = self._weighted(moved)
         by_cell = np.bincount(self.cell, moved, len(self.rows))
         answer: np.ndarray = np.concatenate([self.rows.T @ by_cell, self.time.T @ moved])
         return answer
@@ -192,14 +250,14 @@ class Linear:
 
     def _part(self, here: slice) -> np.ndarray:
         part: np.ndarray = np.hstack([self.rows[self.cell[here]], self.time[here]])
-        if self.blocks == "none":
-            return part
         index = self.groups.index[here]
         if self.blocks == "fixed":
             means = self._means
-            part -= (means - (self.groups.sizes @ means) / self.n_runs)[index]
-        else:
+            part -= (means - (self.masses @ means) / self.masses.sum())[index]
+        elif self.blocks == "random":
             part -= (self._shrink[:, None] * self._means)[index]
+        if self.weight is not None:
+            part *= self.root[here, None]
         return part
 
     @functools.cached_property
@@ -212,7 +270,7 @@ class Linear:
         for here, part in self.chunks():
             found[here] = (solve_triangular(factor, part.T, lower=True, check_finite=False) ** 2).sum(axis=0)
         if self.blocks == "fixed":
-            found += 1 / self.groups.sizes[self.groups.index] - 1 / self.n_runs
+            found += self._weighted(1 / self.masses[self.groups.index] - 1 / self.masses.sum())
         answer: np.ndarray = np.minimum(found, 1 - 1e-9)
         return answer
 
@@ -235,7 +293,7 @@ class Linear:
         hat: np.ndarray = np.eye(self.n_runs) - design @ self.solve(design.T)
         if self.blocks == "fixed":
             same = self.groups.index[:, None] == self.groups.index[None, :]
-            hat -= same / self.groups.sizes[self.groups.index] - 1 / self.n_runs
+            hat -= (same / self.masses[self.groups.index] - 1 / self.masses.sum()) * np.outer(self.root, self.root)
         return hat
 
 
@@ -290,7 +348,7 @@ def block_variance_ratio(linear: Linear, y: np.ndarray) -> float:
         right = made.cross(y)
         rest = float(white @ white - right @ made.solve(right))
         scale = max(rest, 1e-300) / (made.n_runs - made.width)
-        spread = float(np.log1p(linear.groups.sizes * ratio).sum())
+        spread = float(np.log1p(linear.masses * ratio).sum())
         height = float(np.linalg.slogdet(made.gram)[1])
         return float((made.n_runs - made.width) * np.log(scale)) + spread + height
 

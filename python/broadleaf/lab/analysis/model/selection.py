@@ -4,12 +4,18 @@ Every pair is tested beside the main effects and the pairs chosen so far, by a t
 strongest is added as long as the false discovery rate over *all* pairs stays at 5 %, and one that no longer reaches it
 is removed. The interval of a pair that was not chosen comes from the model with that pair added. So all pairs have an
 interval, chosen or not, and no run is set aside.
+
+A pair that just fails to be chosen counts as zero in the model, and what it does is attributed to columns that overlap
+with its own. So every interval is widened by what each pair outside may contribute, times the probability that it is
+real. Without this, 93 % of the intervals of average effects contained the truth with 12 factors and 80 runs
+(studies/coverage).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -24,6 +30,7 @@ Pair = tuple[str, str]
 _Q = 0.05
 _EXACT_RUNS = 400
 _MIN_LEFT = 8
+_MIN_ODDS = 0.005
 
 
 class Beside:
@@ -50,11 +57,19 @@ class Beside:
         self._leverages = np.minimum(linear.leverages + (scaled * rest).sum(axis=1), 1 - 1e-9)
         self._variances = known.variances(self._leverages, self._residuals)
 
-    def intervals(self, rows: np.ndarray, pair_rows: np.ndarray) -> list[Interval]:
-        """Intervals of combinations of the model's parameters and the pair's columns."""
+    @property
+    def missing(self) -> tuple[np.ndarray, np.ndarray]:
+        """What the model's parameters, and the runs' residuals, have of this pair because it is not in the model."""
+        return self._share @ self.gamma, self._rest @ self.gamma
+
+    def intervals(self, rows: np.ndarray, pair_rows: np.ndarray, doubt: Doubt | None = None) -> list[Interval]:
+        """Intervals of combinations of the model's parameters and the pair's columns; `doubt` of the other pairs widens
+        them.
+        """
         own = pair_rows - rows @ self._share
         estimates = rows @ self._known.params + own @ self.gamma
         influence = self._rest @ (self._inverse @ own.T)
+        widened = 0.0 if doubt is None else doubt.squares(rows, influence)
         if np.any(rows):
             influence += self._known.linear.design @ self._known.linear.solve(rows.T)
         square = self._known.inflation * (influence**2 * self._variances[:, None]).sum(axis=0)
@@ -62,9 +77,9 @@ class Beside:
         sigma_square = self._known.inflation * float(self._residuals @ self._residuals) / df
         return intervals(
             estimates,
-            square,
+            square + widened,
             self._degrees(influence),
-            sigma_square * (influence**2).sum(axis=0),
+            sigma_square * (influence**2).sum(axis=0) + widened,
             df,
             self._known.alpha,
         )
@@ -83,11 +98,66 @@ class Beside:
 
 
 @dataclass(frozen=True, slots=True)
+class Doubt:
+    """What pairs outside the model may contribute: each as much as it does beside the model, times the root of the
+    probability that it is real. `params` has a row for each parameter, `runs` for each run; both have a column for each
+    pair. `own` is the place of the pair of interest, about which there is no doubt; -1 if there is none.
+    """
+
+    pairs: tuple[Pair, ...]
+    params: np.ndarray
+    runs: np.ndarray
+
+    own: int = -1
+
+    def but(self, pair: Pair) -> Doubt:
+        """The doubt about all other pairs."""
+        return replace(self, own=self.pairs.index(pair) if pair in self.pairs else -1)
+
+    def squares(self, rows: np.ndarray, influence: np.ndarray) -> np.ndarray:
+        """What is added to the squared errors of combinations `rows` of parameters, to which the runs contribute
+        `influence` besides.
+        """
+        added = rows @ self.params + influence.T @ self.runs
+        if self.own >= 0:
+            added[:, self.own] = 0.0
+        found: np.ndarray = (added**2).sum(axis=1)
+        return found
+
+
+def probabilities(p: Mapping[Pair, float], chosen: int, n_runs: int) -> dict[Pair, float]:
+    """How probable it is that pairs outside the model are real, by their p values; those that are hardly so are left
+    out. `chosen` is the number of pairs in the model.
+
+    With the unit-information prior of Kass and Wasserman (1995), and one more real pair expected than was chosen.
+    """
+    from scipy.special import ndtri
+
+    found = {}
+    for pair, value in p.items():
+        z = float(ndtri(max(value, 1e-15) / 2))
+        odds = (1 + chosen) / len(p) * math.exp(z**2 / 2) / math.sqrt(1 + n_runs)
+        if odds > _MIN_ODDS:
+            found[pair] = odds / (1 + odds)
+    return found
+
+
+def _doubt(likely: Mapping[Pair, float], made: Mapping[Pair, Beside]) -> Doubt | None:
+    """How far pairs outside the model leave it in doubt, from the probabilities that they are real."""
+    if not likely:
+        return None
+    params, runs = zip(*(made[pair].missing for pair in likely), strict=True)
+    root = np.sqrt(list(likely.values()))
+    return Doubt(tuple(likely), np.column_stack(params) * root, np.column_stack(runs) * root)
+
+
+@dataclass(frozen=True, slots=True)
 class Chosen:
-    """The pairs of the model, and the number of candidates."""
+    """The pairs of the model, the number of candidates, and the doubt that the others leave."""
 
     pairs: tuple[Pair, ...]
     candidates: int
+    doubt: Doubt | None = None
 
     @property
     def sentence(self) -> str:
@@ -120,14 +190,14 @@ def suffices(n_runs: int, full: Coding, sample: Sample) -> bool:
 _MAX_INFLATED = 2.5
 
 
-def pair_columns(full: Coding, sample: Sample) -> dict[Pair, tuple[int, ...]]:
+def pair_columns(full: Coding) -> dict[Pair, tuple[int, ...]]:
     """The columns of every pair in the rows of the full coding."""
     return {(t.factors[0], t.factors[1]): t.columns for t in full.terms if len(t.factors) == 2 and t.columns}
 
 
 def choose_pairs(full: Coding, sample: Sample, blocks: str, use_robust: bool) -> Chosen:
     """The pairs of the model; all of `full` are tried."""
-    columns = pair_columns(full, sample)
+    columns = pair_columns(full)
     rows = full.cell_rows(sample.cells)
     chosen: list[Pair] = []
     seen: set[frozenset[Pair]] = set()
@@ -146,13 +216,17 @@ def choose_pairs(full: Coding, sample: Sample, blocks: str, use_robust: bool) ->
             best = min((min(v), pair) for pair, v in _untried(p, chosen).items()) if _untried(p, chosen) else None
             room = known.linear.df - (len(columns[best[1]]) if best else 0)
             if best is None or rate[best[1]] > _Q or room < max(_MIN_LEFT, len(sample.y) // 5):
-                return Chosen(tuple(chosen), len(columns))
+                break
             following = [*chosen, best[1]]
         if frozenset(following) in seen:
             # Two pairs that can replace each other: the larger model has both, or the stronger one.
-            return Chosen(tuple(chosen), len(columns))
+            break
         seen.add(frozenset(following))
         chosen = following
+    outside = {pair: min(1.0, len(v) * min(v)) for pair, v in _untried(p, chosen).items()}
+    likely = probabilities(outside, len(chosen), len(sample.y))
+    made = {pair: Beside(known, rows[:, list(columns[pair])][sample.cells.index]) for pair in likely}
+    return Chosen(tuple(chosen), len(columns), _doubt(likely, made))
 
 
 def _untried(p: Mapping[Pair, Sequence[float]], chosen: Sequence[Pair]) -> dict[Pair, list[float]]:

@@ -7,14 +7,15 @@ designs have many; if there are none, `deltas` returns an empty table and `missi
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import pandas as pd
 
-from broadleaf.lab.analysis.frame import cells, identify, pooled_sd, select
+from broadleaf.lab.analysis.frame import Cells, cells, coded, identify, pooled_sd, select
+from broadleaf.lab.analysis.model.scale import to_us
 from broadleaf.lab.errors import AnalysisError, writing
 from broadleaf.lab.spec.factors import Factor, Level, column_value
 
@@ -60,7 +61,7 @@ def deltas(
     """
     if where is not None:
         frame = select(frame, factors, where)
-    kept = cells(frame, factors)[1]
+    kept = coded(frame, factors)
     parts = [_named(part, pairs, factors, kept) for pairs, part in _compared(frame, factors, pairing) if len(part)]
     names = [*COLUMNS, *(f.name for f in factors)]
     if not parts:
@@ -195,7 +196,9 @@ def _all(before: np.ndarray, after: np.ndarray, clock: np.ndarray, block: np.nda
     return [(int(i), int(j)) for i in before for j in after]
 
 
-def _named(part: pd.DataFrame, pairs: _Pairs, factors: Sequence[Factor], kept: list[dict[str, Level]]) -> pd.DataFrame:
+def _named(
+    part: pd.DataFrame, pairs: _Pairs, factors: Sequence[Factor], kept: Cells, identified: bool = True
+) -> pd.DataFrame:
     factor = factors[pairs.factor]
     others = [f for f in factors if f is not factor]
     out = part.copy()
@@ -206,43 +209,68 @@ def _named(part: pd.DataFrame, pairs: _Pairs, factors: Sequence[Factor], kept: l
     out["log2_ratio"] = np.log2(out["after_us"] / out["before_us"])
     if "source" not in out:
         out["source"] = "measured"
-    context = [kept[cell] for cell in out["cell"]]
-    for f in others:
-        out[f.name] = [column_value(config[f.name]) for config in context]
+    context = kept.codes[out["cell"].to_numpy(dtype=int)]
+    for place, f in enumerate(factors):
+        if f is not factor:
+            values = [column_value(level) for level in kept.levels[place]]
+            out[f.name] = [values[code] for code in context[:, place].tolist()]
     out[factor.name] = None
-    out["context_id"] = identify(out, others, "x")
+    out["context_id"] = identify(out, others, "x") if identified else None
     return out
 
 
-def model_deltas(fit: Fit) -> pd.DataFrame:
+def model_deltas(fit: Fit, *, identified: bool = True) -> pd.DataFrame:
     """Deltas as the model predicts them in every configuration that was run, `source` "model": they show what a design
     without pairs can show, and before/after figures use them where noise in `before` would look like an effect.
+    `context_id` is empty unless `identified`.
     """
     parts = []
     for place, factor in enumerate(fit.factors):
-        contexts = list({
-            tuple(c.items()): c
-            for c in ({**config, factor.name: factor.default} for config in fit.measured_configs)
-            if fit.coding.exists(factor.name, c)
-        }.values())  # fmt: skip
+        contexts = _at_default(fit, place)
+        default = fit.coding.cell_rows(contexts)
         for level in factor.others:
-            rows = fit.coding.rows([{**c, factor.name: level} for c in contexts]) - fit.coding.rows(contexts)
+            treated = replace(contexts, levels=_with(contexts.levels, place, (level,)))
+            changed = fit.coding.cell_rows(treated)
+            rows = changed - default
             good = [number for number, row in enumerate(rows) if fit.estimable(row)]
             if not good:
                 continue
-            chosen = [contexts[number] for number in good]
-            before = fit.predict(chosen)[0]
-            after = fit.predict([{**c, factor.name: level} for c in chosen])[0]
+            before, after = (
+                to_us(part[good][:, fit.kept] @ fit.treatment_params, fit.scale) for part in (default, changed)
+            )
             se = np.array([it.se for it in fit.contrasts_of(rows[good])]) if fit.scale == "log" else np.nan
             part = pd.DataFrame({
-                "cell": np.arange(len(chosen)), "before_us": before, "after_us": after, "n_before": 0, "n_after": 0,
+                "cell": good, "before_us": before, "after_us": after, "n_before": 0, "n_after": 0,
                 "se_log2": se / np.log(2), "same_block": False, "gap_s": np.nan, "source": "model",
             })  # fmt: skip
-            parts.append(_named(part, _Pairs(place, level, np.array([]), np.array([])), fit.factors, chosen))
+            pairs = _Pairs(place, level, np.array([]), np.array([]))
+            parts.append(_named(part, pairs, fit.factors, contexts, identified))
     names = [*COLUMNS, *(f.name for f in fit.factors)]
     if not parts:
         return pd.DataFrame({name: pd.Series(dtype=object) for name in names})
     return pd.concat(parts, ignore_index=True)[names]
+
+
+def _at_default(fit: Fit, place: int) -> Cells:
+    """The configurations that were run, with one factor at its default: the only level of it that they have."""
+    cells_run, factor = fit.sample.cells, fit.factors[place]
+    codes = cells_run.codes.copy()
+    codes[:, place] = 0
+    first = np.sort(np.unique(codes, axis=0, return_index=True)[1])
+    found = replace(
+        cells_run,
+        index=np.arange(len(first)),
+        codes=codes[first],
+        levels=_with(cells_run.levels, place, (factor.default,)),
+    )
+    if not factor.when:
+        return found
+    there = [fit.coding.exists(factor.name, config) for config in found.configs()]
+    return replace(found, index=np.arange(sum(there)), codes=found.codes[there])
+
+
+def _with(levels: tuple[tuple[Level, ...], ...], place: int, own: tuple[Level, ...]) -> tuple[tuple[Level, ...], ...]:
+    return (*levels[:place], own, *levels[place + 1 :])
 
 
 def missing_pairs(table: pd.DataFrame, factors: Sequence[Factor]) -> str | None:
