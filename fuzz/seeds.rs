@@ -21,6 +21,7 @@ use broadleaf_proto::{
     AssignRecord, Chunk, ClientId, CoalescedRecord, EngineId, FrameHeader, FrameKind, FunctionHash,
     FunctionId, HostId, Mode, ObjectId, OptionsId, PROTOCOL_VERSION, RefusedRun, RequestedTopology,
     SegmentId, SegmentRef, Status, SubmitRecord, TargetSet, TaskKey, TaskOptions, TaskSeq,
+    UploadChunk,
 };
 use bytes::Bytes;
 

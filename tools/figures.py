@@ -105,6 +105,7 @@ def _row(declared: dict[str, Any], systems: list[str], runs: list[dict[str, Any]
 def _is_meant(record: dict[str, Any], selector: dict[str, Any]) -> bool:
     params = record["params"]
     modes = selector.get("modes", {}).get(record["peer"])
+    configs = selector.get("configs", {}).get(record["peer"])
     return (
         record["case"] == selector["case"]
         and record["metric"] == selector["metric"]
@@ -113,6 +114,7 @@ def _is_meant(record: dict[str, Any], selector: dict[str, Any]) -> bool:
         and selector.get("params", {}).items() <= params.items()
         and not set(selector.get("without", ())) & params.keys()
         and (modes is None or params.get("mode") in modes)
+        and (configs is None or params.get("config") in configs)
     )
 
 
@@ -122,9 +124,14 @@ def cell(row: Row, system: str) -> str:
     if not values:
         return ""
     factor, unit = readable_unit(min(map(min, row.medians.values())), row.unit)
-    low, high = number(min(values) * factor), number(max(values) * factor)
+    low, high = (number(_rounded(value * factor)) for value in (min(values), max(values)))
     words = {"ratio": " x"}.get(unit, f" {unit}")
     return (low if low == high else f"{low} to {high}") + words
+
+
+def _rounded(value: float) -> float:
+    """A figure with as many digits as a measurement bears out: three."""
+    return float(f"{value:.3g}")
 
 
 def machine(run: dict[str, Any]) -> str:
