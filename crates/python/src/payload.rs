@@ -7,6 +7,7 @@ mod captured;
 mod decode;
 mod encode;
 mod oversize;
+mod pack;
 mod upload;
 
 use std::collections::hash_map::Entry;

@@ -4,10 +4,8 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use broadleaf_proto::layout::{COMPOUND, Delivery, ValueHead, pack_offsets};
-use broadleaf_proto::limits::{
-    INLINE_VALUE_BYTES, MAX_INLINE_PAYLOAD_BYTES, MAX_LARGE_BUFFERS, MAX_PAYLOAD_SEGMENTS,
-};
+use broadleaf_proto::layout::{COMPOUND, Delivery, ValueHead};
+use broadleaf_proto::limits::{INLINE_VALUE_BYTES, MAX_INLINE_PAYLOAD_BYTES, MAX_PAYLOAD_SEGMENTS};
 use broadleaf_proto::task::{LeaseGuard, SegmentRef};
 use broadleaf_proto::{SegmentId, control};
 use broadleaf_shm::{AllocationSegment, Lease, SLAB_BUFFER_BYTES, ShmError, await_memory};
@@ -26,9 +24,6 @@ use crate::errors::PayloadTooLarge;
 
 /// How long to wait for memory that is being returned to the system before a payload is refused.
 const RETURN_TIME: Duration = Duration::from_millis(500);
-
-/// If a payload has too many large buffers, those up to this size stay separate, if that is enough.
-const PACKED_BUFFER_BYTES: usize = 1024 * 1024;
 
 /// A payload ready to be written, with what must be announced before it.
 #[derive(Default)]
@@ -230,86 +225,6 @@ impl DataPlane {
         Ok(())
     }
 
-    /// Which buffers are packed into one: if there are more than a payload can name, or so many small ones that they
-    /// are too long for a message.
-    fn choose_packed(
-        &self,
-        buffers: &[Bound<'_, PyAny>],
-        delivery: Delivery,
-    ) -> PyResult<Vec<usize>> {
-        let few = buffers.len() <= MAX_LARGE_BUFFERS
-            && buffers.len().saturating_mul(self.inline_limit_bytes) <= INLINE_VALUE_BYTES;
-        if few || self.large == LargeBuffers::Inline || delivery == Delivery::Shared {
-            return Ok(Vec::new());
-        }
-        let mut lengths = Vec::with_capacity(buffers.len());
-        for buffer in buffers {
-            lengths.push(with_raw(buffer, |data| Ok(data.len()))?);
-        }
-        let count_above = |limit: usize| lengths.iter().filter(|len| **len > limit).count();
-        let is_small = |len: &&usize| **len <= self.inline_limit_bytes;
-        let small_bytes: usize = lengths.iter().filter(is_small).sum();
-        let limit_bytes = if count_above(self.inline_limit_bytes) > MAX_LARGE_BUFFERS {
-            if count_above(PACKED_BUFFER_BYTES) > MAX_LARGE_BUFFERS {
-                usize::MAX
-            } else {
-                PACKED_BUFFER_BYTES
-            }
-        } else if small_bytes > INLINE_VALUE_BYTES {
-            self.inline_limit_bytes
-        } else {
-            return Ok(Vec::new());
-        };
-        let lengths = lengths.iter().enumerate();
-        let packed = lengths.filter(|(_, len)| **len <= limit_bytes && **len > 0);
-        Ok(packed.map(|(index, _)| index).collect())
-    }
-
-    /// Copies these buffers into one segment; `None` if descriptors are short.
-    fn pack(
-        &self,
-        buffers: &[Bound<'_, PyAny>],
-        in_pack: &[usize],
-        head: &mut ValueHead,
-        out: &mut Encoded,
-    ) -> PyResult<Option<SegmentRef>> {
-        let too_long = |_| PyValueError::new_err("the buffers are too long to send");
-        for index in in_pack {
-            let len_bytes = with_raw(&buffers[*index], |data| Ok(data.len()))?;
-            head.packed.push((*index as u32, len_bytes as u64));
-        }
-        let lengths = head.packed.iter().map(|(_, len)| *len);
-        let (offsets, len_bytes) = pack_offsets(lengths).map_err(too_long)?;
-        let fill = |pack: &mut [u8]| {
-            for (index, start) in in_pack.iter().zip(&offsets) {
-                with_raw(&buffers[*index], |data| {
-                    let start = *start as usize;
-                    let range = pack.get_mut(start..start + data.len());
-                    let range = range.ok_or_else(|| {
-                        PyValueError::new_err("a buffer changed its length while it was sent")
-                    })?;
-                    range.copy_from_slice(data);
-                    PyResult::Ok(())
-                })?;
-            }
-            Ok(())
-        };
-        let place = if self.large == LargeBuffers::Upload {
-            let mut pack = vec![0; len_bytes as usize];
-            fill(&mut pack)?;
-            Some(self.upload_bytes(pack, out))
-        } else {
-            self.fill_segment(len_bytes, &mut out.announce, fill)?
-        };
-        for (index, _) in &mut head.packed {
-            *index += head.n_captured as u32;
-        }
-        if place.is_some() {
-            self.count_copy(len_bytes as usize);
-        }
-        Ok(place)
-    }
-
     /// Finds or makes a segment range for a buffer; `None` if the buffer is sent inline.
     pub(super) fn place(
         &self,
@@ -360,7 +275,7 @@ impl DataPlane {
         self.copy_in(data, &mut out.announce)
     }
 
-    fn count_copy(&self, len_bytes: usize) {
+    pub(super) fn count_copy(&self, len_bytes: usize) {
         use std::sync::atomic::Ordering;
         self.window_copies.0.fetch_add(1, Ordering::Relaxed);
         let bytes = &self.window_copies.1;
@@ -409,7 +324,7 @@ impl DataPlane {
         })
     }
 
-    fn fill_segment(
+    pub(super) fn fill_segment(
         &self,
         len_bytes: u64,
         announce: &mut Vec<(SegmentId, u64, OwnedFd)>,

@@ -1,0 +1,96 @@
+//! Many buffers of one payload, packed into one.
+
+use broadleaf_proto::layout::{Delivery, ValueHead, pack_offsets};
+use broadleaf_proto::limits::{INLINE_VALUE_BYTES, MAX_LARGE_BUFFERS};
+use broadleaf_proto::task::SegmentRef;
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+
+use super::DataPlane;
+use super::encode::{Encoded, with_raw};
+use super::upload::LargeBuffers;
+
+/// If a payload has too many large buffers, those up to this size stay separate, if that is enough.
+const PACKED_BUFFER_BYTES: usize = 1024 * 1024;
+
+impl DataPlane {
+    /// Which buffers are packed into one: if there are more than a payload can name, or so many small ones that they
+    /// are too long for a message.
+    pub(super) fn choose_packed(
+        &self,
+        buffers: &[Bound<'_, PyAny>],
+        delivery: Delivery,
+    ) -> PyResult<Vec<usize>> {
+        let few = buffers.len() <= MAX_LARGE_BUFFERS
+            && buffers.len().saturating_mul(self.inline_limit_bytes) <= INLINE_VALUE_BYTES;
+        if few || self.large == LargeBuffers::Inline || delivery == Delivery::Shared {
+            return Ok(Vec::new());
+        }
+        let mut lengths = Vec::with_capacity(buffers.len());
+        for buffer in buffers {
+            lengths.push(with_raw(buffer, |data| Ok(data.len()))?);
+        }
+        let count_above = |limit: usize| lengths.iter().filter(|len| **len > limit).count();
+        let is_small = |len: &&usize| **len <= self.inline_limit_bytes;
+        let small_bytes: usize = lengths.iter().filter(is_small).sum();
+        let limit_bytes = if count_above(self.inline_limit_bytes) > MAX_LARGE_BUFFERS {
+            if count_above(PACKED_BUFFER_BYTES) > MAX_LARGE_BUFFERS {
+                usize::MAX
+            } else {
+                PACKED_BUFFER_BYTES
+            }
+        } else if small_bytes > INLINE_VALUE_BYTES {
+            self.inline_limit_bytes
+        } else {
+            return Ok(Vec::new());
+        };
+        let lengths = lengths.iter().enumerate();
+        let packed = lengths.filter(|(_, len)| **len <= limit_bytes && **len > 0);
+        Ok(packed.map(|(index, _)| index).collect())
+    }
+
+    /// Copies these buffers into one segment; `None` if descriptors are short.
+    pub(super) fn pack(
+        &self,
+        buffers: &[Bound<'_, PyAny>],
+        in_pack: &[usize],
+        head: &mut ValueHead,
+        out: &mut Encoded,
+    ) -> PyResult<Option<SegmentRef>> {
+        let too_long = |_| PyValueError::new_err("the buffers are too long to send");
+        for index in in_pack {
+            let len_bytes = with_raw(&buffers[*index], |data| Ok(data.len()))?;
+            head.packed.push((*index as u32, len_bytes as u64));
+        }
+        let lengths = head.packed.iter().map(|(_, len)| *len);
+        let (offsets, len_bytes) = pack_offsets(lengths).map_err(too_long)?;
+        let fill = |pack: &mut [u8]| {
+            for (index, start) in in_pack.iter().zip(&offsets) {
+                with_raw(&buffers[*index], |data| {
+                    let start = *start as usize;
+                    let range = pack.get_mut(start..start + data.len());
+                    let range = range.ok_or_else(|| {
+                        PyValueError::new_err("a buffer changed its length while it was sent")
+                    })?;
+                    range.copy_from_slice(data);
+                    PyResult::Ok(())
+                })?;
+            }
+            Ok(())
+        };
+        let place = if self.large == LargeBuffers::Upload {
+            let mut pack = vec![0; len_bytes as usize];
+            fill(&mut pack)?;
+            Some(self.upload_bytes(pack, out))
+        } else {
+            self.fill_segment(len_bytes, &mut out.announce, fill)?
+        };
+        for (index, _) in &mut head.packed {
+            *index += head.n_captured as u32;
+        }
+        if place.is_some() {
+            self.count_copy(len_bytes as usize);
+        }
+        Ok(place)
+    }
+}
