@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 import pytest
 from broadleaf.bench.results import recorded
 from broadleaf.bench.results.record import Record
+from broadleaf.cli.bench.output import without_environments
 
 FACTS = {
     "processor": "P",
@@ -32,6 +33,11 @@ def test_a_file_has_machine_commit_conditions_and_figures(tmp_path, monkeypatch)
     assert (run["commit"], run["command"]) == ("0123456789ab-changed", "broadleaf bench latency --record")
     assert run["date"] == "2026-11-24T12:00:00+00:00"
     assert [(r["median"], r["min"], r["max"], r["n_runs"], r["unit"]) for r in run["records"]] == [(2, 1, 3, 3, "us")]
+
+
+def test_the_command_names_no_folder_of_this_machine():
+    given = ["bench", "map", "--environments", "/here/venvs", "--repeats", "3", "--environments=/there"]
+    assert list(without_environments(given)) == ["bench", "map", "--repeats", "3"]
 
 
 def test_no_file_is_written_over(tmp_path, monkeypatch):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from itertools import groupby
 from pathlib import Path
@@ -42,8 +42,18 @@ def write_results(records: Records, folder: Path, name: str, facts: Mapping[str,
 
     # As `broadleaf bench ...`, even if it was run as `python -m broadleaf.bench ...`.
     arguments = sys.argv[1:] if sys.argv[1:2] == ["bench"] else ["bench", *sys.argv[1:]]
-    command = shlex.join(["broadleaf", *arguments])
+    command = shlex.join(["broadleaf", *without_environments(arguments)])
     click.echo(recorded.write(folder, name, command, facts, records.found, began), err=True)
+
+
+def without_environments(arguments: Sequence[str]) -> Iterator[str]:
+    """A command's arguments but `--environments`, which names a folder of this machine and changes no figure."""
+    words = iter(arguments)
+    for word in words:
+        if word == "--environments":
+            next(words, None)
+        elif not word.startswith("--environments="):
+            yield word
 
 
 def now() -> datetime:
