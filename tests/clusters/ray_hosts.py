@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from bed import Bed
@@ -22,13 +24,27 @@ _ENV = {
 _OF_RAY = (b"raylet", b"gcs_server", b"ray/", b"ray::")
 
 
-def start_ray(bed: Bed, *hosts: str) -> None:
-    """Starts Ray; all hosts are its nodes afterwards, at ``head:6379``."""
-    for name in ("head", *hosts):
-        own = ("--head", "--port=6379", "--num-cpus=0", "--include-dashboard=false")
-        other = ("--address=head:6379", "--num-cpus=4")
-        bed.run(name, str(PYTHON.with_name("ray")), "start", f"--node-ip-address={bed.host(name).address}",
-                "--disable-usage-stats", *(own if name == "head" else other), **_ENV)  # fmt: skip
+@contextmanager
+def ray_on(bed: Bed, *hosts: str) -> Iterator[None]:
+    """Has Ray run meanwhile; the hosts are its nodes, at ``head:6379``."""
+    try:
+        for name in ("head", *hosts):
+            _start(bed, name)
+        yield
+    finally:
+        kill_ray(bed, "head", *hosts)
+
+
+def _start(bed: Bed, name: str) -> None:
+    own = ("--head", "--port=6379", "--num-cpus=0", "--include-dashboard=false")
+    other = ("--address=head:6379", "--num-cpus=4")
+    command = (str(PYTHON.with_name("ray")), "start", f"--node-ip-address={bed.host(name).address}",
+               "--disable-usage-stats", *(own if name == "head" else other))  # fmt: skip
+    # `ray start` gives up after 30 s, which is little for a busy machine that reads Ray from its disk for the first time.
+    first = bed.run(name, *command, check=False, timeout_s=120, **_ENV)
+    if first.returncode:
+        kill_ray(bed, name)
+        bed.run(name, *command, timeout_s=120, **_ENV)
 
 
 def ray_python(bed: Bed, program: str) -> str:

@@ -22,7 +22,7 @@ from mpi_environments import EnvironmentUnavailable, mpi_python
 from programs import SHARED, check_nothing_is_left
 from psij_packages import PackagesUnavailable, psij_packages
 from ray_hosts import PYTHON as RAY_PYTHON
-from ray_hosts import kill_ray, ray_command, start_ray
+from ray_hosts import ray_command, ray_on
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -137,13 +137,12 @@ def running_on_dask(bed: Bed) -> Iterator[Path]:
 
 @pytest.mark.skipif(not RAY_PYTHON.exists(), reason="Ray is not installed: make .venv/.stamps/ray-venv")
 def test_ray(bed):
-    start_ray(bed, "n1")
-    try:
-        before = "import ray; ray.init(address='head:6379', log_to_driver=False)"
-        with running(bed, "ipp.OnRay(hosts=1, cpus=1)", before=before, command=ray_command) as directory:
-            check(bed, directory)
-    finally:
-        kill_ray(bed, "head", "n1")
+    before = "import ray; ray.init(address='head:6379', log_to_driver=False)"
+    with (
+        ray_on(bed, "n1"),
+        running(bed, "ipp.OnRay(hosts=1, cpus=1)", before=before, command=ray_command) as directory,
+    ):
+        check(bed, directory)
 
 
 def test_mpi(ssh_hosts):

@@ -9,10 +9,10 @@ from collections.abc import Iterator
 import pytest
 from bed import Bed
 from programs import check_nothing_is_left, examples
-from ray_hosts import PYTHON, kill_ray, ray_command, ray_python, start_ray
+from ray_hosts import PYTHON, kill_ray, ray_command, ray_on, ray_python
 
 pytestmark = [
-    pytest.mark.timeout(240),
+    pytest.mark.timeout(400),
     pytest.mark.skipif(not PYTHON.exists(), reason="Ray is not installed: make .venv/.stamps/ray-venv"),
 ]
 
@@ -31,10 +31,8 @@ def until(condition):
 @pytest.fixture(scope="module")
 def ray_hosts(bed) -> Iterator[Bed]:
     """The bed, with Ray on three hosts."""
-    hosts = ("n1", "n2", "n3")
-    start_ray(bed, *hosts)
-    yield bed
-    kill_ray(bed, "head", *hosts)
+    with ray_on(bed, "n1", "n2", "n3"):
+        yield bed
     check_nothing_is_left(bed)
 
 

@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 from programs import check_nothing_is_left
-from ray_hosts import PYTHON, kill_ray, ray_command, start_ray, stop_ray
+from ray_hosts import PYTHON, ray_command, ray_on, stop_ray
 from waiting import until
 
 pytestmark = [
@@ -26,8 +26,7 @@ input()
 
 
 def test_nothing_is_left_when_ray_is_stopped(bed):
-    start_ray(bed, *HOSTS)
-    try:
+    with ray_on(bed, *HOSTS):
         client = subprocess.Popen(
             ray_command(bed, PROGRAM), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
@@ -39,6 +38,4 @@ def test_nothing_is_left_when_ray_is_stopped(bed):
                 assert until(lambda name=name: not bed.processes(name), 65), bed.processes(name)
         finally:
             client.communicate("\n", timeout=120)
-    finally:
-        kill_ray(bed, "head", *HOSTS)
     check_nothing_is_left(bed)

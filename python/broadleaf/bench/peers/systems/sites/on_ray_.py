@@ -1,5 +1,6 @@
 """Broadleaf on the hosts of a Ray cluster."""
 
+import contextlib
 import os
 import subprocess
 from pathlib import Path
@@ -29,10 +30,16 @@ class Peer(Hosted):
         address = f"{site.address or os.uname().nodename}:{PORT}"
         for host in site.hosts[:N_HOSTS]:
             self.running.append(on(host, RAY, "start", f"--address={address}", "--num-cpus=4", *common))
-        ray.init(address=address, log_to_driver=False)
-        while sum(node["Alive"] for node in ray.nodes()) < N_HOSTS + 1:
+        while not self.connected(address) or sum(node["Alive"] for node in ray.nodes()) < N_HOSTS + 1:
             if any(one.poll() is not None for one in self.running):
                 raise RuntimeError("a node of Ray has ended")
+
+    def connected(self, address: str) -> bool:
+        """Whether this process is connected to Ray, which refuses this until its head is up."""
+        if not ray.is_initialized():
+            with contextlib.suppress(ConnectionError, RuntimeError):
+                ray.init(address=address, log_to_driver=False)
+        return ray.is_initialized()
 
     def engine_set(self, per_host: int) -> Any:
         return ipp.OnRay(hosts=N_HOSTS, cpus=per_host)
