@@ -40,7 +40,7 @@ def _start(bed: Bed, name: str) -> None:
     other = ("--address=head:6379", "--num-cpus=4")
     command = (str(PYTHON.with_name("ray")), "start", f"--node-ip-address={bed.host(name).address}",
                "--disable-usage-stats", *(own if name == "head" else other))  # fmt: skip
-    # `ray start` gives up after 30 s, which is little for a busy machine that reads Ray from its disk for the first time.
+    # `ray start` gives up after 30 s. A busy machine needs longer to read Ray from its disk for the first time.
     first = bed.run(name, *command, check=False, timeout_s=120, **_ENV)
     if first.returncode:
         kill_ray(bed, name)
