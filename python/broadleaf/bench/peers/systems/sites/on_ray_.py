@@ -39,7 +39,7 @@ class Peer(Hosted):
         if not ray.is_initialized():
             with contextlib.suppress(ConnectionError, RuntimeError):
                 ray.init(address=address, log_to_driver=False)
-        return ray.is_initialized()
+        return bool(ray.is_initialized())
 
     def engine_set(self, per_host: int) -> Any:
         return ipp.OnRay(hosts=N_HOSTS, cpus=per_host)
