@@ -51,9 +51,40 @@ def test_the_scheduler_is_asked_once_in_30_s_for_any_number_of_blocks(kind, tmp_
         scheduler.now_s += _LOOK_EVERY_S
     assert len(blocks) == 100
     assert all(block.state == "running" for block in blocks[:90])
-    assert len(scheduler.asked_at) >= 10
-    gaps = [later - earlier for earlier, later in zip(scheduler.asked_at, scheduler.asked_at[1:], strict=False)]
-    assert min(gaps) >= 30
+    asked_after_s = [at_s - 1000.0 for at_s in scheduler.asked_at]
+    assert asked_after_s[0] == 3
+    # The early call puts off the second.
+    assert asked_after_s[1:] == [60.0 + 30 * i for i in range(12)]
+
+
+def test_ends_of_jobs_put_off_the_regular_calls(monkeypatch):
+    clock = SimpleNamespace(now_s=1000.0)
+    monkeypatch.setattr(news, "time", SimpleNamespace(monotonic=lambda: clock.now_s))
+    due = news.News()
+    due.expect_first()
+    asked_after_s = []
+    for look in range(4 * 600):
+        clock.now_s = 1000.0 + look / 4
+        # A job ends every 10 s for five minutes.
+        ended = [str(i) for i in range(1, 31) if look >= 40 * i]
+        if due.are_due(ended):
+            asked_after_s.append(look / 4)
+    # What can be borrowed is soon used up. Then ends wait, and a call tells of several.
+    assert asked_after_s[:6] == [3, 10, 20, 30, 40, 60]
+    for at_s in range(60, 600, 30):
+        assert len([one for one in asked_after_s if one <= at_s]) <= (at_s + 150) / 30
+    # Without ends, it is one call in 30 s again.
+    assert len(asked_after_s) <= 600 / 30
+
+
+def test_whoever_asks_for_news_gets_them(monkeypatch):
+    monkeypatch.setattr(news, "time", SimpleNamespace(monotonic=lambda: 1000.0))
+    due = news.News()
+    due.expect_first()
+    for _ in range(20):
+        assert not due.are_due([])
+        due.want_now()
+        assert due.are_due([])
 
 
 ENDS = {

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 # Relays end before their jobs do, and schedulers take a while to say how a job ended. Short, because somebody waits for
 # this.
 _ENDING_S = 5.0
-_LOOK_EVERY_S = 0.2
+_LOOK_EVERY_S = 0.5
 
 
 def why_gone(cluster: Cluster, host: str) -> str:

@@ -127,9 +127,9 @@ class BatchSet(EngineSet):
         self.news.want_now()
 
     def poll(self, blocks: Sequence[Block]) -> None:
-        """Asks the scheduler once for all of them, every 30 s.
+        """Asks the scheduler once for all of them, on average every 30 s.
 
-        It also asks when a job's log says that the job has ended, but not why.
+        It asks early when a job's log says that the job has ended, but not why.
         """
         jobs = {block.facts["job"]: block for block in blocks if not block.is_over}
         logs = self.logs(list(jobs.values()))

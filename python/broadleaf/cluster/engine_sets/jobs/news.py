@@ -1,4 +1,7 @@
-"""When a scheduler is asked for news of jobs: each call costs it something."""
+"""When a scheduler is asked for news of jobs: each call costs it something.
+
+On average it is one call in 30 s. A call that is made earlier puts off the regular ones by as long.
+"""
 
 from __future__ import annotations
 
@@ -10,27 +13,34 @@ _FIRST_AFTER_S = 3.0
 _EVERY_S = 30.0
 # A scheduler tells of a job's end a little later than the job does.
 _ENDING_S = 0.5
+# How far ends of jobs may put off the regular calls. Further ends wait.
+_AHEAD_S = 120.0
 
 
 class News:
     """Says when the next call is due."""
 
     def __init__(self) -> None:
-        self._next_at = 0.0
-        self._asked_at = float("-inf")
+        self._regular_at = 0.0
+        self._early_at = float("inf")
         self._ended: set[str] = set()
 
     def expect_first(self) -> None:
         """Jobs have just been submitted."""
-        self._next_at = max(time.monotonic() + _FIRST_AFTER_S, self._asked_at + _EVERY_S)
+        now = time.monotonic()
+        if not self._regular_at:
+            self._regular_at = now + _EVERY_S
+            self._early_at = now + _FIRST_AFTER_S
+        elif self._regular_at < now:  # there were no jobs to ask for
+            self._regular_at = now + _FIRST_AFTER_S
 
     def want_now(self) -> None:
         """Whoever asks next gets news at once."""
-        self._next_at = 0.0
+        self._early_at = 0.0
 
     def want_ends(self) -> None:
         """Jobs have ended, and the scheduler has not told so yet."""
-        self._next_at = time.monotonic() + _ENDING_S
+        self._want_early(time.monotonic() + _ENDING_S)
 
     def are_due(self, ended: Iterable[str]) -> bool:
         """Whether to call now: every 30 s, and for each job whose log says that it has ended.
@@ -41,9 +51,15 @@ class News:
         Returns:
             Whether to call. If so, the call is counted as made.
         """
-        if time.monotonic() < self._next_at and self._ended.issuperset(ended):
+        now = time.monotonic()
+        if not self._ended.issuperset(ended):
+            self._ended.update(ended)
+            self._want_early(now)
+        if now < min(self._regular_at, self._early_at):
             return False
-        self._ended.update(ended)
-        self._asked_at = time.monotonic()
-        self._next_at = self._asked_at + _EVERY_S
+        self._regular_at = max(self._regular_at, now) + _EVERY_S
+        self._early_at = float("inf")
         return True
+
+    def _want_early(self, at: float) -> None:
+        self._early_at = min(self._early_at, max(at, self._regular_at - _AHEAD_S))
