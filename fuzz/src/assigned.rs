@@ -94,16 +94,16 @@ impl Engine {
     fn payload(&self, payload: &Payload) -> Result<(), DecodeError> {
         let compound = Compound::decode(&payload.bytes)?;
         let mut lengths = Vec::new();
-        let mut places = payload.segments.iter();
+        let mut ranges = payload.segments.iter();
         let mut inline = compound.inline;
-        for (place, len) in &compound.buffers {
-            let (is_inline, delivery) = Delivery::of(*place)?;
+        for (byte, len) in &compound.buffers {
+            let (is_inline, delivery) = Delivery::of(*byte)?;
             if is_inline {
                 let bytes = inline.split_off(..*len as usize);
                 lengths.push(bytes.expect("decoding checked the lengths").len());
             } else {
-                let place = places.next().ok_or(DecodeError::Truncated)?;
-                lengths.push(self.view(place, delivery).ok_or(DecodeError::Malformed)?);
+                let range = ranges.next().ok_or(DecodeError::Truncated)?;
+                lengths.push(self.view(range, delivery).ok_or(DecodeError::Malformed)?);
             }
         }
         let (head, _) = ValueHead::decode(compound.value)?;
@@ -124,9 +124,9 @@ impl Engine {
     }
 
     /// The length of a view whose bytes can be read.
-    fn view(&self, place: &SegmentRef, delivery: Delivery) -> Option<usize> {
-        let segment = self.borrowed.get(&place.segment)?;
-        let (offset_bytes, len_bytes) = (place.offset_bytes, place.len_bytes);
+    fn view(&self, range: &SegmentRef, delivery: Delivery) -> Option<usize> {
+        let segment = self.borrowed.get(&range.segment)?;
+        let (offset_bytes, len_bytes) = (range.offset_bytes, range.len_bytes);
         let view = match delivery {
             Delivery::Private => segment.map_private(offset_bytes, len_bytes),
             Delivery::Readonly => segment.map_readonly(offset_bytes, len_bytes),

@@ -34,8 +34,8 @@ fn frame(kind: FrameKind, body: &[u8]) -> Result<(), DecodeError> {
                 let mut record = CoalescedRecord::decode(&mut reader)?;
                 assert!(record.len() <= MAX_COALESCED_PARTS && !record.is_empty());
                 let last = record.len() - 1;
-                assert!(record.place(last).is_some() && record.outcome(last).is_some());
-                assert!(record.place(last + 1).is_none() && record.outcome(last + 1).is_none());
+                assert!(record.span(last).is_some() && record.outcome(last).is_some());
+                assert!(record.span(last + 1).is_none() && record.outcome(last + 1).is_none());
                 for record in record.results().take(64) {
                     result(&record);
                 }

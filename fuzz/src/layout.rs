@@ -7,8 +7,8 @@ pub fn run(data: &[u8]) {
     let Ok(compound) = Compound::decode(data) else {
         return;
     };
-    let is_inline = |place: &u8| Delivery::of(*place).is_ok_and(|(is_inline, _)| is_inline);
-    let all_inline = compound.buffers.iter().all(|(place, _)| is_inline(place));
+    let is_inline = |byte: &u8| Delivery::of(*byte).is_ok_and(|(is_inline, _)| is_inline);
+    let all_inline = compound.buffers.iter().all(|(byte, _)| is_inline(byte));
     if let Ok(inlined) = compound.with_all_inline(&[]) {
         assert!(!all_inline || inlined == data);
     }

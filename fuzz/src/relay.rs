@@ -248,7 +248,7 @@ impl Trial {
                 });
             }
             _ => {
-                let place = SegmentRef {
+                let range = SegmentRef {
                     segment: SegmentId(choices.number()),
                     offset_bytes: choices.number(),
                     len_bytes: choices.number(),
@@ -260,7 +260,7 @@ impl Trial {
                     completed_ns: choices.number(),
                     payload: Payload {
                         bytes: Bytes::copy_from_slice(choices.bytes(4)),
-                        segments: (0..choices.below(2)).map(|_| place).collect(),
+                        segments: (0..choices.below(2)).map(|_| range).collect(),
                         lease: None,
                     },
                 };

@@ -278,7 +278,7 @@ impl Trial {
                 let seq = self.seq(choices);
                 let after = self.dependencies(choices);
                 let follow = self.dependencies(choices);
-                let place = SegmentRef {
+                let range = SegmentRef {
                     segment: SegmentId(choices.below(3).into()),
                     offset_bytes: choices.number(),
                     len_bytes: choices.number(),
@@ -292,7 +292,7 @@ impl Trial {
                     follow,
                     payload: Payload {
                         bytes: Bytes::from(vec![0; choices.number() as usize % 4096]),
-                        segments: (0..choices.below(3)).map(|_| place).collect(),
+                        segments: (0..choices.below(3)).map(|_| range).collect(),
                         lease: None,
                     },
                 };

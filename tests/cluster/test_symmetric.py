@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from broadleaf.cluster.hosts.symmetric import Place
+from broadleaf.cluster.hosts.symmetric import RunMember
 
 SLURM = {"SLURM_JOB_ID": "12", "SLURM_STEP_ID": "3", "SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "4"}
 
@@ -20,17 +20,17 @@ SLURM = {"SLURM_JOB_ID": "12", "SLURM_STEP_ID": "3", "SLURM_PROCID": "1", "SLURM
     ],
 )
 def test_places(environment, expected):
-    place = Place.of(environment)
-    assert (place.rank, place.size, place.run_id) == expected
+    member = RunMember.of(environment)
+    assert (member.rank, member.size, member.run_id) == expected
 
 
 def test_a_launcher_that_does_not_name_the_run_needs_an_id():
     mpich = {"PMI_RANK": "1", "PMI_SIZE": "2"}
     with pytest.raises(ValueError, match="give --id, the same to all ranks"):
-        Place.of(mpich)
-    assert Place.of(mpich, "mine") == Place(1, 2, "mine")
+        RunMember.of(mpich)
+    assert RunMember.of(mpich, "mine") == RunMember(1, 2, "mine")
 
 
 def test_without_a_launcher_it_is_alone():
-    place = Place.of({})
-    assert (place.rank, place.size) == (0, 1)
+    member = RunMember.of({})
+    assert (member.rank, member.size) == (0, 1)

@@ -109,7 +109,7 @@ impl Controller {
             ("limbo", n_limbo, counts.limbo),
         ] {
             ensure(kept == counted, || {
-                format!("{kept} tasks are kept as {what}, {counted} say so")
+                format!("{kept} tasks are stored as {what}, {counted} say so")
             })?;
         }
         for (id, group) in self.groups.iter() {
@@ -213,7 +213,7 @@ impl Controller {
     }
 
     fn check_kept(&self) -> Result<(), Violation> {
-        ensure(self.kept.is_consistent(), || {
+        ensure(self.result_store.is_consistent(), || {
             "the result store is miscounted, or over its bound".into()
         })?;
         ensure(self.departed.is_empty(), || {
@@ -250,7 +250,12 @@ impl Controller {
                 .iter()
                 .filter(|(_, t)| t.function == slot)
                 .count();
-            let used = used + self.kept.iter().filter(|t| t.function == slot).count();
+            let used = used
+                + self
+                    .result_store
+                    .iter()
+                    .filter(|t| t.function == slot)
+                    .count();
             let used = used + self.preparations.values().filter(|s| **s == slot).count();
             ensure(
                 self.functions.references(slot) == (defined + used) as u64,
@@ -262,7 +267,12 @@ impl Controller {
             let is_it = |defined: &&Defined| matches!(defined, Defined::At(at) if *at == slot);
             let defined = defined.filter(is_it).count() + usize::from(slot == 0);
             let used = self.tasks.iter().filter(|(_, t)| t.options == slot).count();
-            let used = used + self.kept.iter().filter(|t| t.options == slot).count();
+            let used = used
+                + self
+                    .result_store
+                    .iter()
+                    .filter(|t| t.options == slot)
+                    .count();
             ensure(set.references == (defined + used) as u64, || {
                 format!("option set {slot} miscounts its references")
             })?;

@@ -17,10 +17,10 @@ use crate::engines::{Engine, MAX_ENGINES, State};
 use crate::functions::Functions;
 use crate::history::{History, Known};
 use crate::hosts::Hosts;
-use crate::kept::Kept;
 use crate::options::{Groups, OptionSet, OptionSets};
 use crate::preparations::Preparations;
 use crate::relayed::Unclaimed;
+use crate::result_store::ResultStore;
 use crate::supervisor::Supervisor;
 use crate::tasks::{Stopping, TaskState, TaskTable};
 use crate::timers::{Timer, Timers};
@@ -57,7 +57,7 @@ pub struct Controller {
     pub(crate) totals: Counters,
     /// Ends not yet reported to dependents.
     pub(crate) ended: VecDeque<Ended>,
-    pub(crate) kept: Kept,
+    pub(crate) result_store: ResultStore,
     /// By slot of a live task: who besides its client gets its result, and under which number.
     pub(crate) awaited: IndexMap<u32, Vec<(ClientId, TaskSeq)>, FxBuildHasher>,
     /// Number of tasks with such entries.
@@ -102,7 +102,7 @@ impl Controller {
             supervisor: Supervisor::new(config.seed),
             totals: Counters::default(),
             ended: VecDeque::new(),
-            kept: Kept::new(config.kept_results_bytes),
+            result_store: ResultStore::new(config.kept_results_bytes),
             awaited: IndexMap::default(),
             n_awaited: 0,
             n_awaiting: 0,

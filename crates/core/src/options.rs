@@ -17,7 +17,7 @@ pub(crate) struct OptionSet {
     pub options: TaskOptions,
     /// Its targets; `None` for all engines.
     pub targets: Option<Targets>,
-    /// One for the client that defined it, and one for each live or kept task.
+    /// One for the client that defined it, and one for each live or stored task.
     pub references: u64,
     /// The client that it is charged to, while that is known.
     pub owner: Option<ClientId>,

@@ -9,8 +9,8 @@ use rustc_hash::FxBuildHasher;
 /// Segment, offset and length.
 type Range = (u64, u64, u64);
 
-fn range(place: &SegmentRef) -> Range {
-    (place.segment.0, place.offset_bytes, place.len_bytes)
+fn key(range: &SegmentRef) -> Range {
+    (range.segment.0, range.offset_bytes, range.len_bytes)
 }
 
 /// See the module.
@@ -23,18 +23,18 @@ pub(crate) struct Ranges {
 impl Ranges {
     /// The bytes that a payload would add.
     pub fn weigh(&self, payload: &Payload) -> u64 {
-        let places = payload.segments.iter();
-        let new = places.filter(|place| !self.named.contains_key(&range(place)));
-        new.fold(0, |sum: u64, place| sum.saturating_add(place.len_bytes))
+        let ranges = payload.segments.iter();
+        let new = ranges.filter(|range| !self.named.contains_key(&key(range)));
+        new.fold(0, |sum: u64, range| sum.saturating_add(range.len_bytes))
     }
 
     /// Counts a task's payload; returns the bytes that it adds.
     pub fn name(&mut self, payload: &Payload) -> u64 {
         let mut added_bytes = 0_u64;
-        for place in &payload.segments {
-            let count = self.named.entry(range(place)).or_insert(0);
+        for range in &payload.segments {
+            let count = self.named.entry(key(range)).or_insert(0);
             if *count == 0 {
-                added_bytes = added_bytes.wrapping_add(place.len_bytes);
+                added_bytes = added_bytes.wrapping_add(range.len_bytes);
             }
             *count += 1;
         }
@@ -44,14 +44,14 @@ impl Ranges {
     /// A counted task is resolved; returns the bytes that are no longer named.
     pub fn release(&mut self, payload: &Payload) -> u64 {
         let mut released_bytes = 0_u64;
-        for place in &payload.segments {
-            let Some(count) = self.named.get_mut(&range(place)) else {
+        for range in &payload.segments {
+            let Some(count) = self.named.get_mut(&key(range)) else {
                 continue;
             };
             *count -= 1;
             if *count == 0 {
-                self.named.swap_remove(&range(place));
-                released_bytes = released_bytes.wrapping_add(place.len_bytes);
+                self.named.swap_remove(&key(range));
+                released_bytes = released_bytes.wrapping_add(range.len_bytes);
             }
         }
         released_bytes

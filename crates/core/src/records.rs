@@ -17,17 +17,20 @@ impl Controller {
                 .tasks
                 .iter()
                 .filter_map(|(key, t)| self.live_record(key, t));
-            let kept = self.kept.iter().map(|task| self.kept_record(task));
-            return live.chain(kept).collect();
+            let stored = self
+                .result_store
+                .iter()
+                .map(|task| self.stored_record(task));
+            return live.chain(stored).collect();
         };
-        let kept = self.kept.find(&names);
+        let stored = self.result_store.find(&names);
         let in_order: BTreeSet<_> = names.into_iter().collect();
         let record = |name: TaskName| {
             let live = self
                 .live(name)
                 .and_then(|key| Some((key, self.tasks.get(key)?)));
             live.and_then(|(key, task)| self.live_record(key, task))
-                .or_else(|| kept.get(&name).map(|task| self.kept_record(task)))
+                .or_else(|| stored.get(&name).map(|task| self.stored_record(task)))
         };
         in_order.into_iter().filter_map(record).collect()
     }

@@ -1,4 +1,4 @@
-//! Unix sockets that nobody but this user can put another process in the place of.
+//! Unix sockets that nobody but this user can put another process in front of.
 //!
 //! A socket is reached through a descriptor of its directory, which is checked first: so no other user can have made it,
 //! nor exchange it in between, and its path may be longer than the 107 bytes of a socket's address.
@@ -14,12 +14,12 @@ use rustix::fs::{Mode, OFlags};
 
 /// A directory that only this user can use, and a socket's name in it.
 #[derive(Debug)]
-struct Place {
+struct SocketName {
     directory: OwnedFd,
     name: PathBuf,
 }
 
-impl Place {
+impl SocketName {
     fn open(path: &Path) -> io::Result<Self> {
         let (Some(directory), Some(name)) = (path.parent(), path.file_name()) else {
             return Err(io::ErrorKind::InvalidInput.into());
@@ -61,7 +61,7 @@ impl Place {
 /// `PermissionDenied` if the directory or the listener belongs to another user; otherwise the error of
 /// connecting.
 pub fn dial(path: &Path) -> io::Result<UnixStream> {
-    let stream = UnixStream::connect(Place::open(path)?.path())?;
+    let stream = UnixStream::connect(SocketName::open(path)?.path())?;
     let listener = rustix::net::sockopt::socket_peercred(&stream)?.uid.as_raw();
     let me = rustix::process::geteuid().as_raw();
     if listener != me {
@@ -77,7 +77,7 @@ pub fn dial(path: &Path) -> io::Result<UnixStream> {
 #[derive(Debug)]
 pub(crate) struct LocalListener {
     pub(crate) socket: UnixListener,
-    place: Place,
+    name: SocketName,
     inode: u64,
 }
 
@@ -90,8 +90,8 @@ impl LocalListener {
             .recursive(true)
             .mode(0o700)
             .create(directory)?;
-        let place = Place::open(path)?;
-        let short = place.path();
+        let name = SocketName::open(path)?;
+        let short = name.path();
         remove_stale(&short, path)?;
         let socket = UnixListener::bind(&short)?;
         fs::set_permissions(&short, Permissions::from_mode(0o600))?;
@@ -99,7 +99,7 @@ impl LocalListener {
         let inode = fs::symlink_metadata(&short)?.ino();
         Ok(Self {
             socket,
-            place,
+            name,
             inode,
         })
     }
@@ -107,7 +107,7 @@ impl LocalListener {
 
 impl Drop for LocalListener {
     fn drop(&mut self) {
-        let path = self.place.path();
+        let path = self.name.path();
         // Only if it is still ours: a successor may have replaced it.
         if fs::symlink_metadata(&path).is_ok_and(|m| m.ino() == self.inode) {
             // Nothing is lost if it stays: the next listener replaces it.

@@ -83,8 +83,8 @@ impl ObjectKey {
         let (prefix, count) = head.nonce.split_at_mut(self.prefix.len());
         prefix.copy_from_slice(&self.prefix);
         count.copy_from_slice(&self.sealed.to_le_bytes());
-        let (nonce, place) = (nonce(head), Aad::from(head.place()));
-        let tag = self.key.seal_in_place_separate_tag(nonce, place, bytes);
+        let (nonce, aad) = (nonce(head), Aad::from(head.position()));
+        let tag = self.key.seal_in_place_separate_tag(nonce, aad, bytes);
         let tag =
             tag.expect("invariant: a piece is shorter than the 64 GiB that a nonce is good for");
         head.tag.copy_from_slice(tag.as_ref());
@@ -96,10 +96,10 @@ impl ObjectKey {
     /// # Errors
     /// [`SealError::Corrupt`].
     pub fn open(&self, head: &SealedHead, bytes: &mut [u8]) -> Result<(), SealError> {
-        let (tag, place) = (Tag::from(head.tag), Aad::from(head.place()));
+        let (tag, aad) = (Tag::from(head.tag), Aad::from(head.position()));
         let opened = self
             .key
-            .open_in_place_separate_tag(nonce(head), place, tag, bytes, 0..);
+            .open_in_place_separate_tag(nonce(head), aad, tag, bytes, 0..);
         opened.map(drop).map_err(|Unspecified| SealError::Corrupt)
     }
 }

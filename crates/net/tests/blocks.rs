@@ -61,7 +61,7 @@ struct Taker {
 }
 
 impl Taker {
-    fn place(&mut self, block: &Block) -> &mut [u8] {
+    fn target(&mut self, block: &Block) -> &mut [u8] {
         self.target.resize(block.len_bytes as usize, 0);
         &mut self.target
     }
@@ -75,12 +75,12 @@ impl Taker {
             let received = match link.block() {
                 None => link.fill().unwrap(),
                 Some(block) => {
-                    if link.take_block(self.place(&block)).unwrap() {
+                    if link.take_block(self.target(&block)).unwrap() {
                         self.blocks
                             .push((block.head, std::mem::take(&mut self.target)));
                         continue;
                     }
-                    link.fill_block(self.place(&block)).unwrap()
+                    link.fill_block(self.target(&block)).unwrap()
                 }
             };
             if received == 0 && (link.block().is_some() || link.is_drained()) {

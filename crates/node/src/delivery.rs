@@ -155,8 +155,8 @@ impl Node {
             self.input(Input::Relay { host, news });
             return Ok(());
         }
-        for place in &record.payload.segments {
-            if ObjectId(place.segment.0).origin() != host || place.offset_bytes != 0 {
+        for range in &record.payload.segments {
+            if ObjectId(range.segment.0).origin() != host || range.offset_bytes != 0 {
                 return Err(DecodeError::Malformed.into());
             }
         }
@@ -165,16 +165,16 @@ impl Node {
         if !is_wanted || self.waiting.has_value(engine, record.key) {
             // Memory is taken only for objects that were requested, and only once.
             let objects = record.payload.segments.iter();
-            let objects = objects.map(|place| ObjectId(place.segment.0)).collect();
+            let objects = objects.map(|range| ObjectId(range.segment.0)).collect();
             self.tell_host(host, &RelayCommand::Forget(objects));
             return Ok(());
         }
-        for place in &record.payload.segments {
-            let object = ObjectId(place.segment.0);
+        for range in &record.payload.segments {
+            let object = ObjectId(range.segment.0);
             // What cannot come is found where values are taken, below.
             let _ = self.objects.fetch(Fetch {
                 object,
-                len_bytes: place.len_bytes,
+                len_bytes: range.len_bytes,
                 chunk_bytes: RESULT_CHUNK_BYTES,
                 sources: vec![Source {
                     host,
@@ -211,7 +211,7 @@ impl Node {
                     .payload
                     .segments
                     .iter()
-                    .map(|place| ObjectId(place.segment.0))
+                    .map(|range| ObjectId(range.segment.0))
                     .collect();
                 match self.objects.is_missing(&record.payload) {
                     Some(Ok(())) => {
@@ -264,8 +264,8 @@ impl Node {
             .collect();
         for engine in lost {
             for record in self.waiting.values.remove(&engine).unwrap_or_default() {
-                for place in &record.payload.segments {
-                    let object = ObjectId(place.segment.0);
+                for range in &record.payload.segments {
+                    let object = ObjectId(range.segment.0);
                     self.objects.forget(object, &self.segments);
                 }
             }
@@ -355,10 +355,10 @@ impl Node {
             };
             for (record, requested) in link.open_records() {
                 fresh.extend(self.objects.export(&mut record.payload, &mut self.segments));
-                for place in &record.payload.segments {
+                for range in &record.payload.segments {
                     let entry = wanted
-                        .entry(ObjectId(place.segment.0))
-                        .or_insert_with(|| (place.len_bytes, *requested, Vec::new()));
+                        .entry(ObjectId(range.segment.0))
+                        .or_insert_with(|| (range.len_bytes, *requested, Vec::new()));
                     entry.2.push(*host);
                 }
             }
@@ -378,9 +378,9 @@ impl Node {
                 &mut orders,
             );
             let chunk_bytes = transfers.chunk_bytes(object);
-            let place = fresh.remove(&object);
-            if let (Some(place), Some(chunk_bytes)) = (place, chunk_bytes) {
-                self.provide(object, &place, chunk_bytes);
+            let range = fresh.remove(&object);
+            if let (Some(range), Some(chunk_bytes)) = (range, chunk_bytes) {
+                self.provide(object, &range, chunk_bytes);
             }
         }
         self.carry_out_transfers(orders);

@@ -86,8 +86,8 @@ impl Node {
         let lease = payload.lease.clone();
         let fresh = self.objects.export(payload, &mut self.segments);
         let mut fresh: BTreeMap<ObjectId, SegmentRef> = fresh.into_iter().collect();
-        for place in payload.segments.clone() {
-            let object = ObjectId(place.segment.0);
+        for range in payload.segments.clone() {
+            let object = ObjectId(range.segment.0);
             let transfers = &mut self.objects.transfers;
             let mut orders = Vec::new();
             let (now_ns, origin) = (self.now_ns, HostId::CONTROLLER);
@@ -95,7 +95,7 @@ impl Node {
             transfers.want(
                 now_ns,
                 object,
-                place.len_bytes,
+                range.len_bytes,
                 origin,
                 &[host],
                 topology,
@@ -105,7 +105,7 @@ impl Node {
                 continue; // It was added just above.
             };
             let bytes = fresh.remove(&object);
-            if let Some(bytes) = bytes.and_then(|place| self.segments.map(&place)) {
+            if let Some(bytes) = bytes.and_then(|range| self.segments.map(&range)) {
                 self.objects.order(PlaneCommand::Provide {
                     object,
                     bytes,
@@ -116,7 +116,7 @@ impl Node {
             // This is repeated even if the client had the object before: it may have dropped it.
             let fetch = RelayCommand::Fetch(Fetch {
                 object,
-                len_bytes: place.len_bytes,
+                len_bytes: range.len_bytes,
                 chunk_bytes,
                 sources: vec![Source {
                     host: origin,

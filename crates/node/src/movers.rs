@@ -67,19 +67,19 @@ impl Node {
     }
 
     /// Has the payload plane serve a range of a segment of this host.
-    pub(crate) fn provide(&self, object: ObjectId, place: &SegmentRef, chunk_bytes: u32) {
-        let Some(bytes) = self.segments.map(place) else {
+    pub(crate) fn provide(&self, object: ObjectId, range: &SegmentRef, chunk_bytes: u32) {
+        let Some(bytes) = self.segments.map(range) else {
             return; // The object is refused to hosts that ask for it.
         };
         let is_for_mpi = self.config.options.payload == "mpi";
         // Without a descriptor the object travels over TCP.
-        let segment = self.segments.fd(place.segment).filter(|_| is_for_mpi);
+        let segment = self.segments.fd(range.segment).filter(|_| is_for_mpi);
         let segment = segment.and_then(|fd| fd.try_clone_to_owned().ok());
         self.objects.order(PlaneCommand::Provide {
             object,
             bytes,
             chunk_bytes,
-            memory: segment.map(|segment| (segment, place.offset_bytes)),
+            memory: segment.map(|segment| (segment, range.offset_bytes)),
         });
     }
 }

@@ -141,14 +141,14 @@ impl Objects {
             ObjectId::new(host, *last)
         });
         let mut fresh = Vec::new();
-        for (place, object) in payload.segments.iter_mut().zip(&objects) {
+        for (range, object) in payload.segments.iter_mut().zip(&objects) {
             if !self.first_of.contains_key(object) {
-                fresh.push((*object, *place));
+                fresh.push((*object, *range));
             }
-            *place = SegmentRef {
+            *range = SegmentRef {
                 segment: SegmentId(object.0),
                 offset_bytes: 0,
-                len_bytes: place.len_bytes,
+                len_bytes: range.len_bytes,
             };
         }
         // Objects of another payload remain with that payload.
@@ -272,10 +272,10 @@ impl Objects {
     /// Whether a payload from another host still waits for objects; an error says why it waits in
     /// vain.
     pub fn is_missing(&self, payload: &Payload) -> Option<Result<(), String>> {
-        for place in &payload.segments {
-            let object = ObjectId(place.segment.0);
+        for range in &payload.segments {
+            let object = ObjectId(range.segment.0);
             let known = self.incoming.get(&object);
-            if place.offset_bytes != 0 || known.is_some_and(|i| i.len_bytes != place.len_bytes) {
+            if range.offset_bytes != 0 || known.is_some_and(|i| i.len_bytes != range.len_bytes) {
                 return Some(Err("it names more bytes than its data has".to_owned()));
             }
             match self.arrival(object) {
@@ -290,9 +290,9 @@ impl Objects {
 
     /// Replaces objects that have all arrived with segments of this host.
     pub fn import(&self, payload: &mut Payload) {
-        for place in &mut payload.segments {
-            if let Some(Arrival::Here(segment)) = self.arrival(ObjectId(place.segment.0)) {
-                place.segment = *segment;
+        for range in &mut payload.segments {
+            if let Some(Arrival::Here(segment)) = self.arrival(ObjectId(range.segment.0)) {
+                range.segment = *segment;
             }
         }
     }
@@ -370,10 +370,10 @@ impl Objects {
 
     /// Copies bytes into a segment of the node's own pool.
     pub fn copy_in(&mut self, bytes: &[u8]) -> Result<SegmentRef, ShmError> {
-        let place = self.pool.copy_in(bytes)?;
-        self.pool.mark_announced(place.segment);
-        self.pool.share_rest(place.segment);
-        Ok(place)
+        let range = self.pool.copy_in(bytes)?;
+        self.pool.mark_announced(range.segment);
+        self.pool.share_rest(range.segment);
+        Ok(range)
     }
 
     /// Memory of the node's own pool, to fill as bytes arrive, and to [`publish`](Self::publish) or
@@ -384,9 +384,9 @@ impl Objects {
 
     /// Bytes that have all arrived, under the name of their segment.
     pub fn publish(&mut self, lease: Lease) -> SegmentRef {
-        let place = self.pool.publish(lease);
-        self.pool.mark_announced(place.segment);
-        place
+        let range = self.pool.publish(lease);
+        self.pool.mark_announced(range.segment);
+        range
     }
 
     /// Gives memory back that was not published.

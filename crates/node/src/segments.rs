@@ -41,23 +41,23 @@ struct Names {
 }
 
 impl Names {
-    fn name(&mut self, place: &SegmentRef, fresh: impl FnOnce() -> ObjectId) -> ObjectId {
-        let range = (place.segment, place.offset_bytes, place.len_bytes);
-        let object = *self.objects.entry(range).or_insert_with(fresh);
-        self.named.entry(object).or_insert((range, 0)).1 += 1;
+    fn name(&mut self, range: &SegmentRef, fresh: impl FnOnce() -> ObjectId) -> ObjectId {
+        let key = (range.segment, range.offset_bytes, range.len_bytes);
+        let object = *self.objects.entry(key).or_insert_with(fresh);
+        self.named.entry(object).or_insert((key, 0)).1 += 1;
         object
     }
 
     /// A payload that named an object is gone; returns whether it was the last.
     fn release(&mut self, object: ObjectId) -> bool {
-        let Some((range, count)) = self.named.get_mut(&object) else {
+        let Some((key, count)) = self.named.get_mut(&object) else {
             return true;
         };
         *count -= 1;
         if *count > 0 {
             return false;
         }
-        self.objects.remove(range);
+        self.objects.remove(key);
         self.named.remove(&object);
         true
     }
@@ -150,21 +150,21 @@ impl Segments {
         if payload.segments.is_empty() {
             return;
         }
-        let rightful = payload.segments.iter().all(|place| {
-            let entry = self.entries.get(&place.segment);
+        let rightful = payload.segments.iter().all(|range| {
+            let entry = self.entries.get(&range.segment);
             entry.is_some_and(|entry| entry.owner == Some(peer))
-                || self.leases.references(peer, place.segment) > 0
+                || self.leases.references(peer, range.segment) > 0
         });
         if !rightful {
             payload.segments.clear();
             return;
         }
         let mut held = Vec::with_capacity(payload.segments.len());
-        for place in &payload.segments {
-            if let Some(entry) = self.entries.get_mut(&place.segment) {
+        for range in &payload.segments {
+            if let Some(entry) = self.entries.get_mut(&range.segment) {
                 entry.credits += u64::from(entry.owner == Some(peer));
                 entry.payloads += 1;
-                held.push(place.segment);
+                held.push(range.segment);
             }
         }
         payload.lease = Some(LeaseGuard(Arc::new(Guard {
@@ -178,19 +178,19 @@ impl Segments {
     /// `None` if descriptors are so scarce that the payload must travel [`inline`](Self::inline).
     pub fn lend(&mut self, peer: u32, payload: &Payload) -> Option<Unseen> {
         let mut unseen = Unseen::new();
-        for place in &payload.segments {
-            let Some(entry) = self.entries.get(&place.segment) else {
+        for range in &payload.segments {
+            let Some(entry) = self.entries.get(&range.segment) else {
                 continue;
             };
             let is_seen = entry.owner == Some(peer) || entry.announced.contains(&peer);
-            if !is_seen && !unseen.iter().any(|(id, ..)| *id == place.segment) {
+            if !is_seen && !unseen.iter().any(|(id, ..)| *id == range.segment) {
                 let fd = entry.memory.fd()?.try_clone_to_owned().ok()?;
-                unseen.push((place.segment, entry.memory.len(), fd));
+                unseen.push((range.segment, entry.memory.len(), fd));
             }
         }
-        for place in &payload.segments {
-            if self.entries.contains_key(&place.segment) {
-                self.leases.add(peer, place.segment);
+        for range in &payload.segments {
+            if self.entries.contains_key(&range.segment) {
+                self.leases.add(peer, range.segment);
             }
         }
         for (id, ..) in &unseen {
@@ -202,9 +202,9 @@ impl Segments {
     }
 
     /// A view of a range of a segment of this host.
-    pub fn map(&self, place: &SegmentRef) -> Option<Mapping> {
-        let memory = &self.entries.get(&place.segment)?.memory;
-        let (at, len) = (place.offset_bytes, place.len_bytes);
+    pub fn map(&self, range: &SegmentRef) -> Option<Mapping> {
+        let memory = &self.entries.get(&range.segment)?.memory;
+        let (at, len) = (range.offset_bytes, range.len_bytes);
         memory.map_readonly(at, len).ok()
     }
 
@@ -224,9 +224,9 @@ impl Segments {
         let guard = payload.lease.as_ref();
         let guard = guard.and_then(|lease| lease.0.downcast_ref::<Guard>());
         let ranges = payload.segments.iter();
-        let mut name = |place| {
+        let mut name = |range| {
             if shared {
-                self.names.name(place, &mut fresh)
+                self.names.name(range, &mut fresh)
             } else {
                 fresh()
             }
@@ -269,7 +269,7 @@ impl Segments {
         let mapped: Vec<_> = payload
             .segments
             .iter()
-            .filter_map(|place| self.map(place))
+            .filter_map(|range| self.map(range))
             .collect();
         let slices: Vec<&[u8]> = mapped.iter().map(|m| &**m).collect();
         let inlined =
@@ -387,13 +387,13 @@ mod tests {
     }
 
     fn naming() -> Payload {
-        let place = SegmentRef {
+        let range = SegmentRef {
             segment: A,
             offset_bytes: 0,
             len_bytes: 4096,
         };
         Payload {
-            segments: [place].into_iter().collect(),
+            segments: [range].into_iter().collect(),
             ..Payload::default()
         }
     }
@@ -405,7 +405,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_announces_a_segment_in_anothers_place() {
+    fn nobody_announces_a_segment_for_another() {
         let mut segments = announced();
         let sent = named_by(&mut segments, OWNER);
         let (impostor, _) = Segment::create(4096, &[1; 4096]).unwrap();

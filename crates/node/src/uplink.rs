@@ -41,7 +41,7 @@ pub struct Uplink {
     wanted: Vec<EngineId>,
     /// Engines that were requested, and their processes once known: only these are accepted and
     /// signalled.
-    places: BTreeMap<EngineId, Option<u32>>,
+    slots: BTreeMap<EngineId, Option<u32>>,
     /// Output that was not passed on.
     unread: BTreeMap<EngineId, Unread>,
 }
@@ -72,7 +72,7 @@ impl Decider {
     pub fn expects(&self, engine: EngineId) -> bool {
         match self {
             Self::Own(controller) => controller.expects(engine),
-            Self::Upstream(uplink) => uplink.places.contains_key(&engine),
+            Self::Upstream(uplink) => uplink.slots.contains_key(&engine),
         }
     }
 
@@ -113,7 +113,7 @@ impl Uplink {
             heard: Instant::now(),
             functions: BTreeMap::new(),
             wanted: Vec::new(),
-            places: BTreeMap::new(),
+            slots: BTreeMap::new(),
             unread: BTreeMap::new(),
         }
     }
@@ -162,9 +162,9 @@ impl Node {
                 RelayEvent::ForkServer(event)
             }
             Input::Done { engine, mut record } => {
-                for (object, place) in self.objects.export(&mut record.payload, &mut self.segments)
+                for (object, range) in self.objects.export(&mut record.payload, &mut self.segments)
                 {
-                    self.provide(object, &place, RESULT_CHUNK_BYTES);
+                    self.provide(object, &range, RESULT_CHUNK_BYTES);
                 }
                 let done = RelayedDone { engine, record };
                 self.relay_output(engine, done.record.key.0, None);
@@ -234,15 +234,15 @@ impl Node {
         let Some(uplink) = self.uplink() else { return };
         match event {
             ForkServerEvent::Spawned(engine, pid) => {
-                uplink.places.insert(*engine, Some(*pid));
+                uplink.slots.insert(*engine, Some(*pid));
             }
             ForkServerEvent::Exited { engine, pid, .. } => {
-                if uplink.places.get(engine) == Some(&Some(*pid)) {
-                    uplink.places.remove(engine);
+                if uplink.slots.get(engine) == Some(&Some(*pid)) {
+                    uplink.slots.remove(engine);
                 }
             }
             ForkServerEvent::NotStarted { engine, .. } => {
-                uplink.places.remove(engine);
+                uplink.slots.remove(engine);
             }
             ForkServerEvent::Guest { .. } => {}
         }
@@ -345,7 +345,7 @@ impl Node {
                 pid,
                 signal,
             } => {
-                let known = self.uplink().and_then(|u| u.places.get(&engine));
+                let known = self.uplink().and_then(|u| u.slots.get(&engine));
                 if known != Some(&Some(pid)) {
                     return;
                 }
@@ -359,7 +359,7 @@ impl Node {
             RelayCommand::Spawn { engine } => {
                 let is_ready = self.fork_server.is_some();
                 if let Some(uplink) = self.uplink() {
-                    uplink.places.insert(engine, None);
+                    uplink.slots.insert(engine, None);
                     if !is_ready {
                         uplink.wanted.push(engine);
                         return;
@@ -373,7 +373,7 @@ impl Node {
                 rank,
             } => {
                 if let Some(uplink) = self.uplink() {
-                    uplink.places.insert(engine, None);
+                    uplink.slots.insert(engine, None);
                 }
                 Output::Seat {
                     engine,

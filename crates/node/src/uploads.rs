@@ -20,7 +20,7 @@ pub fn move_into_segments(payload: &mut Payload, objects: &mut Objects, segments
     let Ok(compound) = Compound::decode(&payload.bytes) else {
         return;
     };
-    let moves = |(place, len): &(u8, u64)| match Delivery::of(*place) {
+    let moves = |(byte, len): &(u8, u64)| match Delivery::of(*byte) {
         Ok((true, Delivery::Shared)) => *len > 0,
         Ok((true, _)) => *len > INLINE_BUFFER_BYTES as u64,
         _ => false,
@@ -30,14 +30,14 @@ pub fn move_into_segments(payload: &mut Payload, objects: &mut Objects, segments
     }
     let mut uploaded = payload.segments.iter();
     let mut rest = compound.inline;
-    let mut places: Vec<Option<SegmentRef>> = Vec::with_capacity(compound.buffers.len());
+    let mut ranges: Vec<Option<SegmentRef>> = Vec::with_capacity(compound.buffers.len());
     let mut inline: Vec<&[u8]> = Vec::new();
     for buffer in &compound.buffers {
         if !matches!(Delivery::of(buffer.0), Ok((true, _))) {
-            let Some(place) = uploaded.next() else {
+            let Some(range) = uploaded.next() else {
                 return;
             };
-            places.push(Some(*place));
+            ranges.push(Some(*range));
             continue;
         }
         let Some(bytes) = rest.split_off(..buffer.1 as usize) else {
@@ -45,30 +45,30 @@ pub fn move_into_segments(payload: &mut Payload, objects: &mut Objects, segments
         };
         let mut copied = None;
         if moves(buffer)
-            && let Ok(place) = objects.copy_in(bytes)
-            && own(place, objects, segments)
+            && let Ok(range) = objects.copy_in(bytes)
+            && own(range, objects, segments)
         {
-            copied = Some(place);
+            copied = Some(range);
         } else {
             inline.push(bytes);
         }
-        places.push(copied);
+        ranges.push(copied);
     }
-    payload.bytes = compound.with_places(&places, &inline).into();
-    payload.segments = places.into_iter().flatten().collect();
+    payload.bytes = compound.with_ranges(&ranges, &inline).into();
+    payload.segments = ranges.into_iter().flatten().collect();
 }
 
 /// Lets payloads name a range of the node's own pool; if descriptors are short, gives it back and returns false.
-fn own(place: SegmentRef, objects: &mut Objects, segments: &mut Segments) -> bool {
-    let fd = objects.segment(place.segment).and_then(|segment| {
+fn own(range: SegmentRef, objects: &mut Objects, segments: &mut Segments) -> bool {
+    let fd = objects.segment(range.segment).and_then(|segment| {
         let fd = segment.fd().as_fd().try_clone_to_owned().ok()?;
         Some((segment.len(), fd))
     });
     let Some((len_bytes, fd)) = fd else {
-        objects.on_free(place.segment);
+        objects.on_free(range.segment);
         return false;
     };
-    segments.on_own(place.segment, len_bytes, fd);
+    segments.on_own(range.segment, len_bytes, fd);
     true
 }
 
@@ -112,13 +112,13 @@ impl Node {
         let mut missing = None;
         for named in named {
             match self.take_upload(token, &named) {
-                Ok(place) => payload.segments.push(place),
+                Ok(range) => payload.segments.push(range),
                 Err(reason) => missing = Some(reason),
             }
         }
         if let Some(reason) = missing {
-            for place in std::mem::take(&mut payload.segments) {
-                self.objects.on_free(place.segment);
+            for range in std::mem::take(&mut payload.segments) {
+                self.objects.on_free(range.segment);
             }
             payload.bytes = Bytes::new();
             return Err(reason);
@@ -135,9 +135,9 @@ impl Node {
             }
             missing.reason
         })?;
-        let place = self.objects.publish(lease);
-        if own(place, &mut self.objects, &mut self.segments) {
-            Ok(place)
+        let range = self.objects.publish(lease);
+        if own(range, &mut self.objects, &mut self.segments) {
+            Ok(range)
         } else {
             Err("the controller has no free file descriptor for its data".to_owned())
         }

@@ -94,11 +94,11 @@ impl SealedHead {
     const BYTES: usize = 48;
 
     /// What the tag proves besides the bytes: where they belong.
-    pub fn place(&self) -> [u8; 16] {
-        let mut place = [0; 16];
-        place[..8].copy_from_slice(&self.object.0.to_le_bytes());
-        place[8..].copy_from_slice(&self.offset_bytes.to_le_bytes());
-        place
+    pub fn position(&self) -> [u8; 16] {
+        let mut position = [0; 16];
+        position[..8].copy_from_slice(&self.object.0.to_le_bytes());
+        position[8..].copy_from_slice(&self.offset_bytes.to_le_bytes());
+        position
     }
 }
 
@@ -123,7 +123,7 @@ impl Block {
         let mut out = [0; Self::HEADER_BYTES];
         out[0] = Self::MARK;
         out[1..5].copy_from_slice(&self.len_bytes.to_le_bytes());
-        out[5..21].copy_from_slice(&self.head.place());
+        out[5..21].copy_from_slice(&self.head.position());
         out[21..25].copy_from_slice(&self.head.pull.to_le_bytes());
         out[25..37].copy_from_slice(&self.head.nonce);
         out[37..].copy_from_slice(&self.head.tag);

@@ -4,7 +4,7 @@ use bytes::BufMut;
 
 use crate::ids::TaskSeq;
 use crate::limits::MAX_COALESCED_PARTS;
-use crate::places::{Place, Places};
+use crate::spans::{Span, Spans};
 use crate::task::{Payload, ResultRecord, Status, check};
 use crate::wire::{DecodeError, Reader};
 
@@ -27,7 +27,7 @@ pub struct CoalescedRecord {
     pub seq: TaskSeq,
     /// In target order; the last `end` is the number of parts.
     pub outcomes: Vec<Outcome>,
-    places: Places,
+    spans: Spans,
 }
 
 impl CoalescedRecord {
@@ -38,9 +38,9 @@ impl CoalescedRecord {
     pub fn pack(results: Vec<ResultRecord>) -> Self {
         let seq = results.first().expect("invariant: a request has parts").seq;
         let mut outcomes: Vec<Outcome> = Vec::new();
-        let mut places: Vec<Place> = Vec::with_capacity(results.len());
+        let mut spans: Vec<Span> = Vec::with_capacity(results.len());
         for (end, result) in (1..).zip(results) {
-            places.push((result.engine, result.started_ns, result.completed_ns));
+            spans.push((result.engine, result.started_ns, result.completed_ns));
             let (status, payload) = (result.status, result.payload);
             let shareable = |p: &Payload| p.segments.is_empty();
             match outcomes.last_mut() {
@@ -62,18 +62,18 @@ impl CoalescedRecord {
         Self {
             seq,
             outcomes,
-            places: Places::pack(&places),
+            spans: Spans::pack(&spans),
         }
     }
 
     /// The number of parts that it stands for.
     pub fn len(&self) -> usize {
-        self.places.len()
+        self.spans.len()
     }
 
     /// Whether it stands for no part, which no encoded record does.
     pub fn is_empty(&self) -> bool {
-        self.places.is_empty()
+        self.spans.is_empty()
     }
 
     /// How a part ended.
@@ -93,14 +93,14 @@ impl CoalescedRecord {
     }
 
     /// Where and when a part ran last.
-    pub fn place(&self, part: usize) -> Option<Place> {
-        self.places.get(part)
+    pub fn span(&self, part: usize) -> Option<Span> {
+        self.spans.get(part)
     }
 
     /// The result of each part, in target order.
     pub fn results(&self) -> impl Iterator<Item = ResultRecord> {
         (0..self.len()).filter_map(|part| {
-            let (engine, started_ns, completed_ns) = self.place(part)?;
+            let (engine, started_ns, completed_ns) = self.span(part)?;
             let outcome = self.outcome(part)?;
             Some(ResultRecord {
                 seq: TaskSeq(self.seq.0 + part as u64),
@@ -123,7 +123,7 @@ impl CoalescedRecord {
             out.put_u8(outcome.status as u8);
             outcome.payload.encode(out);
         }
-        self.places.encode(out);
+        self.spans.encode(out);
     }
 
     /// Reads one record.
@@ -159,7 +159,7 @@ impl CoalescedRecord {
         Ok(Self {
             seq,
             outcomes,
-            places: Places::decode(r, n_parts)?,
+            spans: Spans::decode(r, n_parts)?,
         })
     }
 }
@@ -207,8 +207,8 @@ mod tests {
         assert_eq!(decoded.outcome(1).unwrap().status, Status::Ok);
         assert_eq!(decoded.outcome(2).unwrap().status, Status::Error);
         assert_eq!(decoded.outcome(4), None);
-        assert_eq!(decoded.place(3), Some((EngineId(6), 4, 5)));
-        assert_eq!(decoded.place(4), None);
+        assert_eq!(decoded.span(3), Some((EngineId(6), 4, 5)));
+        assert_eq!(decoded.span(4), None);
         assert_eq!(
             decoded.results().nth(2),
             Some(result(2, Status::Error, b"a"))

@@ -273,7 +273,7 @@ pub enum RefusalReason {
     Stopping,
     /// The controller does not have what was requested: a task's result, or the data needed to run
     /// it again.
-    NotKept,
+    NotStored,
     /// Its arguments or its value could not be moved to where they were needed, for this reason.
     Undeliverable(String),
 }

@@ -13,7 +13,7 @@ pub enum ForkServerCommand {
     Spawn(EngineId, BTreeMap<String, String>),
     /// Give this slot to a guest: a rank of a world that has announced itself.
     Seat {
-        /// The place.
+        /// The slot.
         engine: EngineId,
         /// The world's name.
         world: String,

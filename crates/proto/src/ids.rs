@@ -14,7 +14,7 @@ macro_rules! id {
 
 id!(/// One connected client; handed out by the controller.
     ClientId(u32));
-id!(/// One engine's place in the cluster; kept by its successor after a restart.
+id!(/// An engine slot of the cluster. An engine that is started again keeps it.
     EngineId(u32));
 id!(/// One task as its client numbers it: consecutive from 0, never reused by that client.
     TaskSeq(u64));

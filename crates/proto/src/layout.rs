@@ -4,7 +4,7 @@
 //! ```text
 //! (empty)                                no arguments, or None
 //! 1, compact encoding                      small values
-//! 2, n u32, n x (place u8, length u64), length of value u32, value, inline buffers in order
+//! 2, n u32, n x (delivery u8, length u64), length of value u32, value, inline buffers in order
 //! ```
 //!
 //! A value that has buffers is a pickle, whose first byte is 0x80, or again a 1 and a compact
@@ -67,8 +67,8 @@ impl Delivery {
     ///
     /// # Errors
     /// [`DecodeError::Malformed`] for a byte that is not such a code.
-    pub fn of(place: u8) -> Result<(bool, Self), DecodeError> {
-        Ok(match place {
+    pub fn of(byte: u8) -> Result<(bool, Self), DecodeError> {
+        Ok(match byte {
             INLINE => (true, Self::Private),
             INLINE_READONLY => (true, Self::Readonly),
             INLINE_SHARED => (true, Self::Shared),
@@ -111,8 +111,8 @@ impl<'a> Compound<'a> {
         let value_len = u32_of(take(4)?);
         let value = take(value_len)?;
         let mut inline_bytes = 0_u64;
-        for (place, len) in &buffers {
-            if Delivery::of(*place)?.0 {
+        for (delivery, len) in &buffers {
+            if Delivery::of(*delivery)?.0 {
                 let sum = inline_bytes.checked_add(*len);
                 inline_bytes = sum.ok_or(DecodeError::Truncated)?;
             }
@@ -128,19 +128,19 @@ impl<'a> Compound<'a> {
         }
     }
 
-    /// The payload's bytes with some buffers in segments, as `places` says, and `inline`, in order,
+    /// The payload's bytes with some buffers in segments, as `ranges` says, and `inline`, in order,
     /// after the value.
-    pub fn with_places(
+    pub fn with_ranges(
         &self,
-        places: &[Option<crate::task::SegmentRef>],
+        ranges: &[Option<crate::task::SegmentRef>],
         inline: &[&[u8]],
     ) -> Vec<u8> {
         let mut out = vec![COMPOUND];
         out.extend_from_slice(&(self.buffers.len() as u32).to_le_bytes());
-        for ((before, len), place) in self.buffers.iter().zip(places) {
+        for ((before, len), range) in self.buffers.iter().zip(ranges) {
             let delivery = Delivery::of(*before).map(|(_, delivery)| delivery);
             let delivery = delivery.unwrap_or_default();
-            out.push(match place {
+            out.push(match range {
                 Some(_) => delivery.in_segment(),
                 None => delivery.inline(),
             });
@@ -168,14 +168,14 @@ impl<'a> Compound<'a> {
         let mut out = Vec::with_capacity(total);
         out.push(COMPOUND);
         out.extend_from_slice(&(self.buffers.len() as u32).to_le_bytes());
-        for (place, len) in &self.buffers {
-            out.push(Delivery::of(*place)?.1.inline());
+        for (delivery, len) in &self.buffers {
+            out.push(Delivery::of(*delivery)?.1.inline());
             out.extend_from_slice(&len.to_le_bytes());
         }
         out.extend_from_slice(&(self.value.len() as u32).to_le_bytes());
         out.extend_from_slice(self.value);
-        for (place, len) in &self.buffers {
-            let bytes = if Delivery::of(*place)?.0 {
+        for (delivery, len) in &self.buffers {
+            let bytes = if Delivery::of(*delivery)?.0 {
                 inline
                     .split_off(..*len as usize)
                     .ok_or(DecodeError::Malformed)?
@@ -299,8 +299,8 @@ mod tests {
     fn payload(buffers: &[(u8, u64)], value: &[u8], inline: &[u8]) -> Vec<u8> {
         let mut out = vec![COMPOUND];
         out.extend((buffers.len() as u32).to_le_bytes());
-        for (place, len) in buffers {
-            out.push(*place);
+        for (delivery, len) in buffers {
+            out.push(*delivery);
             out.extend(len.to_le_bytes());
         }
         out.extend((value.len() as u32).to_le_bytes());
@@ -382,10 +382,10 @@ mod tests {
         for end in 0..bytes.len() {
             assert!(Compound::decode(&bytes[..end]).is_err(), "{end}");
         }
-        let mut unknown_place = bytes.clone();
-        unknown_place[5] = 7;
+        let mut unknown_delivery = bytes.clone();
+        unknown_delivery[5] = 7;
         assert_eq!(
-            Compound::decode(&unknown_place),
+            Compound::decode(&unknown_delivery),
             Err(DecodeError::Malformed)
         );
         let segment = payload(&[(IN_SEGMENT, 3)], b"p", b"");

@@ -68,12 +68,12 @@ pub enum RelayCommand {
     },
     /// Start an engine for this slot.
     Spawn {
-        /// The place.
+        /// The slot.
         engine: EngineId,
     },
     /// Give a guest this slot.
     Seat {
-        /// The place.
+        /// The slot.
         engine: EngineId,
         /// The guest's world.
         world: String,

@@ -25,7 +25,7 @@ pub struct Received {
 /// The location of received bytes.
 #[derive(Clone)]
 struct Source {
-    place: SegmentRef,
+    range: SegmentRef,
     segment_bytes: u64,
     /// `None` for a dropped range that is still mapped: nobody can see its bytes any more.
     lease: Option<LeaseGuard>,
@@ -34,8 +34,8 @@ struct Source {
 impl Source {
     /// Bytes that were sent together. The rest of a slab stays for other reasons.
     fn whole_bytes(&self) -> u64 {
-        if self.place.len_bytes < SLAB_BUFFER_BYTES {
-            self.place.len_bytes
+        if self.range.len_bytes < SLAB_BUFFER_BYTES {
+            self.range.len_bytes
         } else {
             self.segment_bytes
         }
@@ -59,11 +59,11 @@ pub struct Retired {
 }
 
 impl ReceivedTable {
-    /// Registers a mapping of `place`, a range of a segment of `segment_bytes` that `lease` holds.
+    /// Registers a mapping of `range`, a range of a segment of `segment_bytes` that `lease` holds.
     pub fn enter(
         &self,
         mapping: Mapping,
-        place: SegmentRef,
+        range: SegmentRef,
         segment_bytes: u64,
         lease: LeaseGuard,
     ) -> Arc<Received> {
@@ -71,7 +71,7 @@ impl ReceivedTable {
         let received = Arc::new(Received {
             mapping,
             source: Mutex::new(Source {
-                place,
+                range,
                 segment_bytes,
                 lease: Some(lease),
             }),
@@ -128,12 +128,12 @@ impl ReceivedTable {
         if !inside || !worth_it || !received.mapping.is_untouched(offset, len_bytes) {
             return None;
         }
-        let place = SegmentRef {
-            segment: source.place.segment,
-            offset_bytes: source.place.offset_bytes + offset as u64,
+        let range = SegmentRef {
+            segment: source.range.segment,
+            offset_bytes: source.range.offset_bytes + offset as u64,
             len_bytes: len_bytes as u64,
         };
-        Some((place, source.lease?))
+        Some((range, source.lease?))
     }
 
     /// The range mapped at exactly this address, if there is one.
@@ -157,14 +157,14 @@ impl ReceivedTable {
             return false;
         };
         let source = lock(&from.source).clone();
-        let announced = segment_of(source.place.segment);
+        let announced = segment_of(source.range.segment);
         let Some(segment) = announced.as_deref().and_then(Announced::segment) else {
             return false;
         };
         if !from.mapping.is_untouched(0, len_bytes) {
             return false;
         }
-        let offset_bytes = source.place.offset_bytes;
+        let offset_bytes = source.range.offset_bytes;
         let Ok(before) = to.mapping.replace(segment, offset_bytes, len_bytes as u64) else {
             return false;
         };

@@ -27,7 +27,7 @@ const SLOTS: usize = if cfg!(loom) { 2 } else { CLAIM_SLOTS };
 const OFFERED: u32 = 1 << 31;
 const _: () = assert!(SLOTS.is_power_of_two() && SLOTS >= 2 && u32::MAX as usize / SLOTS < 1 << 31);
 
-fn place(offer: u32) -> (usize, u32) {
+fn slot_and_tag(offer: u32) -> (usize, u32) {
     (offer as usize % SLOTS, OFFERED | (offer / SLOTS as u32))
 }
 
@@ -51,7 +51,7 @@ struct Words {
 
 impl Words {
     fn offer(&self, offer: u32) -> bool {
-        let (slot, tag) = place(offer);
+        let (slot, tag) = slot_and_tag(offer);
         self.slots[slot]
             .compare_exchange(0, tag, Ordering::Release, Ordering::Relaxed)
             .is_ok()
@@ -70,7 +70,7 @@ impl Words {
     }
 
     fn take(&self, offer: u32) -> bool {
-        let (slot, tag) = place(offer);
+        let (slot, tag) = slot_and_tag(offer);
         self.slots[slot]
             .compare_exchange(tag, 0, Ordering::AcqRel, Ordering::Acquire)
             .is_ok()
@@ -81,7 +81,7 @@ impl Words {
     }
 
     fn is_offered(&self, offer: u32) -> bool {
-        let (slot, tag) = place(offer);
+        let (slot, tag) = slot_and_tag(offer);
         self.slots[slot].load(Ordering::Acquire) == tag
     }
 

@@ -123,7 +123,7 @@ impl UnsentOutput {
             let handed_bytes = self.head().handed_bytes[stream].load(Ordering::Relaxed);
             held.begin_bytes.store(handed_bytes, Ordering::Release);
         }
-        self.write(held_place(stream) + before_bytes, more);
+        self.write(held_offset(stream) + before_bytes, more);
         // Set last: a process that dies before this has not written it.
         let len_bytes = (before_bytes + more.len()) as u64;
         held.len_bytes.store(len_bytes, Ordering::Release);
@@ -149,12 +149,12 @@ impl UnsentOutput {
         let len_bytes = head.len_bytes.load(Ordering::Relaxed) as usize;
         let fits = bytes.len() + ENTRY_HEAD_BYTES <= ENTRIES_BYTES.saturating_sub(len_bytes);
         if fits {
-            let place = entries_place() + len_bytes;
+            let offset = entries_offset() + len_bytes;
             let numbers = [task, begin_bytes, bytes.len() as u64, stream as u64];
-            for (number, at) in numbers.iter().zip((place..).step_by(size_of::<u64>())) {
+            for (number, at) in numbers.iter().zip((offset..).step_by(size_of::<u64>())) {
                 self.write(at, &number.to_le_bytes());
             }
-            self.write(place + ENTRY_HEAD_BYTES, bytes);
+            self.write(offset + ENTRY_HEAD_BYTES, bytes);
             let len_bytes = len_bytes + ENTRY_HEAD_BYTES + bytes.len();
             head.len_bytes.store(len_bytes as u64, Ordering::Release);
         }
@@ -176,12 +176,12 @@ impl UnsentOutput {
     }
 }
 
-const fn held_place(stream: usize) -> usize {
+const fn held_offset(stream: usize) -> usize {
     size_of::<Head>() + stream * HELD_BYTES
 }
 
-const fn entries_place() -> usize {
-    held_place(LINE_STREAMS)
+const fn entries_offset() -> usize {
+    held_offset(LINE_STREAMS)
 }
 
 fn number(memory: &[u8], at: usize) -> Option<u64> {
@@ -212,7 +212,7 @@ fn missing(memory: &[u8], arrived_bytes: &[u64; OUTPUT_STREAMS]) -> Vec<UnsentPi
     let len_bytes = number(memory, 0).unwrap_or(0);
     let len_bytes = usize::try_from(len_bytes).map_or(ENTRIES_BYTES, |len| len.min(ENTRIES_BYTES));
     let mut entries = memory
-        .get(entries_place()..entries_place() + len_bytes)
+        .get(entries_offset()..entries_offset() + len_bytes)
         .unwrap_or(&[]);
     while let (Some(task), Some(begin_bytes), Some(len_bytes), Some(stream)) = (
         number(entries, 0),
@@ -236,10 +236,10 @@ fn missing(memory: &[u8], arrived_bytes: &[u64; OUTPUT_STREAMS]) -> Vec<UnsentPi
         let numbers = [at, at + 8, at + 16, handed_at].map(|at| number(memory, at).unwrap_or(0));
         let [task, begin_bytes, len_bytes, handed_bytes] = numbers;
         let len = usize::try_from(len_bytes).map_or(0, |len| len.min(HELD_BYTES));
-        let place = held_place(stream);
+        let offset = held_offset(stream);
         // A line that has left since is part of what was handed over.
         if begin_bytes >= handed_bytes
-            && let Some(bytes) = memory.get(place..place + len)
+            && let Some(bytes) = memory.get(offset..offset + len)
         {
             take(task, stream, begin_bytes, bytes);
         }

@@ -42,21 +42,21 @@ fn use_everything() {
     };
     let mut pool = Pool::new(1, config);
     for round in 0..200usize {
-        let Ok(place) = pool.copy_in(&vec![1; 60_000 * (1 + round % 9)]) else {
+        let Ok(range) = pool.copy_in(&vec![1; 60_000 * (1 + round % 9)]) else {
             continue;
         };
         let fd = pool
-            .segment(place.segment)
+            .segment(range.segment)
             .unwrap()
             .fd()
             .try_clone_to_owned()
             .unwrap();
-        let received = Segment::from_fd(fd, place.len_bytes).unwrap();
-        assert_eq!(received.map_private(0, place.len_bytes).unwrap()[0], 1);
-        assert!(received.map_private(1, place.len_bytes).is_err());
-        assert_eq!(received.map_private(1, place.len_bytes - 1).unwrap()[0], 1);
+        let received = Segment::from_fd(fd, range.len_bytes).unwrap();
+        assert_eq!(received.map_private(0, range.len_bytes).unwrap()[0], 1);
+        assert!(received.map_private(1, range.len_bytes).is_err());
+        assert_eq!(received.map_private(1, range.len_bytes - 1).unwrap()[0], 1);
         if round % 3 != 0 {
-            pool.release(place.segment).unwrap();
+            pool.release(range.segment).unwrap();
         }
         pool.trim();
     }

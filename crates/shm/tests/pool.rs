@@ -137,9 +137,9 @@ fn filling_needs_no_pool() {
     });
     let fillers: Vec<_> = fillers.collect();
     for (filler, byte) in fillers.into_iter().zip(0..) {
-        let place = pool.publish(filler.join().unwrap());
+        let range = pool.publish(filler.join().unwrap());
         let view = pool
-            .segment(place.segment)
+            .segment(range.segment)
             .unwrap()
             .map_readonly(0, MIB as u64)
             .unwrap();

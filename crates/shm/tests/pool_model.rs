@@ -40,7 +40,7 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 struct Buffer {
-    place: SegmentRef,
+    range: SegmentRef,
     references: u64,
     byte: u8,
     segment_bytes: u64,
@@ -60,11 +60,11 @@ fn copy_in(pool: &mut Pool, len_bytes: u64, byte: u8) -> Result<SegmentRef, ShmE
 }
 
 fn check_buffers(pool: &Pool, live: &[Buffer]) {
-    let ids: BTreeSet<SegmentId> = live.iter().map(|b| b.place.segment).collect();
+    let ids: BTreeSet<SegmentId> = live.iter().map(|b| b.range.segment).collect();
     assert_eq!(ids.len(), live.len(), "two buffers in one segment");
     for buffer in live {
-        let segment = pool.segment(buffer.place.segment).unwrap();
-        let view = segment.map_readonly(0, buffer.place.len_bytes).unwrap();
+        let segment = pool.segment(buffer.range.segment).unwrap();
+        let view = segment.map_readonly(0, buffer.range.len_bytes).unwrap();
         assert!(
             view.iter().all(|b| *b == buffer.byte),
             "a buffer in use was overwritten"
@@ -94,20 +94,20 @@ fn run(steps: Vec<Step>) {
         let too_large = |len_bytes| size_of_segment(len_bytes) + used_bytes > CAP_BYTES;
         match step {
             Step::CopyIn { len_bytes, byte } => match copy_in(&mut pool, len_bytes, byte) {
-                Ok(place) => {
+                Ok(range) => {
                     assert!(!too_large(len_bytes) && n_live < CAP_SEGMENTS);
-                    assert_eq!((place.offset_bytes, place.len_bytes), (0, len_bytes));
-                    assert_eq!(place.segment.0 >> 32, 7);
-                    let segment_bytes = pool.segment(place.segment).unwrap().len();
+                    assert_eq!((range.offset_bytes, range.len_bytes), (0, len_bytes));
+                    assert_eq!(range.segment.0 >> 32, 7);
+                    let segment_bytes = pool.segment(range.segment).unwrap().len();
                     assert!(segment_bytes >= len_bytes);
                     assert!(segment_bytes <= size_of_segment(len_bytes) * 5 / 4);
                     assert_eq!(
-                        pool.is_new(place.segment),
-                        !announced.contains(&place.segment)
+                        pool.is_new(range.segment),
+                        !announced.contains(&range.segment)
                     );
                     copies = (copies.0 + 1, copies.1 + len_bytes);
                     live.push(Buffer {
-                        place,
+                        range,
                         references: 1,
                         byte,
                         segment_bytes,
@@ -129,12 +129,12 @@ fn run(steps: Vec<Step>) {
             },
             Step::AddReference { pick, n } if n_live > 0 => {
                 let buffer = &mut live[pick % n_live];
-                pool.add_reference(buffer.place.segment, n).unwrap();
+                pool.add_reference(buffer.range.segment, n).unwrap();
                 buffer.references += n;
             }
             Step::Release { pick } if n_live > 0 => {
                 let buffer = &mut live[pick % n_live];
-                let id = buffer.place.segment;
+                let id = buffer.range.segment;
                 buffer.references -= 1;
                 assert_eq!(pool.release(id).unwrap(), buffer.references == 0);
                 if buffer.references == 0 {
@@ -144,7 +144,7 @@ fn run(steps: Vec<Step>) {
                 }
             }
             Step::Announce { pick } if n_live > 0 => {
-                let id = live[pick % n_live].place.segment;
+                let id = live[pick % n_live].range.segment;
                 pool.mark_announced(id);
                 announced.insert(id);
             }
@@ -176,7 +176,7 @@ fn finish(mut pool: Pool, live: &[Buffer], n_announced: usize, copies: (u64, u64
     assert_eq!((counters.copies, counters.copied_bytes), copies);
     for buffer in live {
         for left in (0..buffer.references).rev() {
-            assert_eq!(pool.release(buffer.place.segment).unwrap(), left == 0);
+            assert_eq!(pool.release(buffer.range.segment).unwrap(), left == 0);
         }
     }
     let told: usize = (0..4).map(|_| pool.trim().len()).sum();

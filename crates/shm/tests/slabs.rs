@@ -21,16 +21,16 @@ fn pool(max_bytes: u64) -> Pool {
 
 /// Copies bytes in and announces their segment.
 fn send(pool: &mut Pool, bytes: &[u8]) -> SegmentRef {
-    let place = pool.copy_in(bytes).unwrap();
-    pool.mark_announced(place.segment);
-    pool.share_rest(place.segment);
-    place
+    let range = pool.copy_in(bytes).unwrap();
+    pool.mark_announced(range.segment);
+    pool.share_rest(range.segment);
+    range
 }
 
-fn bytes_of(pool: &Pool, place: &SegmentRef) -> Vec<u8> {
-    let segment = pool.segment(place.segment).unwrap();
+fn bytes_of(pool: &Pool, range: &SegmentRef) -> Vec<u8> {
+    let segment = pool.segment(range.segment).unwrap();
     let view = segment
-        .map_private(place.offset_bytes, place.len_bytes)
+        .map_private(range.offset_bytes, range.len_bytes)
         .unwrap();
     view.to_vec()
 }
@@ -43,45 +43,45 @@ fn byte_of(index: usize) -> u8 {
 fn two_thousand_buffers_take_few_segments() {
     let mut pool = pool(4 << 30);
     let lengths = [64 * KIB + 1, 100_000, 160_000];
-    let places: Vec<_> = (0..2000)
+    let ranges: Vec<_> = (0..2000)
         .map(|index| send(&mut pool, &vec![byte_of(index); lengths[index % 3]]))
         .collect();
-    let segments: BTreeSet<SegmentId> = places.iter().map(|place| place.segment).collect();
+    let segments: BTreeSet<SegmentId> = ranges.iter().map(|range| range.segment).collect();
     assert!(segments.len() <= 48, "{} segments", segments.len());
     assert_eq!(pool.counters().segments, segments.len() as u64);
-    for (index, place) in places.iter().enumerate() {
-        assert_eq!(place.offset_bytes % 4096, 0, "ranges share no page");
-        assert_eq!(place.len_bytes, lengths[index % 3] as u64);
-        assert!(bytes_of(&pool, place).iter().all(|b| *b == byte_of(index)));
+    for (index, range) in ranges.iter().enumerate() {
+        assert_eq!(range.offset_bytes % 4096, 0, "ranges share no page");
+        assert_eq!(range.len_bytes, lengths[index % 3] as u64);
+        assert!(bytes_of(&pool, range).iter().all(|b| *b == byte_of(index)));
     }
-    let payload: u64 = places.iter().map(|place| place.len_bytes).sum();
+    let payload: u64 = ranges.iter().map(|range| range.len_bytes).sum();
     assert!(pool.counters().bytes < payload * 5 / 4, "too much is lost");
 }
 
 #[test]
 fn a_slab_is_used_again_when_all_of_its_ranges_are_free_and_not_before() {
     let mut pool = pool(64 << 20);
-    let places: Vec<_> = (0..4)
+    let ranges: Vec<_> = (0..4)
         .map(|byte| send(&mut pool, &vec![byte; 60_000]))
         .collect();
-    let [first, .., kept] = &places[..] else {
+    let [first, .., kept] = &ranges[..] else {
         unreachable!()
     };
     assert_eq!(first.segment, kept.segment);
-    for place in &places[..3] {
-        assert!(!pool.release(place.segment).unwrap());
+    for range in &ranges[..3] {
+        assert!(!pool.release(range.segment).unwrap());
     }
     for byte in 10..40 {
-        let place = send(&mut pool, &vec![byte; 60_000]);
-        pool.release(place.segment).unwrap();
+        let range = send(&mut pool, &vec![byte; 60_000]);
+        pool.release(range.segment).unwrap();
     }
     assert!(bytes_of(&pool, kept).iter().all(|b| *b == 3));
     let created = pool.counters().created;
     assert!(pool.release(kept.segment).unwrap() || pool.counters().segments > 1);
     for byte in 50..90 {
-        let place = send(&mut pool, &vec![byte; 60_000]);
-        assert!(bytes_of(&pool, &place).iter().all(|b| *b == byte));
-        pool.release(place.segment).unwrap();
+        let range = send(&mut pool, &vec![byte; 60_000]);
+        assert!(bytes_of(&pool, &range).iter().all(|b| *b == byte));
+        pool.release(range.segment).unwrap();
     }
     assert_eq!(pool.counters().created, created, "free slabs lie idle");
 }
@@ -89,14 +89,14 @@ fn a_slab_is_used_again_when_all_of_its_ranges_are_free_and_not_before() {
 #[test]
 fn a_lone_buffer_lies_where_the_last_one_did() {
     let mut pool = pool(64 << 20);
-    let places: BTreeSet<_> = (0..20)
+    let ranges: BTreeSet<_> = (0..20)
         .map(|byte| {
-            let place = send(&mut pool, &vec![byte; 160_000]);
-            pool.release(place.segment).unwrap();
-            (place.segment, place.offset_bytes)
+            let range = send(&mut pool, &vec![byte; 160_000]);
+            pool.release(range.segment).unwrap();
+            (range.segment, range.offset_bytes)
         })
         .collect();
-    assert_eq!(places.len(), 1, "memory that is in the caches is left");
+    assert_eq!(ranges.len(), 1, "memory that is in the caches is left");
 }
 
 #[test]
@@ -129,10 +129,10 @@ fn a_range_that_is_being_filled_keeps_its_slab() {
     lease.fill(&vec![2; 100_000]).unwrap();
     let other = pool.allocate_shared(100_000).unwrap();
     pool.cancel(other);
-    let place = pool.publish(lease);
-    assert_ne!(place.offset_bytes, 0);
-    assert!(bytes_of(&pool, &place).iter().all(|b| *b == 2));
-    assert!(pool.release(place.segment).unwrap(), "the last reference");
+    let range = pool.publish(lease);
+    assert_ne!(range.offset_bytes, 0);
+    assert!(bytes_of(&pool, &range).iter().all(|b| *b == 2));
+    assert!(pool.release(range.segment).unwrap(), "the last reference");
     let lease = pool.allocate_shared(100_000).unwrap();
     pool.cancel(lease);
     assert_eq!(pool.counters().bytes, pool.counters().warm_bytes);
@@ -153,8 +153,8 @@ fn ranges_are_filled_at_the_same_time() {
     });
     let fillers: Vec<_> = fillers.collect();
     for (filler, byte) in fillers.into_iter().zip(1..) {
-        let place = pool.publish(filler.join().unwrap());
-        assert!(bytes_of(&pool, &place).iter().all(|b| *b == byte));
+        let range = pool.publish(filler.join().unwrap());
+        assert!(bytes_of(&pool, &range).iter().all(|b| *b == byte));
     }
     assert_eq!(pool.counters().segments, 1);
 }
@@ -183,12 +183,12 @@ fn freed_ranges_of_a_slab_are_not_named_again() {
 #[test]
 fn idle_slabs_are_given_back() {
     let mut pool = pool(64 << 20);
-    let places: Vec<_> = (0..50)
+    let ranges: Vec<_> = (0..50)
         .map(|byte| send(&mut pool, &vec![byte; 160_000]))
         .collect();
-    let segments: BTreeSet<SegmentId> = places.iter().map(|place| place.segment).collect();
-    for place in &places {
-        pool.release(place.segment).unwrap();
+    let segments: BTreeSet<SegmentId> = ranges.iter().map(|range| range.segment).collect();
+    for range in &ranges {
+        pool.release(range.segment).unwrap();
     }
     let gone: BTreeSet<SegmentId> = (0..3).flat_map(|_| pool.trim()).collect();
     assert_eq!(gone, segments);

@@ -278,7 +278,7 @@ impl Client {
             RefusalReason::Undefined
             | RefusalReason::OverLimit
             | RefusalReason::InvalidDependency
-            | RefusalReason::NotKept => false,
+            | RefusalReason::NotStored => false,
             RefusalReason::Undeliverable(_) => job.is_large || job.fate == Fate::Incomplete,
             RefusalReason::ImpossibleDependency => job.dependent,
             RefusalReason::UnmetEverywhere => {
@@ -295,7 +295,7 @@ impl Client {
 }
 
 fn is_not_kept(record: &ResultRecord) -> bool {
-    control::decode::<RefusalReason>(&record.payload.bytes) == Ok(RefusalReason::NotKept)
+    control::decode::<RefusalReason>(&record.payload.bytes) == Ok(RefusalReason::NotStored)
 }
 
 /// Checks what a controller reports about running tasks: each is on an engine and has not ended,

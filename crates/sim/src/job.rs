@@ -66,13 +66,13 @@ impl Job {
     }
     /// The part of them that lies in segments.
     pub fn segments(&self) -> SmallVec<[SegmentRef; 0]> {
-        let place = SegmentRef {
+        let range = SegmentRef {
             // Neighbouring jobs share their arguments.
             segment: SegmentId(self.index / 2),
             offset_bytes: 0,
             len_bytes: LARGE_BYTES,
         };
-        self.is_large.then_some(place).into_iter().collect()
+        self.is_large.then_some(range).into_iter().collect()
     }
     /// Its value, computed from its arguments and the body of its function.
     pub fn value(index: u64, body: u64) -> Bytes {

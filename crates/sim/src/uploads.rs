@@ -42,7 +42,7 @@ impl Sending {
         self.parts.concat()
     }
 
-    fn place(&self, upload: SegmentId) -> SegmentRef {
+    fn range(&self, upload: SegmentId) -> SegmentRef {
         SegmentRef {
             segment: upload,
             offset_bytes: 0,
@@ -93,7 +93,7 @@ pub fn run_uploads(seed: u64) -> Result<UploadOutcome, String> {
         if let Some(part) = thread.parts.get(thread.sent) {
             let chunk = UploadChunk {
                 upload: id,
-                len_bytes: thread.place(id).len_bytes,
+                len_bytes: thread.range(id).len_bytes,
                 bytes: part.clone().into(),
             };
             thread.sent += 1;
@@ -123,9 +123,9 @@ pub fn run_uploads(seed: u64) -> Result<UploadOutcome, String> {
             }
             continue;
         }
-        let (whole, place) = (thread.whole(), thread.place(id));
+        let (whole, range) = (thread.whole(), thread.range(id));
         sending.remove(&id);
-        match uploads.take(&place) {
+        match uploads.take(&range) {
             Ok(memory) if memory.bytes == whole && !lacking.contains(&id) => {
                 given_back += 1;
                 outcome.whole += 1;

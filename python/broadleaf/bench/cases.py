@@ -86,7 +86,7 @@ def sleep_map(workers: int, repeats: int, quick: bool) -> list[Session]:
     steps = [Step("sleep-map", {"n": n, "ms": ms}, {"workers": workers, "warmup": 10 * workers}) for ms in sleeps]
     # The long task comes early, so that any delay of the tasks queued behind it shows.
     late = {"n": 100 if quick else 1_000, "ms": 1, "straggler_s": 0.5 if quick else 2.0}
-    steps.append(Step("straggler", late, {"place": 10, "warmup": 10 * workers}))
+    steps.append(Step("straggler", late, {"position": 10, "warmup": 10 * workers}))
     return [Session(workers, steps, repeats)]
 
 

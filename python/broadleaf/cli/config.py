@@ -98,8 +98,8 @@ def _show_long(chosen: list[Option], settings: Settings) -> None:
     from rich.text import Text
 
     out = console()
-    for place, option in enumerate(chosen):
-        if place:
+    for index, option in enumerate(chosen):
+        if index:
             out.print()
         out.print(Text.assemble((option.name, "bold"), f" = {_shown(option, settings[option.name])}"))
         details = (

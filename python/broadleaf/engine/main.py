@@ -34,7 +34,7 @@ class EngineSetup:
     connection: str
     """JSON text of the engines' connection file, without its key, which the native module holds."""
     engine_id: int | None
-    """Its place, or None for one started by hand: the controller then gives it one."""
+    """Its slot, or None for one started by hand: the controller then gives it one."""
     options: dict[str, Any]
     capture: Capture | None = None
     """What descriptors 1 and 2 lead to, unless it is the log."""

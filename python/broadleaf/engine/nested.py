@@ -45,12 +45,12 @@ class NestedRuns:
         """Removes the exceptions that the task below is handling from the context of an exception of the task on
         top."""
         stranger, seen = self.handled, set()
-        place: BaseException | None = error
-        while stranger is not None and place is not None and id(place) not in seen:
-            seen.add(id(place))
-            if place.__context__ is stranger:
-                place.__context__ = None
-            place = place.__context__
+        link: BaseException | None = error
+        while stranger is not None and link is not None and id(link) not in seen:
+            seen.add(id(link))
+            if link.__context__ is stranger:
+                link.__context__ = None
+            link = link.__context__
 
 
 def _n_frames() -> int:

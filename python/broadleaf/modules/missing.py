@@ -35,8 +35,8 @@ def explain(error: BaseException) -> None:
 
 def _not_found(name: str) -> str:
     top = name.partition(".")[0]
-    place = _engine or "this process"
-    text = f"No module named {name!r} on {place}."
+    where = _engine or "this process"
+    text = f"No module named {name!r} on {where}."
     if (found := _place_of(top)) is not None:
         return f"{text} The {top!r} it has is {found}.{_advice(top)}"
     if (why := fault(top)) is not None:
@@ -45,9 +45,9 @@ def _not_found(name: str) -> str:
 
 
 def _outdated(module: str, name: str) -> str:
-    place = _engine or "this process"
+    where = _engine or "this process"
     found = _place_of(module.partition(".")[0])
-    text = f"Module {module!r} on {place} has no {name!r}; it was imported from {found or 'a place that is gone'}."
+    text = f"Module {module!r} on {where} has no {name!r}; it was imported from {found or 'a file that is gone'}."
     if not _engine:
         return f"{text} If you have changed it since, reload it."
     return (

@@ -25,8 +25,8 @@ def table(header: Sequence[str], rows: Sequence[Sequence[Any]], n_more: int = 0,
     """A table without empty columns, and with a line for the rows that are left out. Empty if there are no rows."""
     if not rows:
         return ""
-    used = [place for place in range(len(header)) if any(row[place] not in ("", None) for row in rows)]
-    header, rows = [header[place] for place in used], [[row[place] for place in used] for row in rows]
+    used = [column for column in range(len(header)) if any(row[column] not in ("", None) for row in rows)]
+    header, rows = [header[column] for column in used], [[row[column] for column in used] for row in rows]
     head = "".join(f'<th style="{_CELL}">{escape(name)}</th>' for name in header)
     body = "".join(
         "<tr>" + "".join(f'<td style="{_CELL}">{escape(str(value))}</td>' for value in row) + "</tr>" for row in rows

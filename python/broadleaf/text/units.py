@@ -33,7 +33,7 @@ def duration(seconds: float) -> str:
     hours, minutes = divmod(minutes, 60)
     days, hours = divmod(hours, 24)
     parts = ((days, "d"), (hours, "h"), (minutes, "min"), (rest_s, "s"))
-    first = next(place for place, (amount, _) in enumerate(parts) if amount)
+    first = next(index for index, (amount, _) in enumerate(parts) if amount)
     return " ".join(f"{amount} {unit}" for amount, unit in parts[first : first + 2] if amount)
 
 
@@ -68,14 +68,14 @@ def readable_unit(value: float, unit: str) -> tuple[float, str]:
         names = [name for name, _ in ladder]
         if unit not in names or value <= 0:
             continue
-        place, factor = names.index(unit), 1.0
-        while value * factor >= 999.5 and place + 1 < len(ladder):
-            place += 1
-            factor /= ladder[place][1]
-        while value * factor < 0.9995 and place > 0:
-            factor *= ladder[place][1]
-            place -= 1
-        return factor, names[place]
+        index, factor = names.index(unit), 1.0
+        while value * factor >= 999.5 and index + 1 < len(ladder):
+            index += 1
+            factor /= ladder[index][1]
+        while value * factor < 0.9995 and index > 0:
+            factor *= ladder[index][1]
+            index -= 1
+        return factor, names[index]
     return 1.0, unit
 
 

@@ -74,35 +74,35 @@ def test_patches_are_applied_and_trees_are_kept(repository):
     environments = Environments(subject)
     counts = environments.prepare([{"top": a, "bottom": b} for a in (False, True) for b in (False, True)])
     assert counts == {"ready": 4, "skipped": 0, "invalid": 0, "failed": 0}
-    place = environments.place({"top": True, "bottom": True})
-    assert place.cwd.name == "src"
-    assert (place.cwd / "text").read_text().splitlines()[1] == "top"
-    assert (place.cwd / "text").read_text().splitlines()[28] == "bottom"
-    assert place.git_sha == git(repository, "rev-parse", "HEAD")
-    (place.cwd / "witness").touch()
-    again = Environments(subject).place({"top": True, "bottom": True})
+    checkout = environments.checkout({"top": True, "bottom": True})
+    assert checkout.cwd.name == "src"
+    assert (checkout.cwd / "text").read_text().splitlines()[1] == "top"
+    assert (checkout.cwd / "text").read_text().splitlines()[28] == "bottom"
+    assert checkout.git_sha == git(repository, "rev-parse", "HEAD")
+    (checkout.cwd / "witness").touch()
+    again = Environments(subject).checkout({"top": True, "bottom": True})
     assert (again.cwd / "witness").exists()
-    assert (Environments(subject).place({}).cwd / "text").read_text() == "".join(LINES)
+    assert (Environments(subject).checkout({}).cwd / "text").read_text() == "".join(LINES)
     # Trees are no part of the repository's status.
     assert ".lab" not in git(repository, "status", "--porcelain", "--untracked-files=all")
 
 
 def test_an_edited_patch_makes_another_tree(repository):
     subject = study(repository, patch_factor("top"))
-    before = Environments(subject).place({"top": True})
+    before = Environments(subject).checkout({"top": True})
     path = repository / "study" / "top.diff"
     path.write_text(path.read_text().replace("+top", "+summit"))
-    after = Environments(subject).place({"top": True})
+    after = Environments(subject).checkout({"top": True})
     assert before.tree != after.tree
     assert (after.cwd / "text").read_text().splitlines()[1] == "summit"
 
 
 def test_a_tree_that_was_not_finished_is_made_again(repository):
     subject = study(repository, patch_factor("top"))
-    place = Environments(subject).place({"top": True})
-    (place.cwd / "text").write_text("half")
-    place.tree.with_name(place.tree.name + ".json").unlink()
-    assert (Environments(subject).place({"top": True}).cwd / "text").read_text().splitlines()[1] == "top"
+    checkout = Environments(subject).checkout({"top": True})
+    (checkout.cwd / "text").write_text("half")
+    checkout.tree.with_name(checkout.tree.name + ".json").unlink()
+    assert (Environments(subject).checkout({"top": True}).cwd / "text").read_text().splitlines()[1] == "top"
 
 
 def test_rival_patches_exclude_each_other_and_order_is_found(repository):
@@ -116,13 +116,13 @@ def test_rival_patches_exclude_each_other_and_order_is_found(repository):
     assert excluded.constraints == {"apply_rival_top": "not (rival and top)"}
     assert not excluded.rules().allows({"rival": True, "top": True})
     with pytest.raises(Incompatible, match="do not apply together"):
-        Environments(excluded).place({"rival": True, "top": True})
+        Environments(excluded).checkout({"rival": True, "top": True})
 
 
 def test_a_patch_that_does_not_apply_is_told(repository):
     (repository / "study" / "top.diff").write_text("--- a/src/none\n+++ b/src/none\n@@ -1 +1 @@\n-a\n+b\n")
     with pytest.raises(Incompatible, match="top does not apply"):
-        Environments(study(repository, patch_factor("top"))).place({"top": True})
+        Environments(study(repository, patch_factor("top"))).checkout({"top": True})
 
 
 def test_a_ref_per_level(repository):
@@ -134,8 +134,8 @@ def test_a_ref_per_level(repository):
         "version", "git", levels=("old", "new"), default="old", setting={"git": {"old": "main", "new": "other"}}
     )
     environments = Environments(study(repository, version))
-    assert (environments.place({"version": "new"}).cwd / "text").read_text() == "other\n"
-    assert (environments.place({"version": "old"}).cwd / "text").read_text() == "".join(LINES)
+    assert (environments.checkout({"version": "new"}).cwd / "text").read_text() == "other\n"
+    assert (environments.checkout({"version": "old"}).cwd / "text").read_text() == "".join(LINES)
 
 
 def test_a_branch_that_moves_does_not_change_what_a_level_means(repository):
@@ -148,8 +148,9 @@ def test_a_branch_that_moves_does_not_change_what_a_level_means(repository):
     git(repository, "commit", "--quiet", "--all", "--message", "moved")
     git(repository, "switch", "--quiet", "main")
     later = Environments(study(repository, version), refs=first.pinned_refs)
-    assert (later.place({"version": "other"}).cwd / "text").read_text() == "".join(LINES)
-    assert (Environments(study(repository, version)).place({"version": "other"}).cwd / "text").read_text() == "moved\n"
+    assert (later.checkout({"version": "other"}).cwd / "text").read_text() == "".join(LINES)
+    moved = Environments(study(repository, version)).checkout({"version": "other"})
+    assert (moved.cwd / "text").read_text() == "moved\n"
 
 
 def test_a_build_runs_once_in_each_tree_and_its_failure_is_kept(repository):
@@ -164,24 +165,24 @@ def test_a_build_runs_once_in_each_tree_and_its_failure_is_kept(repository):
         "failed": 1,
     }
     with pytest.raises(BuildFailed, match="exit code 1"):
-        environments.place({"rival": True})
-    assert (Environments(subject).place({"top": True}).cwd / "built").read_text() == "built\n"
+        environments.checkout({"rival": True})
+    assert (Environments(subject).checkout({"top": True}).cwd / "built").read_text() == "built\n"
 
 
 def test_a_variant_is_a_ref_with_a_patch_on_top(repository):
-    place = Environments(study(repository)).place({}, Variant("main", (repository / "study" / "top.diff",)))
-    assert (place.cwd / "text").read_text().splitlines()[1] == "top"
+    checkout = Environments(study(repository)).checkout({}, Variant("main", (repository / "study" / "top.diff",)))
+    assert (checkout.cwd / "text").read_text().splitlines()[1] == "top"
 
 
 def test_without_factors_of_the_source_it_runs_in_place(repository):
-    place = Environments(study(repository)).place({})
-    assert place.cwd == repository / "src"
+    checkout = Environments(study(repository)).checkout({})
+    assert checkout.cwd == repository / "src"
     assert not (repository / "study" / ".lab").exists()
 
 
 def test_a_wrong_ref_is_told(repository):
     with pytest.raises(RunError, match="no commit 'nowhere'"):
-        Environments(study(repository)).place({}, Variant("nowhere"))
+        Environments(study(repository)).checkout({}, Variant("nowhere"))
 
 
 def test_no_interpreter_stands_in_for_another(tmp_path):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from broadleaf.lab.errors import RunError
-from broadleaf.lab.run.command import PLACEBO, Command, Place, command_of
+from broadleaf.lab.run.command import PLACEBO, Checkout, Command, command_of
 from broadleaf.lab.run.environments.interpreters import Unavailable, find_interpreter
 from broadleaf.lab.run.process import PADDING
 from broadleaf.lab.spec.factors import Factor
@@ -39,8 +39,8 @@ def made_of(directory: Path, config=None, command=("prog", "{n_tasks}", '{"json"
     study = Study(name="t", command=command, factors=more.pop("factors", FACTORS), directory=directory, **more)
     run_dir = directory / "run"
     run_dir.mkdir(exist_ok=True)
-    place = Place(directory, directory, find_interpreter(sys.executable))
-    return command_of(study, RunSettings.of(study), config or {}, place, n_tasks=50, iterations=3, run_dir=run_dir,
+    checkout = Checkout(directory, directory, find_interpreter(sys.executable))
+    return command_of(study, RunSettings.of(study), config or {}, checkout, n_tasks=50, iterations=3, run_dir=run_dir,
                   rng=random.Random(1))  # fmt: skip
 
 
@@ -77,12 +77,12 @@ def test_a_command_with_a_place_for_it_gets_the_options_as_a_file(tmp_path):
 
 def test_the_environments_size_differs_between_runs(tmp_path):
     study = Study(name="t", command=("true",), directory=tmp_path)
-    place, rng = Place(tmp_path, tmp_path, find_interpreter(sys.executable)), random.Random(1)
+    checkout, rng = Checkout(tmp_path, tmp_path, find_interpreter(sys.executable)), random.Random(1)
     sizes = {
         len(
-            command_of(study, RunSettings.of(study), {}, place, n_tasks=1, iterations=1, run_dir=tmp_path, rng=rng).env[
-                PADDING
-            ]
+            command_of(
+                study, RunSettings.of(study), {}, checkout, n_tasks=1, iterations=1, run_dir=tmp_path, rng=rng
+            ).env[PADDING]
         )
         for _ in range(10)
     }

@@ -192,7 +192,7 @@ impl Bench {
     pub fn submit_ranges(&mut self, inline_bytes: usize, ranges: &[(u64, u64)]) -> u64 {
         let seq = self.next_seq;
         self.next_seq += 1;
-        let place = |(segment, len_bytes): &(u64, u64)| SegmentRef {
+        let segment_range = |(segment, len_bytes): &(u64, u64)| SegmentRef {
             segment: SegmentId(*segment),
             offset_bytes: 0,
             len_bytes: *len_bytes,
@@ -206,7 +206,7 @@ impl Bench {
             follow: SmallVec::new(),
             payload: Payload {
                 bytes: Bytes::from(vec![0; inline_bytes]),
-                segments: ranges.iter().map(place).collect(),
+                segments: ranges.iter().map(segment_range).collect(),
                 lease: None,
             },
         };

@@ -49,7 +49,7 @@ fn results_wait_for_each_other_and_come_in_target_order() {
 }
 
 #[test]
-fn a_death_and_a_cancel_each_fill_their_place() {
+fn a_death_and_a_cancel_each_count_as_a_result() {
     let mut bench = Bench::new(config(), 3);
     let seq = bench.submit_with(together(&[0, 1, 2]));
     bench.schedule();

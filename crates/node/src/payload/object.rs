@@ -212,7 +212,7 @@ impl Object {
     }
 
     /// The memory for the next chunk.
-    fn place(&mut self, offset_bytes: u64, len_bytes: usize) -> Result<&mut [u8], Rejection> {
+    fn target(&mut self, offset_bytes: u64, len_bytes: usize) -> Result<&mut [u8], Rejection> {
         let size = u64::from(self.chunk_bytes);
         let end = (offset_bytes.saturating_add(size)).min(self.len_bytes);
         let fits = offset_bytes == self.arrived_bytes()
@@ -235,7 +235,7 @@ impl Object {
     /// # Errors
     /// Why it is rejected; nothing that anyone could read has changed then.
     pub fn accept(&mut self, chunk: &Chunk) -> Result<(), Rejection> {
-        let target = self.place(chunk.offset_bytes, chunk.bytes.len())?;
+        let target = self.target(chunk.offset_bytes, chunk.bytes.len())?;
         target.copy_from_slice(&chunk.bytes);
         // The copy is checked, so that exactly what was checked is published.
         let is_right = crc32c::crc32c(target) == chunk.checksum;
@@ -252,16 +252,16 @@ impl Object {
     ///
     /// # Errors
     /// Why it is rejected.
-    pub fn place_sealed(&mut self, block: &Block) -> Result<&mut [u8], Rejection> {
-        self.place(block.head.offset_bytes, block.len_bytes as usize)
+    pub fn sealed_target(&mut self, block: &Block) -> Result<&mut [u8], Rejection> {
+        self.target(block.head.offset_bytes, block.len_bytes as usize)
     }
 
     /// A sealed chunk has been received into its memory.
     ///
     /// # Errors
-    /// As [`Object::place_sealed`].
+    /// As [`Object::sealed_target`].
     pub fn on_sealed(&mut self, block: &Block) -> Result<(), Rejection> {
-        self.place_sealed(block)?;
+        self.sealed_target(block)?;
         self.sealed.push_back(block.head);
         Ok(())
     }

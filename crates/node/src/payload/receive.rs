@@ -39,9 +39,9 @@ fn target<'a>(
     let head = &block.head;
     if is_wanted(fetches, token, head.object, head.pull)
         && let Some(object) = objects.get_mut(&head.object)
-        && let Ok(place) = object.place_sealed(block)
+        && let Ok(target) = object.sealed_target(block)
     {
-        return place;
+        return target;
     }
     unwanted.resize(block.len_bytes as usize, 0);
     unwanted
@@ -60,14 +60,14 @@ impl PlaneThread {
         if is_wanted(&self.fetches, token, block.head.object, block.head.pull) {
             self.on_answer(token, block.head.object, now);
         }
-        let place = target(
+        let target = target(
             &self.fetches,
             &mut self.objects,
             &mut self.unwanted,
             token,
             &block,
         );
-        self.connections[token].fill(Some(place), now)
+        self.connections[token].fill(Some(target), now)
     }
 
     fn on_answer(&mut self, token: usize, object: ObjectId, now: Instant) {
@@ -88,14 +88,14 @@ impl PlaneThread {
         if !connection.is_up {
             return Err(DecodeError::Malformed.into());
         }
-        let place = target(
+        let target = target(
             &self.fetches,
             &mut self.objects,
             &mut self.unwanted,
             token,
             block,
         );
-        if !connection.link.take_block(place)? {
+        if !connection.link.take_block(target)? {
             return Ok(false);
         }
         let id = block.head.object;

@@ -50,9 +50,9 @@ impl FarRecord {
     /// The objects that it names, each with its length.
     fn named(&mut self) -> Vec<(ObjectId, u64)> {
         let payloads = self.payloads().into_iter();
-        let places = payloads.flat_map(|(_, payload)| payload.segments.iter());
-        places
-            .map(|place| (ObjectId(place.segment.0), place.len_bytes))
+        let ranges = payloads.flat_map(|(_, payload)| payload.segments.iter());
+        ranges
+            .map(|range| (ObjectId(range.segment.0), range.len_bytes))
             .collect()
     }
 }
@@ -305,18 +305,18 @@ impl Inner {
     /// Replaces objects that have all arrived with segments.
     fn deliver(&self, mut record: FarRecord, arrived: &mut Arrived) -> FarRecord {
         for (_, payload) in record.payloads() {
-            for place in &mut payload.segments {
-                let object = ObjectId(place.segment.0);
+            for range in &mut payload.segments {
+                let object = ObjectId(range.segment.0);
                 if let Some(segment) = self.segments.get(&object) {
-                    place.segment = *segment;
+                    range.segment = *segment;
                 }
                 arrived.events.push(RelayEvent::Fetched(Progress {
                     object,
-                    have_bytes: place.len_bytes,
+                    have_bytes: range.len_bytes,
                     is_complete: true,
                     source: HostId::CONTROLLER,
                     receiving_ns: 0,
-                    wire_bytes: place.len_bytes,
+                    wire_bytes: range.len_bytes,
                     resumed_at: Vec::new(),
                     corrupt_chunks: 0,
                     mover_bytes: 0,
@@ -333,9 +333,9 @@ fn give_up(mut record: FarRecord, reason: &str, arrived: &mut Arrived) -> FarRec
         if payload.segments.is_empty() {
             continue;
         }
-        for place in &payload.segments {
+        for range in &payload.segments {
             arrived.events.push(RelayEvent::FetchFailed {
-                object: ObjectId(place.segment.0),
+                object: ObjectId(range.segment.0),
                 reason: reason.to_owned(),
             });
         }

@@ -73,7 +73,7 @@ impl State {
             let known = self.parts.get(index).cloned();
             return known.or_else(|| (index < len).then(Part::default));
         };
-        let (engine, started_ns, completed_ns) = record.place(index)?;
+        let (engine, started_ns, completed_ns) = record.span(index)?;
         let outcome = record.outcome(index)?;
         Some(Part {
             status: Some(outcome.status),

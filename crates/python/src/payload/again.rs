@@ -53,7 +53,7 @@ type Key = (usize, usize);
 
 /// A buffer that was sent.
 struct Sent {
-    place: SegmentRef,
+    range: SegmentRef,
     counted: Weak<Counted>,
     /// It has a reference of its own here.
     is_kept: bool,
@@ -76,42 +76,42 @@ impl Again {
         self.new.clear();
         self.new_bytes = 0;
         let kept = self.sent.drain().filter(|(_, sent)| sent.is_kept);
-        kept.map(|(_, sent)| sent.place.segment).collect()
+        kept.map(|(_, sent)| sent.range.segment).collect()
     }
 
     /// Records that a buffer that was sent once is kept. Returns those that make room for it.
-    fn keep_new(&mut self, key: Key, place: SegmentRef) -> Vec<SegmentId> {
-        self.new.push_back((key, place));
-        self.new_bytes += place.len_bytes;
+    fn keep_new(&mut self, key: Key, range: SegmentRef) -> Vec<SegmentId> {
+        self.new.push_back((key, range));
+        self.new_bytes += range.len_bytes;
         let mut given_up = Vec::new();
         while self.new_bytes > MOST_NEW_BYTES && self.new.len() > 1 {
-            let Some((key, place)) = self.new.pop_front() else {
+            let Some((key, range)) = self.new.pop_front() else {
                 break;
             };
-            self.new_bytes -= place.len_bytes;
-            given_up.extend(self.forget(key, place));
+            self.new_bytes -= range.len_bytes;
+            given_up.extend(self.forget(key, range));
         }
         given_up
     }
 
     /// A buffer was sent again: it no longer makes room for new ones.
-    fn on_found(&mut self, key: Key, place: SegmentRef) {
-        if let Some(index) = self.new.iter().position(|new| *new == (key, place)) {
+    fn on_found(&mut self, key: Key, range: SegmentRef) {
+        if let Some(index) = self.new.iter().position(|new| *new == (key, range)) {
             self.new.remove(index);
-            self.new_bytes -= place.len_bytes;
+            self.new_bytes -= range.len_bytes;
         }
     }
 
-    fn forget(&mut self, key: Key, place: SegmentRef) -> Option<SegmentId> {
+    fn forget(&mut self, key: Key, range: SegmentRef) -> Option<SegmentId> {
         let Entry::Occupied(entry) = self.sent.entry(key) else {
             return None;
         };
-        if entry.get().place != place {
+        if entry.get().range != range {
             return None;
         }
         let sent = entry.remove();
-        self.on_found(key, place);
-        sent.is_kept.then_some(sent.place.segment)
+        self.on_found(key, range);
+        sent.is_kept.then_some(sent.range.segment)
     }
 }
 
@@ -128,44 +128,44 @@ impl DataPlane {
     /// One more reference to the segment in which this buffer was sent, if its bytes are still the same.
     pub(super) fn find_again(&self, data: &[u8]) -> Option<(SegmentRef, Arc<Counted>)> {
         let key = (data.as_ptr() as usize, data.len());
-        let place = lock(&self.again).sent.get(&key)?.place;
-        let reading = lock(&self.pool).read(&place);
+        let range = lock(&self.again).sent.get(&key)?.range;
+        let reading = lock(&self.pool).read(&range);
         // Compared outside the lock, as copies are made.
         let is_same = reading.is_ok_and(|reading| {
             let is_same = reading.equals(data);
             drop(reading);
             if !is_same {
-                self.release(vec![place.segment]);
+                self.release(vec![range.segment]);
             }
             is_same
         });
         let mut again = lock(&self.again);
         if !is_same {
-            let kept = again.forget(key, place);
+            let kept = again.forget(key, range);
             drop(again);
             self.release(kept.into_iter().collect());
             return None;
         }
-        again.on_found(key, place);
+        again.on_found(key, range);
         let keeps = again.n_keepers > 0;
-        let fresh = || self.counted(place.len_bytes);
-        let Some(sent) = again.sent.get_mut(&key).filter(|sent| sent.place == place) else {
-            return Some((place, fresh()));
+        let fresh = || self.counted(range.len_bytes);
+        let Some(sent) = again.sent.get_mut(&key).filter(|sent| sent.range == range) else {
+            return Some((range, fresh()));
         };
         if keeps && !sent.is_kept {
-            sent.is_kept = lock(&self.pool).add_reference(place.segment, 1).is_ok();
+            sent.is_kept = lock(&self.pool).add_reference(range.segment, 1).is_ok();
         }
         let counted = sent.counted.upgrade().unwrap_or_else(|| {
             let counted = fresh();
             sent.counted = Arc::downgrade(&counted);
             counted
         });
-        Some((place, counted))
+        Some((range, counted))
     }
 
     /// Remembers where a buffer was sent.
-    pub(super) fn remember(&self, data: &[u8], place: SegmentRef) -> Arc<Counted> {
-        let counted = self.counted(place.len_bytes);
+    pub(super) fn remember(&self, data: &[u8], range: SegmentRef) -> Arc<Counted> {
+        let counted = self.counted(range.len_bytes);
         let mut again = lock(&self.again);
         let mut kept = if again.sent.len() >= MOST_BUFFERS {
             again.clear()
@@ -173,18 +173,18 @@ impl DataPlane {
             Vec::new()
         };
         let key = (data.as_ptr() as usize, data.len());
-        let before = again.sent.get(&key).map(|sent| sent.place);
-        kept.extend(before.and_then(|place| again.forget(key, place)));
+        let before = again.sent.get(&key).map(|sent| sent.range);
+        kept.extend(before.and_then(|range| again.forget(key, range)));
         let is_kept =
-            again.n_keepers > 0 && lock(&self.pool).add_reference(place.segment, 1).is_ok();
+            again.n_keepers > 0 && lock(&self.pool).add_reference(range.segment, 1).is_ok();
         let sent = Sent {
-            place,
+            range,
             counted: Arc::downgrade(&counted),
             is_kept,
         };
         again.sent.insert(key, sent);
         if is_kept {
-            kept.extend(again.keep_new(key, place));
+            kept.extend(again.keep_new(key, range));
         }
         drop(again);
         self.release(kept);

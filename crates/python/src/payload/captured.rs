@@ -32,14 +32,14 @@ impl Captured<'_> {
     /// One more reference to a function's captured values, for one more call.
     pub(super) fn name_again(&self, out: &mut Encoded) -> PyResult<()> {
         let (data, captured) = (self.data, &self.encoded);
-        for place in &captured.segments {
-            let counted = !data.owns(place.segment)
-                || lock(&data.pool).add_reference(place.segment, 1).is_ok()
-                || lock(&data.exported).add_reference(place.segment);
+        for range in &captured.segments {
+            let counted = !data.owns(range.segment)
+                || lock(&data.pool).add_reference(range.segment, 1).is_ok()
+                || lock(&data.exported).add_reference(range.segment);
             if !counted {
-                return Err(shm_error(ShmError::NotReferenced(place.segment)));
+                return Err(shm_error(ShmError::NotReferenced(range.segment)));
             }
-            out.segments.push(*place);
+            out.segments.push(*range);
         }
         out.counted_bytes += captured.segments.iter().map(|s| s.len_bytes).sum::<u64>();
         out.held.extend(captured.held.iter().cloned());
@@ -79,14 +79,14 @@ impl DataPlane {
         for buffer in buffers {
             with_raw(buffer, |data| {
                 let inline_bytes = captured.table.inline.len();
-                let place = if self.uploads(data.len(), inline_bytes) {
+                let range = if self.uploads(data.len(), inline_bytes) {
                     Some(self.upload_buffer(buffer, data.len(), &mut captured.encoded))
                 } else {
-                    self.place(data, way, limit_bytes, &mut captured.encoded)?
+                    self.range_for(data, way, limit_bytes, &mut captured.encoded)?
                 };
-                captured.table.push(data, place, way.delivery);
-                if let Some(place) = place {
-                    captured.encoded.segments.push(place);
+                captured.table.push(data, range, way.delivery);
+                if let Some(range) = range {
+                    captured.encoded.segments.push(range);
                 }
                 PyResult::Ok(())
             })?;

@@ -56,9 +56,9 @@ fn malformed(_: DecodeError) -> PyErr {
 
 /// A view of a range in a segment, as delivered, and the segment's size.
 macro_rules! map {
-    ($segment:expr, $place:expr, $delivery:expr) => {{
-        let (segment, place) = (&$segment, $place);
-        let (offset_bytes, len_bytes) = (place.offset_bytes, place.len_bytes);
+    ($segment:expr, $range:expr, $delivery:expr) => {{
+        let (segment, range) = (&$segment, $range);
+        let (offset_bytes, len_bytes) = (range.offset_bytes, range.len_bytes);
         let mapping = match $delivery {
             Delivery::Private => segment.map_private(offset_bytes, len_bytes),
             Delivery::Readonly => segment.map_readonly(offset_bytes, len_bytes),
@@ -108,8 +108,8 @@ impl DataPlane {
         let mut buffers = Vec::with_capacity(compound.buffers.len());
         let mut segments = payload.segments.iter();
         let mut inline = compound.inline;
-        for (place, len) in &compound.buffers {
-            let (is_inline, delivery) = Delivery::of(*place).map_err(malformed)?;
+        for (byte, len) in &compound.buffers {
+            let (is_inline, delivery) = Delivery::of(*byte).map_err(malformed)?;
             if is_inline {
                 let bytes = inline
                     .split_off(..*len as usize)
@@ -126,12 +126,12 @@ impl DataPlane {
                     buffers.push(PyByteArray::new(py, bytes).into_any());
                 }
             } else {
-                let place = segments
+                let range = segments
                     .next()
                     .ok_or_else(|| malformed(DecodeError::Truncated))?;
                 let lease = payload.lease.clone();
                 let lease = lease.ok_or_else(|| malformed(DecodeError::Truncated))?;
-                buffers.push(self.received_bytes(py, *place, delivery, lease)?);
+                buffers.push(self.received_bytes(py, *range, delivery, lease)?);
             }
         }
         Ok(buffers)
@@ -141,27 +141,27 @@ impl DataPlane {
     fn received_bytes<'py>(
         &self,
         py: Python<'py>,
-        place: SegmentRef,
+        range: SegmentRef,
         delivery: Delivery,
         lease: LeaseGuard,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let mapped = if self.owns(place.segment) {
-            let exported = lock(&self.exported).segment(place.segment);
+        let mapped = if self.owns(range.segment) {
+            let exported = lock(&self.exported).segment(range.segment);
             if let Some(exported) = exported {
-                Some(map!(exported.segment(), place, delivery))
+                Some(map!(exported.segment(), range, delivery))
             } else {
                 let pool = lock(&self.pool);
-                let segment = pool.segment(place.segment);
-                segment.map(|segment| map!(segment, place, delivery))
+                let segment = pool.segment(range.segment);
+                segment.map(|segment| map!(segment, range, delivery))
             }
         } else {
-            let announced = lock(&self.borrowed).by_id.get(&place.segment).cloned();
-            announced.map(|announced| map!(announced, place, delivery))
+            let announced = lock(&self.borrowed).by_id.get(&range.segment).cloned();
+            announced.map(|announced| map!(announced, range, delivery))
         };
         let mapped =
             mapped.ok_or_else(|| PyValueError::new_err("the payload names an unknown segment"))?;
         let (mapping, segment_bytes) = mapped.map_err(shm_error)?;
-        let received = self.received.enter(mapping, place, segment_bytes, lease);
+        let received = self.received.enter(mapping, range, segment_bytes, lease);
         let buffer = Buffer::new(received, Arc::clone(&self.received));
         Ok(Bound::new(py, buffer)?.into_any())
     }

@@ -72,23 +72,23 @@ pub(super) struct Table {
 }
 
 impl Table {
-    pub fn push(&mut self, data: &[u8], place: Option<SegmentRef>, delivery: Delivery) {
-        self.entries.push(match place {
+    pub fn push(&mut self, data: &[u8], range: Option<SegmentRef>, delivery: Delivery) {
+        self.entries.push(match range {
             Some(_) => delivery.in_segment(),
             None => delivery.inline(),
         });
         self.entries
             .extend_from_slice(&(data.len() as u64).to_le_bytes());
         self.n += 1;
-        if place.is_none() {
+        if range.is_none() {
             self.inline.extend_from_slice(data);
         }
     }
 
-    fn push_place(&mut self, place: SegmentRef, delivery: Delivery) {
+    fn push_range(&mut self, range: SegmentRef, delivery: Delivery) {
         self.entries.push(delivery.in_segment());
         self.entries
-            .extend_from_slice(&place.len_bytes.to_le_bytes());
+            .extend_from_slice(&range.len_bytes.to_le_bytes());
         self.n += 1;
     }
 }
@@ -164,27 +164,27 @@ impl DataPlane {
                 continue;
             }
             with_raw(buffer, |data| {
-                let place = if self.uploads(data.len(), table.inline.len()) {
+                let range = if self.uploads(data.len(), table.inline.len()) {
                     Some(self.upload_buffer(buffer, data.len(), out))
                 } else {
-                    self.place(data, way, self.inline_limit_bytes, out)?
+                    self.range_for(data, way, self.inline_limit_bytes, out)?
                 };
                 let inline_bytes = table.inline.len() + data.len();
                 // Checked before it is copied, which would take seconds.
-                if place.is_none() && inline_bytes > MAX_INLINE_PAYLOAD_BYTES {
+                if range.is_none() && inline_bytes > MAX_INLINE_PAYLOAD_BYTES {
                     return Err(PayloadTooLarge::new_err((
                         inline_bytes,
                         MAX_INLINE_PAYLOAD_BYTES,
                     )));
                 }
-                table.push(data, place, way.delivery);
-                out.segments.extend(place);
+                table.push(data, range, way.delivery);
+                out.segments.extend(range);
                 PyResult::Ok(())
             })?;
         }
-        if let Some(place) = pack {
-            table.push_place(place, way.delivery);
-            out.segments.push(place);
+        if let Some(range) = pack {
+            table.push_range(range, way.delivery);
+            out.segments.push(range);
         }
         let apart = match self.large {
             _ if value.len() <= INLINE_VALUE_BYTES => None,
@@ -192,10 +192,10 @@ impl DataPlane {
             LargeBuffers::Upload => Some(self.upload_bytes(value.to_vec(), out)),
             LargeBuffers::Inline => None,
         };
-        if let Some(place) = apart {
+        if let Some(range) = apart {
             head.is_apart = true;
-            table.push_place(place, Delivery::Readonly);
-            out.segments.push(place);
+            table.push_range(range, Delivery::Readonly);
+            out.segments.push(range);
         }
         let mut encoded_head = Vec::new();
         head.encode(&mut encoded_head);
@@ -226,7 +226,7 @@ impl DataPlane {
     }
 
     /// Finds or makes a segment range for a buffer; `None` if the buffer is sent inline.
-    pub(super) fn place(
+    pub(super) fn range_for(
         &self,
         data: &[u8],
         way: Way,
@@ -255,22 +255,22 @@ impl DataPlane {
             self.count_copy(data.len());
             return self.lend(&Arc::new(segment), 0, data.len(), out).map(Some);
         }
-        if let Some((place, lease)) = self.send_on(data) {
+        if let Some((range, lease)) = self.send_on(data) {
             out.held.push(lease);
-            return Ok(Some(place));
+            return Ok(Some(range));
         }
         if way.again && data.len() >= LEAST_BYTES {
-            let (place, counted) = if let Some(found) = self.find_again(data) {
+            let (range, counted) = if let Some(found) = self.find_again(data) {
                 found
             } else {
-                let Some(place) = self.copy_in(data, &mut out.announce)? else {
+                let Some(range) = self.copy_in(data, &mut out.announce)? else {
                     return Ok(None);
                 };
-                (place, self.remember(data, place))
+                (range, self.remember(data, range))
             };
-            out.counted_bytes += place.len_bytes;
+            out.counted_bytes += range.len_bytes;
             out.counted.push(counted);
-            return Ok(Some(place));
+            return Ok(Some(range));
         }
         self.copy_in(data, &mut out.announce)
     }
@@ -306,12 +306,12 @@ impl DataPlane {
 
     /// Names the segment in which these bytes were received, if they are unchanged.
     fn send_on(&self, data: &[u8]) -> Option<(SegmentRef, LeaseGuard)> {
-        let (place, lease) = self.received.find(data.as_ptr() as usize, data.len())?;
+        let (range, lease) = self.received.find(data.as_ptr() as usize, data.len())?;
         // For our own segment the peer will release one more reference.
-        let counted = !self.owns(place.segment)
-            || lock(&self.pool).add_reference(place.segment, 1).is_ok()
-            || lock(&self.exported).add_reference(place.segment);
-        counted.then_some((place, lease))
+        let counted = !self.owns(range.segment)
+            || lock(&self.pool).add_reference(range.segment, 1).is_ok()
+            || lock(&self.exported).add_reference(range.segment);
+        counted.then_some((range, lease))
     }
 
     fn copy_in(
@@ -372,17 +372,17 @@ impl DataPlane {
             Err(FillError::Shm(error)) => return Err(shm_error(error)),
         };
         let mut pool = lock(&self.pool);
-        let place = pool.publish(lease);
-        if pool.is_new(place.segment) {
-            let segment = pool.segment(place.segment).expect("invariant: just filled");
+        let range = pool.publish(lease);
+        if pool.is_new(range.segment) {
+            let segment = pool.segment(range.segment).expect("invariant: just filled");
             let Ok(fd) = segment.fd().try_clone_to_owned() else {
-                drop(pool.release(place.segment));
+                drop(pool.release(range.segment));
                 return Ok(None);
             };
-            announce.push((place.segment, segment.len(), fd));
-            pool.mark_announced(place.segment);
+            announce.push((range.segment, segment.len(), fd));
+            pool.mark_announced(range.segment);
         }
-        Ok(Some(place))
+        Ok(Some(range))
     }
 
     fn try_fill(

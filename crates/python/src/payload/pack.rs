@@ -78,7 +78,7 @@ impl DataPlane {
             }
             Ok(())
         };
-        let place = if self.large == LargeBuffers::Upload {
+        let range = if self.large == LargeBuffers::Upload {
             let mut pack = vec![0; len_bytes as usize];
             fill(&mut pack)?;
             Some(self.upload_bytes(pack, out))
@@ -88,9 +88,9 @@ impl DataPlane {
         for (index, _) in &mut head.packed {
             *index += head.n_captured as u32;
         }
-        if place.is_some() {
+        if range.is_some() {
             self.count_copy(len_bytes as usize);
         }
-        Ok(place)
+        Ok(range)
     }
 }

@@ -388,11 +388,11 @@ impl Pool {
     ///
     /// # Errors
     /// [`ShmError::NotReferenced`]; nothing changes.
-    pub fn read(&mut self, place: &SegmentRef) -> Result<Reading, ShmError> {
-        let unknown = || ShmError::NotReferenced(place.segment);
-        let entry = self.entries.get_mut(&place.segment);
+    pub fn read(&mut self, range: &SegmentRef) -> Result<Reading, ShmError> {
+        let unknown = || ShmError::NotReferenced(range.segment);
+        let entry = self.entries.get_mut(&range.segment);
         let entry = entry.ok_or_else(unknown)?;
-        let end = place.offset_bytes.checked_add(place.len_bytes);
+        let end = range.offset_bytes.checked_add(range.len_bytes);
         let fits = |end: &u64| *end <= entry.size && !entry.is_slab;
         let end = end.filter(fits).ok_or_else(unknown)?;
         let State::Used(count, memory) = &mut entry.state else {
@@ -401,7 +401,7 @@ impl Pool {
         *count += 1;
         Ok(Reading {
             memory: Arc::clone(memory),
-            start: place.offset_bytes as usize,
+            start: range.offset_bytes as usize,
             end: end as usize,
         })
     }

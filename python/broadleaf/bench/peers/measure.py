@@ -68,17 +68,17 @@ def sleep_map(peer: Adapter, mode: str, n: int, ms: float, workers: int, warmup:
     return {"efficiency": n * ms / 1e3 / workers / seconds, "elapsed": seconds}
 
 
-def straggler(peer: Adapter, mode: str, n: int, ms: float, straggler_s: float, place: int, warmup: int) -> Values:
+def straggler(peer: Adapter, mode: str, n: int, ms: float, straggler_s: float, position: int, warmup: int) -> Values:
     """One long task among n short ones: how long the last short one took, and how long all took."""
     go = peer.naps()[mode]
     go([ms / 1e3] * warmup)
     lengths = [ms / 1e3] * n
-    lengths.insert(place, straggler_s)
+    lengths.insert(position, straggler_s)
     begin_wall, begin = time.time(), clock()
     ends = go(lengths)
     seconds = clock() - begin
-    long_end = ends[place]
-    short_ends = ends[:place] + ends[place + 1 :]
+    long_end = ends[position]
+    short_ends = ends[:position] + ends[position + 1 :]
     return {
         "elapsed": seconds,
         "last_short_task": max(short_ends) - begin_wall,

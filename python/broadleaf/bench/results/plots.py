@@ -70,11 +70,11 @@ def latency(axes: Any, records: list[Record]) -> None:
     medians = {label(r): r for r in records if r.case == "latency" and r.metric == "roundtrip_median" and r.values}
     tails = {label(r): r.median for r in records if r.case == "latency" and r.metric == "roundtrip_p99"}
     ordered = sorted(medians.items(), key=lambda item: item[1].median or 0, reverse=True)
-    for place, (name, r) in enumerate(ordered):
+    for position, (name, r) in enumerate(ordered):
         colour = COLOURS[r.peer]
-        axes.plot([r.median, tails.get(name) or r.median], [place, place], color=colour, linewidth=2)
-        axes.plot([r.median], [place], MARKERS[r.peer], color=colour, markersize=7)
-        end = (tails.get(name) or r.median, place)
+        axes.plot([r.median, tails.get(name) or r.median], [position, position], color=colour, linewidth=2)
+        axes.plot([r.median], [position], MARKERS[r.peer], color=colour, markersize=7)
+        end = (tails.get(name) or r.median, position)
         axes.annotate(f"{r.median:,.0f}", end, (6, -3), textcoords="offset points", fontsize=7)
     axes.set_yticks(range(len(ordered)), [name for name, _ in ordered])
     axes.set_xscale("log")

@@ -124,8 +124,8 @@ def _comparison(times: float | None) -> str:
 
 def shown_columns(found: list[Row]) -> list[int]:
     """Indices in `TITLES` of the columns with content: not empty, and not only our name."""
-    columns = [(place, {row.cells[place] for row in found}) for place in range(len(TITLES))]
-    return [place for place, said in columns if said - {""} and (TITLES[place] != "SYSTEM" or said != {OURS})]
+    columns = [(column, {row.cells[column] for row in found}) for column in range(len(TITLES))]
+    return [column for column, said in columns if said - {""} and (TITLES[column] != "SYSTEM" or said != {OURS})]
 
 
 def left_out(records: list[Record]) -> list[str]:

@@ -18,7 +18,7 @@ FASTEST, AS_FAST, SLOWER = "the fastest", "as fast", "slower"
 
 
 @dataclass(frozen=True)
-class Place:
+class Standing:
     """One way: the median of its times, and their ratio to those of the fastest in the same rounds."""
 
     way: str
@@ -27,7 +27,7 @@ class Place:
     verdict: str
 
 
-def places(times: Mapping[str, list[float]]) -> list[Place]:
+def standings(times: Mapping[str, list[float]]) -> list[Standing]:
     """All ways, that with the least median first.
 
     A way is *slower* if the whole interval of its ratio lies above 1, and *as fast* if not: then these rounds do not
@@ -39,7 +39,7 @@ def places(times: Mapping[str, list[float]]) -> list[Place]:
         of_fastest = bootstrap.ratio(times[way], times[order[0]])
         is_slower = of_fastest.low > 1
         verdict = FASTEST if way == order[0] else SLOWER if is_slower else AS_FAST
-        found.append(Place(way, median(times[way]), of_fastest, verdict))
+        found.append(Standing(way, median(times[way]), of_fastest, verdict))
     return found
 
 
@@ -52,18 +52,18 @@ def rows(records: Iterable[Record], metric: str) -> list[tuple[str, ...]]:
     found: list[tuple[str, ...]] = []
     for group in compared.values():
         by_name = {str(index): record for index, record in enumerate(group)}
-        ordered = places({name: record.values for name, record in by_name.items()})
+        ordered = standings({name: record.values for name, record in by_name.items()})
         factor, unit = readable_unit(ordered[0].median, group[0].unit)
-        for place in ordered:
-            record = by_name[place.way]
-            low, middle, high = place.of_fastest
-            is_fastest = place.verdict == FASTEST
+        for standing in ordered:
+            record = by_name[standing.way]
+            low, middle, high = standing.of_fastest
+            is_fastest = standing.verdict == FASTEST
             found.append((
                 settings(record.params),
                 record.peer,
                 settings(record.params, own=True),
-                f"{number(place.median * factor)} {unit}",
+                f"{number(standing.median * factor)} {unit}",
                 "" if is_fastest else f"{middle:.2f} ({low:.2f} to {high:.2f})",
-                place.verdict,
+                standing.verdict,
             ))  # fmt: skip
     return found

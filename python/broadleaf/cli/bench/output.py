@@ -96,9 +96,9 @@ class Records:
         for case, group in groupby(rows, key=lambda row: row.record.case):
             of_case = list(group)
             columns = table.shown_columns(of_case)
-            shown = plain_table([table.TITLES[place] for place in columns], table.LEFT)
+            shown = plain_table([table.TITLES[column] for column in columns], table.LEFT)
             for row in of_case:
-                shown.add_row(*(row.cells[place] for place in columns))
+                shown.add_row(*(row.cells[column] for column in columns))
             out.print(case, style="bold")
             out.print(shown)
             out.print()

@@ -27,12 +27,12 @@ def command(
     controller and COMMAND, where `broadleaf.Client()` connects to the cluster, and ends with its exit code; the others
     provide their engines. Hosts must share the directory of clusters, as they do with a shared home directory.
     """
-    from broadleaf.cluster.hosts.symmetric import Place, run
+    from broadleaf.cluster.hosts.symmetric import RunMember, run
 
     look_in_working_directory()
     try:
-        place = Place.of(os.environ, run_id or "")
+        member = RunMember.of(os.environ, run_id or "")
     except ValueError as error:
         raise click.UsageError(str(error), click.get_current_context()) from None
-    code = run(place, words, n=engines, profile=profile, min_hosts=min_hosts or 0)
+    code = run(member, words, n=engines, profile=profile, min_hosts=min_hosts or 0)
     click.get_current_context().exit(code)

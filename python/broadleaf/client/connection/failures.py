@@ -57,7 +57,7 @@ REFUSALS: dict[str, tuple[type[Verdict], str]] = {
     "InvalidDependency": (InvalidDependency, "a dependency on itself, on a later task, or on an unknown task"),
     "UnmetEverywhere": (ImpossibleDependency, "no engine meets the task's @depend or @require condition"),
     "OverLimit": (OverLimit, "this client has too many unresolved tasks or bytes; collect results first"),
-    "NotKept": (ResultNotKept, "the cluster does not keep this task's result, or what it takes to run it again"),
+    "NotStored": (ResultNotKept, "the cluster does not keep this task's result, or what it takes to run it again"),
     "Undeliverable": (Undeliverable, "its data could not be brought from host to host: {detail}"),
     "Stopping": (ClusterStopping, "the cluster is stopping"),
 }

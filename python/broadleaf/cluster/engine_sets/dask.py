@@ -93,25 +93,25 @@ class OnDask(EngineSet):
 
         from broadleaf.cluster.engine_sets.dask_task import run_relay
 
-        places = self._places()
-        shares = _shares(request.n, [self.engines_per_host or n_threads for _, n_threads in places])
+        targets = self._targets()
+        shares = _shares(request.n, [self.engines_per_host or n_threads for _, n_threads in targets])
         blocks = []
-        for index, ((place, _), n) in enumerate(zip(places, shares, strict=True)):
+        for index, ((target, _), n) in enumerate(zip(targets, shares, strict=True)):
             if not n:
                 continue  # there are more hosts than engines
             block = Block(f"dask-{request.first_block + index}", n_hosts=1, n_engines=n, reason="submitted")
             key = f"broadleaf-{request.cluster_id}-{block.id}-{secrets.token_hex(4)}"
-            block.facts |= {"key": key, "place": place, "cluster_id": request.cluster_id}
+            block.facts |= {"key": key, "target": target, "cluster_id": request.cluster_id}
             order = Order(self.join_order(request, block=block.id, n=n))
             future = self._dask().submit(
-                run_relay, order, key=key, workers=[place], allow_other_workers=False, pure=False
+                run_relay, order, key=key, workers=[target], allow_other_workers=False, pure=False
             )
             fire_and_forget(future)  # the cluster may outlive this process
             self._futures[block.id] = future
             blocks.append(block)
         return blocks
 
-    def _places(self) -> list[tuple[str, int]]:
+    def _targets(self) -> list[tuple[str, int]]:
         """Hosts, or workers, on which relays should run, and the number of Dask threads there."""
         known = self._workers()
         if self.workers is not None:
@@ -142,15 +142,15 @@ class OnDask(EngineSet):
             return
         self._next_look_at = time.monotonic() + _LOOK_EVERY_S
         workers = self._workers()
-        places = {*workers, *(worker["host"] for worker in workers.values())}
+        targets = {*workers, *(worker["host"] for worker in workers.values())}
         for block in blocks:
-            place = block.facts["place"]
-            if block.is_over or place in places:
+            target = block.facts["target"]
+            if block.is_over or target in targets:
                 continue
             if self.workers is None:
-                block.state, block.reason = "pending", f"Dask has no worker on {place} now"
+                block.state, block.reason = "pending", f"Dask has no worker on {target} now"
             else:
-                block.state, block.reason = "failed", f"the worker {place} has left Dask"
+                block.state, block.reason = "failed", f"the worker {target} has left Dask"
                 self._future(block).cancel(force=True)
 
     def _note(self, block: Block) -> None:
@@ -193,7 +193,7 @@ class OnDask(EngineSet):
 
     def script(self, request: BlockRequest) -> str:
         """Describes the tasks that would be submitted."""
-        return "\n".join(f"# a task of Dask on {place}" for place, _ in self._places())
+        return "\n".join(f"# a task of Dask on {target}" for target, _ in self._targets())
 
 
 def _shares(n: int | None, wanted: Sequence[int]) -> list[int]:

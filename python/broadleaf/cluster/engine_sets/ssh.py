@@ -120,12 +120,12 @@ class SSH(EngineSet):
         ]
         return [
             Block(
-                f"ssh-{request.first_block + place}",
+                f"ssh-{request.first_block + offset}",
                 n_hosts=1,
                 n_engines=n or None,
-                facts={"host": host.destination, "index": index, "log": _log(request, place)},
+                facts={"host": host.destination, "index": index, "log": _log(request, offset)},
             )
-            for place, (index, host, n) in enumerate(chosen)
+            for offset, (index, host, n) in enumerate(chosen)
         ]
 
     def command(self, index: int, tunnel: str = "") -> list[str]:
@@ -316,8 +316,8 @@ def _write(pipe: IO[bytes], content: bytes) -> None:
         pipe.close()
 
 
-def _log(request: BlockRequest, place: int) -> str:
-    return str(request.cluster_dir / files.BLOCK_LOG.format(f"ssh-{request.first_block + place}"))
+def _log(request: BlockRequest, offset: int) -> str:
+    return str(request.cluster_dir / files.BLOCK_LOG.format(f"ssh-{request.first_block + offset}"))
 
 
 def _shares(n: int | None, wanted: Sequence[int]) -> list[int]:
@@ -329,6 +329,6 @@ def _shares(n: int | None, wanted: Sequence[int]) -> list[int]:
         return list(wanted)
     rest = max(0, n - sum(wanted))
     shares = list(wanted)
-    for place, i in enumerate(open_hosts):
-        shares[i] = rest // len(open_hosts) + (place < rest % len(open_hosts))
+    for offset, i in enumerate(open_hosts):
+        shares[i] = rest // len(open_hosts) + (offset < rest % len(open_hosts))
     return shares

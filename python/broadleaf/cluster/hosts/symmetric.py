@@ -29,7 +29,7 @@ _LAUNCHERS = (
 
 
 @dataclass(frozen=True)
-class Place:
+class RunMember:
     """One of the processes that run `broadleaf run`."""
 
     rank: int
@@ -38,7 +38,7 @@ class Place:
     """The same for all of them, and for no others: the id of their cluster."""
 
     @classmethod
-    def of(cls, environment: Mapping[str, str], run_id: str = "") -> Place:
+    def of(cls, environment: Mapping[str, str], run_id: str = "") -> RunMember:
         """What the launcher, `srun` or an `mpiexec`, has told this process. Raises ValueError if there is no way to
         tell one run from another."""
         for rank, size, names in _LAUNCHERS:
@@ -52,40 +52,40 @@ class Place:
         return cls(0, 1, run_id or f"run-{os.getpid()}")
 
 
-def run(place: Place, command: Sequence[str], *, n: int | None, profile: str, min_hosts: int) -> int:
+def run(member: RunMember, command: Sequence[str], *, n: int | None, profile: str, min_hosts: int) -> int:
     """Runs this rank's part and returns its exit code; on rank 0 it is that of the command.
 
     All ranks must see the same directory of clusters, as they do if hosts share home directories. Raises
     `ClusterStartError` if hosts are missing, and says which.
     """
-    if place.rank:
-        return _join(place, n, profile)
-    cluster = Cluster(n, profile=profile, cluster_id=place.run_id, engines="local", listen="0.0.0.0:0")
+    if member.rank:
+        return _join(member, n, profile)
+    cluster = Cluster(n, profile=profile, cluster_id=member.run_id, engines="local", listen="0.0.0.0:0")
     try:
         cluster.start_cluster_sync()
         cluster.wait_for_engines_sync()
-        _await_hosts(cluster, place, min_hosts or place.size)
+        _await_hosts(cluster, member, min_hosts or member.size)
         return _run_command(cluster, command)
     finally:
         cluster.stop_cluster_sync()
 
 
-def _await_hosts(cluster: Cluster, place: Place, min_hosts: int) -> None:
+def _await_hosts(cluster: Cluster, member: RunMember, min_hosts: int) -> None:
     timeout_s: float = cluster.settings["start_timeout_s"]
     give_up_at = time.monotonic() + timeout_s
     with cluster.control() as control:
         while True:
             up = {int(host["name"].rpartition(":")[2]) for host in control.status()["hosts"] if ":" in host["name"]}
             engines = [host for *_, host in control.engines()]
-            if len(up) + 1 >= place.size and all(any(host.endswith(f":{rank}") for host in engines) for rank in up):
+            if len(up) + 1 >= member.size and all(any(host.endswith(f":{rank}") for host in engines) for rank in up):
                 return
             if time.monotonic() > give_up_at:
                 break
             time.sleep(_LOOK_EVERY_S)
     if len(up) + 1 < min_hosts:
-        missing = ", ".join(str(rank) for rank in range(1, place.size) if rank not in up)
+        missing = ", ".join(str(rank) for rank in range(1, member.size) if rank not in up)
         raise ClusterStartError(
-            f"{len(up) + 1} of {place.size} hosts came up within {timeout_s:g} s; ranks without a host: {missing}. "
+            f"{len(up) + 1} of {member.size} hosts came up within {timeout_s:g} s; ranks without a host: {missing}. "
             f"Do they see {cluster.cluster_dir}? With --min-hosts N the program starts on fewer"
         )
 
@@ -103,9 +103,9 @@ def _run_command(cluster: Cluster, command: Sequence[str]) -> int:
     return code if code >= 0 else 128 - code
 
 
-def _join(place: Place, n: int | None, profile: str) -> int:
+def _join(member: RunMember, n: int | None, profile: str) -> int:
     """A relay of this host, until the cluster of rank 0 stops."""
-    relay = _relay(place, n, profile)
+    relay = _relay(member, n, profile)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # they are for the program, and this process ends when the program does
     try:
@@ -114,20 +114,20 @@ def _join(place: Place, n: int | None, profile: str) -> int:
         relay.stop()
 
 
-def _relay(place: Place, n: int | None, profile: str) -> Relay:
-    file = files.cluster_dir(profile, place.run_id) / files.ENGINE_FILE
+def _relay(member: RunMember, n: int | None, profile: str) -> Relay:
+    file = files.cluster_dir(profile, member.run_id) / files.ENGINE_FILE
     give_up_at = time.monotonic() + _start_timeout_s(profile)
     while True:
         try:
-            return Relay(file, n, name=f"{socket.gethostname()}:{place.rank}")
+            return Relay(file, n, name=f"{socket.gethostname()}:{member.rank}")
         except (ClusterFileError, ClusterStartError, ClusterConnectionError) as error:
             if time.monotonic() > give_up_at:
-                raise ClusterStartError(_never_came(place, file, error)) from None
+                raise ClusterStartError(_never_came(member, file, error)) from None
         time.sleep(_LOOK_EVERY_S)
 
 
-def _never_came(place: Place, file: Path, error: Exception) -> str:
-    return f"rank {place.rank} on {socket.gethostname()} found no cluster of rank 0 in {file}: {error}"
+def _never_came(member: RunMember, file: Path, error: Exception) -> str:
+    return f"rank {member.rank} on {socket.gethostname()} found no cluster of rank 0 in {file}: {error}"
 
 
 def _start_timeout_s(profile: str) -> float:

@@ -82,8 +82,8 @@ class Capture:
         memory = os.pread(self.recent, _MEMORY_BYTES, 0)
         written_bytes = int.from_bytes(memory[:_HEAD_BYTES], "little")
         room = memory[_HEAD_BYTES:]
-        place = written_bytes % _ROOM_BYTES
-        recent = room[:place] if written_bytes < _ROOM_BYTES else room[place:] + room[:place]
+        position = written_bytes % _ROOM_BYTES
+        recent = room[:position] if written_bytes < _ROOM_BYTES else room[position:] + room[:position]
         return (recent + rest)[-LAST_OUTPUT_BYTES:].decode("utf-8", "replace")
 
 

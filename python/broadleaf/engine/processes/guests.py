@@ -75,7 +75,7 @@ class Guests:
         self._report = report
         self._guests: list[_Guest] = []
         self._gone: dict[tuple[str, int], int] = {}
-        """Process ids of those that went before they got their place."""
+        """Process ids of those that went before they got their slot."""
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
         # A path may be longer than the name of a socket.
         directory = os.open(config.run_dir, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -139,7 +139,7 @@ class Guests:
         try:
             socket.send_fds(guest.link, [json.dumps(setup).encode()], capture.numbers() if capture else [])
         except OSError as error:  # it is going
-            sys.stderr.write(f"broadleaf: rank {rank} of {world} cannot be told its place: {error}\n")
+            sys.stderr.write(f"broadleaf: rank {rank} of {world} cannot be told its engine slot: {error}\n")
         if capture:
             capture.close_write_ends()
         guest.engine_id, guest.capture = engine_id, capture

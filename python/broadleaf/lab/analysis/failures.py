@@ -204,9 +204,9 @@ def of_runs(rows: Iterable[Mapping[str, Any]], factors: Sequence[Factor], where:
 def _last(rows: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """The rows without those that `run --retry-failed` repeated."""
     found: dict[object, Mapping[str, Any]] = {}
-    for place, row in enumerate(rows):
+    for position, row in enumerate(rows):
         planned = row.get("plan_row"), row.get("replicate")
-        found[place if None in planned else planned] = row
+        found[position if None in planned else planned] = row
     return list(found.values())
 
 

@@ -24,8 +24,8 @@ def in_notebook() -> bool:
     return ipython is not None and getattr(ipython.get_ipython(), "kernel", None) is not None
 
 
-class Place:
-    """One place below the cell, whose text is replaced."""
+class LiveText:
+    """A text below the cell, whose text is replaced."""
 
     def __init__(self) -> None:
         self._handle: Any = None
@@ -42,8 +42,8 @@ class Place:
 
 def run_progress() -> Callable[[Progress], None]:
     """Shows a bar, counts and the remaining time while runs are made."""
-    place = Place()
-    return lambda progress: place.show(progress_html(progress))
+    live_text = LiveText()
+    return lambda progress: live_text.show(progress_html(progress))
 
 
 def progress_html(progress: Progress) -> str:
@@ -61,11 +61,11 @@ def progress_html(progress: Progress) -> str:
 
 def said() -> Callable[[str], None]:
     """Shows lines below each other, in one place."""
-    place, lines = Place(), list[str]()
+    live_text, lines = LiveText(), list[str]()
 
     def say(line: str) -> None:
         lines.append(html.escape(line))
-        place.show("<br>".join(lines))
+        live_text.show("<br>".join(lines))
 
     return say
 

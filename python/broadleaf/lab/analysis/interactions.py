@@ -123,10 +123,10 @@ def _told_of(fit: Fit, a: str, b: str, unit: str) -> list[Interaction]:
         [both - only_a - only_b + none, only_a - none, both - only_b, only_b - none, both - only_a, both - none], axis=1
     )
     if inside:
-        told = [place for place in range(len(levels)) if _told(fit, rows[place, 0])]
+        told = [index for index in range(len(levels)) if _told(fit, rows[index, 0])]
         answers = fit.contrasts_of(rows[told].reshape(-1, rows.shape[2]))
     else:
-        told = [place for place in range(len(levels)) if not np.isnan(rows[place, 0]).any()]
+        told = [index for index in range(len(levels)) if not np.isnan(rows[index, 0]).any()]
         found = fit.contrasts_beside((a, b), rows[told].reshape(-1, rows.shape[2])) if told else []
         if found is None:
             return []
@@ -135,7 +135,7 @@ def _told_of(fit: Fit, a: str, b: str, unit: str) -> list[Interaction]:
         Interaction(
             a,
             b,
-            *levels[place],
+            *levels[index],
             estimate=g.estimate,
             ci_low=g.low,
             ci_high=g.high,
@@ -150,7 +150,7 @@ def _told_of(fit: Fit, a: str, b: str, unit: str) -> list[Interaction]:
             joint=joint,
             unit=unit,
         )
-        for place, (g, a_alone, a_with_b, b_alone, b_with_a, joint) in zip(told, _sixes(answers), strict=True)
+        for index, (g, a_alone, a_with_b, b_alone, b_with_a, joint) in zip(told, _sixes(answers), strict=True)
     ]
 
 

@@ -227,10 +227,10 @@ def compare(
                     )
                     for which in order
                 ]
-                for place, (which, (config, _), run) in enumerate(
+                for position, (which, (config, _), run) in enumerate(
                     zip(order, versions, runner.run_pair(versions), strict=True)
                 ):
-                    made[which] = keep(run, runs, config, on_run=on_run, block=block, order_in_block=place,
+                    made[which] = keep(run, runs, config, on_run=on_run, block=block, order_in_block=position,
                                        purpose="confirm", replicate=repeat)  # fmt: skip
                 block += 1
                 if not failures.count(made[0], made[1]):

@@ -78,13 +78,13 @@ def gate(
     environments = Environments(study, sha=None, say=say, trees=True)
     shas = [environments.worktrees.resolve(ref) for ref in (base, head)]
     variants = [Variant(ref=sha) for sha in shas]
-    places = []
+    checkouts = []
     for variant, name in zip(variants, (base, head), strict=True):
         try:
-            places.append(environments.place(config, variant))
+            checkouts.append(environments.checkout(config, variant))
         except BuildFailed as error:
             raise RunError(f"{name}: {error}") from None
-    environments.worktrees.keep_only({place.tree for place in places})
+    environments.worktrees.keep_only({checkout.tree for checkout in checkouts})
     calibration = calibrate(environments, variants[0], only=config, quiet=quiet, say=say)
     runner = calibration.runner(environments, quiet=quiet)
     looks = looks_until(max_pairs)
@@ -182,10 +182,10 @@ class _Pairs:
         order = self._orders.pop()
         versions = [({**self.config, CHANGE.name: bool(which)}, self.variants[which]) for which in order]
         made: dict[int, Run] = {}
-        for place, (which, (config, _), run) in enumerate(
+        for position, (which, (config, _), run) in enumerate(
             zip(order, versions, self.runner.run_pair(versions), strict=True)
         ):
-            made[which] = keep(run, self.runs, config, on_run=self.on_run, block=self._block, order_in_block=place,
+            made[which] = keep(run, self.runs, config, on_run=self.on_run, block=self._block, order_in_block=position,
                                purpose="gate", replicate=len(self.ratios))  # fmt: skip
         self._block += 1
         if not self.failures.count(made[0], made[1]):

@@ -174,7 +174,7 @@ def measure_history(
 
 def _build(environments: Environments, study: StudySpec, commit: Commit, say: Callable[[str], None]) -> None:
     try:
-        environments.place(study.baseline, Variant(ref=commit.sha))
+        environments.checkout(study.baseline, Variant(ref=commit.sha))
     except BuildFailed as error:
         say(f"{commit.sha[:10]}: {error}")
 

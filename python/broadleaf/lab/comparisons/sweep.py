@@ -96,11 +96,11 @@ def sweep(
         made, total = 0, len(configs) * replicates
         for replicate in range(replicates):
             order = rng.sample(list(configs), len(configs))
-            for place, level in enumerate(order):
+            for position, level in enumerate(order):
                 made += 1
                 if (ids[level], replicate) in done:
                     continue
-                kept = record(runner, runs, configs[level], block=block + replicate, order_in_block=place,
+                kept = record(runner, runs, configs[level], block=block + replicate, order_in_block=position,
                               purpose="sweep", replicate=replicate)  # fmt: skip
                 if on_run is not None:
                     on_run(kept, made, total)

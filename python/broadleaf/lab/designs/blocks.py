@@ -33,9 +33,9 @@ def arrange(
     rows: list[PlanRow] = []
     for number, block in enumerate(ordered, 1):
         entries = [*block, *_missing(controls, block, number)]
-        for place, index in enumerate(rng.permutation(len(entries))):
+        for position, index in enumerate(rng.permutation(len(entries))):
             e = entries[int(index)]
-            rows.append(PlanRow(len(rows), e.purpose, number, place, e.path_id, e.path_step, e.replicate, e.config))
+            rows.append(PlanRow(len(rows), e.purpose, number, position, e.path_id, e.path_step, e.replicate, e.config))
     return tuple(rows)
 
 

@@ -138,8 +138,8 @@ def _regular(kind: str, factors: Sequence[Factor], words: Sequence[int], r: int,
     blocks: dict[tuple[int, ...], list[Entry]] = {}
     for x in range(runs):
         signs = [1 if (word & x).bit_count() % 2 else -1 for word in words]
-        place = tuple((cut & x).bit_count() % 2 for cut in cuts)
-        blocks.setdefault(place, []).append(Entry("design", _config(factors, signs)))
+        key = tuple((cut & x).bit_count() % 2 for cut in cuts)
+        blocks.setdefault(key, []).append(Entry("design", _config(factors, signs)))
     spec: dict[str, Any] = {
         "kind": kind,
         "runs": runs,

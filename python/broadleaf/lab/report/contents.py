@@ -166,10 +166,10 @@ def _tables(found: Collected) -> Iterable[Table]:
         return
     columns = ("factor", "average", "95 % interval", "at the baseline", "95 % interval", "at the best", "95 % interval")
     cells: dict[str, list[str]] = {}
-    for place, context in enumerate(CONTEXTS):
+    for index, context in enumerate(CONTEXTS):
         for effect in found.log.effects(context):
             row = cells.setdefault(_setting(effect.factor, effect.level), [])
-            row += [""] * (2 * place - len(row))
+            row += [""] * (2 * index - len(row))
             row += [_percent(effect.ratio), f"{_percent(effect.ratio_low)} to {_percent(effect.ratio_high)}"]
     rows = tuple((name, *row, *[""] * (6 - len(row))) for name, row in cells.items())
     yield Table("Effects", "Change of the time per task; a minus is faster.", columns, rows, open=True)

@@ -134,14 +134,14 @@ def _grow(
     each_s: dict[int, float] = {}
     for _ in range(_ROUNDS):
         times = []
-        for place, config in enumerate(configs):
-            if each_s.get(place, 0.0) * runner.n_tasks > _MAX_RANGE * min_s:
+        for index, config in enumerate(configs):
+            if each_s.get(index, 0.0) * runner.n_tasks > _MAX_RANGE * min_s:
                 # Its time is known: repeating it would take as long as all others.
                 continue
             row = runner.run(config, variant, n_tasks=runner.n_tasks)
             if row["status"] == "ok":
                 times.append(float(row["total_s"]))
-                each_s[place] = times[-1] / runner.n_tasks
+                each_s[index] = times[-1] / runner.n_tasks
                 if row["n_tasks"] != runner.n_tasks:
                     # It does not accept a number of tasks: its own report counts.
                     runner.n_tasks = row["n_tasks"]

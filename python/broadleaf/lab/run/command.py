@@ -28,7 +28,7 @@ _PLACEHOLDER = re.compile(r"\{([A-Za-z_][A-Za-z_0-9.]*)\}")
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Checkout:
     """Where a configuration runs: the directory, the top of its source tree, and the interpreter."""
 
     cwd: Path
@@ -51,7 +51,7 @@ def command_of(
     study: StudySpec,
     settings: RunSettings,
     config: Config,
-    place: Place,
+    checkout: Checkout,
     *,
     n_tasks: int,
     iterations: int,
@@ -62,12 +62,12 @@ def command_of(
     setting.
     """
     names: dict[str, str] = {
-        "python": place.python.path,
+        "python": checkout.python.path,
         "n_tasks": str(n_tasks),
         "iterations": str(iterations),
         "run_dir": str(run_dir),
         "study": str(study.directory.resolve()),
-        "tree": str(place.tree),
+        "tree": str(checkout.tree),
     }
     options: dict[str, Level] = {}
     variables: dict[str, str] = {}
@@ -93,14 +93,18 @@ def command_of(
         elif factor.kind == "file":
             path = _file(factor, level, value, study.directory, run_dir)
             names[factor.name] = str(path or "")
-    check_variables(variables, place.python)
+    check_variables(variables, checkout.python)
 
     if study.command is not None:
         words = list(study.command)
         if keywords:
             raise RunError(f"study {study.name!r}: factors of kind keyword need `callable`, not `command`.")
     else:
-        words = [place.python.path, str(_CALL), str(_write_call(study, place, keywords, n_tasks, iterations, run_dir))]
+        words = [
+            checkout.python.path,
+            str(_CALL),
+            str(_write_call(study, checkout, keywords, n_tasks, iterations, run_dir)),
+        ]
     if any("{config}" in word for word in words):
         path = run_dir / "config.json"
         path.write_text(json.dumps(options, indent=1))
@@ -119,7 +123,7 @@ def command_of(
         PADDING: padding(rng),
     }
     command = [substitute(word, names) for word in (*wrappers, *words, *arguments)]
-    return Command(tuple(command), place.cwd, {name: value for name, value in env.items() if value != "\0"})
+    return Command(tuple(command), checkout.cwd, {name: value for name, value in env.items() if value != "\0"})
 
 
 def substitute(text: str, names: Mapping[str, str]) -> str:
@@ -235,11 +239,11 @@ def _file(factor: Factor, level: Level, value: Any, directory: Path, run_dir: Pa
 
 
 def _write_call(
-    study: StudySpec, place: Place, keywords: Mapping[str, Level], n_tasks: int, iterations: int, run_dir: Path
+    study: StudySpec, checkout: Checkout, keywords: Mapping[str, Level], n_tasks: int, iterations: int, run_dir: Path
 ) -> Path:
     """Writes what call.py should call."""
     what: dict[str, Any]
-    path = [str(place.cwd), str(study.directory.resolve())]
+    path = [str(checkout.cwd), str(study.directory.resolve())]
     if study.callable is not None:
         what = {"function": study.callable}
     elif study.function is not None:

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from broadleaf.lab.run.command import Command, Place, command_of
+from broadleaf.lab.run.command import Checkout, Command, command_of
 from broadleaf.lab.run.environments import machine
 from broadleaf.lab.run.environments.environment import HERE, BuildFailed, Environments, Incompatible, Variant
 from broadleaf.lab.run.environments.interpreters import Unavailable
@@ -192,21 +192,21 @@ class Runner:
         """The bare run, and the columns that say where it was made. `wrapped` turns the command into another one that
         runs it.
         """
-        place = self.environments.place(config, variant)
+        checkout = self.environments.checkout(config, variant)
         with run_directory() as run_dir:
-            what = self._command(config, place, n_tasks or self.tasks_of(config), run_dir)
+            what = self._command(config, checkout, n_tasks or self.tasks_of(config), run_dir)
             command = wrapped(what.command) if wrapped else what.command
             finished = run_command(
                 command, cwd=what.cwd, env=what.env, timeout_s=self.study.timeout_s, run_dir=run_dir, cpus=cpus
             )
-        return finished, {"python": place.python.text, "git_sha": place.git_sha, "dirty": int(place.dirty)}
+        return finished, {"python": checkout.python.text, "git_sha": checkout.git_sha, "dirty": int(checkout.dirty)}
 
-    def _command(self, config: Config, place: Place, n_tasks: int, run_dir: Path) -> Command:
+    def _command(self, config: Config, checkout: Checkout, n_tasks: int, run_dir: Path) -> Command:
         return command_of(
             self.study,
             self.environments.settings,
             config,
-            place,
+            checkout,
             n_tasks=n_tasks,
             iterations=self.iterations,
             run_dir=run_dir,
@@ -215,16 +215,16 @@ class Runner:
 
     def command_words(self, config: Config, variant: Variant = HERE) -> tuple[str, ...]:
         """The command of a configuration, as one of its runs would have it."""
-        place = self.environments.place(config, variant)
+        checkout = self.environments.checkout(config, variant)
         with run_directory() as run_dir:
-            return self._command(config, place, self.n_tasks, run_dir).command
+            return self._command(config, checkout, self.n_tasks, run_dir).command
 
     def can_run(self, config: Config, variant: Variant = HERE) -> bool:
         """Whether this machine has what the configuration needs, without running it."""
         try:
-            place = self.environments.place(config, variant)
+            checkout = self.environments.checkout(config, variant)
             with run_directory() as run_dir:
-                self._command(config, place, self.tasks_of(config), run_dir)
+                self._command(config, checkout, self.tasks_of(config), run_dir)
         except (Unavailable, Incompatible, BuildFailed):
             return False
         return True

@@ -40,9 +40,9 @@ def settle(
             if budget_s is not None and time.monotonic() - begin > budget_s:
                 break
             rows: list[Run] = [{} for _ in configs]
-            for order, place in enumerate(rng.sample(range(len(configs)), len(configs))):
-                rows[place] = record(
-                    runner, runs, configs[place], on_run=on_run, block=block, order_in_block=order, purpose="settle",
+            for order, index in enumerate(rng.sample(range(len(configs)), len(configs))):
+                rows[index] = record(
+                    runner, runs, configs[index], on_run=on_run, block=block, order_in_block=order, purpose="settle",
                     replicate=1,
                 )  # fmt: skip
             if not settler.rows and not any(row["status"] == "ok" for row in rows):

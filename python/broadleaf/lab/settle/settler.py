@@ -104,11 +104,11 @@ class Settler:
 
     def _weights(self) -> dict[str, float]:
         weights: dict[str, float] = {}
-        place = {f.name: i for i, f in enumerate(self.study.factors)}
+        index_of = {f.name: i for i, f in enumerate(self.study.factors)}
         for question in self.open:
             weights[question.factor] = 1.0
             for other in question.waits_for:
-                a, b = sorted((question.factor, other), key=place.__getitem__)
+                a, b = sorted((question.factor, other), key=index_of.__getitem__)
                 weights[f"{a}:{b}"] = _PAIR_WEIGHT
         return weights
 

@@ -61,8 +61,10 @@ def command(
             out.print(_means(means, {f.name for f in study.factors if f.is_bool}))
         for remark in said:
             out.print(remark, style="yellow", markup=False)
-        place = path or "not written, since runs are left out; --to FILE writes them"
-        out.print(f"{len(table)} deltas of {len(runs)} runs{f' where {where}' if where else ''}: {place}", markup=False)
+        destination = path or "not written, since runs are left out; --to FILE writes them"
+        out.print(
+            f"{len(table)} deltas of {len(runs)} runs{f' where {where}' if where else ''}: {destination}", markup=False
+        )
     if path is not None:
         deltas.save(table, path, dialect)
 

@@ -43,15 +43,15 @@ class _Coder:
         self.is_spline = spline
         count = len(self.levels)
         reference = self.levels.index(factor.default) if factor.default in self.levels else 0
-        others = [place for place in range(count) if place != reference]
+        others = [position for position in range(count) if position != reference]
         if spline:
             self.table = _natural_spline(np.array([factor.position(level) for level in self.levels]))
             self.names = [f"{factor.name}~{number}" for number in range(1, self.table.shape[1] + 1)]
         else:
             self.table = np.eye(count)[:, others] - 1 / count
-            listed = [f"{factor.name}[{self.levels[place]}]" for place in others]
+            listed = [f"{factor.name}[{self.levels[position]}]" for position in others]
             self.names = [factor.name] if len(factor.levels) == 2 and count == 2 else listed
-        self._place = {level: place for place, level in enumerate(self.levels)}
+        self._position = {level: position for position, level in enumerate(self.levels)}
         # Two more rows: of a level that was not run, and of a factor at its average.
         self._rows = np.vstack([self.table, np.full((1, self.width), np.nan), np.zeros((1, self.width))])
 
@@ -60,21 +60,21 @@ class _Coder:
         return int(self.table.shape[1])
 
     def __call__(self, level: Level) -> np.ndarray:
-        row: np.ndarray = self._rows[self.place(level)]
+        row: np.ndarray = self._rows[self.position(level)]
         return row
 
     @property
     def absent(self) -> int:
-        """The place of the row of a factor at its average."""
+        """The position of the row of a factor at its average."""
         return len(self.levels) + 1
 
-    def place(self, level: Level) -> int:
-        """The place of a level's row."""
-        return self._place.get(level, len(self.levels))
+    def position(self, level: Level) -> int:
+        """The position of a level's row."""
+        return self._position.get(level, len(self.levels))
 
-    def rows(self, places: Sequence[int]) -> np.ndarray:
-        """The rows at these places."""
-        rows: np.ndarray = self._rows[np.asarray(places, dtype=int)]
+    def rows(self, positions: Sequence[int]) -> np.ndarray:
+        """The rows at these positions."""
+        rows: np.ndarray = self._rows[np.asarray(positions, dtype=int)]
         return rows
 
 
@@ -154,26 +154,26 @@ class Coding:
             if factor.name not in named:
                 continue
             coder = self._coders[factor.name]
-            name, place, absent = factor.name, coder.place, coder.absent
-            places = [place(config[name]) if name in config else absent for config in configs]
+            name, position, absent = factor.name, coder.position, coder.absent
+            positions = [position(config[name]) if name in config else absent for config in configs]
             if factor.when:
                 for number, config in enumerate(configs):
                     # A part of a configuration does not say whether a nested factor exists: it is assumed to.
                     if len(config) >= len(self.factors) and not self._rules.exists(name, config):
-                        places[number] = absent
-            codes[name] = coder.rows(places)
+                        positions[number] = absent
+            codes[name] = coder.rows(positions)
         return self._products(codes, len(configs))
 
     def cell_rows(self, cells: Cells) -> np.ndarray:
         """The model row of every cell of runs."""
         codes: dict[str, np.ndarray] = {}
         nested = cells.configs() if any(f.when for f in self.factors) else []
-        for place, factor in enumerate(self.factors):
+        for position, factor in enumerate(self.factors):
             coder = self._coders[factor.name]
-            known = np.array([coder(level) for level in cells.levels[place]]).reshape(
-                len(cells.levels[place]), coder.width
+            known = np.array([coder(level) for level in cells.levels[position]]).reshape(
+                len(cells.levels[position]), coder.width
             )
-            block = known[cells.codes[:, place]]
+            block = known[cells.codes[:, position]]
             if factor.when:
                 block[[not self._rules.exists(factor.name, config) for config in nested]] = 0.0
             codes[factor.name] = block

@@ -231,8 +231,8 @@ class Fit:
     @functools.cached_property
     def _in_full(self) -> list[int]:
         """The positions of the model's columns among those of the full coding."""
-        place = {term.factors: term.columns for term in self.full.terms}
-        return [0, *(column for term in self.coding.terms for column in place[term.factors])]
+        columns_of = {term.factors: term.columns for term in self.full.terms}
+        return [0, *(column for term in self.coding.terms for column in columns_of[term.factors])]
 
     @functools.cached_property
     def _full_rows(self) -> np.ndarray:

@@ -310,8 +310,8 @@ def weighted_gram(rows: np.ndarray, weights: np.ndarray) -> np.ndarray:
 
 def _binned(index: np.ndarray, columns: np.ndarray, size: int) -> np.ndarray:
     found = np.zeros((size, columns.shape[1]))
-    for place in range(columns.shape[1]):
-        found[:, place] = np.bincount(index, columns[:, place], size)
+    for number in range(columns.shape[1]):
+        found[:, number] = np.bincount(index, columns[:, number], size)
     answer: np.ndarray = found
     return answer
 

@@ -40,10 +40,10 @@ def lack_of_fit(linear: Linear, y: np.ndarray, rest_square: float) -> LackOfFit 
     if not len(repeated):
         return None
     repeated = repeated[np.argsort(-count[repeated], kind="stable")][:_MAX_CELLS]
-    place = np.full(len(count), -1)
-    place[repeated] = np.arange(len(repeated))
-    used = np.flatnonzero(place[linear.cell] >= 0)
-    pure, df_pure = _pure_error(linear, y[used], place[linear.cell[used]], used)
+    position = np.full(len(count), -1)
+    position[repeated] = np.arange(len(repeated))
+    used = np.flatnonzero(position[linear.cell] >= 0)
+    pure, df_pure = _pure_error(linear, y[used], position[linear.cell[used]], used)
     df_model = linear.df - df_pure
     # Replicates that agree to the last digit, as without noise, say nothing: rounding is not an error to test against.
     if df_pure < 1 or df_model < 1 or pure <= 1e-20 * float(y @ y):

@@ -101,7 +101,7 @@ class Beside:
 class Doubt:
     """What pairs outside the model may contribute: each as much as it does beside the model, times the root of the
     probability that it is real. `params` has a row for each parameter, `runs` for each run; both have a column for each
-    pair. `own` is the place of the pair of interest, about which there is no doubt; -1 if there is none.
+    pair. `own` is the index of the pair of interest, about which there is no doubt; -1 if there is none.
     """
 
     pairs: tuple[Pair, ...]
@@ -250,12 +250,12 @@ def _p_values(
 ) -> dict[Pair, list[float]]:
     found: dict[Pair, list[float]] = {}
     linear = known.linear
-    place = np.cumsum(linear.kept) - 1
+    kept_index = np.cumsum(linear.kept) - 1
     for pair, own in columns.items():
         if pair in chosen:
             term = coding.term_of(*pair)
             assert term is not None
-            at = [int(place[c]) for c in term.columns if linear.kept[c]]
+            at = [int(kept_index[c]) for c in term.columns if linear.kept[c]]
             found[pair] = [it.p for it in known.intervals(np.eye(linear.width)[at])]
             continue
         beside = Beside(known, rows[:, list(own)][sample.cells.index])

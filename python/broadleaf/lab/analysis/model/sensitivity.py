@@ -64,10 +64,10 @@ def shifts(fit: Fit) -> list[Shift]:
 
 def _against(fit: Fit, params: np.ndarray, by: str) -> list[Shift]:
     found = []
-    for place, name in enumerate(fit.design_names[: len(fit.treatment_params)]):
-        se = float(np.sqrt(max(fit.covariance[place, place], 0.0)))
-        if name != "mean" and se > 0 and abs(params[place] - fit.params[place]) > se:
-            found.append(Shift(name, float(fit.params[place]), float(params[place]), se, by))
+    for index, name in enumerate(fit.design_names[: len(fit.treatment_params)]):
+        se = float(np.sqrt(max(fit.covariance[index, index], 0.0)))
+        if name != "mean" and se > 0 and abs(params[index] - fit.params[index]) > se:
+            found.append(Shift(name, float(fit.params[index]), float(params[index]), se, by))
     return found
 
 

@@ -88,19 +88,19 @@ def _compared(frame: pd.DataFrame, factors: Sequence[Factor], pairing: Pairing) 
 
 
 def _one_flips(kept: list[dict[str, Level]], factors: Sequence[Factor]) -> list[_Pairs]:
-    number = {tuple(config.values()): place for place, config in enumerate(kept)}
+    number = {tuple(config.values()): position for position, config in enumerate(kept)}
     found = []
-    for place, factor in enumerate(factors):
-        starts = [(key, cell) for key, cell in number.items() if key[place] == factor.default]
+    for position, factor in enumerate(factors):
+        starts = [(key, cell) for key, cell in number.items() if key[position] == factor.default]
         for level in _levels_run(kept, factor):
             pairs = [
                 (cell, number[other])
                 for key, cell in starts
-                if (other := (*key[:place], level, *key[place + 1 :])) in number
+                if (other := (*key[:position], level, *key[position + 1 :])) in number
             ]
             if pairs:
                 before, after = np.array(pairs).T
-                found.append(_Pairs(place, level, before, after))
+                found.append(_Pairs(position, level, before, after))
     return found
 
 
@@ -210,10 +210,10 @@ def _named(
     if "source" not in out:
         out["source"] = "measured"
     context = kept.codes[out["cell"].to_numpy(dtype=int)]
-    for place, f in enumerate(factors):
+    for position, f in enumerate(factors):
         if f is not factor:
-            values = [column_value(level) for level in kept.levels[place]]
-            out[f.name] = [values[code] for code in context[:, place].tolist()]
+            values = [column_value(level) for level in kept.levels[position]]
+            out[f.name] = [values[code] for code in context[:, position].tolist()]
     out[factor.name] = None
     out["context_id"] = identify(out, others, "x") if identified else None
     return out
@@ -225,11 +225,11 @@ def model_deltas(fit: Fit, *, identified: bool = True) -> pd.DataFrame:
     `context_id` is empty unless `identified`.
     """
     parts = []
-    for place, factor in enumerate(fit.factors):
-        contexts = _at_default(fit, place)
+    for position, factor in enumerate(fit.factors):
+        contexts = _at_default(fit, position)
         default = fit.coding.cell_rows(contexts)
         for level in factor.others:
-            treated = replace(contexts, levels=_with(contexts.levels, place, (level,)))
+            treated = replace(contexts, levels=_with(contexts.levels, position, (level,)))
             changed = fit.coding.cell_rows(treated)
             rows = changed - default
             good = [number for number, row in enumerate(rows) if fit.estimable(row)]
@@ -243,7 +243,7 @@ def model_deltas(fit: Fit, *, identified: bool = True) -> pd.DataFrame:
                 "cell": good, "before_us": before, "after_us": after, "n_before": 0, "n_after": 0,
                 "se_log2": se / np.log(2), "same_block": False, "gap_s": np.nan, "source": "model",
             })  # fmt: skip
-            pairs = _Pairs(place, level, np.array([]), np.array([]))
+            pairs = _Pairs(position, level, np.array([]), np.array([]))
             parts.append(_named(part, pairs, fit.factors, contexts, identified))
     names = [*COLUMNS, *(f.name for f in fit.factors)]
     if not parts:
@@ -251,17 +251,17 @@ def model_deltas(fit: Fit, *, identified: bool = True) -> pd.DataFrame:
     return pd.concat(parts, ignore_index=True)[names]
 
 
-def _at_default(fit: Fit, place: int) -> Cells:
+def _at_default(fit: Fit, position: int) -> Cells:
     """The configurations that were run, with one factor at its default: the only level of it that they have."""
-    cells_run, factor = fit.sample.cells, fit.factors[place]
+    cells_run, factor = fit.sample.cells, fit.factors[position]
     codes = cells_run.codes.copy()
-    codes[:, place] = 0
+    codes[:, position] = 0
     first = np.sort(np.unique(codes, axis=0, return_index=True)[1])
     found = replace(
         cells_run,
         index=np.arange(len(first)),
         codes=codes[first],
-        levels=_with(cells_run.levels, place, (factor.default,)),
+        levels=_with(cells_run.levels, position, (factor.default,)),
     )
     if not factor.when:
         return found
@@ -269,8 +269,10 @@ def _at_default(fit: Fit, place: int) -> Cells:
     return replace(found, index=np.arange(sum(there)), codes=found.codes[there])
 
 
-def _with(levels: tuple[tuple[Level, ...], ...], place: int, own: tuple[Level, ...]) -> tuple[tuple[Level, ...], ...]:
-    return (*levels[:place], own, *levels[place + 1 :])
+def _with(
+    levels: tuple[tuple[Level, ...], ...], position: int, own: tuple[Level, ...]
+) -> tuple[tuple[Level, ...], ...]:
+    return (*levels[:position], own, *levels[position + 1 :])
 
 
 def missing_pairs(table: pd.DataFrame, factors: Sequence[Factor]) -> str | None:
@@ -341,15 +343,15 @@ def mean_deltas(
                 times = np.bincount(rng.integers(0, len(y), len(y)), minlength=len(y))
             drawn[number] = means.of(times)
     rows = []
-    for place, (pairs, part) in enumerate(compared):
+    for position, (pairs, part) in enumerate(compared):
         if part.empty:
             continue
         factor = factors[pairs.factor]
-        told = drawn[:, place][np.isfinite(drawn[:, place])]
+        told = drawn[:, position][np.isfinite(drawn[:, position])]
         low, high = np.quantile(told, [0.025, 0.975]) if len(told) else (np.nan, np.nan)
         rows.append({
             "treatment": factor.name, "level_from": column_value(factor.default),
-            "level_to": column_value(pairs.level_to), "mean_us": observed[place], "ci_low": low, "ci_high": high,
+            "level_to": column_value(pairs.level_to), "mean_us": observed[position], "ci_low": low, "ci_high": high,
             "log2_ratio": float(np.log2(part["after_us"] / part["before_us"]).mean()), "n_pairs": len(part),
         })  # fmt: skip
     names = ["treatment", "level_from", "level_to", "mean_us", "ci_low", "ci_high", "log2_ratio", "n_pairs"]
@@ -383,7 +385,7 @@ def _drawn_pairs(
         rng.multinomial(len(labels), np.full(len(labels), 1 / max(len(labels), 1)), draws) if len(labels) else None
     )
     observed, drawn = np.full(len(flips), np.nan), np.full((draws, len(flips)), np.nan)
-    for place, pairs in enumerate(flips):
+    for position, pairs in enumerate(flips):
         told = [
             (y[j] - y[i], block[i])
             for b, a in zip(pairs.before.tolist(), pairs.after.tolist(), strict=True)
@@ -392,14 +394,14 @@ def _drawn_pairs(
         if not told:
             continue
         change, where = np.array(told).T
-        observed[place] = change.mean()
+        observed[position] = change.mean()
         if weights is not None and len(labels) >= _BLOCKS:
             column = np.searchsorted(labels, where)
             sums, counts = np.bincount(column, change, len(labels)), np.bincount(column, minlength=len(labels))
             with np.errstate(invalid="ignore"):
-                drawn[:, place] = (weights @ sums) / (weights @ counts)
+                drawn[:, position] = (weights @ sums) / (weights @ counts)
         else:
-            drawn[:, place] = change[rng.integers(0, len(change), (draws, len(change)))].mean(axis=1)
+            drawn[:, position] = change[rng.integers(0, len(change), (draws, len(change)))].mean(axis=1)
     return observed, drawn
 
 
@@ -433,14 +435,14 @@ class _Means:
         else:
             sums = np.bincount(self._cell, self._y * taken, self._cells)
             centre = sums / np.where(count > 0, count, np.nan)
-        for place, pairs in enumerate(self._flips):
+        for position, pairs in enumerate(self._flips):
             b, a = count[pairs.before], count[pairs.after]
             # All pairs of two cells average to the difference of their means, as many as they are.
             weight = 2 * b * a / np.maximum(b + a, 1) if self._by_median else b * a
             good = weight > 0
             if good.any():
                 change = centre[pairs.after][good] - centre[pairs.before][good]
-                out[place] = float(change @ weight[good] / weight[good].sum())
+                out[position] = float(change @ weight[good] / weight[good].sum())
         return out
 
 

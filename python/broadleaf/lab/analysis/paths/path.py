@@ -103,10 +103,10 @@ def greedy(
             ranking = np.argsort(-value if fit.scale == "rate" else value, kind="stable")
             taken = None
             now = fit.coding.row(state)
-            for place in ranking:
-                it = fit.contrast(rows[place] - now)
+            for index in ranking:
+                it = fit.contrast(rows[index] - now)
                 if all_steps or (it.low > 0 if fit.scale == "rate" else it.high < 0):
-                    taken = moves[int(place)]
+                    taken = moves[int(index)]
                     break
             if taken is None:
                 break
@@ -222,7 +222,7 @@ def remeasured(path: Path, factors: Sequence[Factor], frame: pd.DataFrame, scale
     """
     nodes = path.configs(factors)
     cell, kept = cells(frame, factors)
-    number = {tuple(config.values()): place for place, config in enumerate(kept)}
+    number = {tuple(config.values()): index for index, config in enumerate(kept)}
     logs = np.log(frame["y_us"].to_numpy(dtype=float))
     block = frame["block"].to_numpy()
     by_node = []

@@ -81,10 +81,10 @@ def _null(vectors: PathVectors, rng: np.random.Generator, draws: int) -> np.ndar
     """Variances of components if every factor multiplies the time by the same amount wherever it comes, and runs differ
     like those of one configuration. What a factor saves in microseconds still depends on what came before it.
     """
-    place = {name: column for column, name in enumerate(vectors.factors)}
+    column_of = {name: column for column, name in enumerate(vectors.factors)}
     ratios = np.full(vectors.values.shape, np.nan)
     for row, order in enumerate(vectors.orders):
-        ratios[row, [place[name] for name in order]] = np.diff(np.log(vectors.levels[row]))
+        ratios[row, [column_of[name] for name in order]] = np.diff(np.log(vectors.levels[row]))
     effect = np.array([np.median(column[~np.isnan(column)]) if (~np.isnan(column)).any() else 0 for column in ratios.T])
     start = float(np.median([levels[0] for levels in vectors.levels]))
     noise = vectors.noise if len(vectors.noise) else np.zeros(1)
@@ -92,7 +92,7 @@ def _null(vectors: PathVectors, rng: np.random.Generator, draws: int) -> np.ndar
     for draw in range(draws):
         simulated = np.zeros(vectors.values.shape)
         for row, order in enumerate(vectors.orders):
-            columns = [place[name] for name in order]
+            columns = [column_of[name] for name in order]
             logs = np.concatenate([[0.0], np.cumsum(effect[columns])]) + rng.choice(noise, len(order) + 1)
             simulated[row, columns] = np.diff(logs / np.log(2) if vectors.log2 else start * np.exp(logs))
         found[draw] = _variances(simulated)
@@ -103,7 +103,7 @@ def _loading_ci(
     values: np.ndarray, components: np.ndarray, sdev: np.ndarray, rng: np.random.Generator, draws: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """The bootstrap interval of the loadings. Each sample is rotated onto the original as well as possible, because
-    components of similar size swap places and signs between samples.
+    components of similar size swap positions and signs between samples.
     """
     from scipy.linalg import orthogonal_procrustes
 

@@ -31,9 +31,9 @@ def plan_again(
     first = number
     added = []
     for replicate in range(replicates):
-        for place, at in enumerate(rng.permutation(len(nodes)).tolist()):
+        for position, at in enumerate(rng.permutation(len(nodes)).tolist()):
             # No path_id: the steps are not a sample of random orders.
-            added.append(PlanRow(number, "confirm", block + replicate, place, None, at, replicate, nodes[at]))
+            added.append(PlanRow(number, "confirm", block + replicate, position, None, at, replicate, nodes[at]))
             number += 1
     steps = [[step.factor, column_value(step.level)] for step in path.order]
     entry = {"name": name, "steps": steps, "first_row": first, "last_row": number - 1}

@@ -107,12 +107,12 @@ def _sampled(
     least, most = np.full(k, np.inf), np.full(k, -np.inf)
     before = after = 0.0
     for _ in range(_ORDERS // _AT_ONCE):
-        place = np.argsort(rng.random((_AT_ONCE, k)), axis=1)
+        position = np.argsort(rng.random((_AT_ONCE, k)), axis=1)
         # After n steps, the players included are those whose position in the order is below n.
-        bits = (place[:, None, :] < np.arange(k + 1)[None, :, None]).astype(np.int64)
+        bits = (position[:, None, :] < np.arange(k + 1)[None, :, None]).astype(np.int64)
         rows = fit.coding.rows_between(start, goal, players, bits.reshape(-1, k))
         values = _values(fit, rows, draws, scale).reshape(_AT_ONCE, k + 1, -1)
-        steps = np.take_along_axis(np.diff(values, axis=1), place[:, :, None], axis=1)
+        steps = np.take_along_axis(np.diff(values, axis=1), position[:, :, None], axis=1)
         total += steps.sum(axis=0)
         least, most = np.minimum(least, steps[:, :, 0].min(axis=0)), np.maximum(most, steps[:, :, 0].max(axis=0))
         before, after = float(values[0, 0, 0]), float(values[0, -1, 0])

@@ -94,8 +94,8 @@ def perf_script(text: str) -> Counter[str]:
 
 def _short(frame: str) -> str:
     """`name (/long/path/to/package/module.py:12)` with the last two parts of the path."""
-    name, opening, place = frame.rpartition(" (")
+    name, opening, source = frame.rpartition(" (")
     if not opening:
         return frame
-    path = re.sub(r":\d+$", "", place.removesuffix(")"))
+    path = re.sub(r":\d+$", "", source.removesuffix(")"))
     return f"{name} ({'/'.join(Path(path).parts[-2:])})"

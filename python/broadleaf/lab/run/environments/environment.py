@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from broadleaf.lab.errors import RunError, writing
-from broadleaf.lab.run.command import Place, level_value, substitute
+from broadleaf.lab.run.command import Checkout, level_value, substitute
 from broadleaf.lab.run.environments.interpreters import Interpreter, Unavailable, check_level, find_interpreter
 from broadleaf.lab.run.environments.worktrees import PatchOrder, Worktrees, revision
 from broadleaf.lab.run.process import clean_environment, last_words, run_command, run_directory
@@ -69,7 +69,7 @@ class Environments:
         self._revision = revision(self.settings.source)
         self._worktrees: Worktrees | None = None
         self._orders: dict[str, PatchOrder] = {}
-        self._made: dict[tuple[str, tuple[Path, ...], str], Place | Exception] = {}
+        self._made: dict[tuple[str, tuple[Path, ...], str], Checkout | Exception] = {}
         self.pinned_refs: dict[str, str] = dict(refs or {})
         self.sha: str = sha or (self._revision[0] if self._revision else "")
 
@@ -138,7 +138,7 @@ class Environments:
             seen.add(key)
             for variant in variants:
                 try:
-                    self.place(config, variant)
+                    self.checkout(config, variant)
                 except Unavailable:
                     found["skipped"] += 1
                 except Incompatible:
@@ -150,7 +150,7 @@ class Environments:
                     found["ready"] += 1
         return found
 
-    def place(self, config: Config, variant: Variant = HERE) -> Place:
+    def checkout(self, config: Config, variant: Variant = HERE) -> Checkout:
         """Where a configuration runs. Raises Unavailable, Incompatible or BuildFailed if it cannot run."""
         python = self._python(config)
         if not self._in_trees and variant == HERE:
@@ -172,9 +172,9 @@ class Environments:
         patches += [path.resolve() for path in variant.patches]
         key = (sha, tuple(patches), python.path if self._build_differs else "")
         made = self._remembered(key, lambda: self._make(sha, patches, python))
-        return made if made.python == python else Place(made.cwd, made.tree, python, made.git_sha, made.dirty)
+        return made if made.python == python else Checkout(made.cwd, made.tree, python, made.git_sha, made.dirty)
 
-    def _remembered(self, key: tuple[str, tuple[Path, ...], str], make: Callable[[], Place]) -> Place:
+    def _remembered(self, key: tuple[str, tuple[Path, ...], str], make: Callable[[], Checkout]) -> Checkout:
         if key not in self._made:
             try:
                 self._made[key] = make()
@@ -185,43 +185,47 @@ class Environments:
             raise made
         return made
 
-    def _in_place(self, python: Interpreter) -> Place:
+    def _in_place(self, python: Interpreter) -> Checkout:
         source = self.settings.source
         if not source.is_dir():
             raise RunError(f"study {self.study.name!r}: the source directory {source} does not exist.")
         sha, dirty = self._revision or ("", False)
-        place = Place(source, source, python, sha, dirty)
+        checkout = Checkout(source, source, python, sha, dirty)
         if self.settings.build:
-            self._build(place, self.cache() / "build.log")
-        return place
+            self._build(checkout, self.cache() / "build.log")
+        return checkout
 
-    def _make(self, sha: str, patches: list[Path], python: Interpreter) -> Place:
+    def _make(self, sha: str, patches: list[Path], python: Interpreter) -> Checkout:
         build = " ".join(self.settings.build)
         variant = f"{build}\0{python.path if self._build_differs else ''}" if build else ""
         try:
             tree, finished = self.worktrees.tree(sha, patches, variant)
         except RunError as error:
             raise Incompatible(str(error)) from None
-        place = Place(self.worktrees.place(tree), tree, python, sha, False)
+        checkout = Checkout(self.worktrees.directory_in(tree), tree, python, sha, False)
         if not finished:
             if build:
-                self._build(place, tree.with_name(tree.name + ".log"))
+                self._build(checkout, tree.with_name(tree.name + ".log"))
             self.worktrees.finish(tree, {"sha": sha, "patches": [p.name for p in patches], "python": python.text})
-        return place
+        return checkout
 
-    def _build(self, place: Place, log: Path) -> None:
-        names = {"python": place.python.path, "tree": str(place.tree), "study": str(self.study.directory.resolve())}
+    def _build(self, checkout: Checkout, log: Path) -> None:
+        names = {
+            "python": checkout.python.path,
+            "tree": str(checkout.tree),
+            "study": str(self.study.directory.resolve()),
+        }
         command = [substitute(word, names) for word in self.settings.build]
-        self.say(f"building {place.tree.name}: {' '.join(command)}")
+        self.say(f"building {checkout.tree.name}: {' '.join(command)}")
         env = clean_environment() | {n: substitute(v, names) for n, v in self.settings.env.items()}
         with run_directory() as run_dir:
             done = run_command(
-                command, cwd=place.cwd, env=env, timeout_s=self.settings.build_timeout_s, run_dir=run_dir
+                command, cwd=checkout.cwd, env=env, timeout_s=self.settings.build_timeout_s, run_dir=run_dir
             )
         log.write_text(done.stdout + done.stderr)
         if done.exit_code != 0 or done.timed_out:
             why = done.error or ("took too long" if done.timed_out else f"exit code {done.exit_code}")
-            raise BuildFailed(f"the build in {place.tree} failed ({why}): {last_words(done)} See {log}.")
+            raise BuildFailed(f"the build in {checkout.tree} failed ({why}): {last_words(done)} See {log}.")
 
     def _python(self, config: Config) -> Interpreter:
         if not self.pythons:

@@ -75,9 +75,9 @@ def find_interpreter(wanted: str, directory: Path = Path()) -> Interpreter:
 
 def _candidates(wanted: str, directory: Path) -> list[str]:
     if wanted == sys.executable or os.sep in wanted:
-        place = directory / Path(wanted).expanduser()
+        resolved = directory / Path(wanted).expanduser()
         # Not resolved: the interpreter of a virtual environment is a link, and the link is the one to use.
-        return [os.path.abspath(place)] if place.exists() else []
+        return [os.path.abspath(resolved)] if resolved.exists() else []
     found = [path] if (path := shutil.which(wanted)) else []
     if match := re.fullmatch(r"python" + _NUMBERED.pattern, wanted):
         # A version manager's command with that name may refuse to run although the version is installed.

@@ -104,15 +104,15 @@ class Worktrees:
         """Marks a tree as complete, so that it is used from now on."""
         replace_file(self._marker(path), json.dumps(facts) + "\n")
 
-    def place(self, tree: Path) -> Path:
+    def directory_in(self, tree: Path) -> Path:
         """Where commands run in a tree: the directory that is `source` there."""
-        place = tree / self.inside
-        if not place.is_dir():
+        directory = tree / self.inside
+        if not directory.is_dir():
             raise RunError(
                 f"{self.top / self.inside} is not part of the commit that was checked out. Commit it, or set "
                 f"`source` in the study file to a directory that is, such as the repository's root."
             )
-        return place
+        return directory
 
     def keep_only(self, trees: set[Path]) -> None:
         """Removes every other tree."""

@@ -58,7 +58,7 @@ def waterfall(
         largest = unit.shown(top["delta_us"], signed=True)
     text = f"Adding treatments {order} goes from {ends}; {top['name']} is the largest step ({largest})"
     if rate:
-        text += ", which depends on its place: the later, the larger"
+        text += ", which depends on its position: the later, the larger"
     shown = _rows(table, unit, rate, first, last)
     domain = log_domain([*shown["from"][shown["from"] > 0], *shown["to"]]) if scale == "log" else None
     if domain:

@@ -227,13 +227,13 @@ def _named_terms(terms: pd.DataFrame) -> tuple[list[str], list[str]]:
     top = float(root.max())
     labels, sides = [""] * len(terms), [""] * len(terms)
     last = {"right": math.inf, "left": math.inf}
-    for place in range(len(terms) - 1, -1, -1):
-        term = terms.iloc[place]
+    for index in range(len(terms) - 1, -1, -1):
+        term = terms.iloc[index]
         if not term["real"]:
             continue
         # There is space on the left as long as the points are far apart.
-        sides_open = ("right", "left") if place >= len(terms) - 6 else ("right",)
-        side = next((side for side in sides_open if last[side] - root[place] > 0.04 * top), None)
+        sides_open = ("right", "left") if index >= len(terms) - 6 else ("right",)
+        side = next((side for side in sides_open if last[side] - root[index] > 0.04 * top), None)
         if side is not None:
-            labels[place], sides[place], last[side] = str(term["name"]), side, float(root[place])
+            labels[index], sides[index], last[side] = str(term["name"]), side, float(root[index])
     return labels, sides

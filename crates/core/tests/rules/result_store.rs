@@ -68,7 +68,7 @@ fn another_client_adopts_ended_and_living_tasks() {
     let now = results_of(&mut bench, OTHER);
     let ends: Vec<_> = now.iter().map(|r| (r.seq.0, r.status)).collect();
     assert_eq!(ends, [(40, Status::Ok), (42, Status::Refused)]);
-    assert_eq!(refusal(&now[1]), RefusalReason::NotKept);
+    assert_eq!(refusal(&now[1]), RefusalReason::NotStored);
     bench.run_all(MS);
     let then = results_of(&mut bench, OTHER);
     assert_eq!((then[0].seq.0, then[0].status), (41, Status::Ok));
@@ -202,7 +202,7 @@ fn ended_and_living_tasks_are_run_again() {
     assert!(again.contains(&(1, pinned)));
     let refused = results_of(&mut bench, OTHER);
     assert_eq!(refused[0].seq.0, 12);
-    assert_eq!(refusal(&refused[0]), RefusalReason::NotKept);
+    assert_eq!(refusal(&refused[0]), RefusalReason::NotStored);
 }
 
 #[test]

@@ -7,7 +7,7 @@ use crate::wire::{DecodeError, Reader};
 
 /// Engine, start and end of one part. The engine is `u32::MAX` if the part ran nowhere; the times
 /// are wall clock, ns since 1970, and 0 for a part that never started.
-pub type Place = (EngineId, u64, u64);
+pub type Span = (EngineId, u64, u64);
 
 const COLUMNS: usize = 3;
 
@@ -15,7 +15,7 @@ const COLUMNS: usize = 3;
 /// difference from that, in as few bytes as the column needs. Engines are stored relative to the
 /// part's index, so a row of consecutive engines takes no bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Places {
+pub struct Spans {
     len: usize,
     least: [u64; COLUMNS],
     widths: [u8; COLUMNS],
@@ -24,7 +24,7 @@ pub struct Places {
 }
 
 /// A part's entry in each column: engine relative to its index, start, duration.
-fn entries(part: usize, (engine, started_ns, completed_ns): Place) -> [u64; COLUMNS] {
+fn entries(part: usize, (engine, started_ns, completed_ns): Span) -> [u64; COLUMNS] {
     [
         u64::from(engine.0.wrapping_sub(part as u32)),
         started_ns,
@@ -32,10 +32,10 @@ fn entries(part: usize, (engine, started_ns, completed_ns): Place) -> [u64; COLU
     ]
 }
 
-impl Places {
-    /// Packs the places of parts 0, 1, ...
-    pub fn pack(places: &[Place]) -> Self {
-        let all = || (0..).zip(places).map(|(part, place)| entries(part, *place));
+impl Spans {
+    /// Packs the spans of parts 0, 1, ...
+    pub fn pack(spans: &[Span]) -> Self {
+        let all = || (0..).zip(spans).map(|(part, span)| entries(part, *span));
         let mut least = [u64::MAX; COLUMNS];
         let mut most = [0; COLUMNS];
         for entries in all() {
@@ -48,7 +48,7 @@ impl Places {
             let bits = u64::BITS - most[column].saturating_sub(least[column]).leading_zeros();
             bits.div_ceil(8) as u8
         });
-        let mut bytes = Vec::with_capacity(places.len() * row_bytes(&widths));
+        let mut bytes = Vec::with_capacity(spans.len() * row_bytes(&widths));
         for column in 0..COLUMNS {
             let width = usize::from(widths[column]);
             for entries in all() {
@@ -57,7 +57,7 @@ impl Places {
             }
         }
         Self {
-            len: places.len(),
+            len: spans.len(),
             least,
             widths,
             bytes: bytes.into(),
@@ -74,8 +74,8 @@ impl Places {
         self.len == 0
     }
 
-    /// The place of a part.
-    pub fn get(&self, part: usize) -> Option<Place> {
+    /// The span of a part.
+    pub fn get(&self, part: usize) -> Option<Span> {
         if part >= self.len {
             return None;
         }
@@ -139,32 +139,32 @@ mod tests {
     const HEAD_BYTES: usize = COLUMNS * 9;
 
     /// Encodes and decodes them; how many bytes they took.
-    fn round_trip(places: &[Place]) -> usize {
-        let packed = Places::pack(places);
+    fn round_trip(spans: &[Span]) -> usize {
+        let packed = Spans::pack(spans);
         let mut bytes = Vec::new();
         packed.encode(&mut bytes);
         let n_bytes = bytes.len();
         let mut reader = Reader::new(bytes.into());
-        let decoded = Places::decode(&mut reader, places.len()).unwrap();
+        let decoded = Spans::decode(&mut reader, spans.len()).unwrap();
         assert!(reader.is_empty());
         assert_eq!(decoded, packed);
-        for (part, place) in places.iter().enumerate() {
-            assert_eq!(decoded.get(part), Some(*place), "part {part}");
+        for (part, span) in spans.iter().enumerate() {
+            assert_eq!(decoded.get(part), Some(*span), "part {part}");
         }
-        assert_eq!(decoded.get(places.len()), None);
+        assert_eq!(decoded.get(spans.len()), None);
         n_bytes
     }
 
     #[test]
     fn calls_of_a_row_of_engines_take_few_bytes_a_part() {
-        let places: Vec<Place> = (0..100)
+        let spans: Vec<Span> = (0..100)
             .map(|part| {
                 let started_ns = NOW_NS + u64::from(part) * 9_000;
                 (EngineId(part + 7), started_ns, started_ns + 300)
             })
             .collect();
         // The starts need three bytes, durations that are all equal and engines in a row none.
-        assert_eq!(round_trip(&places), HEAD_BYTES + 100 * 3);
+        assert_eq!(round_trip(&spans), HEAD_BYTES + 100 * 3);
     }
 
     #[test]
@@ -184,14 +184,14 @@ mod tests {
     #[test]
     fn what_is_none_is_refused() {
         let mut bytes = Vec::new();
-        Places::pack(&[(EngineId(0), NOW_NS, NOW_NS), (EngineId(9), 0, 1)]).encode(&mut bytes);
+        Spans::pack(&[(EngineId(0), NOW_NS, NOW_NS), (EngineId(9), 0, 1)]).encode(&mut bytes);
         for end in 0..bytes.len() {
             let cut = Bytes::copy_from_slice(&bytes[..end]);
-            let refused = Places::decode(&mut Reader::new(cut), 2);
+            let refused = Spans::decode(&mut Reader::new(cut), 2);
             assert_eq!(refused, Err(DecodeError::Truncated), "{end}");
         }
         bytes[8] = 9;
-        let refused = Places::decode(&mut Reader::new(bytes.into()), 2);
+        let refused = Spans::decode(&mut Reader::new(bytes.into()), 2);
         assert_eq!(refused, Err(DecodeError::Malformed));
     }
 }

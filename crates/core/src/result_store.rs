@@ -17,7 +17,7 @@ use crate::submit::{Part, Submission, refusal_payload};
 use crate::{Controller, Nanos, Output};
 
 /// The size charged for one stored task besides its payloads: the queue's memory doubles when it grows.
-const RECORD_BYTES: u64 = 2 * size_of::<KeptTask>() as u64;
+const RECORD_BYTES: u64 = 2 * size_of::<StoredTask>() as u64;
 /// Payloads up to this size are copied: they share a large buffer with data that is not stored.
 const COPIED_BYTES: usize = 64 * 1024;
 
@@ -26,14 +26,14 @@ const DEAD_BYTES: usize = 16 * 1024;
 
 /// The stored part of a payload.
 #[derive(Clone, Debug)]
-enum KeptPayload {
+enum StoredPayload {
     Nothing,
     /// This many bytes in the ring of small payloads.
     Small(u32),
     Large(Box<Payload>),
 }
 
-impl KeptPayload {
+impl StoredPayload {
     fn len_bytes(&self) -> u64 {
         match self {
             Self::Nothing => 0,
@@ -65,7 +65,7 @@ impl KeptPayload {
 
 /// One ended task. It holds a reference to its function and to its option set.
 #[derive(Clone, Debug)]
-pub(crate) struct KeptTask {
+pub(crate) struct StoredTask {
     pub client: ClientId,
     pub seq: TaskSeq,
     pub function: u32,
@@ -81,13 +81,13 @@ pub(crate) struct KeptTask {
     /// Where its small payloads begin, counting all bytes that ever went into the ring.
     small_at: u64,
     /// A payload in segments is omitted, and so is one that is too large.
-    arguments: KeptPayload,
+    arguments: StoredPayload,
     /// A value is omitted if it is too large, or if it is in segments and its client is not
     /// connected to hold it.
-    result: KeptPayload,
+    result: StoredPayload,
 }
 
-impl KeptTask {
+impl StoredTask {
     fn weight_bytes(&self) -> u64 {
         let payloads = self.arguments.len_bytes();
         let payloads = payloads.saturating_add(self.result.len_bytes());
@@ -100,8 +100,8 @@ impl KeptTask {
 
 /// See the module.
 #[derive(Clone, Debug)]
-pub(crate) struct Kept {
-    tasks: VecDeque<KeptTask>,
+pub(crate) struct ResultStore {
+    tasks: VecDeque<StoredTask>,
     /// Small payloads, in the order of their tasks: each one's arguments, then its result.
     small: VecDeque<u8>,
     /// Bytes at the front of `small` that belong to no task any more; they are removed in bulk.
@@ -112,7 +112,7 @@ pub(crate) struct Kept {
     limit_bytes: u64,
 }
 
-impl Kept {
+impl ResultStore {
     pub fn new(limit_bytes: u64) -> Self {
         Self {
             tasks: VecDeque::new(),
@@ -132,11 +132,11 @@ impl Kept {
     pub fn held_bytes(&self) -> u64 {
         self.held_bytes
     }
-    pub fn iter(&self) -> impl Iterator<Item = &KeptTask> {
+    pub fn iter(&self) -> impl Iterator<Item = &StoredTask> {
         self.tasks.iter()
     }
     pub fn is_consistent(&self) -> bool {
-        let held = self.tasks.iter().map(KeptTask::weight_bytes).sum::<u64>();
+        let held = self.tasks.iter().map(StoredTask::weight_bytes).sum::<u64>();
         let small_end = self.small_gone + self.small.len() as u64;
         let mut small_at = self.small_gone + self.small_dead as u64;
         let in_order = self.tasks.iter().all(|task| {
@@ -157,12 +157,12 @@ impl Kept {
     }
 
     /// Stores a task for which there is room.
-    fn push(&mut self, mut task: KeptTask, arguments: &[u8], result: &[u8]) {
+    fn push(&mut self, mut task: StoredTask, arguments: &[u8], result: &[u8]) {
         self.held_bytes += task.weight_bytes();
         task.small_at = self.small_gone + self.small.len() as u64;
         self.grow(task.small_bytes());
-        for (kept, bytes) in [(&task.arguments, arguments), (&task.result, result)] {
-            self.small.extend(&bytes[..kept.small_bytes()]);
+        for (stored, bytes) in [(&task.arguments, arguments), (&task.result, result)] {
+            self.small.extend(&bytes[..stored.small_bytes()]);
         }
         self.tasks.push_back(task);
     }
@@ -180,7 +180,7 @@ impl Kept {
     }
 
     /// Removes the oldest task.
-    fn pop(&mut self) -> Option<KeptTask> {
+    fn pop(&mut self) -> Option<StoredTask> {
         let task = self.tasks.pop_front()?;
         self.small_dead += task.small_bytes();
         if self.small_dead >= DEAD_BYTES {
@@ -193,7 +193,7 @@ impl Kept {
     }
 
     /// Removes those of the named tasks that are here.
-    fn take(&mut self, names: &BTreeSet<TaskName>) -> Vec<KeptTask> {
+    fn take(&mut self, names: &BTreeSet<TaskName>) -> Vec<StoredTask> {
         let mut left = Self::new(self.limit_bytes);
         let mut taken = Vec::new();
         for task in core::mem::take(&mut self.tasks) {
@@ -210,7 +210,7 @@ impl Kept {
     }
 
     /// The named tasks that are here.
-    pub(crate) fn find(&self, names: &[TaskName]) -> BTreeMap<TaskName, &KeptTask> {
+    pub(crate) fn find(&self, names: &[TaskName]) -> BTreeMap<TaskName, &StoredTask> {
         let names: BTreeSet<_> = names.iter().copied().collect();
         let here = self
             .tasks
@@ -224,20 +224,20 @@ impl Kept {
         self.small.range(first..first + len).copied().collect()
     }
 
-    fn payload(&self, at: u64, kept: &KeptPayload) -> Option<Payload> {
-        match kept {
-            KeptPayload::Nothing => None,
-            KeptPayload::Small(len) => Some(Payload {
+    fn payload(&self, at: u64, stored: &StoredPayload) -> Option<Payload> {
+        match stored {
+            StoredPayload::Nothing => None,
+            StoredPayload::Small(len) => Some(Payload {
                 bytes: self.small_of(at, *len as usize).into(),
                 ..Payload::default()
             }),
-            KeptPayload::Large(payload) => Some(Payload::clone(payload)),
+            StoredPayload::Large(payload) => Some(Payload::clone(payload)),
         }
     }
-    fn arguments(&self, task: &KeptTask) -> Option<Payload> {
+    fn arguments(&self, task: &StoredTask) -> Option<Payload> {
         self.payload(task.small_at, &task.arguments)
     }
-    fn result(&self, task: &KeptTask) -> Option<Payload> {
+    fn result(&self, task: &StoredTask) -> Option<Payload> {
         let at = task.small_at + task.arguments.small_bytes() as u64;
         self.payload(at, &task.result)
     }
@@ -246,22 +246,22 @@ impl Kept {
 impl Controller {
     /// Frees a task that ended, and stores what can be stored of it.
     pub(crate) fn keep(&mut self, key: TaskKey, client: ClientId, is_away: bool, end: &End) {
-        if self.kept.is_off() {
+        if self.result_store.is_off() {
             self.free(key);
             return;
         }
         self.clear_timer(key);
         let task = self.tasks.at(key);
         let options_bytes = self.options.at(task.options).extra_bytes();
-        let most_bytes = self.kept.limit_bytes - RECORD_BYTES;
+        let most_bytes = self.result_store.limit_bytes - RECORD_BYTES;
         if options_bytes > most_bytes {
             self.free(key);
             return;
         }
         let most_bytes = most_bytes - options_bytes;
-        let result = KeptPayload::of(&end.payload, is_away, most_bytes);
+        let result = StoredPayload::of(&end.payload, is_away, most_bytes);
         let most_bytes = most_bytes - result.len_bytes();
-        let kept = KeptTask {
+        let stored = StoredTask {
             client,
             seq: task.seq,
             function: task.function,
@@ -274,28 +274,29 @@ impl Controller {
             started_ns: end.started_ns,
             completed_ns: end.completed_ns,
             small_at: 0,
-            arguments: KeptPayload::of(&task.payload, false, most_bytes),
+            arguments: StoredPayload::of(&task.payload, false, most_bytes),
             result,
         };
         let arguments = self.tasks.remove(key);
-        while self.kept.is_full(kept.weight_bytes())
-            && let Some(oldest) = self.kept.pop()
+        while self.result_store.is_full(stored.weight_bytes())
+            && let Some(oldest) = self.result_store.pop()
         {
-            self.release_kept(&oldest);
+            self.release_stored(&oldest);
         }
-        self.kept.push(kept, &arguments.bytes, &end.payload.bytes);
+        self.result_store
+            .push(stored, &arguments.bytes, &end.payload.bytes);
     }
 
-    fn release_kept(&mut self, task: &KeptTask) {
+    fn release_stored(&mut self, task: &StoredTask) {
         self.release_function(task.function);
         self.release_options(task.options);
     }
 
     /// Forgets the oldest stored task, if there is one.
     pub(crate) fn forget_oldest_kept(&mut self) -> bool {
-        let oldest = self.kept.pop();
+        let oldest = self.result_store.pop();
         if let Some(task) = &oldest {
-            self.release_kept(task);
+            self.release_stored(task);
         }
         oldest.is_some()
     }
@@ -304,8 +305,8 @@ impl Controller {
         match names {
             None => while self.forget_oldest_kept() {},
             Some(names) => {
-                for task in self.kept.take(&names.into_iter().collect()) {
-                    self.release_kept(&task);
+                for task in self.result_store.take(&names.into_iter().collect()) {
+                    self.release_stored(&task);
                 }
             }
         }
@@ -318,7 +319,7 @@ impl Controller {
         }
     }
 
-    pub(crate) fn kept_record(&self, task: &KeptTask) -> TaskRecord {
+    pub(crate) fn stored_record(&self, task: &StoredTask) -> TaskRecord {
         TaskRecord {
             client: task.client,
             seq: task.seq,
@@ -342,7 +343,7 @@ impl Controller {
         names: &[TaskName],
         out: &mut Vec<Output>,
     ) {
-        let kept = self.kept.find(names);
+        let stored = self.result_store.find(names);
         let mut answers = Vec::new();
         let mut awaited = Vec::new();
         let mut sent_bytes = 0_u64;
@@ -351,16 +352,16 @@ impl Controller {
             if let Some(key) = self.live(*name) {
                 awaited.push((key, seq));
             } else {
-                let task = kept.get(name);
+                let task = stored.get(name);
                 let weight_bytes = task.map_or(0, |task| task.result.len_bytes());
                 sent_bytes = sent_bytes.saturating_add(weight_bytes);
                 if sent_bytes > self.config.max_outstanding_bytes {
                     answers.push(refused(seq, &RefusalReason::OverLimit)); // One result, asked for again and again.
                     continue;
                 }
-                let result = task.and_then(|task| Some((task, self.kept.result(task)?)));
+                let result = task.and_then(|task| Some((task, self.result_store.result(task)?)));
                 answers.push(result.map_or_else(
-                    || refused(seq, &RefusalReason::NotKept),
+                    || refused(seq, &RefusalReason::NotStored),
                     |(task, result)| ResultRecord {
                         seq,
                         status: task.status,
@@ -437,7 +438,7 @@ impl Controller {
         (names, depth): (&[TaskName], u16),
         out: &mut Vec<Output>,
     ) {
-        let kept = self.kept.find(names);
+        let stored = self.result_store.find(names);
         let mut copies = Vec::new();
         for (name, seq) in names.iter().zip(first.0..) {
             if self.known(client, TaskSeq(seq)) != Known::Unknown {
@@ -448,8 +449,8 @@ impl Controller {
             let found = live
                 .map(|t| (t.function, t.options, t.pinned, t.payload.clone()))
                 .or_else(|| {
-                    let task = kept.get(name)?;
-                    let arguments = self.kept.arguments(task)?;
+                    let task = stored.get(name)?;
+                    let arguments = self.result_store.arguments(task)?;
                     Some((task.function, task.options, task.pinned, arguments))
                 });
             if let Some((function, options, ..)) = found {
@@ -461,7 +462,7 @@ impl Controller {
         }
         for (seq, found) in copies {
             let Some((function, options, pinned, payload)) = found else {
-                let reason = RefusalReason::NotKept;
+                let reason = RefusalReason::NotStored;
                 self.refuse_unseen(client, seq, 1, reason, out);
                 continue;
             };
