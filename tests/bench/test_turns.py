@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -16,6 +15,7 @@ from broadleaf.bench.runner import Run
 from broadleaf.bench.turn import Turn, TurnFailed
 from broadleaf.cli import group
 from click.testing import CliRunner
+from waiting import until
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -88,10 +88,7 @@ def test_a_run_that_is_killed_takes_its_children_with_it(tmp_path):
         tag = run.stdout.readline().strip()
         assert len(tagged(tag)) >= 3
         run.kill()
-    deadline = time.monotonic() + 20
-    while tagged(tag):
-        assert time.monotonic() < deadline, "processes outlived the run"
-        time.sleep(0.02)
+    assert until(lambda: not tagged(tag)), "processes outlived the run"
 
 
 def test_systems_take_turns_repeat_by_repeat(tmp_path):
@@ -117,10 +114,7 @@ def test_a_system_that_cannot_start_becomes_a_record_and_the_others_go_on(tmp_pa
 def kill(turn: Turn) -> None:
     """Kills a turn's process, and waits until its child, which lives in that process's namespace, is gone."""
     os.kill(turn.process.pid, signal.SIGKILL)
-    deadline = time.monotonic() + 20
-    while tagged(turn.tag):
-        assert time.monotonic() < deadline, "processes outlived their parent"
-        time.sleep(0.01)
+    assert until(lambda: not tagged(turn.tag)), "processes outlived their parent"
 
 
 def run_three_steps(root: Path) -> tuple[dict[tuple[str, str], int], set[str]]:

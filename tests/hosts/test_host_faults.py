@@ -192,7 +192,7 @@ def test_hosts_that_were_paused_together_do_not_take_each_other_for_dead(hosted)
     assert all(relay.poll() is None for relay in cluster.relays.values())
 
 
-def test_a_host_that_comes_back_has_its_places_again(hosted):
+def test_a_host_that_comes_back_has_its_slots_again(hosted):
     cluster = hosted(2)
     before = {h.index: cluster.engines_of(h) for h in cluster.network.hosts[1:]}
     host = cluster.network.hosts[1]

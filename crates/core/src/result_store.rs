@@ -47,7 +47,7 @@ impl StoredPayload {
             Self::Nothing | Self::Large(_) => 0,
         }
     }
-    fn is_kept(&self) -> bool {
+    fn is_stored(&self) -> bool {
         !matches!(self, Self::Nothing)
     }
 
@@ -330,8 +330,8 @@ impl Controller {
             started_ns: task.started_ns,
             completed_ns: task.completed_ns,
             label: self.options.at(task.options).options.label.clone(),
-            has_result: task.result.is_kept(),
-            can_run_again: task.arguments.is_kept(),
+            has_result: task.result.is_stored(),
+            can_run_again: task.arguments.is_stored(),
         }
     }
 
@@ -344,8 +344,7 @@ impl Controller {
         out: &mut Vec<Output>,
     ) {
         let stored = self.result_store.find(names);
-        let mut answers = Vec::new();
-        let mut awaited = Vec::new();
+        let (mut answers, mut awaited) = (Vec::new(), Vec::new());
         let mut sent_bytes = 0_u64;
         for (name, seq) in names.iter().zip(first.0..) {
             let seq = TaskSeq(seq);

@@ -17,6 +17,7 @@ from broadleaf.cluster.start_error import ClusterStartError
 from broadleaf.cluster.state import files, owner
 from broadleaf.errors import ClusterConnectionError
 from broadleaf.serialize.functions.namespace import evaluate
+from waiting import until
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -189,27 +190,20 @@ def test_engines_come_and_go():
         rc.wait_for_engines(3)
         assert rc.ids == [0, 1, 2]
         cluster.stop_engine_sync(1)
-        _until(lambda: rc.ids == [0, 2])
+        assert until(lambda: rc.ids == [0, 2])
         rc[0].push({"x": 1})
         before = rc[0].apply_sync(os.getpid)
         cluster.restart_engine_sync(0)
-        _until(lambda: rc.ids == [0, 2] and rc[0].apply_sync(os.getpid) != before)
+        assert until(lambda: rc.ids == [0, 2] and _has_another_process(rc, 0, before))
         assert rc[0].apply_sync(evaluate, "'x' in globals()") is False
 
 
-def _until(condition, timeout_s=20.0):
-    """Waits until `condition`, which may meet an engine on its way out."""
-    import time
-
-    deadline = time.monotonic() + timeout_s
-    while time.monotonic() < deadline:
-        try:
-            if condition():
-                return
-        except (broadleaf.RemoteError, IndexError):
-            pass
-        time.sleep(0.01)
-    raise AssertionError("the condition was not met in time")
+def _has_another_process(client, engine_id, before):
+    """Whether an engine has been replaced. It may be met on its way out."""
+    try:
+        return client[engine_id].apply_sync(os.getpid) != before
+    except (broadleaf.RemoteError, IndexError):
+        return False
 
 
 def test_signal_engines():

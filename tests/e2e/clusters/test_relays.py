@@ -11,6 +11,7 @@ from pathlib import Path
 import broadleaf as ipp
 import numpy as np
 import pytest
+from waiting import until
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -132,9 +133,7 @@ def test_an_array_of_many_calls_goes_to_a_host_once(hosts, client, tmp_path):
     before = hosts.status_sync()["node"]["objects_out"]
     held = [view.apply_async(sum_when_open, array, str(gate)) for _ in range(6)]
     held.append(view.map(lambda i: float(array[i]), range(4), chunksize=1))
-    deadline = time.monotonic() + 30
-    while hosts.status_sync()["controller"]["offered"] < 3 and time.monotonic() < deadline:
-        client[0].apply_sync(int)
+    assert until(lambda: hosts.status_sync()["controller"]["offered"] >= 3)
     assert hosts.status_sync()["node"]["objects_out"] - before == 1
     gate.touch()
     assert [r.get(timeout=30) for r in held] == [float(array.sum())] * 6 + [[0.0, 1.0, 2.0, 3.0]]

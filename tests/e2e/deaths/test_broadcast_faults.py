@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from broadleaf import error
 from broadleaf.cluster.state import files as cluster_files
+from waiting import until
 
 pytestmark = pytest.mark.timeout(120)
 BROADCASTS = int(os.environ.get("BROADLEAF_BROADCASTS", "500"))
@@ -32,13 +33,6 @@ def rc():
     with ipp.Cluster(n=4) as client:
         client.wait_for_engines(4, timeout=30)
         yield client
-
-
-def until(condition, timeout_s=20.0):
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, "the condition was not met in time"
-        time.sleep(0.005)
 
 
 def segments_of(pids):
@@ -105,7 +99,7 @@ def settle(rc, result, killed_at_s):
     took_s = time.clock_gettime(time.CLOCK_MONOTONIC) - killed_at_s
     print(f"settled {took_s * 1e3:.0f} ms after the kill")
     # The result may arrive before the event of the death, which brings the certificate of a refused call.
-    until(lambda: rc.ids == [0, 1, 3])
+    assert until(lambda: rc.ids == [0, 1, 3])
     values = result.get(return_exceptions=True)
     lost = [target for target, value in enumerate(values) if isinstance(value, error.EngineError)]
     assert lost == [2], values
@@ -125,7 +119,7 @@ def check_memory_comes_back(rc):
         counters = rc.counters()
         return counters["segment_bytes"] - counters["warm_bytes"]
 
-    until(lambda: in_use() == 0)
+    assert until(lambda: in_use() == 0)
 
 
 @pytest.mark.parametrize("coalescing", [True, False], ids=["coalescing", "each"])
@@ -192,7 +186,7 @@ def test_an_engine_killed_after_a_push(rc, mode):
     view.push({"x": np.zeros(1_000_000)}, block=True)
     view.push({"x": np.ones(1_000_000)}, mode=mode, block=True)
     os.kill(pids[2], signal.SIGKILL)
-    until(lambda: rc.ids == [0, 1, 3])
+    assert until(lambda: rc.ids == [0, 1, 3])
     rest = rc.broadcast_view([0, 1, 3], coalescing=True)
     assert rest.apply_sync(np.sum, ipp.Reference("x")) == [1_000_000] * 3
     check_memory_comes_back(rc)
@@ -234,7 +228,7 @@ def test_a_client_killed_in_a_push(rc, cluster_processes, percent):
         assert client.stdout.readline() == "ready\n"
         if percent == 100:
             assert client.stdout.readline() == "pushed\n"
-            until(lambda: node_counts(rc)[1] >= LARGE_BYTES)
+            assert until(lambda: node_counts(rc)[1] >= LARGE_BYTES)
         else:
             while written_by(client.pid) < LARGE_BYTES * percent // 100:
                 pass
@@ -250,7 +244,7 @@ def test_a_client_killed_in_a_push(rc, cluster_processes, percent):
         rc[:].apply_sync(int)
         return (segments_of(pids), node_counts(rc)) == before
 
-    until(baseline)
+    assert until(baseline)
     rc[:].push({"x": np.full(100_000, 3.0)}, block=True)
     assert rc[:].apply_sync(np.sum, ipp.Reference("x")) == [300_000] * 4
 
@@ -323,13 +317,14 @@ def test_nothing_is_left_of_many_broadcasts(rc, cluster_processes):
     boards = segments_of(pids)
 
     def idle():
-        views[0].clear(block=True)
-        deadline = time.monotonic() + 40
-        while (rc.counters()["segments"] or node_counts(rc)[0]) and time.monotonic() < deadline:
+        def is_idle():
             # The owners of free segments, the client and engines, close them after some seconds, when these have
             # something to do.
             views[0].apply_sync(int)
-            time.sleep(0.2)
+            return not rc.counters()["segments"] and not node_counts(rc)[0]
+
+        views[0].clear(block=True)
+        until(is_idle, 40)
         counters = rc.counters()
         return resources(pids), node_counts(rc), counters["segments"], counters["mappings"]
 
@@ -410,10 +405,10 @@ def test_nothing_is_left_when_everything_is_killed(cluster_processes, own_memory
     for end in ends:
         assert select.select([end], [], [], 20)[0]
         os.close(end)
-    until(lambda: cluster_processes("killed-all") == {})
+    assert until(lambda: cluster_processes("killed-all") == {})
     assert {name for name in set(os.listdir("/dev/shm")) - files if "broadleaf" in name} == set()
     # Not to the byte: the group also pays for the pages of files that were read.
-    until(lambda: used_bytes() < before + n_bytes // 4)
+    assert until(lambda: used_bytes() < before + n_bytes // 4)
     print(f"{held / 1e6:.0f} MB of memory held, {(used_bytes() - before) / 1e6:.0f} MB left")
     # The files of the connection are found to be stale, and removed.
     killed = ipp.Cluster(n=0, cluster_id="killed-all")

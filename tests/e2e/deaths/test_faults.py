@@ -15,6 +15,7 @@ from broadleaf import Cluster, EngineError
 from broadleaf.cluster.state import files
 from broadleaf.errors import ClusterConnectionError, LinkLost, TaskTimeout
 from broadleaf.serialize.functions.namespace import evaluate
+from waiting import until
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -56,7 +57,7 @@ def test_kill_9_in_a_task(rc, tmp_path):
     pid = rc[0].apply_sync(os.getpid)
     started = tmp_path / "started"
     result = rc[0].apply_async(stay, started)
-    _until(started.exists)
+    assert until(started.exists)
     os.kill(pid, signal.SIGKILL)
     certificate = _certificate(result)
     assert (certificate.engine_id, certificate.pid) == (0, pid)
@@ -77,14 +78,7 @@ def test_a_death_is_known_with_the_result_that_tells_it(rc, monkeypatch):
 
 
 def _until_running(rc, engine_id):
-    _until(lambda: rc.cluster.status_sync()["engines"][engine_id]["outstanding"] > 0)
-
-
-def _until(condition, timeout_s=20.0):
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, "the condition was not met in time"
-        time.sleep(0.01)
+    assert until(lambda: rc.cluster.status_sync()["engines"][engine_id]["outstanding"] > 0)
 
 
 def test_exit_in_a_task_tells_the_code_and_the_last_output(rc):
@@ -133,8 +127,7 @@ def test_a_retry_runs_elsewhere(rc, tmp_path):
     view.retries = 1
     assert view.apply_sync(die_once) > 0
     # A task is retried when the link is gone; the engine is reported gone once its process was seen to have ended.
-    while len(rc.ids) > 1:
-        time.sleep(0.01)
+    assert until(lambda: len(rc.ids) == 1)
 
 
 def test_an_interrupt_that_a_task_missed_is_sent_again(rc, tmp_path):
@@ -157,7 +150,7 @@ def test_an_interrupt_that_a_task_missed_is_sent_again(rc, tmp_path):
 
     pid = rc[0].apply_sync(os.getpid)
     result = rc[0].apply_async(miss_one, ready)
-    _until(ready.exists)
+    assert until(ready.exists)
     result.abort()
     with pytest.raises(broadleaf.TaskAborted):
         result.get(20)
@@ -169,7 +162,7 @@ def test_engines_that_die_are_started_again():
         before = rc[1].apply_sync(os.getpid)
         rc[1].push({"x": 1})
         assert _certificate(rc[1].apply_async(os._exit, 4)).code == 4
-        _until(lambda: rc.ids == [0, 1])
+        assert until(lambda: rc.ids == [0, 1])
         assert rc[1].apply_sync(os.getpid) != before
         assert rc[1].apply_sync(evaluate, "'x' in globals()") is False
         assert rc.cluster.status_sync()["engines"][1]["restarts"] == 1
@@ -206,7 +199,7 @@ def test_a_hung_engine_is_killed_after_its_timeout():
         view.timeout = 0.2
         with pytest.raises((TaskTimeout, EngineError)):
             view.apply_async(hang).get(20)
-        _until(lambda: rc.ids == [0] and rc[0].apply_sync(os.getpid) != pid)
+        assert until(lambda: rc.ids == [0] and rc[0].apply_sync(os.getpid) != pid)
 
 
 def test_an_interrupt_reaches_the_task_and_not_the_engine(rc):
@@ -270,9 +263,9 @@ def test_a_killed_client_leaves_nothing(cluster_processes, start):
     )
     with client:
         assert client.stdout.readline() == b"ready\n"
-        _until(lambda: len(cluster_processes(cluster_id)) > 0)
+        assert until(lambda: len(cluster_processes(cluster_id)) > 0)
         client.kill()
-    _until(lambda: cluster_processes(cluster_id) == {})
+    assert until(lambda: cluster_processes(cluster_id) == {})
     assert not (files.cluster_dir("default", cluster_id) / files.CLIENT_FILE).exists()
     # If it is killed early, only age distinguishes what it left from a cluster that is just starting.
     for path in (files.cluster_dir("default", cluster_id), *files.run_dirs(cluster_id)):
@@ -312,7 +305,7 @@ def test_out_of_memory_is_told_from_a_kill():
             result = rc[1].apply_async(lambda: os.kill(os.getpid(), signal.SIGKILL))
             assert _certificate(result).cause == "signal"
     finally:
-        _until(lambda: (group / "cgroup.procs").read_text() == "")
+        assert until(lambda: (group / "cgroup.procs").read_text() == "")
         group.rmdir()
 
 
@@ -332,4 +325,4 @@ def test_many_random_kills_lose_nothing():
                 except ProcessLookupError:
                     pass
         assert results.get(50) == [x * x for x in range(400)]
-        _until(lambda: rc.ids == [0, 1, 2])
+        assert until(lambda: rc.ids == [0, 1, 2])

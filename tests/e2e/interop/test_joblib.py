@@ -13,6 +13,7 @@ import pytest
 from broadleaf.interop.backends import offer_backends
 from joblib import Parallel, delayed
 from joblib.parallel import BACKENDS
+from waiting import until
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -55,10 +56,12 @@ def test_it_is_kept_between_calls_that_do_not_overlap(rc):
     calls = Parallel(n_jobs=2, backend="broadleaf", pre_dispatch=1, batch_size=1)
     assert calls(delayed(item)(array, i) for i in range(12)) == [1.0] * 12
     assert copies(rc) - before <= 1
-    deadline = time.monotonic() + 20
-    while in_use(rc) and time.monotonic() < deadline:
+
+    def nothing_is_in_use():
         rc[:].apply_sync(abs, 1)
-    assert in_use(rc) == 0
+        return in_use(rc) == 0
+
+    assert until(nothing_is_in_use)
 
 
 def in_use(rc) -> int:

@@ -10,6 +10,7 @@ import broadleaf as ipp
 import numpy as np
 import pytest
 from broadleaf.serialize.functions.bodies import MapChunk
+from waiting import until
 
 MIB = 1 << 20
 # More than a function's body may have on the wire.
@@ -144,7 +145,6 @@ def first_when_open(array, path: str) -> float:
 
 def wait_for(path: str) -> None:
     import os
-    import time
 
     while not os.path.exists(path):
         time.sleep(0.01)
@@ -186,11 +186,13 @@ def test_nothing_of_it_stays_in_use(rc, lview):
     array = np.ones(2 * MIB)
     function = closure(array)
     assert sum(lview.map(function, range(10), chunksize=1).get(timeout=30)) == 55
-    deadline = time.monotonic() + 20
-    while bytes_in_use() and time.monotonic() < deadline:
+
+    def nothing_is_in_use() -> bool:
         # Engines return what they had with their next reply.
         rc[:].apply_sync(abs, 1)
-    assert bytes_in_use() == 0
+        return bytes_in_use() == 0
+
+    assert until(nothing_is_in_use)
 
 
 def test_two_threads_that_send_the_same_array(rc, lview):

@@ -3,12 +3,12 @@
 import os
 import signal
 import threading
-import time
 from pathlib import Path
 
 import broadleaf as ipp
 import numpy as np
 import pytest
+from waiting import until
 
 MIB = 1 << 20
 
@@ -85,9 +85,7 @@ def test_a_submission_interrupted_while_it_waits_for_room(tmp_path: Path):
         in_use = bytes_in_use(client)
 
         def interrupt() -> None:
-            deadline = time.monotonic() + 30
-            while not client.link.counters()["throttled"] and time.monotonic() < deadline:
-                time.sleep(0.01)
+            until(lambda: client.link.counters()["throttled"])
             os.kill(os.getpid(), signal.SIGINT)
 
         thread = threading.Thread(target=interrupt)

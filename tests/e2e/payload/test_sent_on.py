@@ -4,7 +4,6 @@ import gc
 import os
 import signal
 import sys
-import time
 
 import numpy as np
 import pytest
@@ -249,10 +248,7 @@ def test_bytes_of_a_killed_engine_live_on_and_are_forgotten_in_the_end():
         y = client[0].apply_sync(array, 3)
         z = client[1].apply_sync(echo, y)
         os.kill(victim, signal.SIGKILL)
-        end = time.monotonic() + 20
-        while client.ids != [1] and time.monotonic() < end:
-            time.sleep(0.01)
-        assert client.ids == [1]
+        assert until(lambda: client.ids == [1])
         w = client[1].apply_sync(lambda x: x[1:], z)
         for got in (y, z, np.concatenate([y[:1], w])):
             assert np.array_equal(got, array(3))
@@ -264,9 +260,7 @@ def test_bytes_of_a_killed_engine_live_on_and_are_forgotten_in_the_end():
         assert len(open_segments() - before) <= 1
         del y, z, w, got
         gc.collect()
-        while known()[0] != 0 and time.monotonic() < end:
-            client[1].apply_sync(gc.collect)
-        assert known()[0] == 0
+        assert until(lambda: client[1].apply_sync(gc.collect) is not None and known()[0] == 0)
         assert known()[1] <= mapped_before, "of what it mapped itself nothing is left"
         assert client[1].apply_sync(open_segments) == set()
         assert open_segments() <= before

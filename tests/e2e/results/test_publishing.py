@@ -32,7 +32,6 @@ def test_published_data_is_there_by_engine(rc, dview):
 def test_published_data_is_there_while_the_task_runs(rc, tmp_path):
     def publish_and_wait(path):
         import os
-        import time
 
         from broadleaf.datapub import publish_data
 
@@ -43,10 +42,7 @@ def test_published_data_is_there_while_the_task_runs(rc, tmp_path):
 
     go = tmp_path / "go"
     ar = rc[0].apply_async(publish_and_wait, str(go))
-    deadline = time.monotonic() + 20
-    while ar.data.get("i") != 2 and time.monotonic() < deadline:
-        ar.wait(0.01)
-    assert ar.data == {"i": 2}
+    assert until(lambda: ar.data == {"i": 2})
     assert not ar.ready()
     go.touch()
     ar.get(20)
@@ -170,11 +166,22 @@ def test_an_updated_display_takes_the_place_of_the_first(rc):
     assert [output["data"]["text/plain"] for output in ar.outputs] == ["'second'", "'other'"]
 
 
-def test_displays_are_shown_while_output_is_streamed(rc, capsys):
+def test_displays_are_shown_while_output_is_streamed(rc, capsys, gate):
     pytest.importorskip("IPython")
-    ar = rc[0].execute("display('before')\nimport time; time.sleep(0.2)\ndisplay('after')", block=False)
+    rc[0]["held"] = gate.task()
+    ar = rc[0].execute("display('before')\nheld()\ndisplay('after')", block=False)
+    shown = ""
+
+    def first_is_shown():
+        nonlocal shown
+        ar.wait(0.01)
+        shown += capsys.readouterr().out
+        return "'before'" in shown
+
     with ar.stream_output():
+        assert until(first_is_shown)
+        gate.open()
         ar.get(20)
-    shown = capsys.readouterr().out
+    shown += capsys.readouterr().out
     assert shown.count("'before'") == 1
     assert shown.count("'after'") == 1

@@ -14,6 +14,7 @@ from datetime import datetime
 import broadleaf as ipp
 import pytest
 from broadleaf import error
+from waiting import until
 
 
 def sleep_for(seconds):
@@ -147,12 +148,15 @@ def test_output_streams_while_the_task_runs(rc, capsys):
         rc[0]["path"] = path
         ar = rc[0].execute(go_on, block=False)
         seen = ""
+
+        def first_is_shown():
+            nonlocal seen
+            ar.wait(0.02)
+            seen += capsys.readouterr().out
+            return "first" in seen
+
         with ar.stream_output():
-            deadline = time.monotonic() + 20
-            while "first" not in seen and time.monotonic() < deadline:
-                ar.wait(0.02)
-                seen += capsys.readouterr().out
-            assert "first" in seen
+            assert until(first_is_shown)
             assert not ar.ready()
             open(path, "w").close()
             ar.get(20)
@@ -347,9 +351,7 @@ def interrupt_once(condition, function="get"):
         return False
 
     def interrupt():
-        deadline = time.monotonic() + 20
-        while not (condition() and waiting()) and time.monotonic() < deadline:
-            time.sleep(0.01)
+        until(lambda: condition() and waiting())
         os.kill(os.getpid(), signal.SIGINT)
 
     thread = threading.Thread(target=interrupt)

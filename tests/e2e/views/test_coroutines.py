@@ -2,11 +2,11 @@
 
 import asyncio
 import functools
-import time
 
 import broadleaf as ipp
 import pytest
 from broadleaf import error
+from waiting import until
 
 
 @ipp.interactive
@@ -60,13 +60,6 @@ def test_errors_of_coroutines(rc, lview, chunksize):
     assert failed.ename == "ZeroDivisionError"
 
 
-def until(condition):
-    deadline = time.monotonic() + 20
-    while not condition() and time.monotonic() < deadline:
-        time.sleep(0.005)
-    assert condition()
-
-
 def test_an_interrupt_cancels_the_coroutine_and_lets_it_clean_up(rc):
     @ipp.interactive
     async def wait_long():
@@ -79,7 +72,7 @@ def test_an_interrupt_cancels_the_coroutine_and_lets_it_clean_up(rc):
             globals()["cleaned_up"] = True
 
     result = rc[0].apply_async(wait_long)
-    until(result.running)
+    assert until(result.running)
     result.abort()
     with pytest.raises(error.TaskAborted):
         result.get(20)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import broadleaf as ipp
 import pytest
+from waiting import until
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -348,13 +349,6 @@ def test_the_inner_tasks_engine_dies(rc, lview):
     assert lview.map_async(square_sum, [3] * 4).get(WAIT_S) == [5] * 4
 
 
-def until(condition):
-    deadline = time.monotonic() + WAIT_S
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
 def test_an_aborted_task_stops_waiting_and_aborts_what_it_waits_for(rc, lview, tmp_path):
     started = tmp_path / "started"
 
@@ -368,7 +362,7 @@ def test_an_aborted_task_stops_waiting_and_aborts_what_it_waits_for(rc, lview, t
         ipp.get_client()[1].apply_sync(endless, path)
 
     ar = rc[0].apply_async(outer, str(started))
-    until(started.exists)
+    assert until(started.exists)
     ar.abort()
     with pytest.raises(ipp.TaskAborted):
         ar.get(WAIT_S)
@@ -395,7 +389,7 @@ def test_an_abort_waits_for_the_task_on_top_and_does_not_hit_it(rc, tmp_path):
             raise
 
     ar = rc[0].apply_async(outer, str(started), str(go))
-    until(started.exists)
+    assert until(started.exists)
     ar.abort()
     assert not ar.wait(0.2)
     go.write_text("")
@@ -440,7 +434,7 @@ def test_results_that_are_dropped_leave_nothing_behind(cluster, lview):
 
     for ar in [lview.apply_async(forgetful) for _ in range(20)]:
         ar.get(WAIT_S)
-    until(lambda: cluster.status_sync()["controller"]["live"] == 0)
+    assert until(lambda: cluster.status_sync()["controller"]["live"] == 0)
 
 
 def test_a_forked_child_of_a_task_is_no_engine(lview):

@@ -4,13 +4,12 @@ import os
 import signal
 import subprocess
 import sys
-import time
 import uuid
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from broadleaf.lab.run.process import Finished, run_command, run_directory
+from waiting import until
 
 MARKER = "LAB_TEST_PROCESS"
 
@@ -26,13 +25,6 @@ def processes_with(value: str) -> list[int]:
         except OSError:
             continue
     return found
-
-
-def wait_for(condition: Callable[[], object], what: str, timeout_s: float = 20) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, f"never: {what}"
-        time.sleep(0.02)
 
 
 def run(code: str, *, timeout_s: float = 30, **env: str) -> Finished:
@@ -111,10 +103,10 @@ with run_directory() as d:
         assert runner.stdout is not None
         directory = Path(runner.stdout.readline().strip())
         # The runner, the supervisor, the command and its child.
-        wait_for(lambda: len(processes_with(name)) >= 4, "four processes")
+        assert until(lambda: len(processes_with(name)) >= 4), "never: four processes"
         runner.kill()
-    wait_for(lambda: not processes_with(name), "all processes gone")
-    wait_for(lambda: not directory.exists(), "the run's directory gone")
+    assert until(lambda: not processes_with(name)), "never: all processes gone"
+    assert until(lambda: not directory.exists()), "never: the run's directory gone"
 
 
 def test_nothing_outlives_a_supervisor_that_is_killed_but_what_left_its_group():
@@ -122,4 +114,4 @@ def test_nothing_outlives_a_supervisor_that_is_killed_but_what_left_its_group():
     code = "import os, time; os.kill(os.getppid(), 9); time.sleep(600)"
     with pytest.raises(Exception, match="supervisor"):
         run(code, **{MARKER: name})
-    wait_for(lambda: not processes_with(name), "the command gone")
+    assert until(lambda: not processes_with(name)), "never: the command gone"

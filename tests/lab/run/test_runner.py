@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-import time
 import uuid
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from broadleaf.lab.spec.factors import Factor, config_id
 from broadleaf.lab.spec.runs import read_runs
 from broadleaf.lab.spec.study import Calibrate
 from broadleaf.lab.study import Study
+from waiting import until
 
 AT_ONCE = Quiet(max_wait_s=0)
 MARKER = "LAB_TEST_RUNNER"
@@ -163,13 +163,6 @@ def marked(value: str) -> list[str]:
     return found
 
 
-def wait_for(condition, what: str, timeout_s: float = 25) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, f"never: {what}"
-        time.sleep(0.01)
-
-
 @pytest.mark.timeout(120)
 def test_killed_runners_lose_and_repeat_nothing_and_leave_no_process(tmp_path):
     """Acceptance 13."""
@@ -209,9 +202,11 @@ levels = {list(MODE.levels)}
         before = rows()
         with start() as runner:
             # In the middle of a run: its child lives.
-            wait_for(lambda b=before: rows() >= b + 2 and any("sleep 0.1" in line for line in marked(name)), "a run")
+            assert until(lambda b=before: rows() >= b + 2 and any("sleep 0.1" in line for line in marked(name))), (
+                "never: a run"
+            )
             runner.kill()
-        wait_for(lambda: not marked(name), "every process gone")
+        assert until(lambda: not marked(name)), "never: every process gone"
     with open(tmp_path / "runs.csv", "a") as f:
         # A runner that died while it wrote.
         f.write("r000099,synthetic,s1")

@@ -96,7 +96,7 @@ fn a_task_runs_from_when_it_is_first_on_its_engine_until_it_ends() {
 }
 
 #[test]
-fn what_is_kept_is_bounded_and_can_be_forgotten() {
+fn what_is_stored_is_bounded_and_can_be_forgotten() {
     let mut bench = bench(1000);
     bench.submit(10);
     bench.run_all(MS);
@@ -119,7 +119,7 @@ fn what_is_kept_is_bounded_and_can_be_forgotten() {
 }
 
 #[test]
-fn nothing_is_kept_when_that_is_off() {
+fn nothing_is_stored_when_that_is_off() {
     let mut bench = bench(0);
     bench.submit(3);
     bench.run_all(MS);
@@ -249,7 +249,7 @@ fn arguments_and_values_of_all_sizes_come_back_after_others_were_forgotten() {
 }
 
 #[test]
-fn what_is_kept_makes_room_for_new_functions() {
+fn what_is_stored_makes_room_for_new_functions() {
     let mut bench = Bench::new(
         Config {
             function_cache_bytes: 10,
