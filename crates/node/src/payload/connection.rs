@@ -137,6 +137,11 @@ impl Connection {
         self.link.send(FrameKind::PayloadCommand, &body, &[])
     }
 
+    /// Whether there is something to write that the poller does not watch for.
+    pub fn has_unsent(&self) -> bool {
+        self.link.wants_write() && !self.watches_write
+    }
+
     /// The other end wants an object from an offset on.
     pub fn pull(&mut self, object: ObjectId, offset_bytes: u64, pull: u32, now: Instant) {
         self.cancel(object);

@@ -305,6 +305,51 @@ fn what_a_host_has_is_sent_as_it_comes_and_ends_where_it_is_cancelled() {
 }
 
 #[test]
+fn a_host_that_is_idle_says_at_once_that_mpi_cannot_send_an_object() {
+    let (begin, begun) = std::sync::mpsc::channel();
+    let (answer, answered) = std::sync::mpsc::channel();
+    let (address, server) = serve(move |listener| {
+        let mut link = accept(&listener);
+        begun.recv().unwrap();
+        let word = PayloadCommand::Pull {
+            object: OBJECT,
+            offset_bytes: 0,
+            pull: 4,
+            round_trip_ns: 0,
+            landing: Some(Landing {
+                mover: THEIRS,
+                tag: 9,
+                piece_bytes: 2 * CHUNK,
+            }),
+        };
+        let body = control::encode(&word);
+        link.send(FrameKind::PayloadCommand, &body, &[]).unwrap();
+        let body = next(&mut link, FrameKind::PayloadCommand).unwrap();
+        answer.send(control::decode(&body).unwrap()).unwrap();
+        next_pull(&mut link);
+    });
+    let plane = plane(address);
+    let _mover = FakeMover::at(&plane);
+    // As the bytes that measure bandwidth: they are not in a segment that a mover could map.
+    let (segment, _) = Segment::create(len(), &[]).unwrap();
+    plane.order(PlaneCommand::Provide {
+        object: OBJECT,
+        bytes: segment.map_readonly(0, len()).unwrap(),
+        chunk_bytes: CHUNK,
+        memory: None,
+    });
+    begin.send(()).unwrap();
+    let said: PayloadCommand = answered.recv_timeout(Duration::from_secs(20)).unwrap();
+    let expected = PayloadCommand::NoMover {
+        object: OBJECT,
+        pull: 4,
+    };
+    assert_eq!(said, expected);
+    drop(plane);
+    server.join().unwrap();
+}
+
+#[test]
 fn movers_of_two_worlds_do_not_meet() {
     let (address, server) = serve(|listener| {
         let mut link = accept(&listener);

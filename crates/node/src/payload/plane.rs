@@ -125,6 +125,8 @@ impl PlaneThread {
                     cores.on_tick(now);
                 }
             }
+            // What was said since is sent at once: nothing else may happen here for a long time.
+            has_more |= self.connections.iter().any(|(_, c)| c.has_unsent());
         }
     }
 
