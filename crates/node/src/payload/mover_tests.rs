@@ -306,11 +306,11 @@ fn what_a_host_has_is_sent_as_it_comes_and_ends_where_it_is_cancelled() {
 
 #[test]
 fn a_host_that_is_idle_says_at_once_that_mpi_cannot_send_an_object() {
-    let (begin, begun) = std::sync::mpsc::channel();
-    let (answer, answered) = std::sync::mpsc::channel();
+    let (ready, is_ready) = std::sync::mpsc::channel();
+    let (answer, answers) = std::sync::mpsc::channel();
     let (address, server) = serve(move |listener| {
         let mut link = accept(&listener);
-        begun.recv().unwrap();
+        is_ready.recv().unwrap();
         let word = PayloadCommand::Pull {
             object: OBJECT,
             offset_bytes: 0,
@@ -338,8 +338,8 @@ fn a_host_that_is_idle_says_at_once_that_mpi_cannot_send_an_object() {
         chunk_bytes: CHUNK,
         memory: None,
     });
-    begin.send(()).unwrap();
-    let said: PayloadCommand = answered.recv_timeout(Duration::from_secs(20)).unwrap();
+    ready.send(()).unwrap();
+    let said: PayloadCommand = answers.recv_timeout(Duration::from_secs(20)).unwrap();
     let expected = PayloadCommand::NoMover {
         object: OBJECT,
         pull: 4,
