@@ -12,7 +12,7 @@ def scaled(factor: float) -> list[float]:
 
 
 def test_the_fastest_comes_first_and_the_others_with_their_ratio():
-    first, second = winners.places({"TCP": scaled(1.5), "mover": scaled(1)})
+    first, second = winners.standings({"TCP": scaled(1.5), "mover": scaled(1)})
     assert (first.way, first.verdict) == ("mover", winners.FASTEST)
     assert (second.way, second.verdict) == ("TCP", winners.SLOWER)
     # What a round did to both cancels.
@@ -20,7 +20,7 @@ def test_the_fastest_comes_first_and_the_others_with_their_ratio():
 
 
 def test_ways_that_the_rounds_do_not_tell_apart_are_as_fast():
-    _, second = winners.places({"TCP": [1.0, 2.0, 1.0, 2.0, 1.0], "Bcast": [2.0, 1.0, 2.0, 1.0, 1.1]})
+    _, second = winners.standings({"TCP": [1.0, 2.0, 1.0, 2.0, 1.0], "Bcast": [2.0, 1.0, 2.0, 1.0, 1.1]})
     assert second.verdict == winners.AS_FAST
     assert second.of_fastest.low < 1 < second.of_fastest.high
 

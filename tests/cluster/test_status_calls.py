@@ -77,6 +77,22 @@ def test_ends_of_jobs_put_off_the_regular_calls(monkeypatch):
     assert len(asked_after_s) <= 600 / 30
 
 
+def test_an_end_that_the_scheduler_does_not_know_yet_is_asked_for_until_it_does(monkeypatch):
+    clock = SimpleNamespace(now_s=1000.0)
+    monkeypatch.setattr(news, "time", SimpleNamespace(monotonic=lambda: clock.now_s))
+    due = news.News()
+    due.expect_first()
+    asked_after_s = []
+    for look in range(4 * 100):
+        clock.now_s = 1000.0 + look / 4
+        if due.are_due(["a job"] if look >= 20 else []):
+            asked_after_s.append(look / 4)
+            if 5 <= asked_after_s[-1] < 14:
+                due.want_ends()
+    # The repeated calls put off nothing.
+    assert asked_after_s == [3, *(5 + i / 2 for i in range(19)), 90]
+
+
 def test_whoever_asks_for_news_gets_them(monkeypatch):
     monkeypatch.setattr(news, "time", SimpleNamespace(monotonic=lambda: 1000.0))
     due = news.News()

@@ -75,8 +75,8 @@ def body(dask, workers):
         running = rc[0].apply_async(lambda: __import__("time").sleep(600))
         ((_, _, _, host), _) = rc.link.engines()
         (block,) = [block for block in rc.cluster.blocks() if host.endswith(block.id)]
-        place = block.facts["place"]
-        os.kill(dask.run(os.getpid)[place], signal.SIGKILL)
+        target = block.facts["target"]
+        os.kill(dask.run(os.getpid)[target], signal.SIGKILL)
         try:
             running.get(30)
         except ipp.EngineError as error:
@@ -84,7 +84,7 @@ def body(dask, workers):
         assert rc.ids == [1]
         assert rc[1].apply_sync(abs, -1) == 1
         assert until(lambda: sorted(block.state for block in rc.cluster.blocks()) == ["failed", "running"])
-        assert block.reason == f"the worker {place} has left Dask"
+        assert block.reason == f"the worker {target} has left Dask"
 """,
         tmp_path,
     )
@@ -98,8 +98,8 @@ def body(dask, workers):
     with ipp.Cluster(engines="dask", client=dask.scheduler.address) as rc:
         assert rc.ids == [0, 1, 2, 3], "one relay for the threads of all workers of the host"
         before = rc.link.engines()
-        place = next(worker for worker, tasks in dask.processing().items() if any("broadleaf" in str(t) for t in tasks))
-        os.kill(dask.run(os.getpid)[place], signal.SIGKILL)
+        target = next(worker for worker, tasks in dask.processing().items() if any("broadleaf" in str(t) for t in tasks))
+        os.kill(dask.run(os.getpid)[target], signal.SIGKILL)
         assert until(lambda: not {uuid for _, uuid, *_ in before} & {uuid for _, uuid, *_ in rc.link.engines()})
         rc.wait_for_engines(4, timeout=30)
         assert rc.ids == [0, 1, 2, 3], "the same ids"

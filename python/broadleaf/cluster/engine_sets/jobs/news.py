@@ -13,7 +13,7 @@ _FIRST_AFTER_S = 3.0
 _EVERY_S = 30.0
 # A scheduler tells of a job's end a little later than the job does.
 _ENDING_S = 0.5
-# How far ends of jobs may put off the regular calls. Further ends wait.
+# How far ends of jobs may put off the regular calls.
 _AHEAD_S = 120.0
 
 
@@ -23,6 +23,7 @@ class News:
     def __init__(self) -> None:
         self._regular_at = 0.0
         self._early_at = float("inf")
+        self._repeat_at = float("inf")
         self._ended: set[str] = set()
 
     def expect_first(self) -> None:
@@ -39,8 +40,8 @@ class News:
         self._early_at = 0.0
 
     def want_ends(self) -> None:
-        """Jobs have ended, and the scheduler has not told so yet."""
-        self._want_early(time.monotonic() + _ENDING_S)
+        """Jobs have ended, and the scheduler has not told so yet: the last call is repeated, and puts off nothing."""
+        self._repeat_at = time.monotonic() + _ENDING_S
 
     def are_due(self, ended: Iterable[str]) -> bool:
         """Whether to call now: every 30 s, and for each job whose log says that it has ended.
@@ -54,12 +55,13 @@ class News:
         now = time.monotonic()
         if not self._ended.issuperset(ended):
             self._ended.update(ended)
-            self._want_early(now)
+            # Further ends wait once earlier ones have put off the regular calls for long.
+            self._early_at = min(self._early_at, max(now, self._regular_at - _AHEAD_S))
+        if now >= self._repeat_at:
+            self._repeat_at = float("inf")
+            return True
         if now < min(self._regular_at, self._early_at):
             return False
         self._regular_at = max(self._regular_at, now) + _EVERY_S
         self._early_at = float("inf")
         return True
-
-    def _want_early(self, at: float) -> None:
-        self._early_at = min(self._early_at, max(at, self._regular_at - _AHEAD_S))
