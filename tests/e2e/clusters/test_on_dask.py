@@ -98,7 +98,8 @@ def body(dask, workers):
     with ipp.Cluster(engines="dask", client=dask.scheduler.address) as rc:
         assert rc.ids == [0, 1, 2, 3], "one relay for the threads of all workers of the host"
         before = rc.link.engines()
-        target = next(worker for worker, tasks in dask.processing().items() if any("broadleaf" in str(t) for t in tasks))
+        busy = dask.processing().items()
+        target = next(worker for worker, tasks in busy if any("broadleaf" in str(task) for task in tasks))
         os.kill(dask.run(os.getpid)[target], signal.SIGKILL)
         assert until(lambda: not {uuid for _, uuid, *_ in before} & {uuid for _, uuid, *_ in rc.link.engines()})
         rc.wait_for_engines(4, timeout=30)
