@@ -53,11 +53,11 @@ def test_the_scheduler_is_asked_once_in_30_s_for_any_number_of_blocks(kind, tmp_
     assert all(block.state == "running" for block in blocks[:90])
     asked_after_s = [at_s - 1000.0 for at_s in scheduler.asked_at]
     assert asked_after_s[0] == 3
-    # The early call puts off the second.
+    # The early call postpones the second.
     assert asked_after_s[1:] == [60.0 + 30 * i for i in range(12)]
 
 
-def test_ends_of_jobs_put_off_the_regular_calls(monkeypatch):
+def test_ends_of_jobs_postpone_the_regular_calls(monkeypatch):
     clock = SimpleNamespace(now_s=1000.0)
     monkeypatch.setattr(news, "time", SimpleNamespace(monotonic=lambda: clock.now_s))
     due = news.News()
@@ -89,8 +89,8 @@ def test_an_end_that_the_scheduler_does_not_know_yet_is_asked_for_until_it_does(
             asked_after_s.append(look / 4)
             if 5 <= asked_after_s[-1] < 14:
                 due.want_ends()
-    # The repeated calls put off nothing.
-    assert asked_after_s == [3, *(5 + i / 2 for i in range(19)), 90]
+    # It is asked less and less often, and that postpones nothing.
+    assert asked_after_s == [3, 5, 5.5, 6.25, 7.5, 9.25, 12, 16, 90]
 
 
 def test_whoever_asks_for_news_gets_them(monkeypatch):
@@ -101,6 +101,9 @@ def test_whoever_asks_for_news_gets_them(monkeypatch):
         assert not due.are_due([])
         due.want_now()
         assert due.are_due([])
+    # The regular calls are not postponed further and further.
+    monkeypatch.setattr(news, "time", SimpleNamespace(monotonic=lambda: 1150.0))
+    assert due.are_due([])
 
 
 ENDS = {

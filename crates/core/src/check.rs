@@ -101,15 +101,15 @@ impl Controller {
             .map(|e| e.outstanding as usize + e.n_waiting())
             .sum();
         let n_limbo = self.engines.iter().map(|e| e.limbo.len()).sum();
-        for (what, kept, counted) in [
+        for (what, stored, counted) in [
             ("waiting", self.dependencies.n_waiting(), counts.waiting),
             ("ready", self.groups.n_queued(), counts.ready),
             ("pinned", n_pinned, counts.pinned),
             ("offered", n_offered, counts.offered),
             ("limbo", n_limbo, counts.limbo),
         ] {
-            ensure(kept == counted, || {
-                format!("{kept} tasks are stored as {what}, {counted} say so")
+            ensure(stored == counted, || {
+                format!("{stored} tasks are stored as {what}, {counted} say so")
             })?;
         }
         for (id, group) in self.groups.iter() {

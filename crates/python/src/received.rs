@@ -59,7 +59,7 @@ pub struct Retired {
 }
 
 impl ReceivedTable {
-    /// Registers a mapping of `range`, a range of a segment of `segment_bytes` that `lease` holds.
+    /// Registers the mapping of a range. Its segment has `segment_bytes`, and `lease` holds it.
     pub fn enter(
         &self,
         mapping: Mapping,

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 from broadleaf import Cluster
-from waiting import until
+from waiting import until, until_shown
 
 LIMIT_S = 60
 
@@ -216,17 +216,9 @@ def test_stream_output_shows_it(view, capsys, tmp_path):
         while not os.path.exists(go_on):
             time.sleep(0.005)
 
-    seen = ""
-
-    def has_come():
-        nonlocal seen
-        result.wait(0.02)
-        seen += capsys.readouterr().out
-        return "streamed" in seen
-
     result = view.apply_async(run)
     with result.stream_output():
-        assert until(has_come)
+        seen = until_shown("streamed", result, capsys)
         assert not result.ready()
         open(go_on, "w").close()
         result.get(LIMIT_S)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import broadleaf as ipp
 import pytest
-from waiting import until
+from waiting import until, until_shown
 
 
 @ipp.interactive
@@ -170,16 +170,8 @@ def test_displays_are_shown_while_output_is_streamed(rc, capsys, gate):
     pytest.importorskip("IPython")
     rc[0]["held"] = gate.task()
     ar = rc[0].execute("display('before')\nheld()\ndisplay('after')", block=False)
-    shown = ""
-
-    def first_is_shown():
-        nonlocal shown
-        ar.wait(0.01)
-        shown += capsys.readouterr().out
-        return "'before'" in shown
-
     with ar.stream_output():
-        assert until(first_is_shown)
+        shown = until_shown("'before'", ar, capsys)
         gate.open()
         ar.get(20)
     shown += capsys.readouterr().out

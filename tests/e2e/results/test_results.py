@@ -14,7 +14,7 @@ from datetime import datetime
 import broadleaf as ipp
 import pytest
 from broadleaf import error
-from waiting import until
+from waiting import until, until_shown
 
 
 def sleep_for(seconds):
@@ -147,16 +147,8 @@ def test_output_streams_while_the_task_runs(rc, capsys):
         path = os.path.join(directory, "go")
         rc[0]["path"] = path
         ar = rc[0].execute(go_on, block=False)
-        seen = ""
-
-        def first_is_shown():
-            nonlocal seen
-            ar.wait(0.02)
-            seen += capsys.readouterr().out
-            return "first" in seen
-
         with ar.stream_output():
-            assert until(first_is_shown)
+            seen = until_shown("first", ar, capsys)
             assert not ar.ready()
             open(path, "w").close()
             ar.get(20)

@@ -125,7 +125,7 @@ impl PlaneThread {
                     cores.on_tick(now);
                 }
             }
-            // What was said since is sent at once: nothing else may happen here for a long time.
+            // Sends what was queued since: the next event may be far off.
             has_more |= self.connections.iter().any(|(_, c)| c.has_unsent());
         }
     }

@@ -25,7 +25,7 @@ def in_notebook() -> bool:
 
 
 class LiveText:
-    """A text below the cell, whose text is replaced."""
+    """Text below the cell, which can be replaced."""
 
     def __init__(self) -> None:
         self._handle: Any = None

@@ -1,6 +1,6 @@
 """When a scheduler is asked for news of jobs: each call costs it something.
 
-On average it is one call in 30 s. A call that is made earlier puts off the regular ones by as long.
+On average it is one call in 30 s: an early call postpones the regular ones.
 """
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ from collections.abc import Iterable
 # A first call comes early, to know why jobs are pending.
 _FIRST_AFTER_S = 3.0
 _EVERY_S = 30.0
-# A scheduler tells of a job's end a little later than the job does.
+# A scheduler tells of a job's end later than the job does. It is asked again after ever longer times.
 _ENDING_S = 0.5
-# How far ends of jobs may put off the regular calls.
+_ENDING_FACTOR = 1.5
+# How long early calls may postpone the regular ones.
 _AHEAD_S = 120.0
 
 
@@ -24,6 +25,7 @@ class News:
         self._regular_at = 0.0
         self._early_at = float("inf")
         self._repeat_at = float("inf")
+        self._repeat_after_s = _ENDING_S
         self._ended: set[str] = set()
 
     def expect_first(self) -> None:
@@ -40,11 +42,12 @@ class News:
         self._early_at = 0.0
 
     def want_ends(self) -> None:
-        """Jobs have ended, and the scheduler has not told so yet: the last call is repeated, and puts off nothing."""
-        self._repeat_at = time.monotonic() + _ENDING_S
+        """The scheduler does not know yet that jobs have ended. The call is repeated, which postpones nothing."""
+        self._repeat_at = time.monotonic() + self._repeat_after_s
+        self._repeat_after_s = min(self._repeat_after_s * _ENDING_FACTOR, _EVERY_S)
 
     def are_due(self, ended: Iterable[str]) -> bool:
-        """Whether to call now: every 30 s, and for each job whose log says that it has ended.
+        """Whether to call now: on average every 30 s, and soon after a job's log says that it has ended.
 
         Args:
             ended: The jobs whose logs say so.
@@ -55,13 +58,14 @@ class News:
         now = time.monotonic()
         if not self._ended.issuperset(ended):
             self._ended.update(ended)
-            # Further ends wait once earlier ones have put off the regular calls for long.
+            self._repeat_after_s = _ENDING_S
+            # Once early calls have postponed the regular ones for long, further ends wait.
             self._early_at = min(self._early_at, max(now, self._regular_at - _AHEAD_S))
         if now >= self._repeat_at:
             self._repeat_at = float("inf")
             return True
         if now < min(self._regular_at, self._early_at):
             return False
-        self._regular_at = max(self._regular_at, now) + _EVERY_S
+        self._regular_at = min(max(self._regular_at, now) + _EVERY_S, now + _AHEAD_S + _EVERY_S)
         self._early_at = float("inf")
         return True

@@ -30,12 +30,12 @@ class Peer(Hosted):
         address = f"{site.address or os.uname().nodename}:{PORT}"
         for host in site.hosts[:N_HOSTS]:
             self.running.append(on(host, RAY, "start", f"--address={address}", "--num-cpus=4", *common))
-        while not self.connected(address) or sum(node["Alive"] for node in ray.nodes()) < N_HOSTS + 1:
+        while not self.connect(address) or sum(node["Alive"] for node in ray.nodes()) < N_HOSTS + 1:
             if any(one.poll() is not None for one in self.running):
                 raise RuntimeError("a node of Ray has ended")
 
-    def connected(self, address: str) -> bool:
-        """Whether this process is connected to Ray, which refuses this until its head is up."""
+    def connect(self, address: str) -> bool:
+        """Connects this process to Ray, which refuses that until its head is up; returns whether it is connected."""
         if not ray.is_initialized():
             with contextlib.suppress(ConnectionError, RuntimeError):
                 ray.init(address=address, log_to_driver=False)
