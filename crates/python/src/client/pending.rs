@@ -71,6 +71,10 @@ impl Pending {
             .ok_or_else(|| PyRuntimeError::new_err("only views create results"))
     }
 
+    pub(super) fn request(&self) -> PyResult<&Arc<Request>> {
+        Ok(&self.inner()?.request)
+    }
+
     fn part(&self, part: usize) -> PyResult<Part> {
         self.inner()?
             .request

@@ -53,6 +53,41 @@ enum Waiter {
     Anyone,
 }
 
+/// A call of a request, and the options that it is sent with.
+struct Call<'a, 'py> {
+    args: &'a Bound<'py, PyTuple>,
+    kwargs: Option<&'a Bound<'py, PyDict>>,
+    options: OptionsId,
+}
+
+impl<'a, 'py> Call<'a, 'py> {
+    /// Of a tuple of arguments.
+    fn positional(args: &'a Bound<'py, PyAny>, options: OptionsId) -> PyResult<Self> {
+        Ok(Self {
+            args: args.cast()?,
+            kwargs: None,
+            options,
+        })
+    }
+}
+
+/// What comes back for the calls of a request.
+#[derive(Clone, Copy)]
+struct Replies {
+    /// Parts of each call: one per target.
+    n_per_call: usize,
+    /// The results arrive together.
+    coalesce: bool,
+}
+
+impl Replies {
+    /// Each call has one, of its own.
+    const SINGLE: Self = Self {
+        n_per_call: 1,
+        coalesce: false,
+    };
+}
+
 impl Submitter {
     fn pending<'py>(
         &self,
@@ -139,12 +174,12 @@ impl Submitter {
         // Only holders of the interpreter lock write it, so this is a plain store, which costs a tenth of an exchange.
         let submitted = &shared.counters.submitted;
         submitted.store(submitted.load(Ordering::Relaxed) + n, Ordering::Relaxed);
-        let most_bytes = shared.tuning.max_bytes;
+        let max_bytes = shared.tuning.max_bytes;
         // A task that exceeds the limit by itself waits for others only if these have many bytes.
-        let is_much_beside_few = |bytes: u64| weight_bytes > most_bytes && bytes <= most_bytes / 16;
+        let is_much_beside_few = |bytes: u64| weight_bytes > max_bytes && bytes <= max_bytes / 16;
         let over = |tasks: u64, bytes: u64| {
             (tasks + n > shared.tuning.max_tasks && tasks > 0)
-                || (bytes + weight_bytes > most_bytes && bytes > 0 && !is_much_beside_few(bytes))
+                || (bytes + weight_bytes > max_bytes && bytes > 0 && !is_much_beside_few(bytes))
         };
         if !over(before, bytes_before) {
             return Ok(before < shared.n_engines.load(Ordering::Relaxed));
@@ -175,11 +210,16 @@ impl Submitter {
         Ok(before < shared.n_engines.load(Ordering::Relaxed))
     }
 
-    fn submit<'py>(
+    /// Submits calls as one request, one record for each call.
+    ///
+    /// Its numbers are drawn and it is recorded when the first call is admitted, so a call that cannot be encoded leaves
+    /// nothing behind.
+    fn submit<'a, 'py: 'a>(
         &self,
         py: Python<'py>,
         function: &Bound<'py, PyAny>,
-        call: (&Bound<'py, PyTuple>, Option<&Bound<'py, PyDict>>),
+        calls: impl ExactSizeIterator<Item = PyResult<Call<'a, 'py>>>,
+        replies: Replies,
         dependencies: Dependencies<'_>,
         waiter: Waiter,
     ) -> PyResult<Bound<'py, Pending>> {
@@ -187,98 +227,26 @@ impl Submitter {
         link.check_process(py)?;
         check_dependencies(dependencies)?;
         let depth = checked_depth()?;
-        let (id, mut captured) = place_function(py, link, function, false)?;
-        let mut scratch = std::mem::take(&mut *lock(&self.scratch));
-        let mut encoded = encode_call(
-            link,
-            self.way,
-            function,
-            call,
-            captured.as_deref(),
-            dependencies,
-            &mut scratch,
-        )?;
-        let weight = encoded
-            .as_deref()
-            .map_or(scratch.len() as u64, Encoded::own_weight_bytes);
-        let n = self.n_targets.max(1);
-        // The arguments exist once, however many engines share them.
-        let share = weight.div_ceil(n as u64) + dependency_weight(dependencies);
-        let counted = captured
-            .as_mut()
-            .map(|captured| &mut captured.encoded().counted);
-        let counted = counted.map(std::mem::take).unwrap_or_default();
-        let weights = (n as u64, share * n as u64);
-        let at_once = Self::admit_call(py, link, weights, encoded.as_deref_mut(), &counted)?;
-        let (bytes, segments) = parts_of(encoded.as_deref(), &scratch);
-        let (request, is_full) = {
-            let mut submission = lock(&link.shared.submission);
-            let seq = link.shared.next_seq.fetch_add(n as u64, Ordering::Relaxed);
-            let request = if self.coalesce {
-                Request::coalescing(seq, n, wall_ns())
-            } else {
-                Request::new(seq, n, wall_ns())
-            };
-            let request = Arc::new(request);
-            let head = Head {
-                seq,
-                function: id,
-                options: self.options,
-                depth,
-                dependencies,
-            };
-            submission.records.push(&head, bytes, segments);
-            submission.parts.push(SubmittedParts {
-                seq,
-                len: n,
-                weight_bytes: share,
-                request: Arc::clone(&request),
-            });
-            let is_full = submission.records.hold(link.shared.tuning.flush_bytes);
-            (request, is_full)
-        };
-        if let Some(encoded) = &mut encoded {
-            request.count(encoded.counted.drain(..).chain(counted));
-        }
-        *lock(&self.scratch) = scratch;
-        let pending = self.pending(py, request, function)?;
-        Self::after_submit(py, link, at_once, is_full, waiter)?;
-        Ok(pending)
-    }
-
-    fn submit_parts<'py>(
-        &self,
-        py: Python<'py>,
-        function: &Bound<'py, PyAny>,
-        calls: &Bound<'py, PyAny>,
-        dependencies: Dependencies<'_>,
-        options_of: impl Fn(usize) -> OptionsId,
-    ) -> PyResult<Bound<'py, Pending>> {
-        let link = self.link.get();
-        link.check_process(py)?;
-        check_dependencies(dependencies)?;
-        let depth = checked_depth()?;
-        let calls = calls.try_iter()?.collect::<PyResult<Vec<_>>>()?;
-        let n = calls.len();
-        if n == 0 {
-            return Err(PyValueError::new_err("a request needs at least one call"));
-        }
-        let (id, mut captured) = place_function(py, link, function, n > 1)?;
-        let base = link.shared.next_seq.fetch_add(n as u64, Ordering::Relaxed);
-        let request = Arc::new(Request::new(base, n, wall_ns()));
+        let n_calls = calls.len();
+        let (id, mut captured) = place_function(py, link, function, n_calls > 1)?;
         let counted = captured
             .as_mut()
             .map(|captured| &mut captured.encoded().counted);
         let mut counted = counted.map(std::mem::take).unwrap_or_default();
-        let pending = self.pending(py, Arc::clone(&request), function)?;
-        let mut scratch = Vec::new();
-        for (index, call) in calls.iter().enumerate() {
-            let call = (call.cast::<PyTuple>()?, None);
+        let mut scratch = std::mem::take(&mut *lock(&self.scratch));
+        let n = replies.n_per_call;
+        let mut pending: Option<Bound<'py, Pending>> = None;
+        for (index, call) in calls.enumerate() {
+            let Call {
+                args,
+                kwargs,
+                options,
+            } = call?;
             let mut encoded = encode_call(
                 link,
                 self.way,
                 function,
-                call,
+                (args, kwargs),
                 captured.as_deref(),
                 dependencies,
                 &mut scratch,
@@ -286,38 +254,58 @@ impl Submitter {
             let weight = encoded
                 .as_deref()
                 .map_or(scratch.len() as u64, Encoded::own_weight_bytes);
-            let weight = weight + dependency_weight(dependencies);
-            let at_once =
-                Self::admit_call(py, link, (1, weight), encoded.as_deref_mut(), &counted)?;
-            if !counted.is_empty() {
-                request.count(counted.drain(..));
-            }
+            // The arguments exist once, however many engines share them.
+            let share = weight.div_ceil(n as u64) + dependency_weight(dependencies);
+            let weights = (n as u64, share * n as u64);
+            let at_once = Self::admit_call(py, link, weights, encoded.as_deref_mut(), &counted)?;
             let (bytes, segments) = parts_of(encoded.as_deref(), &scratch);
-            let is_full = {
+            let (request, is_full) = {
                 let mut submission = lock(&link.shared.submission);
-                let seq = base + index as u64;
+                let request = match &pending {
+                    None => Self::new_request(link, n_calls * n, replies.coalesce),
+                    Some(pending) => Arc::clone(pending.get().request()?),
+                };
                 let head = Head {
-                    seq,
+                    seq: request.base + (index * n) as u64,
                     function: id,
-                    options: options_of(index),
+                    options,
                     depth,
                     dependencies,
                 };
                 submission.records.push(&head, bytes, segments);
                 submission.parts.push(SubmittedParts {
-                    seq,
-                    len: 1,
-                    weight_bytes: weight,
+                    seq: head.seq,
+                    len: n,
+                    weight_bytes: share,
                     request: Arc::clone(&request),
                 });
-                submission.records.hold(link.shared.tuning.flush_bytes)
+                let is_full = submission.records.hold(link.shared.tuning.flush_bytes);
+                (request, is_full)
             };
             if let Some(encoded) = &mut encoded {
-                request.count(encoded.counted.drain(..));
+                // What the function captured is named by each call and counted once.
+                request.count(encoded.counted.drain(..).chain(counted.drain(..)));
             }
-            Self::after_submit(py, link, at_once, is_full, Waiter::Anyone)?;
+            if pending.is_none() {
+                pending = Some(self.pending(py, request, function)?);
+            }
+            Self::after_submit(py, link, at_once, is_full, waiter)?;
         }
-        Ok(pending)
+        *lock(&self.scratch) = scratch;
+        pending.ok_or_else(|| PyValueError::new_err("a request needs at least one call"))
+    }
+
+    /// A request with the next `len` numbers.
+    fn new_request(link: &Link, len: usize, coalesce: bool) -> Arc<Request> {
+        let base = link
+            .shared
+            .next_seq
+            .fetch_add(len as u64, Ordering::Relaxed);
+        Arc::new(if coalesce {
+            Request::coalescing(base, len, wall_ns())
+        } else {
+            Request::new(base, len, wall_ns())
+        })
     }
 }
 
@@ -388,7 +376,17 @@ impl Submitter {
         } else {
             Waiter::Anyone
         };
-        self.submit(py, function, (args, kwargs), (&after, &follow), waiter)
+        let call = Call {
+            args,
+            kwargs,
+            options: self.options,
+        };
+        let replies = Replies {
+            n_per_call: self.n_targets.max(1),
+            coalesce: self.coalesce,
+        };
+        let calls = std::iter::once(Ok(call));
+        self.submit(py, function, calls, replies, (&after, &follow), waiter)
     }
 
     #[pyo3(signature = (function, calls, after = Vec::new(), follow = Vec::new()))]
@@ -400,7 +398,19 @@ impl Submitter {
         after: Vec<u64>,
         follow: Vec<u64>,
     ) -> PyResult<Bound<'py, Pending>> {
-        self.submit_parts(py, function, calls, (&after, &follow), |_| self.options)
+        let calls = calls.try_iter()?.collect::<PyResult<Vec<_>>>()?;
+        let calls = calls
+            .iter()
+            .map(|call| Call::positional(call, self.options));
+        let dependencies: Dependencies<'_> = (&after, &follow);
+        self.submit(
+            py,
+            function,
+            calls,
+            Replies::SINGLE,
+            dependencies,
+            Waiter::Anyone,
+        )
     }
 
     /// The results of any client's tasks, or of running them again, as one request.
@@ -418,10 +428,10 @@ impl Submitter {
             .map(|(client, seq)| (ClientId(client), TaskSeq(seq)))
             .collect();
         let (n, depth) = (tasks.len(), checked_depth()?);
-        let most = link.shared.tuning.max_tasks;
-        if n as u64 > most {
+        let max_tasks = link.shared.tuning.max_tasks;
+        if n as u64 > max_tasks {
             return Err(PyValueError::new_err(format!(
-                "{n} results are requested at once, and the limit is {most}: request fewer at a time"
+                "{n} results are requested at once, and the limit is {max_tasks}: request fewer at a time"
             )));
         }
         Self::admit(py, link, n as u64, 0)?;
@@ -453,11 +463,22 @@ impl Submitter {
         calls: &Bound<'py, PyAny>,
         options_ids: Vec<u32>,
     ) -> PyResult<Bound<'py, Pending>> {
-        if calls.len()? != options_ids.len() {
+        let calls = calls.try_iter()?.collect::<PyResult<Vec<_>>>()?;
+        if calls.len() != options_ids.len() {
             return Err(PyValueError::new_err("each call needs its own options"));
         }
-        self.submit_parts(py, function, calls, (&[], &[]), |index| {
-            OptionsId(options_ids[index])
-        })
+        let calls = calls
+            .iter()
+            .zip(options_ids)
+            .map(|(call, options)| Call::positional(call, OptionsId(options)));
+        let dependencies: Dependencies<'_> = (&[], &[]);
+        self.submit(
+            py,
+            function,
+            calls,
+            Replies::SINGLE,
+            dependencies,
+            Waiter::Anyone,
+        )
     }
 }
