@@ -11,15 +11,17 @@ pub mod layout;
 pub mod mover;
 pub mod records;
 pub mod relay;
+pub mod seeds;
 pub mod submissions;
 pub mod tls;
+pub mod unsent;
 pub mod world;
 
 /// A target's name, which is that of its corpus, and what it does.
 pub type Target = (&'static str, fn(&[u8]));
 
 /// Every target.
-pub const TARGETS: [Target; 11] = [
+pub const TARGETS: [Target; 12] = [
     ("assigned", assigned::run),
     ("client", client::run),
     ("control", control::run),
@@ -31,4 +33,5 @@ pub const TARGETS: [Target; 11] = [
     ("relay", relay::run),
     ("submissions", submissions::run),
     ("tls", tls::run),
+    ("unsent", unsent::run),
 ];

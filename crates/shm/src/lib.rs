@@ -36,4 +36,4 @@ pub use pool::{Lease, Pool, PoolConfig, PoolCounters, Reading, SLAB_BUFFER_BYTES
 pub use recent::RecentBytes;
 pub use segment::{Announced, Mapping, Segment, WritableMapping};
 pub use stdio::{flush_c_stdout, line_buffer_c_stdout};
-pub use unsent::{HELD_BYTES, OUTPUT_STREAMS, UnsentOutput, UnsentPiece};
+pub use unsent::{HELD_BYTES, OUTPUT_STREAMS, UNSENT_BYTES, UnsentOutput, UnsentPiece};

@@ -18,8 +18,8 @@ pub const OUTPUT_STREAMS: usize = 3;
 pub const HELD_BYTES: usize = 4096;
 /// Streams that have lines.
 const LINE_STREAMS: usize = 2;
-/// Space for what is written between two passes of the thread that sends it.
-pub(crate) const UNSENT_BYTES: usize = 24 * 1024;
+/// Space for what is written between two passes of the thread that sends it: the end of the memory of a claim board.
+pub const UNSENT_BYTES: usize = 24 * 1024;
 const ENTRIES_BYTES: usize = UNSENT_BYTES - size_of::<Head>() - LINE_STREAMS * HELD_BYTES;
 /// Task, begin and length of an entry, and its stream.
 const ENTRY_HEAD_BYTES: usize = 4 * size_of::<u64>();
