@@ -17,7 +17,7 @@ use bytes::Bytes;
 /// Bytes of the segment that every announcement comes with.
 const SEGMENT_BYTES: u64 = 3 * 4096;
 /// Payloads that are mapped, of one input.
-const MOST_MAPPED: usize = 32;
+const MAX_MAPPED: usize = 32;
 
 static SEGMENT: LazyLock<Segment> = LazyLock::new(|| {
     let made = Segment::create(SEGMENT_BYTES, &[]);
@@ -56,7 +56,7 @@ impl Engine {
                     assert!(task.depth <= MAX_NESTING);
                     assert!(task.payload.segments.len() <= MAX_PAYLOAD_SEGMENTS);
                     self.n_mapped += 1;
-                    if self.n_mapped <= MOST_MAPPED {
+                    if self.n_mapped <= MAX_MAPPED {
                         // What is malformed fails its own task.
                         let _ = self.payload(&task.payload);
                     }

@@ -49,10 +49,10 @@ impl<'a> Choices<'a> {
             small => u64::from(small) - 16,
         }
     }
-    /// A text of up to `most` bytes.
-    pub fn text(&mut self, most: usize) -> String {
+    /// A text of up to `max_bytes`.
+    pub fn text(&mut self, max_bytes: usize) -> String {
         match self.byte() {
-            255 => "ä".repeat(most / 2),
+            255 => "ä".repeat(max_bytes / 2),
             n => String::from_utf8_lossy(self.bytes(usize::from(n % 8))).into_owned(),
         }
     }

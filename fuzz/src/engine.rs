@@ -11,7 +11,7 @@ use bytes::Bytes;
 use super::world::World;
 
 const ENGINE: EngineId = EngineId(0);
-const MOST_OUTPUTS: usize = 256;
+const MAX_OUTPUTS: usize = 256;
 
 /// Frames one after the other: kind, length u16, body.
 pub fn run(mut data: &[u8]) {
@@ -27,7 +27,7 @@ pub fn run(mut data: &[u8]) {
             break; // The link is closed.
         }
         world.after_message();
-        assert!(world.out.len() <= MOST_OUTPUTS);
+        assert!(world.out.len() <= MAX_OUTPUTS);
         world.out.clear();
         assert!((1..5).all(|engine| world.up().contains(&engine)));
     }

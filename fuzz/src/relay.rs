@@ -19,7 +19,7 @@ use super::world::{HOST, HOST_ENGINES, N_ENGINES, World};
 const OBJECT: ObjectId = ObjectId(7);
 const OBJECT_BYTES: u64 = 8 << 20;
 /// No news makes the controller want more than its tasks and engines give reason for.
-const MOST_OUTPUTS: usize = 256;
+const MAX_OUTPUTS: usize = 256;
 
 /// The first byte says whether frames follow, or choices.
 pub fn run(data: &[u8]) {
@@ -141,7 +141,7 @@ impl Trial {
         }
         self.world.input(Input::Relay { host: HOST, news });
         self.world.after_message();
-        assert!(self.world.out.len() <= MOST_OUTPUTS);
+        assert!(self.world.out.len() <= MAX_OUTPUTS);
         let mut expelled = false;
         for output in std::mem::take(&mut self.world.out) {
             match output {

@@ -17,7 +17,8 @@ use smallvec::SmallVec;
 use super::choices::Choices;
 use super::world::{CLIENT, N_ENGINES, OTHER_CLIENT, World};
 
-/// Most bytes of answers to one message, beside those that its own bytes, and its live and kept tasks, give reason for.
+/// Maximum number of bytes of answers to one message, beside those that its own bytes, and its live and kept tasks, give
+/// reason for.
 const ANSWER_BYTES: usize = 16 * 1024;
 /// Bytes of a record in a reply, with the longest label.
 const RECORD_BYTES: usize = 1200;

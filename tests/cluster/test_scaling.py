@@ -98,7 +98,6 @@ class Scheduler:
         self.task_s = self.random.choice([0.1, 1.0])
         self.blocks: dict[str, dict] = {}
         self.n_blocks = self.n_submitted = 0
-        self.most = 0
 
     def chance(self, percent: float) -> bool:
         return self.now < self.calm_after_s and self.random.random() * 100 < percent

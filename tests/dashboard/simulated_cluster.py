@@ -133,7 +133,7 @@ class SimulatedCluster:
             "running": running if runs else None,
         }  # fmt: skip
 
-    def watch(self, after: int, most: int) -> dict[str, Any]:
+    def watch(self, after: int, max_events: int) -> dict[str, Any]:
         """As `ControlLink.watch`."""
         events, self._events = self._events, []
         # A task is reported when it has ended.
@@ -144,7 +144,7 @@ class SimulatedCluster:
         return {
             "next": self._told,
             "recorded": len(ended),
-            "events": ended[-most:],
+            "events": ended[-max_events:],
             "names": {str(kind + 1): name for kind, (name, *_) in enumerate(_TASKS)},
             "functions": [
                 {

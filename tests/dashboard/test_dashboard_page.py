@@ -25,8 +25,8 @@ INK = """(() => {
   const data = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data;
   let n = 0;
   for (let i = 0; i < data.length; i += 4) {
-    const most = Math.max(data[i], data[i + 1], data[i + 2]), least = Math.min(data[i], data[i + 1], data[i + 2]);
-    if (data[i + 3] > 100 && most - least > 40) n += 1;
+    const high = Math.max(data[i], data[i + 1], data[i + 2]), low = Math.min(data[i], data[i + 1], data[i + 2]);
+    if (data[i + 3] > 100 && high - low > 40) n += 1;
   }
   return n / (canvas.width * canvas.height);
 })()"""

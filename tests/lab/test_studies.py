@@ -23,9 +23,9 @@ def test_a_study_is_sound(name):
 
 
 def test_the_studies_have_enough_factors_and_a_placebo():
-    for name, least in (("parsl", 6), ("broadleaf", 12)):
+    for name, min_factors in (("parsl", 6), ("broadleaf", 12)):
         factors = Study.load(STUDIES / name).factors
-        assert sum(factor.kind != "placebo" for factor in factors) >= least
+        assert sum(factor.kind != "placebo" for factor in factors) >= min_factors
         assert any(factor.kind == "placebo" for factor in factors)
 
 

@@ -41,7 +41,7 @@ def test_two_and_four_branches_tie_behind_three():
     assert min(range(2, 20), key=lambda arity: plan.min_sends(10**5, arity)) == 3
 
 
-def test_published_formula_is_least_at_the_square_root():
+def test_published_formula_is_lowest_at_the_square_root():
     assert plan.published_sends(1024, 5) == 1 + 2 * math.sqrt(1024)
     assert min(range(15), key=lambda d: plan.published_sends(1024, d)) == 5
 
@@ -103,8 +103,8 @@ def cost(engines, arity, depth, inner, leaf):
 @given(ENGINES, st.integers(2, 9), COSTS, COSTS)
 def test_no_depth_is_better_than_the_best(engines, arity, inner, leaf):
     best = plan.best_depth(engines, arity, inner, leaf)
-    least = min(cost(engines, arity, depth, inner, leaf) for depth in range(16))
-    assert best.cost == pytest.approx(least)
+    minimum = min(cost(engines, arity, depth, inner, leaf) for depth in range(16))
+    assert best.cost == pytest.approx(minimum)
     assert best.cost == pytest.approx(cost(engines, arity, best.depth, inner, leaf))
     assert best.sends == plan.sends(engines, arity, best.depth)
 
@@ -112,8 +112,8 @@ def test_no_depth_is_better_than_the_best(engines, arity, inner, leaf):
 @settings(deadline=None, max_examples=40)
 @given(st.integers(1, 300), COSTS, COSTS)
 def test_no_arity_and_depth_are_better_than_the_best(engines, inner, leaf):
-    least = min(cost(engines, k, d, inner, leaf) for k in range(2, max(3, engines + 2)) for d in range(10))
-    assert plan.best_shape(engines, inner, leaf).cost == pytest.approx(least)
+    minimum = min(cost(engines, k, d, inner, leaf) for k in range(2, max(3, engines + 2)) for d in range(10))
+    assert plan.best_shape(engines, inner, leaf).cost == pytest.approx(minimum)
 
 
 @given(st.integers(4, 10**6), st.integers(2, 9), COSTS, COSTS)
@@ -129,7 +129,7 @@ def test_the_real_optimum_is_the_lowest_point_of_the_curve(engines, arity, inner
 
 
 @pytest.mark.parametrize(("engines", "arity"), [(1, 2), (2, 2), (10, 2), (1000, 3), (12345, 8)])
-def test_least_sends_are_those_at_the_optimum(engines, arity):
+def test_min_sends_are_those_at_the_optimum(engines, arity):
     depth = plan.optimum_depth(engines, arity)
     assert plan.min_sends(engines, arity) == pytest.approx(plan.smooth_sends(engines, arity, depth))
 

@@ -51,11 +51,11 @@ def test_chain_overtakes_the_binomial_tree_where_the_reference_says(hosts, mib):
 @settings(deadline=None)
 @given(st.integers(1, 500), st.integers(0, 10**10), LINKS)
 def test_every_transfer_takes_at_least_what_it_must(hosts, n_bytes, link):
-    least = transfer.min_possible_time(hosts, n_bytes, link)
+    min_s = transfer.min_possible_time(hosts, n_bytes, link)
     for found in plan.transfers(hosts, n_bytes, link):
         # Scatter and gather counts log2 p as it is, without rounding up to whole messages.
         slack = link.latency_s if found.algorithm == "scatter-allgather" else 0
-        assert found.seconds + slack >= least * (1 - 1e-12)
+        assert found.seconds + slack >= min_s * (1 - 1e-12)
         assert found.segment_bytes == math.ceil(n_bytes / found.segments)
 
 
@@ -80,7 +80,7 @@ def test_the_chain_nears_its_closed_form(hosts, n_bytes, link):
 
 @settings(deadline=None)
 @given(st.integers(1, 300), st.integers(0, 10**10), LINKS)
-def test_the_choice_is_the_least_of_what_relays_can_run(hosts, n_bytes, link):
+def test_the_choice_is_the_fastest_that_relays_can_run(hosts, n_bytes, link):
     chosen = plan.choose(hosts, n_bytes, link)
     assert chosen.seconds == min(t.seconds for t in plan.transfers(hosts, n_bytes, link, among=plan.RUNNABLE))
     smallest, largest = transfer.SEGMENT_LIMITS_BYTES

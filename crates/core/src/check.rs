@@ -135,15 +135,15 @@ impl Controller {
         ensure(idle || engine.is_connected(), || {
             at("has offers without a link")
         })?;
-        let most = self
+        let max_window = self
             .config
             .prefetch_max
             .max(self.config.prefetch_min)
             .max(1);
         ensure(
             engine.window >= 1
-                && engine.window <= most
-                && engine.outstanding <= most + engine.stack.len() as u32,
+                && engine.window <= max_window
+                && engine.outstanding <= max_window + engine.stack.len() as u32,
             || at("is over its window"),
         )?;
         ensure(engine.limbo.is_empty() || engine.limbo_at != 0, || {

@@ -152,10 +152,10 @@ impl Controller {
     }
 
     /// The functions whose tasks took most time, at most this many, slowest first.
-    pub fn busiest_functions(&self, most: usize) -> Vec<FunctionTimes> {
+    pub fn busiest_functions(&self, max_functions: usize) -> Vec<FunctionTimes> {
         let mut called: Vec<_> = self.functions.called().collect();
         called.sort_by_key(|f| core::cmp::Reverse((f.times.total_ns, f.tag)));
-        called.truncate(most);
+        called.truncate(max_functions);
         called
     }
 

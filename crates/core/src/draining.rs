@@ -10,7 +10,7 @@ use crate::tasks::TaskState;
 use crate::{Controller, Nanos, Output};
 
 /// Number of engines that a refusal lists individually.
-const MOST_NAMED: usize = 16;
+const MAX_NAMED: usize = 16;
 
 impl Engine {
     /// Whether it has finished everything that only it can finish.
@@ -78,7 +78,7 @@ impl Controller {
         if names.is_empty() {
             return None;
         }
-        let more = names.len().saturating_sub(MOST_NAMED);
+        let more = names.len().saturating_sub(MAX_NAMED);
         let listed = names[..names.len() - more].join(", ");
         let more = if more > 0 {
             format!(" and {more} more")

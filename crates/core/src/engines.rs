@@ -250,12 +250,14 @@ impl Engine {
         } else {
             self.mean_task_ns - self.mean_task_ns / 8 + task_ns / 8
         };
-        let least = config.prefetch_min.max(1);
-        let most = config.prefetch_max.clamp(least, CLAIM_SLOTS as u32);
+        let min_window = config.prefetch_min.max(1);
+        let max_window = config.prefetch_max.clamp(min_window, CLAIM_SLOTS as u32);
         let wanted = config.prefetch_target_ns / self.mean_task_ns.max(1);
         let wanted = u32::try_from(wanted).unwrap_or(u32::MAX);
         // At most doubled by each task, so one short task does not draw in a whole queue.
-        self.window = wanted.clamp(least, most).min(self.window.saturating_mul(2));
+        self.window = wanted
+            .clamp(min_window, max_window)
+            .min(self.window.saturating_mul(2));
     }
 
     pub fn knows(&self, function: u32) -> bool {

@@ -148,7 +148,7 @@ fn explain_offer(engine: &Engine, key: TaskKey, offer: u32) -> String {
 }
 
 /// Number of engines that are listed individually.
-const MOST_NAMED: usize = 64;
+const MAX_NAMED: usize = 64;
 
 fn engines_in_words(key: &options::GroupKey) -> String {
     let list = |ids: &[u32]| {
@@ -158,8 +158,8 @@ fn engines_in_words(key: &options::GroupKey) -> String {
     let mut words = match &key.only {
         None => "any engine".to_string(),
         Some(only) => {
-            let first: Vec<u32> = only.iter().take(MOST_NAMED).collect();
-            match (first.as_slice(), only.len().saturating_sub(MOST_NAMED)) {
+            let first: Vec<u32> = only.iter().take(MAX_NAMED).collect();
+            match (first.as_slice(), only.len().saturating_sub(MAX_NAMED)) {
                 ([one], 0) => format!("engine {one}"),
                 (all, 0) => format!("one of engines {}", list(all)),
                 (first, more) => format!("one of engines {} and {more} more", list(first)),

@@ -39,7 +39,7 @@ pub(crate) struct History {
     /// Size up to which the ring grows to remember tasks.
     keep: usize,
     /// Size up to which it grows to hold live tasks.
-    most: usize,
+    max_entries: usize,
     overtaken: BTreeMap<u64, u32>,
     /// Consecutive numbers that were refused together: the first, and the one after the last.
     refused: BTreeMap<u64, u64>,
@@ -48,14 +48,14 @@ pub(crate) struct History {
 impl History {
     pub fn new(keep: usize, max_live: u64) -> Self {
         let keep = keep.max(FIRST_ENTRIES).next_power_of_two();
-        let most = usize::try_from(max_live)
+        let max_entries = usize::try_from(max_live)
             .unwrap_or(usize::MAX)
             .clamp(keep, 1 << 24)
             .next_power_of_two();
         Self {
             ring: vec![VACANT; FIRST_ENTRIES],
             keep,
-            most,
+            max_entries,
             overtaken: BTreeMap::new(),
             refused: BTreeMap::new(),
         }
@@ -83,7 +83,7 @@ impl History {
 
     fn grows(&self, known: Known) -> bool {
         let limit = match known {
-            Known::Live(_) => self.most,
+            Known::Live(_) => self.max_entries,
             _ => self.keep,
         };
         self.ring.len() < limit

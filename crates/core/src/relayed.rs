@@ -52,8 +52,8 @@ fn subject(news: &HostEvent) -> Option<EngineId> {
 }
 
 /// Truncates a text for people to its last bytes.
-fn keep_end(text: &mut String, most_bytes: usize) {
-    let excess = text.len().saturating_sub(most_bytes);
+fn keep_end(text: &mut String, max_bytes: usize) {
+    let excess = text.len().saturating_sub(max_bytes);
     let cut = (excess..=text.len()).find(|at| text.is_char_boundary(*at));
     text.drain(..cut.unwrap_or(0));
 }

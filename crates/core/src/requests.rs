@@ -11,7 +11,7 @@ use crate::targets::Targets;
 use crate::{Controller, Nanos, Output};
 
 /// Number of engines that a reply lists individually.
-const MOST_NAMED: usize = 64;
+const MAX_NAMED: usize = 64;
 
 impl Controller {
     pub(crate) fn on_request(
@@ -215,7 +215,7 @@ impl Controller {
             if acted || all {
                 continue;
             }
-            if missing.len() < MOST_NAMED {
+            if missing.len() < MAX_NAMED {
                 missing.push(id.to_string());
             } else {
                 n_unnamed += 1;

@@ -52,8 +52,8 @@ impl StoredPayload {
     }
 
     /// What can be stored of a payload in this many bytes; nothing if it is in segments, unless `segments` may be held.
-    fn of(payload: &Payload, segments: bool, most_bytes: u64) -> Self {
-        if payload.weight_bytes() > most_bytes || !payload.segments.is_empty() && !segments {
+    fn of(payload: &Payload, segments: bool, max_bytes: u64) -> Self {
+        if payload.weight_bytes() > max_bytes || !payload.segments.is_empty() && !segments {
             Self::Nothing
         } else if payload.segments.is_empty() && payload.bytes.len() <= COPIED_BYTES {
             Self::Small(payload.bytes.len() as u32)
@@ -173,8 +173,8 @@ impl ResultStore {
         let capacity = self.small.capacity();
         if wanted > capacity {
             let limit = usize::try_from(self.limit_bytes).unwrap_or(usize::MAX);
-            let most = limit.saturating_add(DEAD_BYTES);
-            let capacity = capacity.saturating_mul(2).min(most).max(wanted);
+            let max_capacity = limit.saturating_add(DEAD_BYTES);
+            let capacity = capacity.saturating_mul(2).min(max_capacity).max(wanted);
             self.small.reserve_exact(capacity - self.small.len());
         }
     }
@@ -253,14 +253,14 @@ impl Controller {
         self.clear_timer(key);
         let task = self.tasks.at(key);
         let options_bytes = self.options.at(task.options).extra_bytes();
-        let most_bytes = self.result_store.limit_bytes - RECORD_BYTES;
-        if options_bytes > most_bytes {
+        let max_bytes = self.result_store.limit_bytes - RECORD_BYTES;
+        if options_bytes > max_bytes {
             self.free(key);
             return;
         }
-        let most_bytes = most_bytes - options_bytes;
-        let result = StoredPayload::of(&end.payload, is_away, most_bytes);
-        let most_bytes = most_bytes - result.len_bytes();
+        let max_bytes = max_bytes - options_bytes;
+        let result = StoredPayload::of(&end.payload, is_away, max_bytes);
+        let max_bytes = max_bytes - result.len_bytes();
         let stored = StoredTask {
             client,
             seq: task.seq,
@@ -274,7 +274,7 @@ impl Controller {
             started_ns: end.started_ns,
             completed_ns: end.completed_ns,
             small_at: 0,
-            arguments: StoredPayload::of(&task.payload, false, most_bytes),
+            arguments: StoredPayload::of(&task.payload, false, max_bytes),
             result,
         };
         let arguments = self.tasks.remove(key);
@@ -373,11 +373,11 @@ impl Controller {
             }
         }
         for (key, seq) in awaited {
-            let most = self.config.max_outstanding_tasks;
+            let max_tasks = self.config.max_outstanding_tasks;
             let Some(subscriber) = self
                 .clients
                 .get_mut(&client)
-                .filter(|c| c.n_subscribed < most)
+                .filter(|c| c.n_subscribed < max_tasks)
             else {
                 answers.push(refused(seq, &RefusalReason::OverLimit));
                 continue;

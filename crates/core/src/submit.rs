@@ -291,17 +291,17 @@ impl Controller {
     /// not wait for the end of a long task with a small argument. (Clients do the same, with
     /// slightly stricter thresholds: what they let through is never refused.)
     fn is_over_bytes(&self, client: &Client, payload: &Payload, dependency_bytes: u64) -> bool {
-        let most_bytes = self.config.max_outstanding_bytes;
-        if dependency_bytes > most_bytes {
+        let max_bytes = self.config.max_outstanding_bytes;
+        if dependency_bytes > max_bytes {
             return true; // Such tasks can be split up.
         }
         let added_bytes = client.ranges.weigh(payload);
         let added_bytes = added_bytes.saturating_add(payload.bytes.len() as u64);
         let added_bytes = added_bytes.saturating_add(dependency_bytes);
         let bytes = client.outstanding_bytes.saturating_add(added_bytes);
-        let are_few = client.outstanding_bytes <= most_bytes / 8;
-        let is_much_beside_few = are_few && added_bytes > most_bytes / 2;
-        client.outstanding_bytes > 0 && bytes > most_bytes && !is_much_beside_few
+        let are_few = client.outstanding_bytes <= max_bytes / 8;
+        let is_much_beside_few = are_few && added_bytes > max_bytes / 2;
+        client.outstanding_bytes > 0 && bytes > max_bytes && !is_much_beside_few
     }
 
     /// Why this many tasks of a client cannot be accepted, whatever they are.
@@ -390,8 +390,8 @@ impl Controller {
                 }
                 self.dependencies.wait(key, wait);
                 self.tasks.at(key).state = TaskState::Waiting;
-                if let Some(most_ns) = dependency_timeout_ns {
-                    self.set_timer(key, now.saturating_add(most_ns));
+                if let Some(timeout_ns) = dependency_timeout_ns {
+                    self.set_timer(key, now.saturating_add(timeout_ns));
                 }
             }
         }

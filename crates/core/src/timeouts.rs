@@ -20,8 +20,8 @@ impl Controller {
         if task.timer_at != 0 || task.is_travelling || task.stopping == Stopping::Timeout {
             return;
         }
-        if let Some(most_ns) = self.options.at(task.options).options.timeout_ns {
-            self.set_timer(key, now.saturating_add(most_ns));
+        if let Some(timeout_ns) = self.options.at(task.options).options.timeout_ns {
+            self.set_timer(key, now.saturating_add(timeout_ns));
         }
     }
 

@@ -114,8 +114,8 @@ impl Node {
                 ))
             }
             ControlRequest::Status => ControlReply::Text(self.status_json()),
-            ControlRequest::Watch { after, most } => {
-                ControlReply::Text(self.watch_json(after, most))
+            ControlRequest::Watch { after, max_events } => {
+                ControlReply::Text(self.watch_json(after, max_events))
             }
             ControlRequest::Trace => ControlReply::Text(self.ring.chrome_trace()),
             ControlRequest::SetLog { level, sink } => match self.ring.set(level, &sink) {

@@ -20,7 +20,7 @@ use crate::peers::Role;
 const FIRST_AGAIN_NS: Nanos = 10_000_000;
 /// Number of times that a signal is sent again: up to 10 s after the first. A task that has not
 /// reacted by then ignores interrupts.
-const MOST_AGAIN: u32 = 10;
+const MAX_REPEATS: u32 = 10;
 
 #[derive(Debug)]
 struct Sent {
@@ -69,7 +69,7 @@ impl Node {
             }
             s.times += 1;
             s.again_ns = self.now_ns + (FIRST_AGAIN_NS << s.times);
-            s.times <= MOST_AGAIN
+            s.times <= MAX_REPEATS
                 && self.signal_task(s.engine, |board| board.is_interrupt_open(s.offer))
         });
         self.interrupts.sent = sent;

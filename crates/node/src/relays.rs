@@ -461,12 +461,12 @@ impl Node {
             self.objects.abandon_unwanted();
         }
         let sent_ns = self.epoch.elapsed().as_nanos() as u64;
-        let most = self.config.options.host_timeout();
+        let timeout = self.config.options.host_timeout();
         let links: Vec<(usize, bool)> = self
             .relays
             .links
             .values()
-            .map(|l| (l.token, now.duration_since(l.heard) > most))
+            .map(|l| (l.token, now.duration_since(l.heard) > timeout))
             .collect();
         for link in self.relays.links.values_mut() {
             link.pinged_ns = sent_ns;

@@ -144,12 +144,12 @@ impl Ring {
         }
     }
 
-    /// The number of the next event, and at most `most` of the events from number `after` on: the
+    /// The number of the next event, and at most `max_records` of the events from number `after` on: the
     /// newest, oldest first.
-    pub fn since(&self, after: u64, most: usize) -> (u64, impl Iterator<Item = &Record>) {
+    pub fn since(&self, after: u64, max_records: usize) -> (u64, impl Iterator<Item = &Record>) {
         let n = self.total.saturating_sub(after);
         let n = usize::try_from(n).unwrap_or(usize::MAX);
-        let n = n.min(most).min(self.records.len());
+        let n = n.min(max_records).min(self.records.len());
         let (newer, older) = self.records.split_at(self.next);
         let skipped = self.records.len() - n;
         (self.total, older.iter().chain(newer).skip(skipped))
@@ -212,8 +212,8 @@ impl Ring {
 mod tests {
     use super::*;
 
-    fn told(ring: &Ring, after: u64, most: usize) -> (u64, Vec<u64>) {
-        let (next, records) = ring.since(after, most);
+    fn told(ring: &Ring, after: u64, max_records: usize) -> (u64, Vec<u64>) {
+        let (next, records) = ring.since(after, max_records);
         (next, records.map(|r| r.b).collect())
     }
 

@@ -262,9 +262,9 @@ impl Node {
 
     /// Whether a relay's controller has been silent for too long.
     pub(crate) fn is_controller_silent(&mut self, now: Instant) -> bool {
-        let most = self.config.options.host_timeout();
+        let timeout = self.config.options.host_timeout();
         self.uplink()
-            .is_some_and(|u| now.duration_since(u.heard) > most)
+            .is_some_and(|u| now.duration_since(u.heard) > timeout)
     }
 
     /// A time in which this node could not hear its controller does not count as silence of the

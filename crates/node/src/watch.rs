@@ -12,11 +12,11 @@ use crate::node::Node;
 use crate::ring::{Kind, Record};
 
 /// Maximum number of events in one answer: about 60 bytes of text each.
-const MOST_EVENTS: u32 = 20_000;
+const MAX_EVENTS: u32 = 20_000;
 /// Number of functions in one answer.
-const MOST_FUNCTIONS: usize = 50;
+const MAX_FUNCTIONS: usize = 50;
 /// Number of hosts of all objects in one answer; the newest objects come first.
-const MOST_STOPS: usize = 2_000;
+const MAX_STOPS: usize = 2_000;
 
 #[derive(Serialize)]
 struct Watch {
@@ -67,8 +67,8 @@ struct Stop {
 
 impl Node {
     /// The answer to [`Watch`](broadleaf_proto::control::ControlRequest::Watch) as JSON.
-    pub(crate) fn watch_json(&self, after: u64, most: u32) -> String {
-        let (next, events) = self.ring.since(after, most.min(MOST_EVENTS) as usize);
+    pub(crate) fn watch_json(&self, after: u64, max_events: u32) -> String {
+        let (next, events) = self.ring.since(after, max_events.min(MAX_EVENTS) as usize);
         let events: Vec<Event> = events.map(Event::from).collect();
         let controller = self.decider.controller();
         let watch = Watch {
@@ -76,7 +76,7 @@ impl Node {
             recorded: next.saturating_sub(after),
             names: controller.map_or_else(BTreeMap::new, |c| names(c, &events)),
             functions: controller.map_or_else(Vec::new, |c| {
-                let busiest = c.busiest_functions(MOST_FUNCTIONS);
+                let busiest = c.busiest_functions(MAX_FUNCTIONS);
                 busiest.iter().map(Function::from).collect()
             }),
             transfers: self.transfers(),
@@ -92,7 +92,7 @@ impl Node {
         let mut n_stops = 0;
         let fits = |route: &&Route| {
             n_stops += route.stops.len();
-            n_stops <= MOST_STOPS
+            n_stops <= MAX_STOPS
         };
         let told = routes.iter().take_while(fits);
         told.map(|route| Transfer::new(route, self.now_ns))

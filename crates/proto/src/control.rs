@@ -382,7 +382,7 @@ pub enum ControlRequest {
         /// Number of the last event seen, from the previous answer; 0 at first.
         after: u64,
         /// Maximum number of events to return: the newest.
-        most: u32,
+        max_events: u32,
     },
     /// Set level and sink of the event ring.
     SetLog {

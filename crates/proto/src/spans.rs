@@ -17,7 +17,7 @@ const COLUMNS: usize = 3;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Spans {
     len: usize,
-    least: [u64; COLUMNS],
+    minima: [u64; COLUMNS],
     widths: [u8; COLUMNS],
     /// The columns, one after the other.
     bytes: Bytes,
@@ -36,29 +36,32 @@ impl Spans {
     /// Packs the spans of parts 0, 1, ...
     pub fn pack(spans: &[Span]) -> Self {
         let all = || (0..).zip(spans).map(|(part, span)| entries(part, *span));
-        let mut least = [u64::MAX; COLUMNS];
-        let mut most = [0; COLUMNS];
+        let mut minima = [u64::MAX; COLUMNS];
+        let mut maxima = [0; COLUMNS];
         for entries in all() {
             for column in 0..COLUMNS {
-                least[column] = least[column].min(entries[column]);
-                most[column] = most[column].max(entries[column]);
+                minima[column] = minima[column].min(entries[column]);
+                maxima[column] = maxima[column].max(entries[column]);
             }
         }
         let widths = std::array::from_fn(|column| {
-            let bits = u64::BITS - most[column].saturating_sub(least[column]).leading_zeros();
+            let bits = u64::BITS
+                - maxima[column]
+                    .saturating_sub(minima[column])
+                    .leading_zeros();
             bits.div_ceil(8) as u8
         });
         let mut bytes = Vec::with_capacity(spans.len() * row_bytes(&widths));
         for column in 0..COLUMNS {
             let width = usize::from(widths[column]);
             for entries in all() {
-                let above = entries[column] - least[column];
+                let above = entries[column] - minima[column];
                 bytes.extend_from_slice(&above.to_le_bytes()[..width]);
             }
         }
         Self {
             len: spans.len(),
-            least,
+            minima,
             widths,
             bytes: bytes.into(),
         }
@@ -84,7 +87,7 @@ impl Spans {
             let start = self.len * row_bytes(&self.widths[..column]) + part * width;
             let mut above = [0; 8];
             above[..width].copy_from_slice(&self.bytes[start..start + width]);
-            self.least[column].wrapping_add(u64::from_le_bytes(above))
+            self.minima[column].wrapping_add(u64::from_le_bytes(above))
         });
         Some((
             EngineId((engine as u32).wrapping_add(part as u32)),
@@ -96,7 +99,7 @@ impl Spans {
     /// Appends them; their number goes separately.
     pub fn encode(&self, out: &mut impl BufMut) {
         for column in 0..COLUMNS {
-            out.put_u64_le(self.least[column]);
+            out.put_u64_le(self.minima[column]);
             out.put_u8(self.widths[column]);
         }
         out.put_slice(&self.bytes);
@@ -107,10 +110,10 @@ impl Spans {
     /// # Errors
     /// [`DecodeError`] if the bytes are malformed.
     pub fn decode(r: &mut Reader, len: usize) -> Result<Self, DecodeError> {
-        let mut least = [0; COLUMNS];
+        let mut minima = [0; COLUMNS];
         let mut widths = [0; COLUMNS];
         for column in 0..COLUMNS {
-            least[column] = r.u64()?;
+            minima[column] = r.u64()?;
             widths[column] = r.u8()?;
             if widths[column] > 8 {
                 return Err(DecodeError::Malformed);
@@ -118,7 +121,7 @@ impl Spans {
         }
         Ok(Self {
             len,
-            least,
+            minima,
             widths,
             bytes: r.bytes(len * row_bytes(&widths))?,
         })

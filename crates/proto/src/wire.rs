@@ -79,27 +79,27 @@ impl Reader {
     }
 }
 
-/// Reads a list of at most `MOST` elements, for `deserialize_with`: longer ones are refused before
+/// Reads a list of at most `MAX` elements, for `deserialize_with`: longer ones are refused before
 /// memory is allocated.
 ///
 /// # Errors
 /// The deserializer's, and one for a list that is too long.
-pub fn at_most<'de, D: Deserializer<'de>, T: Deserialize<'de>, const MOST: usize>(
+pub fn at_most<'de, D: Deserializer<'de>, T: Deserialize<'de>, const MAX: usize>(
     deserializer: D,
 ) -> Result<Vec<T>, D::Error> {
-    struct List<T, const MOST: usize>(PhantomData<T>);
+    struct List<T, const MAX: usize>(PhantomData<T>);
 
-    impl<'de, T: Deserialize<'de>, const MOST: usize> Visitor<'de> for List<T, MOST> {
+    impl<'de, T: Deserialize<'de>, const MAX: usize> Visitor<'de> for List<T, MAX> {
         type Value = Vec<T>;
 
         fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            write!(f, "at most {MOST} elements")
+            write!(f, "at most {MAX} elements")
         }
 
         fn visit_seq<A: SeqAccess<'de>>(self, mut elements: A) -> Result<Vec<T>, A::Error> {
             let mut list = Vec::new();
             while let Some(element) = elements.next_element()? {
-                if list.len() >= MOST {
+                if list.len() >= MAX {
                     return Err(A::Error::custom("too many elements"));
                 }
                 list.push(element);
@@ -108,5 +108,5 @@ pub fn at_most<'de, D: Deserializer<'de>, T: Deserialize<'de>, const MOST: usize
         }
     }
 
-    deserializer.deserialize_seq(List::<T, MOST>(PhantomData))
+    deserializer.deserialize_seq(List::<T, MAX>(PhantomData))
 }

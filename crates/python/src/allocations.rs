@@ -8,7 +8,7 @@ use broadleaf_shm::SharedAllocation;
 use crate::payload::lock;
 
 /// A part of an array smaller than one in this many is copied, so that it does not keep the whole alive.
-const LEAST_SHARE: usize = 4;
+const MIN_SHARE_DIVISOR: usize = 4;
 
 static BY_START: Mutex<BTreeMap<usize, Arc<SharedAllocation>>> = Mutex::new(BTreeMap::new());
 
@@ -29,6 +29,6 @@ pub fn find(start: usize, len_bytes: usize) -> Option<(Arc<SharedAllocation>, us
     let (first, memory) = by_start.range(..=start).next_back()?;
     let offset = start - first;
     let inside = offset.checked_add(len_bytes)? <= memory.len();
-    let worth_it = len_bytes >= memory.len() / LEAST_SHARE;
+    let worth_it = len_bytes >= memory.len() / MIN_SHARE_DIVISOR;
     (inside && worth_it).then(|| (Arc::clone(memory), offset))
 }

@@ -11,9 +11,9 @@ use broadleaf_shm::{Announced, Mapping, SLAB_BUFFER_BYTES};
 use crate::payload::lock;
 
 /// A part of a segment smaller than one in this many is copied, so that it does not keep the whole alive.
-const LEAST_SHARE: u64 = 4;
+const MIN_SHARE_DIVISOR: u64 = 4;
 /// Unmapping a smaller range is cheap; a range of which every page was read takes 60 ns per page.
-const LEAST_RETIRED_BYTES: usize = 1 << 20;
+const MIN_RETIRED_BYTES: usize = 1 << 20;
 
 /// A mapped range of a received segment. Fields are dropped in order: the segment is unmapped before it is released.
 pub struct Received {
@@ -86,7 +86,7 @@ impl ReceivedTable {
         let entry = lock(&self.by_start).remove(&start);
         if let Some(entry) = entry
             && let Some(retired) = lock(&self.retired).as_mut()
-            && entry.mapping.len() >= LEAST_RETIRED_BYTES
+            && entry.mapping.len() >= MIN_RETIRED_BYTES
         {
             lock(&entry.source).lease = None;
             retired.dropped.push(entry);
@@ -124,7 +124,7 @@ impl ReceivedTable {
         let offset = start - first;
         let inside = offset.checked_add(len_bytes)? <= received.mapping.len();
         let source = lock(&received.source).clone();
-        let worth_it = len_bytes as u64 >= source.whole_bytes() / LEAST_SHARE;
+        let worth_it = len_bytes as u64 >= source.whole_bytes() / MIN_SHARE_DIVISOR;
         if !inside || !worth_it || !received.mapping.is_untouched(offset, len_bytes) {
             return None;
         }

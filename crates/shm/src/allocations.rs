@@ -82,13 +82,13 @@ impl AllocationSegment {
     pub fn new(len_bytes: u64) -> Result<Self, ShmError> {
         let page_bytes = platform::page_bytes();
         let rounded = len_bytes.checked_next_multiple_of(page_bytes);
-        let least = rounded.ok_or(ShmError::BadSize(len_bytes))?;
-        let most = largest_fit_bytes(least);
+        let min_bytes = rounded.ok_or(ShmError::BadSize(len_bytes))?;
+        let max_bytes = largest_fit_bytes(min_bytes);
         let mut free = warm();
         let fitting = free
             .segments
             .iter()
-            .rposition(|(memory, _)| (least..=most).contains(&memory.segment.len()));
+            .rposition(|(memory, _)| (min_bytes..=max_bytes).contains(&memory.segment.len()));
         let warm = fitting.map(|index| free.segments.remove(index).0);
         let is_warm = warm.is_some();
         let memory = match warm {

@@ -22,7 +22,7 @@ const SHARED_FROM_BYTES: usize = 4 * 1024 * 1024;
 const PIECE_BYTES: usize = 1024 * 1024;
 
 /// More threads than this only wait for memory.
-const MOST_THREADS: usize = 4;
+const MAX_THREADS: usize = 4;
 
 /// Copies `source` over `destination`, which has its length and was written before the last
 /// `since_bytes` of other copies.
@@ -65,7 +65,7 @@ fn threads_for(len_bytes: usize) -> usize {
         return 1;
     }
     let cores = *CORES.get_or_init(|| thread::available_parallelism().map_or(1, NonZero::get));
-    cores.min(MOST_THREADS)
+    cores.min(MAX_THREADS)
 }
 
 /// Copies `source` over `destination`, which has its length, without reading that into the caches or leaving it there.

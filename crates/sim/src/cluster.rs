@@ -22,7 +22,7 @@ use crate::{Failure, Plan};
 const MS: Nanos = 1_000_000;
 /// No run may take longer than this on the virtual clock: nothing waits forever.
 const LONGEST_RUN_NS: Nanos = 3_600_000 * MS;
-const MOST_STEPS: u64 = 400_000;
+const MAX_STEPS: u64 = 400_000;
 
 /// Messages on one link arrive in order; messages on different links may overtake each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -158,7 +158,7 @@ pub(crate) struct Cluster {
     /// Tasks that were offered to an engine after all their arguments had arrived.
     pub(crate) offered: BTreeSet<(u64, Option<EngineId>)>,
     pub(crate) unmet: BTreeMap<u64, u32>,
-    pub(crate) most_levels: usize,
+    pub(crate) max_levels: usize,
     /// For each job, the number of times that a rerun of it, or of a part of it, was requested.
     pub(crate) reruns: BTreeMap<u64, u32>,
     pub(crate) interrupts: bool,
@@ -200,7 +200,7 @@ impl Cluster {
             starts: BTreeMap::new(),
             offered: BTreeSet::new(),
             unmet: BTreeMap::new(),
-            most_levels: 0,
+            max_levels: 0,
             reruns: BTreeMap::new(),
             interrupts: false,
             deaths: 0,
@@ -246,7 +246,7 @@ impl Cluster {
             };
             steps += 1;
             self.now = self.now.max(due.at);
-            if steps > MOST_STEPS || self.now > LONGEST_RUN_NS {
+            if steps > MAX_STEPS || self.now > LONGEST_RUN_NS {
                 return Err(self.failure(&self.what_hangs()));
             }
             self.trace.note(self.now, &due.event);

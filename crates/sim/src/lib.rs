@@ -156,7 +156,7 @@ pub struct Outcome {
     /// Virtual time that it took.
     pub took_ns: Nanos,
     /// The maximum number of tasks that one engine had begun at a time.
-    pub most_levels: usize,
+    pub max_levels: usize,
     /// Relays that were cut off because of their reports.
     pub expelled: u32,
     /// Ranks of worlds that became engines.
@@ -176,7 +176,7 @@ pub fn run(plan: Plan, print: bool) -> Result<Outcome, Failure> {
         trace_hash: cluster.trace.hash(),
         counters: cluster.counters(),
         took_ns: cluster.now,
-        most_levels: cluster.most_levels,
+        max_levels: cluster.max_levels,
         expelled: cluster.expelled,
         seated: cluster.seated,
         drained: (cluster.drained, cluster.released),

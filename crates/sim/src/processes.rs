@@ -181,7 +181,7 @@ impl Cluster {
             return Ok(());
         };
         self.runs += 1;
-        self.most_levels = self.most_levels.max(process.stack.len() + 1);
+        self.max_levels = self.max_levels.max(process.stack.len() + 1);
         let job = &self.jobs[index_of(&record.payload.bytes) as usize];
         // If another client runs it again, it may find itself unprepared.
         if !self.reruns.contains_key(&job.index) {

@@ -25,9 +25,9 @@ impl Random {
     pub fn chance(&mut self, percent: u64) -> bool {
         self.below(100) < percent
     }
-    /// A time spread over orders of magnitude up to `most`, so that both short and long ones occur.
-    pub fn time(&mut self, most: u64) -> u64 {
+    /// A time spread over orders of magnitude up to `max_ns`, so that both short and long ones occur.
+    pub fn time(&mut self, max_ns: u64) -> u64 {
         let shift = self.below(16);
-        self.below(most >> shift)
+        self.below(max_ns >> shift)
     }
 }

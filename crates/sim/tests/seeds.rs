@@ -141,7 +141,7 @@ fn the_seeds_nest_tasks_in_tasks() {
     let nested = (0..200).filter(|seed| {
         let plan = Plan::of_seed(*seed, Mutation::None);
         let outcome = run(plan.clone(), false).unwrap_or_else(|failure| panic!("{failure}"));
-        plan.nests && outcome.most_levels >= 3
+        plan.nests && outcome.max_levels >= 3
     });
     let n = nested.count();
     assert!(n > 20, "{n}");

@@ -166,12 +166,12 @@ def _show_tables(found: dict[str, Any]) -> None:
     out.print(f"direct: {direct['sends']:,} sends, {direct['messages']:,} messages")
     out.print()
     out.print(f"{count(engines, 'engine')}: the best depth for each number of branches", style="bold")
-    table = plain_table(("ARITY", "OPTIMUM", "LEAST", "DEPTH", "SENDS", "MESSAGES", ""), ("",))
+    table = plain_table(("ARITY", "OPTIMUM", "MINIMUM", "DEPTH", "SENDS", "MESSAGES", ""), ("",))
     for row in found["arities"]:
         table.add_row(
             str(row["arity"]),
             _two_digits(row["optimum_depth"]),
-            _two_digits(row["least"]),
+            _two_digits(row["min_sends"]),
             str(row["depth"]),
             f"{row['sends']:,}",
             f"{row['messages']:,}",
@@ -182,7 +182,7 @@ def _show_tables(found: dict[str, Any]) -> None:
     out.print(
         "arity: branches   depth: levels   leaves: schedulers on the last level   to direct: sends / direct sends"
     )
-    out.print("optimum, least: the lowest point of the corrected formula, depth not rounded")
+    out.print("optimum, minimum: the lowest point of the corrected formula, depth not rounded")
     out.print(f"if everyone who has the message passed it on: {found['fewest_rounds']} sends; no scheme needs fewer")
 
 

@@ -102,9 +102,9 @@ class ControlLink:
         with _closed_link():
             return requests.status(self._link)
 
-    def watch(self, after: int, most: int) -> dict[str, Any]:
-        """At most `most` events from number `after` on, the busiest functions, and transfers, for an observer."""
-        news: dict[str, Any] = json.loads(self.request({"Watch": {"after": after, "most": most}}))
+    def watch(self, after: int, max_events: int) -> dict[str, Any]:
+        """At most `max_events` events from number `after` on, the busiest functions, and transfers, for an observer."""
+        news: dict[str, Any] = json.loads(self.request({"Watch": {"after": after, "max_events": max_events}}))
         return news
 
     def shutdown(self) -> None:

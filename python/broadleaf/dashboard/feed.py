@@ -35,7 +35,7 @@ class Control(Protocol):
         """Counters of controller and engines."""
         ...
 
-    def watch(self, after: int, most: int) -> dict[str, Any]:
+    def watch(self, after: int, max_events: int) -> dict[str, Any]:
         """Events since, functions, transfers."""
         ...
 
@@ -143,11 +143,11 @@ class Feed:
         if self._control is None:
             self._control = self._connection.enter_context(self._cluster.control(5.0))
         at_s = time.monotonic()
-        most = _FIRST_EVENTS
+        max_events = _FIRST_EVENTS
         if self._next_event:
-            most = min(_FIRST_EVENTS, round(_EVENTS_PER_S * max(1.0, at_s - self._looked_s)))
+            max_events = min(_FIRST_EVENTS, round(_EVENTS_PER_S * max(1.0, at_s - self._looked_s)))
         status = self._control.status()
-        news = self._control.watch(self._next_event, most)
+        news = self._control.watch(self._next_event, max_events)
         # The first answer has many events.
         if self._next_event:
             self._answers_s.append(time.monotonic() - at_s)

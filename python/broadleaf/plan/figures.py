@@ -187,8 +187,8 @@ def transfer_time(axes: Any, hosts: int, link: transfer.Link) -> None:
         )
     chosen = [transfer.choose(hosts, size, link).seconds for size in SIZES_BYTES]
     axes.plot(SIZES_BYTES, chosen, color=RIGHT, alpha=0.2, linewidth=8, label="chosen", zorder=1)
-    least = [transfer.min_possible_time(hosts, size, link) for size in SIZES_BYTES]
-    axes.plot(SIZES_BYTES, least, ":k", label="nothing is faster")
+    min_times_s = [transfer.min_possible_time(hosts, size, link) for size in SIZES_BYTES]
+    axes.plot(SIZES_BYTES, min_times_s, ":k", label="nothing is faster")
     from matplotlib.ticker import EngFormatter
 
     axes.set_xscale("log")

@@ -45,7 +45,7 @@ def _published_best(engines: int) -> int:
 def arities(engines: int, arity: int = 2) -> list[dict[str, Any]]:
     """One row per arity: the usual ones, `arity`, and the best of all; each at its best depth.
 
-    `optimum_depth` and `least` are the lowest point of the smooth curve, `depth` and `sends` the best whole numbers.
+    `optimum_depth` and `min_sends` are the lowest point of the smooth curve, `depth` and `sends` the best whole numbers.
     """
     best = cost.best_shape(engines)
     rows = []
@@ -55,7 +55,7 @@ def arities(engines: int, arity: int = 2) -> list[dict[str, Any]]:
             {
                 "arity": k,
                 "optimum_depth": cost.optimum_depth(engines, k),
-                "least": cost.min_sends(engines, k),
+                "min_sends": cost.min_sends(engines, k),
                 "depth": shape.depth,
                 "sends": shape.sends,
                 "messages": cost.messages(engines, k, shape.depth),

@@ -139,15 +139,15 @@ def best_segments(waiting: int, n_bytes: int, link: Link, limits_bytes: tuple[in
 
     At least 1, at most one per byte, and with segments within `limits_bytes`, if given, unless the payload is smaller.
     """
-    most, least = max(1, n_bytes), 1
+    max_segments, min_segments = max(1, n_bytes), 1
     if limits_bytes is not None:
         smallest, largest = limits_bytes
-        most = max(1, n_bytes // smallest)
-        least = max(1, -(-n_bytes // largest))
+        max_segments = max(1, n_bytes // smallest)
+        min_segments = max(1, -(-n_bytes // largest))
     if link.latency_s == 0:
-        return most if waiting else least
+        return max_segments if waiting else min_segments
     best = math.sqrt(waiting * n_bytes * link.seconds_per_byte / link.latency_s)
-    candidates = {min(max(int(count), least), most) for count in (math.floor(best), math.ceil(best))}
+    candidates = {min(max(int(count), min_segments), max_segments) for count in (math.floor(best), math.ceil(best))}
     return min(sorted(candidates), key=lambda c: (waiting + c) * link.hop(n_bytes / c))
 
 
@@ -307,8 +307,8 @@ def host_bytes(algorithm: str, hosts: int, n_bytes: int, arity: int = 2) -> Host
         # 4 ... up to that bit. The last of the client's children may lack some children of its own; the one before has
         # them all.
         rounds = hosts.bit_length()
-        most = max((hosts - 2 ** (rounds - 1)).bit_length(), rounds - 2)
-        return HostBytes(rounds * n_bytes, n_bytes, most * n_bytes, once)
+        max_sends = max((hosts - 2 ** (rounds - 1)).bit_length(), rounds - 2)
+        return HostBytes(rounds * n_bytes, n_bytes, max_sends * n_bytes, once)
     if algorithm == "k-ary":
         own = min(arity, hosts)
         below = min(arity, max(0, hosts - arity))

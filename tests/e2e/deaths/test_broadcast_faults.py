@@ -65,7 +65,7 @@ def written_by(pid):
 # Runs beside the client, whose threads wait while it copies: kills once this much of the payload is in the segment.
 KILLER = """
 import os, signal, sys, time
-client, engine, least = map(int, sys.argv[1:])
+client, engine, min_bytes = map(int, sys.argv[1:])
 print("watching", flush=True)
 while True:
     for entry in os.scandir(f"/proc/{client}/fd"):
@@ -75,7 +75,7 @@ while True:
             written = os.stat(entry.path).st_blocks * 512
         except OSError:
             continue
-        if written >= least:
+        if written >= min_bytes:
             os.kill(engine, signal.SIGKILL)
             print(time.clock_gettime(time.CLOCK_MONOTONIC), written, flush=True)
             sys.exit()

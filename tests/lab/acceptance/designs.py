@@ -40,9 +40,9 @@ def resolution(matrix: np.ndarray, up_to: int = 6) -> int:
     return up_to
 
 
-def check_resolution(most: int) -> bool:
+def check_resolution(max_factors: int) -> bool:
     good = True
-    for k in range(5, most + 1):
+    for k in range(5, max_factors + 1):
         factors = flags(k)
         made = two_level.resolution5(factors, Constraints(factors, {}), 16)
         configs = [entry.config for group in made.groups for entry in group]
@@ -76,9 +76,9 @@ def check_balance(sizes: tuple[int, ...]) -> bool:
             for one, other in itertools.combinations(matrix, 2)
             if (one != other).sum() == 1
         )
-        least = min(flips.get(i, 0) for i in range(k))
-        print(f"  k={k:2d}: {n} runs, levels off by {level:g}, pairs off by {pair:g}, {least} flip(s) a factor or more")
-        good &= level == 0 and pair <= 2 and least >= 1
+        min_flips = min(flips.get(i, 0) for i in range(k))
+        print(f"  k={k:2d}: {n} runs, levels off by {level:g}, pairs off by {pair:g}, {min_flips} flip(s) a factor or more")
+        good &= level == 0 and pair <= 2 and min_flips >= 1
     return good
 
 
@@ -181,7 +181,7 @@ def possible(factors: tuple[Factor, ...], rules: dict[str, str]) -> bool:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--configs", type=int, default=10_000)
-    parser.add_argument("--most-factors", type=int, default=21)
+    parser.add_argument("--max-factors", type=int, default=21)
     options = parser.parse_args()
     good = True
     for title, check in (

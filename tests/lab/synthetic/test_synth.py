@@ -65,7 +65,7 @@ def test_average_effects_are_averages():
     assert made.average_effect("b") == pytest.approx(0.2 + 0.15 - 0.05)
 
 
-def test_best_is_the_least_of_all():
+def test_best_is_the_lowest_of_all():
     made = two_level({"a": -0.5, "b": 0.2, "c": -0.1}, {("a", "c"): 0.3, ("a", "b"): -0.4})
     assert made.best() == {"a": True, "b": True, "c": False}
 

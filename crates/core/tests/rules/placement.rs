@@ -19,7 +19,7 @@ fn the_window_starts_small_and_doubles_up_to_the_target_over_the_task_time() {
     bench.submit(60);
     let mut outstanding = bench.assigns();
     assert_eq!(outstanding.len(), 2);
-    for most in [4, 8, 16, 20, 20] {
+    for window in [4, 8, 16, 20, 20] {
         let (engine, record) = outstanding.remove(0);
         bench.done(
             engine,
@@ -28,7 +28,7 @@ fn the_window_starts_small_and_doubles_up_to_the_target_over_the_task_time() {
             config().prefetch_target_ns / 20,
         );
         outstanding.extend(bench.assigns());
-        assert_eq!(outstanding.len(), most);
+        assert_eq!(outstanding.len(), window);
     }
 }
 

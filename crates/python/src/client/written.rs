@@ -25,15 +25,15 @@ impl Kept {
         if self.bytes.len() <= MAX_STREAM_BYTES {
             return;
         }
-        let least = self.bytes.len() - MAX_STREAM_BYTES / 2;
-        let rest = &self.bytes[least..];
+        let min_dropped_bytes = self.bytes.len() - MAX_STREAM_BYTES / 2;
+        let rest = &self.bytes[min_dropped_bytes..];
         let line = &rest[..rest.len().min(MAX_LINE_BYTES)];
         let more = match line.iter().position(|byte| *byte == b'\n') {
             Some(at) => at + 1,
             None => line.iter().take_while(|byte| is_inner(**byte)).count(),
         };
-        self.bytes.drain(..least + more);
-        self.dropped_bytes += least + more;
+        self.bytes.drain(..min_dropped_bytes + more);
+        self.dropped_bytes += min_dropped_bytes + more;
     }
 
     /// The text from a position in the whole stream, and the position of its end. If more is to come, an incomplete

@@ -14,7 +14,7 @@ use crate::payload::{DataPlane, lock};
 /// How long the flusher keeps ticking after the last reply before it sleeps until it is needed.
 const FLUSHER_IDLE_TICKS: u32 = 20;
 /// Twice this is the minimum time between two of its checks.
-const LEAST_TICK: Duration = Duration::from_micros(250);
+const MIN_TICK: Duration = Duration::from_micros(250);
 /// Queue size above which code that writes output waits.
 const MAX_QUEUED_BYTES: usize = 4 * 1024 * 1024;
 
@@ -82,7 +82,7 @@ impl Io {
 
     /// Time between two checks by the flusher.
     fn tick(&self) -> Duration {
-        self.flush_after.max(LEAST_TICK) * 2
+        self.flush_after.max(MIN_TICK) * 2
     }
 
     /// User code is running, or about to run, while something is queued: it may take long, so the flusher must be

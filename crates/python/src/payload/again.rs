@@ -14,11 +14,11 @@ use rustc_hash::FxHashMap;
 use super::{DataPlane, lock};
 
 /// A smaller buffer is copied faster than it is looked up.
-pub(super) const LEAST_BYTES: usize = 1024 * 1024;
+pub(super) const MIN_BYTES: usize = 1024 * 1024;
 /// Maximum number of remembered buffers.
-const MOST_BUFFERS: usize = 1024;
+const MAX_BUFFERS: usize = 1024;
 /// Maximum size of kept buffers that were sent once; the latest is kept in any case.
-const MOST_NEW_BYTES: u64 = 256 * 1024 * 1024;
+const MAX_NEW_BYTES: u64 = 256 * 1024 * 1024;
 
 /// Bytes that several payloads name and that count once against the client's bound, until the last request of them
 /// is done.
@@ -84,7 +84,7 @@ impl Again {
         self.new.push_back((key, range));
         self.new_bytes += range.len_bytes;
         let mut given_up = Vec::new();
-        while self.new_bytes > MOST_NEW_BYTES && self.new.len() > 1 {
+        while self.new_bytes > MAX_NEW_BYTES && self.new.len() > 1 {
             let Some((key, range)) = self.new.pop_front() else {
                 break;
             };
@@ -167,7 +167,7 @@ impl DataPlane {
     pub(super) fn remember(&self, data: &[u8], range: SegmentRef) -> Arc<Counted> {
         let counted = self.counted(range.len_bytes);
         let mut again = lock(&self.again);
-        let mut kept = if again.sent.len() >= MOST_BUFFERS {
+        let mut kept = if again.sent.len() >= MAX_BUFFERS {
             again.clear()
         } else {
             Vec::new()

@@ -14,7 +14,7 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use smallvec::SmallVec;
 
-use super::again::{Counted, LEAST_BYTES};
+use super::again::{Counted, MIN_BYTES};
 use super::captured::Captured;
 use super::upload::{LargeBuffers, Upload};
 use super::{DataPlane, lock, shm_error};
@@ -259,7 +259,7 @@ impl DataPlane {
             out.held.push(lease);
             return Ok(Some(range));
         }
-        if way.again && data.len() >= LEAST_BYTES {
+        if way.again && data.len() >= MIN_BYTES {
             let (range, counted) = if let Some(found) = self.find_again(data) {
                 found
             } else {

@@ -9,9 +9,9 @@ use super::{DataPlane, LargeBuffers, lock, shm_error};
 use crate::errors::PayloadTooLarge;
 
 /// Smaller objects are not checked.
-const LEAST_BYTES: usize = 1024 * 1024;
+const MIN_BYTES: usize = 1024 * 1024;
 /// Number of items of a container that are checked.
-const MOST_ITEMS: usize = 1024;
+const MAX_ITEMS: usize = 1024;
 
 /// The large objects that a pickle would copy, each once.
 #[derive(Default)]
@@ -32,7 +32,7 @@ impl Large {
         } else {
             return false;
         };
-        if len_bytes >= LEAST_BYTES && self.seen.insert(value.as_ptr() as usize) {
+        if len_bytes >= MIN_BYTES && self.seen.insert(value.as_ptr() as usize) {
             self.bytes += len_bytes as u64;
         }
         true
@@ -40,15 +40,15 @@ impl Large {
 
     fn add_items(&mut self, value: &Bound<'_, PyAny>) {
         if let Ok(items) = value.cast_exact::<PyTuple>() {
-            items.iter().take(MOST_ITEMS).for_each(|item| {
+            items.iter().take(MAX_ITEMS).for_each(|item| {
                 self.add(&item);
             });
         } else if let Ok(items) = value.cast_exact::<PyList>() {
-            items.iter().take(MOST_ITEMS).for_each(|item| {
+            items.iter().take(MAX_ITEMS).for_each(|item| {
                 self.add(&item);
             });
         } else if let Ok(items) = value.cast_exact::<PyDict>() {
-            items.iter().take(MOST_ITEMS).for_each(|(_, item)| {
+            items.iter().take(MAX_ITEMS).for_each(|(_, item)| {
                 self.add(&item);
             });
         }
@@ -64,7 +64,7 @@ impl DataPlane {
     /// shared memory.
     pub fn check_size<'py>(&self, values: impl Iterator<Item = Bound<'py, PyAny>>) -> PyResult<()> {
         let mut large = Large::default();
-        for value in values.take(MOST_ITEMS) {
+        for value in values.take(MAX_ITEMS) {
             if !large.add(&value) {
                 large.add_items(&value);
             }

@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn the_least_of_host_and_groups_counts() {
+    fn the_lowest_limit_of_host_and_groups_counts() {
         let meminfo = (
             "/proc/meminfo",
             "MemTotal: 9 kB\nMemAvailable:    8000 kB\n",

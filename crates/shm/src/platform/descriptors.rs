@@ -5,10 +5,10 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use rustix::process::{Resource, Rlimit};
 
 /// The limit is raised no further: some programs close every descriptor that they might have when they start.
-const MOST_DESCRIPTORS: u64 = 65_536;
+const MAX_DESCRIPTORS: u64 = 65_536;
 /// Descriptors that segments leave to others: this share of the limit, and at most this many.
 const RESERVED_SHARE: u64 = 4;
-const MOST_RESERVED: u64 = 256;
+const MAX_RESERVED: u64 = 256;
 
 /// Number of descriptors this process may hold.
 pub(crate) fn max_open_files() -> u64 {
@@ -21,7 +21,7 @@ pub(crate) fn max_open_files() -> u64 {
 /// starts inherit it. For Broadleaf's own programs; a limit that cannot be raised stays unchanged.
 pub fn raise_descriptor_limit() {
     let limit = rustix::process::getrlimit(Resource::Nofile);
-    let wanted = limit.maximum.unwrap_or(u64::MAX).min(MOST_DESCRIPTORS);
+    let wanted = limit.maximum.unwrap_or(u64::MAX).min(MAX_DESCRIPTORS);
     if limit.current.is_some_and(|current| current < wanted) {
         let raised = Rlimit {
             current: Some(wanted),
@@ -35,6 +35,6 @@ pub fn raise_descriptor_limit() {
 /// Whether a new descriptor is one of the last: each has the lowest free number.
 pub(crate) fn is_among_last_descriptors(fd: BorrowedFd<'_>) -> bool {
     let limit = max_open_files();
-    let reserved = (limit / RESERVED_SHARE).min(MOST_RESERVED);
+    let reserved = (limit / RESERVED_SHARE).min(MAX_RESERVED);
     u64::try_from(fd.as_raw_fd()).is_ok_and(|number| number >= limit - reserved)
 }

@@ -17,18 +17,19 @@ pub const SLAB_BUFFER_BYTES: u64 = 1024 * 1024;
 /// Smallest and largest segment that is shared. As long as little is used, it should stay in the caches.
 const SLAB_BYTES: (u64, u64) = (256 * 1024, 16 * 1024 * 1024);
 /// A new slab has room for this many of the buffers it is made for.
-const LEAST_BUFFERS: u64 = 2;
+const MIN_BUFFERS: u64 = 2;
 /// After this many slabs in use, the next ones are twice as large.
 const SLABS_OF_A_SIZE: u64 = 4;
 /// A slab with less space left counts as full.
-const LEAST_ROOM_BYTES: u64 = 64 * 1024;
+const MIN_ROOM_BYTES: u64 = 64 * 1024;
 
 /// Size of the next slab, for a buffer of `len_bytes`, if this many slabs are in use.
 fn slab_bytes(len_bytes: u64, slabs: u64) -> u64 {
-    let (least, most) = SLAB_BYTES;
-    let doublings = (slabs / SLABS_OF_A_SIZE).min(u64::from((most / least).ilog2())) as u32;
-    let for_buffer = (LEAST_BUFFERS * len_bytes).next_power_of_two();
-    for_buffer.max(least << doublings)
+    let (min_bytes, max_bytes) = SLAB_BYTES;
+    let doublings =
+        (slabs / SLABS_OF_A_SIZE).min(u64::from((max_bytes / min_bytes).ilog2())) as u32;
+    let for_buffer = (MIN_BUFFERS * len_bytes).next_power_of_two();
+    for_buffer.max(min_bytes << doublings)
 }
 
 impl Pool {
@@ -102,7 +103,7 @@ impl Pool {
     pub fn share_rest(&mut self, id: SegmentId) {
         let room_bytes = self.room_bytes(id);
         let present = self.filling.map_or(0, |id| self.room_bytes(id));
-        if room_bytes >= LEAST_ROOM_BYTES && room_bytes > present {
+        if room_bytes >= MIN_ROOM_BYTES && room_bytes > present {
             self.filling = Some(id);
         }
     }

@@ -5,7 +5,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use crate::{Mapping, Segment, ShmError, platform};
 
 /// Larger segments keep their descriptor in any case: there cannot be many, and copying them is expensive.
-const MOST_COPIED_BYTES: u64 = 16 * 1024 * 1024;
+const MAX_COPIED_BYTES: u64 = 16 * 1024 * 1024;
 
 /// A segment by its descriptor or, if descriptors are short, by a view of its bytes, which are then copied for everyone
 /// who wants them.
@@ -24,7 +24,7 @@ impl Announced {
     /// As [`Segment::from_fd`]; as [`Segment::map_readonly`] if descriptors are short.
     pub fn new(fd: OwnedFd, claimed_len_bytes: u64) -> Result<Self, ShmError> {
         let segment = Segment::from_fd(fd, claimed_len_bytes)?;
-        let copied = segment.len() <= MOST_COPIED_BYTES;
+        let copied = segment.len() <= MAX_COPIED_BYTES;
         if copied && platform::is_among_last_descriptors(segment.fd()) {
             return segment.map_readonly(0, segment.len()).map(Self::Mapped);
         }

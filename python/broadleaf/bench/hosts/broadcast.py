@@ -129,8 +129,8 @@ class HostBench:
         sums = set(view.apply_sync(checksum))
         if sums != {zlib.crc32(data)}:
             raise RuntimeError(f"topology {topology}, {n_bytes} bytes: an engine holds wrong data")
-        most = max(now - had for now, had in zip(received, before, strict=True))
-        return (ended_ns - started_ns) / 1e6, most / n_bytes
+        max_received_bytes = max(now - had for now, had in zip(received, before, strict=True))
+        return (ended_ns - started_ns) / 1e6, max_received_bytes / n_bytes
 
     def broadcasts(self, sizes: list[int], topologies: list[str]) -> Iterator[Record]:
         """Every topology for every size; all topologies alternate within a round, and each round begins with a

@@ -127,10 +127,10 @@ class Comparison:
                     payloads.renew(value, round_ + WARMING_ROUNDS)
                     before = self._received()
                     took_ms = ways[way]()
-                    most = max(now - had for now, had in zip(self._received(), before, strict=True))
+                    max_received_bytes = max(now - had for now, had in zip(self._received(), before, strict=True))
                     if round_ >= 0:
                         times[way].append(took_ms)
-                        into[way].append(most / payloads.n_bytes(value))
+                        into[way].append(max_received_bytes / payloads.n_bytes(value))
             for way in ways:
                 for metric, values in (("last_host", times[way]), ("bytes_into_host", into[way])):
                     yield self._record(value, form, way, metric, values)

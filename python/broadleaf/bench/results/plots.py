@@ -93,10 +93,10 @@ def latency(axes: Any, records: list[Record]) -> None:
 def lines(records: list[Record], case: str, metric: str, x: str) -> dict[str, tuple[str, list[tuple[float, float]]]]:
     """Label -> (system, points by x), for the largest number of workers that was run."""
     chosen = [r for r in records if r.case == case and r.metric == metric and r.values]
-    most = max((r.params["workers"] for r in chosen), default=0)
+    max_workers = max((r.params["workers"] for r in chosen), default=0)
     found: dict[str, tuple[str, list[tuple[float, float]]]] = {}
     for r in chosen:
-        if r.params["workers"] == most and r.median is not None:
+        if r.params["workers"] == max_workers and r.median is not None:
             found.setdefault(label(r), (r.peer, []))[1].append((r.params[x], r.median))
     return {name: (system, sorted(points)) for name, (system, points) in found.items()}
 

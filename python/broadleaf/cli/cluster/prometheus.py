@@ -79,7 +79,7 @@ CLUSTER = (
         for budget in ("local", "known", "strangers")
     ),
     Metric("node.waiting_connections.limit", "broadleaf_waiting_connections_limit", "gauge",
-           "Most such connections of each kind."),
+           "Maximum number of such connections of each kind."),
     Metric("node.waiting_connections.displaced", "broadleaf_connections_displaced_total", "counter",
            "Such connections that were closed for later ones."),
     Metric("node.descriptors", "broadleaf_descriptors", "gauge", "Files that the controller has open: connections, and "
@@ -122,7 +122,7 @@ HOST = (
     Metric("fetched.resumptions", "broadleaf_host_fetch_resumptions_total", "counter",
            "Fetches that went on from another host."),
     Metric("fetched.resumed_at_bytes", "broadleaf_host_fetch_resumed_bytes", "gauge",
-           "Most bytes that were there already when a fetch went on."),
+           "Maximum number of bytes that were there already when a fetch went on."),
     Metric("fetched.corrupt_chunks", "broadleaf_host_fetch_corrupt_chunks_total", "counter",
            "Pieces that did not pass their check and were fetched again."),
     Metric("fetched.last_ns", "broadleaf_host_last_fetch_seconds", "gauge", "Time that the latest fetch took.",

@@ -21,7 +21,7 @@ class TaskOptions:
     priority: int = 0
     retries: int = 0
     timeout_s: float | None = None
-    """Most seconds a task may run, and its dependencies may take."""
+    """Maximum number of seconds that a task may run, and that its dependencies may take."""
     after: Rule = DEFAULT_RULE
     follow: Rule = DEFAULT_RULE
     coalesce: bool = False

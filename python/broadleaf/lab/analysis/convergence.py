@@ -84,9 +84,9 @@ def convergence(
 
     size = len(Coding(factors, True).column_names)
     with_pairs = pairs if pairs is not None else 4 * size <= len(frame)
-    least = 2 * size if with_pairs else 2 * (1 + sum(len(f.others) for f in factors)) + 4
-    least = min(max(least, 12), len(frame))
-    counts = np.unique(np.round(np.geomspace(least, len(frame), points)).astype(int))
+    min_runs = 2 * size if with_pairs else 2 * (1 + sum(len(f.others) for f in factors)) + 4
+    min_runs = min(max(min_runs, 12), len(frame))
+    counts = np.unique(np.round(np.geomspace(min_runs, len(frame), points)).astype(int))
     rows = []
     for count in counts:
         try:

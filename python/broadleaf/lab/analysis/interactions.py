@@ -21,7 +21,7 @@ Kind = Literal["additive", "either-or", "antagonistic", "synergistic", "sign-fli
 _Q = 0.05
 _LITTLE = 0.2
 """The second of two redundant factors adds less than this part of what it does alone."""
-_MOST = 0.5
+_MAX_KEPT = 0.5
 """Or each of them adds less than this part of what it does alone once the other is applied: whichever comes first, the
 one that comes second is not worth much any more."""
 
@@ -65,7 +65,7 @@ class Interaction:
         """
         kept_of_a = abs(self.a_with_b.estimate) / max(abs(self.a_alone.estimate), 1e-300)
         kept_of_b = abs(self.b_with_a.estimate) / max(abs(self.b_alone.estimate), 1e-300)
-        if max(kept_of_a, kept_of_b) < _MOST:
+        if max(kept_of_a, kept_of_b) < _MAX_KEPT:
             return ""
         return self.b if kept_of_b < kept_of_a else self.a
 
@@ -213,4 +213,4 @@ def _redundant(fit: Fit, pair: Interaction, rope: float) -> bool:
         return True
     kept_of_a = pair.a_with_b.estimate / pair.a_alone.estimate
     kept_of_b = pair.b_with_a.estimate / pair.b_alone.estimate
-    return max(kept_of_a, kept_of_b) < _MOST
+    return max(kept_of_a, kept_of_b) < _MAX_KEPT

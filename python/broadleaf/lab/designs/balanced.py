@@ -43,12 +43,12 @@ def balanced(
     """`runs` runs (default: four for every factor and flip, at least 16, a multiple of 4), of which two differ in the
     first factor alone and so on. `spec` says how far from balance the levels and the pairs are."""
     flipped = [f for f in factors for _ in range(flips)]
-    least = 2 * len(flipped)
-    n = runs if runs is not None else max(16, -(-2 * least // 4) * 4)
-    if n < least:
+    min_runs = 2 * len(flipped)
+    n = runs if runs is not None else max(16, -(-2 * min_runs // 4) * 4)
+    if n < min_runs:
         raise DesignError(
             f"{n} runs are too few for a pair of runs for each of {len(factors)} factors: give design.runs at least "
-            f"{least}."
+            f"{min_runs}."
         )
     seed = int(rng.integers(0, 2**31))
     for slack in _LADDER:

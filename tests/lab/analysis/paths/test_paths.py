@@ -59,8 +59,8 @@ def test_shares_are_averages_over_all_orders_and_sum_exactly(scale, fitted_on):
     for share in found.shares:
         changes = orders[share.factor]
         assert share.contribution == pytest.approx(np.mean(changes), rel=1e-9, abs=1e-12)
-        assert share.least == pytest.approx(min(changes), rel=1e-9, abs=1e-12)
-        assert share.most == pytest.approx(max(changes), rel=1e-9, abs=1e-12)
+        assert share.minimum == pytest.approx(min(changes), rel=1e-9, abs=1e-12)
+        assert share.maximum == pytest.approx(max(changes), rel=1e-9, abs=1e-12)
         assert share.ci_low < share.contribution < share.ci_high
     total = found.after - found.before
     assert sum(s.contribution for s in found.shares) == pytest.approx(total, rel=1e-12)

@@ -197,8 +197,8 @@ def _show_precision(study: Study, found: list[Precision], smallest_pct: Any) -> 
         errors = sorted(p.se for p in group if not math.isinf(p.se))
         if errors:
             low, high = errors[0], errors[-1]
-            least, most = (smallest_pct(se, comparisons=comparisons) for se in (low, high))
-            table.add_row(text, f"±{196 * low:.1f} to {196 * high:.1f} %", f"{least:.1f} to {most:.1f} %")
+            min_pct, max_pct = (smallest_pct(se, comparisons=comparisons) for se in (low, high))
+            table.add_row(text, f"±{196 * low:.1f} to {196 * high:.1f} %", f"{min_pct:.1f} to {max_pct:.1f} %")
     out = console()
     out.print()
     out.print(table)

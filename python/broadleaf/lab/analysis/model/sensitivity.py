@@ -12,7 +12,7 @@ from broadleaf.lab.errors import AnalysisError
 if TYPE_CHECKING:
     from broadleaf.lab.analysis.model.fit import Fit
 
-_MOST = 8
+_MAX_SHOWN = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ def shifts(fit: Fit) -> list[Shift]:
         if np.array_equal(other.kept, fit.kept):
             found += _against(fit, other.params, f"without the {int(noisy.sum())} runs of noisy blocks")
     # A handful of outliers changes every coefficient: the first few make the point.
-    return sorted(found, key=lambda shift: -shift.shift)[:_MOST]
+    return sorted(found, key=lambda shift: -shift.shift)[:_MAX_SHOWN]
 
 
 def _against(fit: Fit, params: np.ndarray, by: str) -> list[Shift]:

@@ -32,8 +32,8 @@ class Share:
     contribution: float
     ci_low: float
     ci_high: float
-    least: float
-    most: float
+    minimum: float
+    maximum: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +104,7 @@ def _sampled(
 ) -> Shares:  # fmt: skip
     k = len(players)
     total = np.zeros((k, draws.shape[1]))
-    least, most = np.full(k, np.inf), np.full(k, -np.inf)
+    minimum, maximum = np.full(k, np.inf), np.full(k, -np.inf)
     before = after = 0.0
     for _ in range(_ORDERS // _AT_ONCE):
         position = np.argsort(rng.random((_AT_ONCE, k)), axis=1)
@@ -114,10 +114,10 @@ def _sampled(
         values = _values(fit, rows, draws, scale).reshape(_AT_ONCE, k + 1, -1)
         steps = np.take_along_axis(np.diff(values, axis=1), position[:, :, None], axis=1)
         total += steps.sum(axis=0)
-        least, most = np.minimum(least, steps[:, :, 0].min(axis=0)), np.maximum(most, steps[:, :, 0].max(axis=0))
+        minimum, maximum = np.minimum(minimum, steps[:, :, 0].min(axis=0)), np.maximum(maximum, steps[:, :, 0].max(axis=0))
         before, after = float(values[0, 0, 0]), float(values[0, -1, 0])
     mean = total / _ORDERS
-    ranges = np.column_stack([least, most])
+    ranges = np.column_stack([minimum, maximum])
     shares = [_share(name, goal[name], mean[n], ranges[n]) for n, name in enumerate(players)]
     return Shares(tuple(shares), scale, before, after, False)
 

@@ -241,10 +241,10 @@ def _making(table: _Table, contest: Contest) -> Iterator[Callable[[int], bool]]:
 class _Table:
     """The pairs made so far, by one thread or several."""
 
-    def __init__(self, most: int, deadline: float) -> None:
+    def __init__(self, max_pairs: int, deadline: float) -> None:
         self._pairs: list[Pair] = []
         self._changed = threading.Condition()
-        self._most, self._deadline = most, deadline
+        self._max_pairs, self._deadline = max_pairs, deadline
         self._stopped = False
         self._at_work = 0
         self._longest_s = 0.0
@@ -281,7 +281,7 @@ class _Table:
     def _over(self) -> bool:
         with self._changed:
             hopeless = len(self._pairs) >= 2 * _HOPELESS and self._ended_well < _HOPELESS
-            return self._stopped or hopeless or len(self._pairs) >= self._most or self.left_s <= self._longest_s
+            return self._stopped or hopeless or len(self._pairs) >= self._max_pairs or self.left_s <= self._longest_s
 
     def wait(self, pairs: int) -> bool:
         """Until this many pairs ended well; returns whether they did before the work was over."""

@@ -79,8 +79,8 @@ class Why:
                 f"both {both:+,.3g}: {abs(time.beyond):,.3g} us {'more' if time.beyond > 0 else 'less'} than the sum"
                 f"{sure}."
             ]
-        least = _LITTLE * abs(time.beyond)
-        there = [it for it in self.spent if it.beyond * time.beyond > 0 and abs(it.beyond) >= least]
+        min_beyond = _LITTLE * abs(time.beyond)
+        there = [it for it in self.spent if it.beyond * time.beyond > 0 and abs(it.beyond) >= min_beyond]
         if time.proven and there:
             parts = ", ".join(f"{it.name} {it.beyond:+,.3g}" for it in there[:3])
             said.append(f"That lies most of all in {parts}.")

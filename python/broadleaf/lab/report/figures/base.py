@@ -109,11 +109,11 @@ def percent(log_ratio: float) -> str:
     return number(100 * math.expm1(log_ratio), signed=True) + JOINED + "%"
 
 
-def listed(words: Iterable[str], most: int = 3) -> str:
+def listed(words: Iterable[str], max_items: int = 3) -> str:
     """Words as a list in a sentence; if there are many, the last ones are counted."""
     items = list(words)
-    if len(items) > most:
-        items = [*items[: most - 1], f"{len(items) - most + 1} more"]
+    if len(items) > max_items:
+        items = [*items[: max_items - 1], f"{len(items) - max_items + 1} more"]
     return items[0] if len(items) == 1 else ", ".join(items[:-1]) + " and " + items[-1] if items else "none"
 
 
@@ -142,9 +142,9 @@ def in_order(levels: Iterable[Any]) -> list[str]:
         return sorted(on_off(level) for level in distinct)
 
 
-def thinned(frame: pd.DataFrame, most: int = MAX_POINTS) -> pd.DataFrame:
+def thinned(frame: pd.DataFrame, max_rows: int = MAX_POINTS) -> pd.DataFrame:
     """At most this many rows, sampled with a fixed seed; the table behind a figure keeps them all."""
-    return frame if len(frame) <= most else frame.sample(most, random_state=7).sort_index()
+    return frame if len(frame) <= max_rows else frame.sample(max_rows, random_state=7).sort_index()
 
 
 def title(text: str, reading: str, width: int) -> alt.Title:

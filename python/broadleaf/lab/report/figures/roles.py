@@ -28,7 +28,7 @@ def choose(
     first, second = _same_work(pairs_us, ranked, savings) or (ranked[0], ranked[1] if len(ranked) > 1 else None)
     rest = [name for name in ranked if name not in (first, second)]
     flips = flipping(deltas, _changing_sides(pairs))
-    flip = next((name for name in flips if name in rest), None) or _most_uneven(deltas, rest)
+    flip = next((name for name in flips if name in rest), None) or _largest_difference(deltas, rest)
     puzzle, moderator = _puzzle(pairs, savings, [name for name in rest if name != flip])
     return Roles(first, second, flip, puzzle, moderator, tuple(flips))
 
@@ -55,7 +55,7 @@ def _same_work(pairs_us: pd.DataFrame | None, ranked: list[str], savings: pd.Ser
     return a, b
 
 
-def _most_uneven(deltas: pd.DataFrame, names: list[str]) -> str | None:
+def _largest_difference(deltas: pd.DataFrame, names: list[str]) -> str | None:
     """The factor whose effect differs most between slow and fast contexts, relative to the error of the difference."""
     found = []
     for name in names:

@@ -3,7 +3,7 @@
 const charts = (() => {
   const dark = matchMedia("(prefers-color-scheme: dark)");
   const options = { actions: { export: true, source: false, compiled: false, editor: false }, renderer: "svg" };
-  const LEAST_WIDTH = 150;
+  const MIN_WIDTH = 150;
   // Ink, lines and the two colours with a meaning, as they are on white and as they are on black.
   const AT_NIGHT = {
     "white": "#16191d", "#222222": "#e4e6e8", "#222": "#e4e6e8", "#333333": "#d0d4d8", "#555555": "#aab1b8", "#555": "#aab1b8",
@@ -30,11 +30,11 @@ const charts = (() => {
     return night;
   }
 
-  const wrapped = (lines, most) => {
+  const wrapped = (lines, maxChars) => {
     const found = [""];
     for (const word of [lines].flat().join(" ").split(" ")) {
       const last = found[found.length - 1];
-      if (last && last.length + 1 + word.length > most) found.push(word);
+      if (last && last.length + 1 + word.length > maxChars) found.push(word);
       else found[found.length - 1] = last ? last + " " + word : word;
     }
     return found;
@@ -73,7 +73,7 @@ const charts = (() => {
   // The chart with every part less wide by `by`.
   function narrower(spec, by) {
     const less = { ...spec };
-    if (typeof spec.width === "number") less.width = Math.max(LEAST_WIDTH, spec.width - by);
+    if (typeof spec.width === "number") less.width = Math.max(MIN_WIDTH, spec.width - by);
     for (const key of ["hconcat", "vconcat", "concat"]) if (spec[key]) less[key] = spec[key].map((part) => narrower(part, by));
     if (spec.spec) less.spec = narrower(spec.spec, by);
     return less;

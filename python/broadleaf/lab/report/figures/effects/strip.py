@@ -86,11 +86,11 @@ def colour_strip(deltas: pd.DataFrame, number: int, key: str, flips: Sequence[st
 
 
 def flipping(
-    deltas: pd.DataFrame, known: Collection[str] = (), least_log2: float = 0.0144, z: float = 3.0
+    deltas: pd.DataFrame, known: Collection[str] = (), min_log2: float = 0.0144, z: float = 3.0
 ) -> list[str]:
     """Treatments that help in the slowest third of their contexts and hinder in the fastest, or the reverse.
 
-    Both must be certain: means `z` standard errors beyond `least_log2`, the size below which a change has no practical
+    Both must be certain: means `z` standard errors beyond `min_log2`, the size below which a change has no practical
     meaning (1 % by default). For `known` treatments, whose sign change is proven otherwise, the signs of the means
     suffice. The treatment with the strongest contrast comes first.
     """
@@ -103,7 +103,7 @@ def flipping(
             continue
         means = [float(end.mean()) for end in ends]
         errors = [float(end.std(ddof=1)) / len(end) ** 0.5 for end in ends]
-        certain = all(abs(m) - z * e > least_log2 for m, e in zip(means, errors, strict=True))
+        certain = all(abs(m) - z * e > min_log2 for m, e in zip(means, errors, strict=True))
         if means[0] * means[1] < 0 and (certain or name in known):
             found.append((-abs(means[0] - means[1]), str(name)))
     return [name for _, name in sorted(found)]
