@@ -490,11 +490,11 @@ impl Transfer {
             let of_this = |p: &&Position| p.parent == of && !p.is_gone;
             self.order.iter().skip(1).filter(of_this).count()
         };
-        let (mut at, mut most) = (position, 1);
+        let (mut at, mut max_children) = (position, 1);
         while at != 0 {
             at = self.order[at].parent;
-            most = most.max(children(at));
+            max_children = max_children.max(children(at));
         }
-        most
+        max_children
     }
 }
