@@ -22,7 +22,7 @@ FILES = {
     "lint": ["lint", "test", "bench"],
 }
 # Groups that need other versions than all the others; their files contain only what they need.
-APART = {"psij"}
+SEPARATE = {"psij"}
 
 
 def solve(requirements: list[str], constraints: Path | None) -> list[str]:
@@ -38,14 +38,14 @@ def solve(requirements: list[str], constraints: Path | None) -> list[str]:
 def main() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     groups, runtime = project["dependency-groups"], project["project"]["dependencies"]
-    everything = solve([*runtime, *(r for name, g in groups.items() if name not in APART for r in g)], None)
+    everything = solve([*runtime, *(r for name, g in groups.items() if name not in SEPARATE for r in g)], None)
     with tempfile.NamedTemporaryFile("w", suffix=".txt") as together:
         together.write("\n".join(everything))
         together.flush()
         for name, members in FILES.items():
             wanted = [*runtime, *(r for g in members for r in groups[g])]
-            apart = not APART.isdisjoint(members)
-            pins = solve(groups[members[0]] if apart else wanted, None if apart else Path(together.name))
+            is_separate = not SEPARATE.isdisjoint(members)
+            pins = solve(groups[members[0]] if is_separate else wanted, None if is_separate else Path(together.name))
             head = f"# Exact versions for {', '.join(members)}; renew with `make lock`.\n"
             (ROOT / "requirements" / f"{name}.txt").write_text(head + "\n".join(pins) + "\n")
             print(f"requirements/{name}.txt: {len(pins)} packages")

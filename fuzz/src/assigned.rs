@@ -107,7 +107,7 @@ impl Engine {
             }
         }
         let (head, _) = ValueHead::decode(compound.value)?;
-        if head.is_apart {
+        if head.is_out_of_band {
             lengths.pop().ok_or(DecodeError::Truncated)?;
         }
         if !head.packed.is_empty() {

@@ -75,7 +75,7 @@ impl Node {
     /// Replaces a large result's segments with objects, and has the client at the other end get
     /// them. Returns false and does nothing if the result is small, or the client does not accept
     /// objects.
-    pub(crate) fn send_apart(&mut self, token: usize, payload: &mut Payload) -> bool {
+    pub(crate) fn send_out_of_band(&mut self, token: usize, payload: &mut Payload) -> bool {
         let crate::peers::Role::Client { host, .. } = self.peers[token].role else {
             return false;
         };

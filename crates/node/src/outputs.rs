@@ -162,7 +162,7 @@ impl Node {
         {
             return;
         }
-        if self.send_apart(token, payload) {
+        if self.send_out_of_band(token, payload) {
             return;
         }
         let held_bytes: u64 = payload.segments.iter().map(|s| s.len_bytes).sum();

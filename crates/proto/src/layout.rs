@@ -197,7 +197,7 @@ const HEAD: u8 = 2;
 /// Precedes a value whose buffers are not all its own, or not all separate:
 ///
 /// ```text
-/// 2, n captured u32, value apart u8, n packed u32, n packed x (index u32, length u64)
+/// 2, n captured u32, value out of band u8, n packed u32, n packed x (index u32, length u64)
 /// ```
 ///
 /// The table of buffers then holds, in this order: the separate buffers, the pack, the value.
@@ -207,7 +207,7 @@ pub struct ValueHead {
     /// them.
     pub n_captured: usize,
     /// The value is the last buffer, and nothing follows here.
-    pub is_apart: bool,
+    pub is_out_of_band: bool,
     /// Index and length of each buffer in the pack, ascending.
     pub packed: Vec<(u32, u64)>,
 }
@@ -220,7 +220,7 @@ impl ValueHead {
         }
         out.push(HEAD);
         out.extend_from_slice(&(self.n_captured as u32).to_le_bytes());
-        out.push(u8::from(self.is_apart));
+        out.push(u8::from(self.is_out_of_band));
         out.extend_from_slice(&(self.packed.len() as u32).to_le_bytes());
         for (index, len) in &self.packed {
             out.extend_from_slice(&index.to_le_bytes());
@@ -239,7 +239,7 @@ impl ValueHead {
         };
         let mut take = |n: usize| rest.split_off(..n).ok_or(DecodeError::Truncated);
         let n_captured = u32_of(take(4)?);
-        let is_apart = match take(1)? {
+        let is_out_of_band = match take(1)? {
             [0] => false,
             [1] => true,
             _ => return Err(DecodeError::Malformed),
@@ -256,7 +256,7 @@ impl ValueHead {
         }
         let head = Self {
             n_captured,
-            is_apart,
+            is_out_of_band,
             packed,
         };
         Ok((head, rest))
@@ -349,7 +349,7 @@ mod tests {
     fn a_head_comes_back_and_is_refused_in_part() {
         let head = ValueHead {
             n_captured: 3,
-            is_apart: true,
+            is_out_of_band: true,
             packed: vec![(0, 5), (7, 1 << 40)],
         };
         let mut bytes = Vec::new();

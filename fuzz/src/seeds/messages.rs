@@ -37,7 +37,7 @@ pub fn compound() -> Vec<u8> {
     let mut value = Vec::new();
     ValueHead {
         n_captured: 1,
-        is_apart: false,
+        is_out_of_band: false,
         packed: vec![(1, 10), (2, 20)],
     }
     .encode(&mut value);

@@ -17,7 +17,7 @@ use super::unresolved::Table;
 use crate::payload::lock;
 
 /// Whether a result's values are not in the record.
-fn lies_apart(record: &ResultRecord) -> bool {
+fn is_out_of_band(record: &ResultRecord) -> bool {
     !record.payload.segments.is_empty()
 }
 
@@ -37,7 +37,7 @@ impl Shared {
                 let mut arrived = Arrived::default();
                 while !reader.is_empty() {
                     let record = ResultRecord::decode(&mut reader)?;
-                    if let Some(far) = self.far.as_ref().filter(|_| lies_apart(&record)) {
+                    if let Some(far) = self.far.as_ref().filter(|_| is_out_of_band(&record)) {
                         far.on_record(FarRecord::Result(record), &mut arrived);
                         continue;
                     }
@@ -72,10 +72,10 @@ impl Shared {
                 let mut reader = Reader::new(frame.body);
                 while !reader.is_empty() {
                     let record = CoalescedRecord::decode(&mut reader)?;
-                    let apart = |r: &CoalescedRecord| {
+                    let has_out_of_band = |r: &CoalescedRecord| {
                         r.outcomes.iter().any(|o| !o.payload.segments.is_empty())
                     };
-                    let far = self.far.as_ref().filter(|_| apart(&record));
+                    let far = self.far.as_ref().filter(|_| has_out_of_band(&record));
                     let mut arrived = Arrived::default();
                     match far {
                         Some(far) => far.on_record(FarRecord::Coalesced(record), &mut arrived),

@@ -79,7 +79,7 @@ impl DataPlane {
         let mut buffers = self.buffers(py, &compound, payload)?;
         let (head, value) = ValueHead::decode(compound.value).map_err(malformed)?;
         let truncated = || malformed(DecodeError::Truncated);
-        let value = if head.is_apart {
+        let value = if head.is_out_of_band {
             Value::Apart(buffers.pop().ok_or_else(truncated)?)
         } else {
             Value::Inline(value)

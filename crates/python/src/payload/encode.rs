@@ -186,20 +186,20 @@ impl DataPlane {
             table.push_range(range, way.delivery);
             out.segments.push(range);
         }
-        let apart = match self.large {
+        let out_of_band = match self.large {
             _ if value.len() <= INLINE_VALUE_BYTES => None,
             LargeBuffers::Segment => self.copy_in(value, &mut out.announce)?,
             LargeBuffers::Upload => Some(self.upload_bytes(value.to_vec(), out)),
             LargeBuffers::Inline => None,
         };
-        if let Some(range) = apart {
-            head.is_apart = true;
+        if let Some(range) = out_of_band {
+            head.is_out_of_band = true;
             table.push_range(range, Delivery::Readonly);
             out.segments.push(range);
         }
         let mut encoded_head = Vec::new();
         head.encode(&mut encoded_head);
-        let value = if head.is_apart { &[] } else { value };
+        let value = if head.is_out_of_band { &[] } else { value };
         let n_bytes = table.entries.len() + encoded_head.len() + value.len() + table.inline.len();
         if n_bytes + 16 > MAX_INLINE_PAYLOAD_BYTES {
             return Err(PayloadTooLarge::new_err((

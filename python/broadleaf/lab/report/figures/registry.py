@@ -99,10 +99,10 @@ def _coefficients(e: Evidence, number: int, key: str) -> Figure:
     names = ("mean delta", "model coefficient")
     left, right = _need(e, "means"), _need(e, "coefficients")
     both = left.merge(right, on="name", suffixes=("_1", "_2"))
-    apart = both[(both["ci_low_us_1"] > both["ci_high_us_2"]) | (both["ci_low_us_2"] > both["ci_high_us_1"])]["name"]
-    agreeing = len(both) - len(apart)
+    differing = both[(both["ci_low_us_1"] > both["ci_high_us_2"]) | (both["ci_low_us_2"] > both["ci_high_us_1"])]["name"]
+    agreeing = len(both) - len(differing)
     text = f"Mean deltas and model coefficients agree within their intervals for {agreeing} of {len(both)} factors"
-    text += f"; not for {listed(apart)}" if len(apart) else ""
+    text += f"; not for {listed(differing)}" if len(differing) else ""
     return side_by_side(left, right, names, number, key, text)
 
 

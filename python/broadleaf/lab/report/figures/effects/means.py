@@ -121,13 +121,13 @@ def _what_changed(both: pd.DataFrame, names: tuple[str, str]) -> str:
     """The title: sign changes with both intervals clear of zero, otherwise the largest changes."""
     clear = (both["ci_low_us_1"] * both["ci_high_us_1"] > 0) & (both["ci_low_us_2"] * both["ci_high_us_2"] > 0)
     flipped = both[clear & (both["mean_us_1"] * both["mean_us_2"] < 0)]["name"]
-    apart = _differ(both)
+    differ = _differ(both)
     sized = both.assign(size=both["mean_us_2"].abs() - both["mean_us_1"].abs())
     same_sign = both["mean_us_1"] * both["mean_us_2"] > 0
     parts = [
         (f"{listed(flipped)} {'changes' if len(flipped) == 1 else 'change'} sign", len(flipped)),
-        _growth(sized[apart & same_sign & (sized["size"] > 0)], "stronger", ascending=False),
-        _growth(sized[apart & same_sign & (sized["size"] < 0)], "weaker", ascending=True),
+        _growth(sized[differ & same_sign & (sized["size"] > 0)], "stronger", ascending=False),
+        _growth(sized[differ & same_sign & (sized["size"] < 0)], "weaker", ascending=True),
     ]
     found = [text for text, count in parts if count]
     if found:
