@@ -163,7 +163,7 @@ OPTIONS: dict[str, Option] = {
         Option("shared_memory", "bool", True, "client, engine", "Whether large buffers go through shared memory "
                "between processes of one host."),
         Option("pool_max_bytes", "int", 0, "client, engine", "Maximum size of all shared segments that a process "
-               "holds, free ones included, in bytes. 0 = a quarter of the available memory.", maximum=_ANY_BYTES),
+               "holds, including free ones, in bytes. 0 = a quarter of the available memory.", maximum=_ANY_BYTES),
         Option("shared_memory_warm_s", "int", 5, "node, client, engine", "How long a free segment of shared memory is "
                "kept for reuse, in seconds. Memory that was used before is several times as fast as new memory.",
                maximum=_YEAR_S),

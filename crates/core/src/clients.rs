@@ -22,7 +22,7 @@ pub(crate) enum Defined {
 
 /// One connected client.
 #[derive(Clone, Debug)]
-#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
+#[expect(clippy::struct_excessive_bools, reason = "they are independent facts")]
 pub(crate) struct Client {
     pub name: String,
     pub congested: bool,

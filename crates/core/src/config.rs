@@ -9,7 +9,7 @@ use crate::Nanos;
 pub struct Config {
     /// Work kept ahead on an engine: the prefetch window is this divided by its mean task time. 8 ms.
     pub prefetch_target_ns: Nanos,
-    /// Minimum number of tasks in an engine's window, the running one included; at least 1. 2.
+    /// Minimum number of tasks in an engine's window, including the running one; at least 1. 2.
     pub prefetch_min: u32,
     /// Maximum number of tasks in an engine's window; at most `CLAIM_SLOTS`. 1000.
     pub prefetch_max: u32,

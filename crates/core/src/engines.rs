@@ -53,7 +53,7 @@ pub(crate) struct Guest {
 
 /// One engine slot.
 #[derive(Clone, Debug)]
-#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
+#[expect(clippy::struct_excessive_bools, reason = "they are independent facts")]
 pub(crate) struct Engine {
     pub id: EngineId,
     /// The host of its slot.

@@ -258,14 +258,14 @@ pub enum Output {
         /// The result.
         record: ResultRecord,
     },
-    /// Tasks of a client were never accepted. They get no other result.
+    /// Tasks of a client were never accepted. No other result follows.
     Refused {
         /// The client.
         client: ClientId,
         /// Which, and why.
         record: RefusedRun,
     },
-    /// All tasks of a coalescing request are resolved. They get no other result.
+    /// All tasks of a coalescing request are resolved. No other result follows.
     Coalesced {
         /// The client.
         client: ClientId,

@@ -211,7 +211,7 @@ impl Controller {
         }
     }
 
-    /// Cuts off a relay that reports something impossible. Its engines are lost as if it had died; no others are.
+    /// Cuts off a relay that reports something impossible. Its engines, and only they, are lost, as if it had died.
     pub(crate) fn expel(&mut self, host: HostId, out: &mut Vec<Output>) {
         self.totals.ignored += 1;
         out.push(Output::Expel { host });

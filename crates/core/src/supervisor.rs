@@ -13,7 +13,7 @@ const SIGKILL: i32 = 9;
 
 /// What concerns all engines.
 #[derive(Clone, Debug)]
-#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
+#[expect(clippy::struct_excessive_bools, reason = "they are independent facts")]
 pub(crate) struct Supervisor {
     /// Whether the first input, which brings the time, was seen.
     pub booted: bool,

@@ -41,7 +41,7 @@ pub(crate) enum Stopping {
 
 /// One task.
 #[derive(Clone, Debug)]
-#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
+#[expect(clippy::struct_excessive_bools, reason = "they are independent facts")]
 pub(crate) struct Task {
     pub generation: u32,
     pub state: TaskState,

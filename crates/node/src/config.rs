@@ -131,7 +131,7 @@ pub struct NodeOptions {
     pub stop_grace_s: f64,
     /// See [`Config::start_timeout_ns`].
     pub start_timeout_s: f64,
-    /// Maximum size of the node's own segments, warm ones included; `None` for a quarter of the
+    /// Maximum size of the node's own segments, including warm ones; `None` for a quarter of the
     /// available memory.
     pub pool_max_bytes: Option<u64>,
     /// How long the node's free segments are kept, in seconds.

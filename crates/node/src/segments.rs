@@ -1,8 +1,7 @@
 //! Tracks who owns each segment, who maps it, and when its owner may use it again.
 //!
-//! Every record in which an owner names its segment is one credit. The node holds the credits until nobody holds the
-//! segment: no payload in the controller ([`Guard`]), and no peer that was sent one. Then all of them are returned. A
-//! peer may also name a segment that it holds and another peer owns: it passes on what it received.
+//! Every record in which an owner names its segment is one credit. The node holds the credits until neither a payload
+//! in the controller ([`Guard`]) nor a peer holds the segment. Then all of them are returned. A peer may also name a segment that it holds and another peer owns: it passes on what it received.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{BorrowedFd, OwnedFd};

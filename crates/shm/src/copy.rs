@@ -93,7 +93,7 @@ fn copy_past_caches(destination: &mut [u8], source: &[u8]) {
     const PAGES: usize = 4;
 
     assert_eq!(destination.len(), source.len());
-    // SAFETY: any bytes are a valid `__m128i` and the other way round.
+    // SAFETY: any bytes are a valid `__m128i` and vice versa.
     let (head, body, tail) = unsafe { destination.align_to_mut::<[__m128i; 4]>() };
     let (source_head, rest) = source.split_at(head.len());
     let (source_body, source_tail) = rest.split_at(size_of_val(body));

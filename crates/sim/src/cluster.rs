@@ -118,7 +118,7 @@ impl Ord for Due {
 
 /// See the module.
 #[derive(Debug)]
-#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
+#[expect(clippy::struct_excessive_bools, reason = "they are independent facts")]
 pub(crate) struct Cluster {
     pub(crate) now: Nanos,
     pub(crate) random: Random,

@@ -44,7 +44,7 @@ pub(crate) struct Running {
 
 /// One process.
 #[derive(Debug)]
-#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
+#[expect(clippy::struct_excessive_bools, reason = "they are independent facts")]
 pub(crate) struct EngineProcess {
     /// Its engine slot.
     pub engine: EngineId,

@@ -71,7 +71,7 @@ FIGURES: dict[str, dict[str, str]] = {
         "controller_growth": "memory that the controller gained",
     },
     "clusters": {
-        "ready": "time from nothing until every engine has run a task, the queue included",
+        "ready": "time from nothing until every engine has run a task, including time in the queue",
         "after_first_line": "the same from the first line of the first job",
         "scheduler_calls": "commands of the scheduler that were run meanwhile, those in jobs included",
         "beyond_raw": "how much longer that took than the bare programs alone: logins, mpiexec, a job's first line",

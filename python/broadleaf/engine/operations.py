@@ -186,7 +186,7 @@ def _keep_source(session: _Session, name: str, code: str) -> None:
 
 
 def push(values: Mapping[str, Any]) -> None:
-    """Sets names, dotted ones included."""
+    """Sets names, including dotted ones."""
     # The old values are unmapped, and the caller need not wait for that.
     _session.retire_buffers()
     names = _session.names

@@ -45,7 +45,8 @@ def _published_best(engines: int) -> int:
 def arities(engines: int, arity: int = 2) -> list[dict[str, Any]]:
     """One row per arity: the usual ones, `arity`, and the best of all; each at its best depth.
 
-    `optimum_depth` and `min_sends` are the lowest point of the smooth curve, `depth` and `sends` the best whole numbers.
+    `optimum_depth` and `min_sends` are the lowest point of the smooth curve, `depth` and `sends` the best whole
+    numbers.
     """
     best = cost.best_shape(engines)
     rows = []

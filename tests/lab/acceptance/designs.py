@@ -77,7 +77,9 @@ def check_balance(sizes: tuple[int, ...]) -> bool:
             if (one != other).sum() == 1
         )
         min_flips = min(flips.get(i, 0) for i in range(k))
-        print(f"  k={k:2d}: {n} runs, levels off by {level:g}, pairs off by {pair:g}, {min_flips} flip(s) a factor or more")
+        print(
+            f"  k={k:2d}: {n} runs, levels off by {level:g}, pairs off by {pair:g}, at least {min_flips} flips a factor"
+        )
         good &= level == 0 and pair <= 2 and min_flips >= 1
     return good
 

@@ -59,7 +59,7 @@ pub(crate) fn room(read: Read) -> Room {
 /// both only grow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Strain {
-    /// Times that usage was above `memory.high` or reached `memory.max`.
+    /// Number of times that usage was above `memory.high` or reached `memory.max`.
     pub limit_hits: u64,
     /// How long some process of the group, or else of the host, stalled because memory was short.
     pub stalled_us: u64,

@@ -28,7 +28,7 @@ class Metric:
 
 _RESOLVED = "Tasks that have ended, by outcome."
 _TASKS = "Tasks in the controller now, by what they wait for."
-_LINK_BYTES = "Bytes that have gone through the connections open now, headers included."
+_LINK_BYTES = "Bytes that have gone through the connections open now, including headers."
 _LINK_FRAMES = "Frames that have gone through the connections open now."
 _SHARED_BYTES = "Shared memory that the controller maps, by who made it."
 _SHARED_SEGMENTS = "Segments of shared memory that the controller maps, by who made them."
@@ -47,9 +47,9 @@ CLUSTER = (
     Metric("controller.discarded", "broadleaf_tasks_discarded_total", "counter",
            "Tasks whose client left before their result came."),
     Metric("controller.assigned", "broadleaf_tasks_assigned_total", "counter",
-           "Times that a task was sent to an engine."),
+           "Number of times that a task was sent to an engine."),
     Metric("controller.retried", "broadleaf_tasks_retried_total", "counter",
-           "Times that a task was started again after an error or its engine's death."),
+           "Number of times that a task was started again after an error or its engine's death."),
     Metric("controller.steals", "broadleaf_steals_total", "counter",
            "Tasks asked back from a busy engine for an idle one."),
     Metric("controller.revoked", "broadleaf_steals_won_total", "counter",
@@ -65,8 +65,9 @@ CLUSTER = (
     Metric("controller.kept_bytes", "broadleaf_kept_results_bytes", "gauge", "What those count for in memory."),
     Metric("controller.ignored", "broadleaf_records_ignored_total", "counter",
            "Records dropped because they named nothing known: of a bad or outdated peer."),
-    Metric("node.peers", "broadleaf_connections", "gauge", "Connections of the controller now, engines included."),
-    Metric("node.wakeups", "broadleaf_wakeups_total", "counter", "Times that the controller's loop woke up."),
+    Metric("node.peers", "broadleaf_connections", "gauge",
+           "Open connections of the controller, including those of engines."),
+    Metric("node.wakeups", "broadleaf_wakeups_total", "counter", "Number of times that the controller's loop woke up."),
     Metric("node.segments", "broadleaf_shared_memory_segments", "gauge", _SHARED_SEGMENTS, {"maker": "peer"}),
     Metric("node.own_segments", "broadleaf_shared_memory_segments", "gauge", _SHARED_SEGMENTS, {"maker": "controller"}),
     Metric("node.segment_bytes", "broadleaf_shared_memory_bytes", "gauge", _SHARED_BYTES, {"maker": "peer"}),
@@ -97,7 +98,7 @@ CLUSTER = (
 ENGINE = (
     Metric("up", "broadleaf_engine_up", "gauge", "1 while the engine can be given tasks, else 0."),
     Metric("outstanding", "broadleaf_engine_tasks", "gauge",
-           "Tasks sent to the engine that have not ended, the running one included."),
+           "Tasks sent to the engine that have not ended, including the one that is running."),
     Metric("queued", "broadleaf_engine_tasks_waiting", "gauge", "Tasks that wait for this engine alone."),
     Metric("completed", "broadleaf_engine_tasks_completed_total", "counter", "Tasks that have ended on the engine."),
     Metric("window", "broadleaf_engine_prefetch_tasks", "gauge", "Tasks the engine may be sent ahead."),
@@ -105,7 +106,8 @@ ENGINE = (
            "Mean time of the engine's recent tasks, 0 before the first.", scale=NANOSECOND),
     Metric("busy_ns", "broadleaf_engine_busy_seconds_total", "counter", "Time that the engine's tasks have taken.",
            scale=NANOSECOND),
-    Metric("restarts", "broadleaf_engine_restarts_total", "counter", "Times that the engine was started again."),
+    Metric("restarts", "broadleaf_engine_restarts_total", "counter",
+           "Number of times that the engine was started again."),
     Metric("idle_s", "broadleaf_engine_idle_seconds", "gauge", "Time since the engine has had nothing to do."),
     Metric("holds_data", "broadleaf_engine_holds_data", "gauge",
            "1 if clients may have left data on the engine, else 0."),

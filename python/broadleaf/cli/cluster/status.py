@@ -29,7 +29,7 @@ COLUMNS = {
     "ENGINE": "the engine's id",
     "STATE": "up (can be given tasks), draining (ends those that it has), starting, restarting, leaving, dying or gone",
     "PID": "its process",
-    "QUEUED": "tasks it has been sent and has not ended, the running one included",
+    "QUEUED": "tasks it has been sent and has not ended, including the one that is running",
     "DONE": "tasks that have ended on it, in a result or an error",
     "MEAN TASK": "mean time of its recent tasks",
     "BUSY": "time that all its tasks have taken together",

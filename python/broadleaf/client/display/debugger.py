@@ -239,7 +239,7 @@ def _can_ask() -> bool:
 
 
 def _sources(files: Iterable[str]) -> dict[str, str]:
-    """The text of those files that are code of this session: engines get no others."""
+    """The source of files that hold this session's code; engines are not sent any other file."""
     loaded = {getattr(module, "__file__", None) for module in list(sys.modules.values())}
     sources = {name: "".join(linecache.getlines(name)) for name in files if name in loaded or _was_typed(name)}
     return {name: text for name, text in sources.items() if 0 < len(text) <= _SOURCE_CHARACTERS}

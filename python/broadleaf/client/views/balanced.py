@@ -65,7 +65,7 @@ class LoadBalancedView(View):
     follow: Flag = Flag(None, "Tasks on whose engine these must run.", _dependency)
     after: Flag = Flag(None, "Tasks that must be done before these start.", _dependency)
     timeout: Flag = Flag(None, "Seconds a task may run, and its dependencies may take; then it is stopped.", _timeout)
-    retries: Flag = Flag(0, "Times a task is tried again after it raised or its engine died.", _count)
+    retries: Flag = Flag(0, "Number of times a task is retried after it raises or its engine dies.", _count)
     priority: Flag = Flag(0, "Of tasks that wait, those of higher priority start first.", int)
 
     _submit_one: Any

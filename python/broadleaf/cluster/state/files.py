@@ -267,8 +267,8 @@ def remove_cluster_files(cluster_path: str | Path, run_dir: str | Path, keep_log
 
 def remove_orphans() -> None:
     """Removes the files of clusters that were killed before they could record what they are. Directories younger than
-    `ORPHAN_AGE_S` may belong to a cluster that is starting, and stay. So do those of other hosts and containers, whose
-    processes are not visible here.
+    `ORPHAN_AGE_S` may belong to a cluster that is starting, and are kept. So are those of other hosts and containers,
+    whose processes are not visible here.
     """
     kept = {
         Path(path).resolve() for path in map(_kept_run_dir, base_dir().glob(f"profiles/*/*/{CLUSTER_FILE}")) if path

@@ -140,7 +140,7 @@ def read(path: Path, factors: Sequence[Factor]) -> pd.DataFrame:
             path, dtype=words, keep_default_na=False, na_values=[""], usecols=lambda name: name != "started_at"
         )
     except (ValueError, pd.errors.ParserError) as error:
-        raise RunError(f"{path}: not a table of runs: {error}") from None
+        raise RunError(f"{path} is not a table of runs: {error}") from None
     with path.open("rb") as file:
         file.seek(-1, 2)
         torn = file.read(1) != b"\n"

@@ -41,7 +41,8 @@ def balanced(
     factors: Sequence[Factor], rules: Constraints, rng: np.random.Generator, runs: int | None = None, flips: int = 1
 ) -> Chosen:
     """`runs` runs (default: four for every factor and flip, at least 16, a multiple of 4), of which two differ in the
-    first factor alone and so on. `spec` says how far from balance the levels and the pairs are."""
+    first factor alone, two in the second alone, and so on. `spec` says how far from balance the levels and the pairs
+    are."""
     flipped = [f for f in factors for _ in range(flips)]
     min_runs = 2 * len(flipped)
     n = runs if runs is not None else max(16, -(-2 * min_runs // 4) * 4)

@@ -67,7 +67,7 @@ def _packed(pieces: Sequence[Sequence[Entry]], block_size: int) -> list[list[Ent
 
 
 def _dealt(loose: Sequence[Entry], size: int, rng: np.random.Generator) -> list[list[Entry]]:
-    """Blocks of equal size, give or take one, of runs in random order."""
+    """Blocks of runs in random order, whose sizes differ by at most one."""
     if not loose:
         return []
     n_blocks = max(1, round(len(loose) / max(size, 1)))

@@ -86,7 +86,7 @@ class Plan:
         except FileNotFoundError:
             raise DesignError(f"{path}: there is no plan yet. Make one with `broadleaf lab plan`.") from None
         except ValueError as error:
-            raise DesignError(f"{path}: not a plan ({error}). Make a new one with `broadleaf lab plan`.") from None
+            raise DesignError(f"{path} is not a plan ({error}). Make a new one with `broadleaf lab plan`.") from None
         if data.get("version") != VERSION:
             raise DesignError(
                 f"{path}: a plan of version {data.get('version')}, this is version {VERSION}. Make a new one with "

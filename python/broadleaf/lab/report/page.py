@@ -127,7 +127,9 @@ def explorer_data(
     sets the colours at first.
     """
     max_rows = max(20, min(MAX_ROWS_PER_TREATMENT, MAX_ROWS // max(deltas["treatment"].nunique(), 1)))
-    kept = pd.concat([g if len(g) <= max_rows else g.sample(max_rows, random_state=7) for _, g in deltas.groupby("treatment")])
+    kept = pd.concat(
+        [g if len(g) <= max_rows else g.sample(max_rows, random_state=7) for _, g in deltas.groupby("treatment")]
+    )
     order = deltas.groupby("treatment")["delta_us"].mean().sort_values().index.tolist()
     columns = {f.name: f for f in factors if f.name in kept.columns}
     unit = Unit.of(deltas["before_us"], deltas["after_us"])

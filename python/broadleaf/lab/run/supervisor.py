@@ -63,7 +63,7 @@ class Counters:
 
 
 def children(of: set[int]) -> set[int]:
-    """All descendants of the processes, zombies included."""
+    """All descendants of the processes, including zombies."""
     parents = {}
     for entry in os.listdir("/proc"):
         if entry.isdigit():

@@ -51,7 +51,7 @@ class Question:
     def sentence(self) -> str:
         """The verdict in words, with an interval that is valid despite several checks."""
         if self.verdict is None:
-            return f"{self.name}: not yet looked at."
+            return f"{self.name}: not analysed yet."
         said = self.verdict.sentence.replace("95 % interval", "interval for all looks")
         if self.state == OUT_OF_REACH:
             return f"Out of reach of these runs. {said}"

@@ -23,7 +23,7 @@ def read_lock(directory: Path) -> dict[str, dict[str, Any]]:
     except FileNotFoundError:
         return {}
     except tomllib.TOMLDecodeError as error:
-        raise RunError(f"{path}: not TOML ({error}). Delete it to calibrate again.") from None
+        raise RunError(f"{path} is not TOML ({error}). Delete it to calibrate again.") from None
 
 
 def write_lock(directory: Path, tables: Mapping[str, Mapping[str, Any]]) -> None:

@@ -1,4 +1,4 @@
-"""runs.csv: one row per run, failures included. Appending survives a runner that is killed in the middle of a line."""
+"""runs.csv: one row per run, including failures. Appending survives a runner that is killed in the middle of a line."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ class RunsFile:
             **{f.column: column_value(config.get(f.name, f.default)) for f in self.factors},
         }
         if strangers := set(whole) - set(self.header):
-            raise RunError(f"{self.path}: no column {', '.join(sorted(strangers))}")
+            raise RunError(f"{self.path} has no column {', '.join(sorted(strangers))}")
         cells = [_text(whole.get(name)) for name in self.header]
         self._write(_line(cells).encode(), f"Run {whole['run_id']} is lost, the {len(self._rows)} before it are kept.")
         self._next += 1
@@ -261,7 +261,7 @@ def _parse(text: str, path: Path) -> tuple[list[str], list[list[str]]]:
         return [*COLUMNS], []
     header, *lines = table
     if "run_id" not in header or "status" not in header:
-        raise RunError(f"{path}: not a table of runs, it has no column 'run_id'. Convert it with `lab export` first.")
+        raise RunError(f"{path} is not a table of runs: it has no column 'run_id'. Convert it with `lab export` first.")
     for number, cells in enumerate(lines, 2):
         if len(cells) != len(header):
             raise RunError(f"{path}, line {number}: {len(cells)} cells where the header has {len(header)}.")

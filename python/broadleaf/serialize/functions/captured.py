@@ -1,4 +1,4 @@
-"""What a function takes along besides its code, to say which part cannot be sent, and why."""
+"""What a function carries besides its code, to say which part cannot be sent, and why."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def reason_of_failure(function: Function, error: Exception) -> str:
 
 
 def function_too_large(function: Function, name: str, n_bytes: int, limit_bytes: int) -> SerializationError:
-    """The exception for a function that takes along more than can be sent from this host."""
+    """The exception for a function that carries more than can be sent from this host."""
     sizes = [(pickled_bytes(value), what) for what, value in captured_values(function) if value is not function]
     value_bytes, what = max(sizes, default=(0, ""))
     if 2 * value_bytes < n_bytes:

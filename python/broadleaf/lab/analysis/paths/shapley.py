@@ -114,7 +114,10 @@ def _sampled(
         values = _values(fit, rows, draws, scale).reshape(_AT_ONCE, k + 1, -1)
         steps = np.take_along_axis(np.diff(values, axis=1), position[:, :, None], axis=1)
         total += steps.sum(axis=0)
-        minimum, maximum = np.minimum(minimum, steps[:, :, 0].min(axis=0)), np.maximum(maximum, steps[:, :, 0].max(axis=0))
+        minimum, maximum = (
+            np.minimum(minimum, steps[:, :, 0].min(axis=0)),
+            np.maximum(maximum, steps[:, :, 0].max(axis=0)),
+        )
         before, after = float(values[0, 0, 0]), float(values[0, -1, 0])
     mean = total / _ORDERS
     ranges = np.column_stack([minimum, maximum])

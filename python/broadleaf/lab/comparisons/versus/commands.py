@@ -27,7 +27,7 @@ _SHELL = set("|&;<>()$`*?[~#\n")
 _BUSY = 0.9
 _LOOKS = 4
 _LONG_S = 10.0
-"""A command that takes longer is looked at once."""
+"""The runs of a command that takes longer are analysed once."""
 
 
 @dataclass(frozen=True, slots=True)

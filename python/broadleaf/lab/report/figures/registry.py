@@ -99,7 +99,9 @@ def _coefficients(e: Evidence, number: int, key: str) -> Figure:
     names = ("mean delta", "model coefficient")
     left, right = _need(e, "means"), _need(e, "coefficients")
     both = left.merge(right, on="name", suffixes=("_1", "_2"))
-    differing = both[(both["ci_low_us_1"] > both["ci_high_us_2"]) | (both["ci_low_us_2"] > both["ci_high_us_1"])]["name"]
+    differing = both[(both["ci_low_us_1"] > both["ci_high_us_2"]) | (both["ci_low_us_2"] > both["ci_high_us_1"])][
+        "name"
+    ]
     agreeing = len(both) - len(differing)
     text = f"Mean deltas and model coefficients agree within their intervals for {agreeing} of {len(both)} factors"
     text += f"; not for {listed(differing)}" if len(differing) else ""

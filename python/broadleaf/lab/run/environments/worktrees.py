@@ -57,7 +57,7 @@ class Worktrees:
         try:
             return git(self.top, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{ref}^{{commit}}")
         except RunError:
-            raise RunError(f"{self.top}: no commit {ref!r}. `git branch -a` and `git tag` list names.") from None
+            raise RunError(f"{self.top} has no commit {ref!r}. `git branch -a` and `git tag` list names.") from None
 
     def order(self, sha: str, patches: Mapping[str, Path]) -> PatchOrder:
         """Tries every patch alone and after every other one."""
@@ -105,7 +105,7 @@ class Worktrees:
         replace_file(self._marker(path), json.dumps(facts) + "\n")
 
     def directory_in(self, tree: Path) -> Path:
-        """Where commands run in a tree: the directory that is `source` there."""
+        """Where commands run in a tree: the study's `source` directory in it."""
         directory = tree / self.inside
         if not directory.is_dir():
             raise RunError(

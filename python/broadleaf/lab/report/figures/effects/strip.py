@@ -85,9 +85,7 @@ def colour_strip(deltas: pd.DataFrame, number: int, key: str, flips: Sequence[st
     return Figure(number, key, text, reading, finish(chart, text, reading, WIDTH + 240), table)
 
 
-def flipping(
-    deltas: pd.DataFrame, known: Collection[str] = (), min_log2: float = 0.0144, z: float = 3.0
-) -> list[str]:
+def flipping(deltas: pd.DataFrame, known: Collection[str] = (), min_log2: float = 0.0144, z: float = 3.0) -> list[str]:
     """Treatments that help in the slowest third of their contexts and hinder in the fastest, or the reverse.
 
     Both must be certain: means `z` standard errors beyond `min_log2`, the size below which a change has no practical
