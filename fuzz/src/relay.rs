@@ -133,7 +133,7 @@ impl Trial {
                 self.after_transfer(&orders);
             }
             HostEvent::Event(RelayEvent::Mover(mover)) => self.transfers.on_mover(HOST, *mover),
-            HostEvent::Event(RelayEvent::Pong { sent_ns }) => {
+            HostEvent::Event(RelayEvent::Pong { sent_ns, .. }) => {
                 let ns = self.world.now.saturating_sub(*sent_ns);
                 self.transfers.on_round_trip(HOST, ns);
             }
@@ -238,6 +238,7 @@ impl Trial {
             },
             10 => RelayEvent::Pong {
                 sent_ns: choices.number(),
+                unread_bytes: choices.number(),
             },
             11 => {
                 return HostEvent::Output(OutputRecord {

@@ -34,12 +34,25 @@ impl Node {
     }
 
     /// Number of bytes in the queues to engines, and to relays for their engines.
-    pub(crate) fn unread_by_engines(&self) -> u64 {
+    pub(crate) fn queued_for_engines_bytes(&self) -> u64 {
         let links = self.peers.iter().filter_map(|(_, peer)| {
             let is_theirs = matches!(peer.role, Role::Engine { .. } | Role::Relay { .. });
             is_theirs.then(|| peer.link.queued_bytes() as u64)
         });
         links.sum()
+    }
+
+    /// Number of bytes that engines have not read: in the queues here, and in those of the relays. If a relay was given
+    /// more than that since it last said what is in its own, what it was given.
+    pub(crate) fn unread_by_engines_bytes(&self) -> u64 {
+        let relays = || self.relays.links.values().map(|link| &link.given);
+        let queued_bytes = self.queued_for_engines_bytes();
+        let unread_bytes = relays().fold(queued_bytes, |sum, given| {
+            sum.saturating_add(given.unread_bytes())
+        });
+        relays().fold(unread_bytes, |bytes, given| {
+            bytes.max(given.on_the_way_bytes())
+        })
     }
 
     /// Tells the controller when a client's queue of answers becomes long, or short again.

@@ -105,12 +105,12 @@ impl Node {
             }
             // Every replacement would add to what the engines have yet to read.
             ControlRequest::Prepare { .. }
-                if self.unread_by_engines() > self.config.options.function_cache_bytes =>
+                if self.unread_by_engines_bytes() > self.config.options.function_cache_bytes =>
             {
                 ControlReply::Failed(format!(
                     "{} bytes are waiting for engines that are running tasks and do not read \
                     them: prepare the engines again when the tasks have ended, or interrupt them",
-                    self.unread_by_engines()
+                    self.unread_by_engines_bytes()
                 ))
             }
             ControlRequest::Status => ControlReply::Text(self.status_json()),

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-use broadleaf_core::{HostEvent, Input, Output};
+use broadleaf_core::{GivenFunctions, HostEvent, Input, Output};
 use broadleaf_net::{Frame, LinkError};
 use broadleaf_proto::control::ForkServerEvent;
 use broadleaf_proto::relay::{self, AssignMany, Progress, RelayCommand, RelayEvent, RelayedDone};
@@ -39,6 +39,8 @@ pub struct RelayLink {
     pinged_ns: u64,
     /// Last measured round trip, ns.
     pub round_trip_ns: u64,
+    /// Functions that its engines may not have read.
+    pub given: GivenFunctions,
     /// Payload that it received: objects, bytes over the wire, changes of parent, corrupt chunks.
     pub fetched: Fetched,
 }
@@ -100,6 +102,7 @@ impl Relays {
             heard: Instant::now(),
             pinged_ns: 0,
             round_trip_ns: 0,
+            given: GivenFunctions::default(),
             fetched: Fetched::default(),
         };
         self.links.insert(host, link);
@@ -206,6 +209,8 @@ impl Node {
             }
             Output::Function { engine, record } => {
                 let (token, function) = (link.token, record.function);
+                let limit_bytes = self.config.options.function_cache_bytes;
+                let pings = link.given.give(record.body.len() as u64, limit_bytes);
                 if link.functions.insert(function, record.hash) != Some(record.hash) {
                     let command = RelayCommand::Function {
                         function,
@@ -217,6 +222,9 @@ impl Node {
                 // This is sent ahead of the batch, which is harmless: no task of the batch means
                 // another function by this id.
                 self.command(token, &RelayCommand::GiveFunction { engine, function });
+                if pings {
+                    self.ping(host);
+                }
                 return None;
             }
             Output::Revoke { engine, key, offer } => RelayCommand::Revoke { engine, key, offer },
@@ -388,7 +396,10 @@ impl Node {
                 self.end_probe(host, object);
             }
             RelayEvent::Mover(mover) => self.objects.transfers.on_mover(host, mover),
-            RelayEvent::Pong { sent_ns } => {
+            RelayEvent::Pong {
+                sent_ns,
+                unread_bytes,
+            } => {
                 let now_ns = self.epoch.elapsed().as_nanos() as u64;
                 let ns = now_ns.saturating_sub(sent_ns);
                 let mut is_first = false;
@@ -397,6 +408,7 @@ impl Node {
                     if sent_ns > link.pinged_ns {
                         return Err(DecodeError::Malformed.into());
                     }
+                    link.given.on_pong(sent_ns, unread_bytes);
                     is_first = std::mem::replace(&mut link.round_trip_ns, ns) == 0;
                 }
                 self.objects.transfers.on_round_trip(host, ns);
@@ -460,23 +472,29 @@ impl Node {
         if !self.decider.is_upstream() {
             self.objects.abandon_unwanted();
         }
-        let sent_ns = self.epoch.elapsed().as_nanos() as u64;
         let timeout = self.config.options.host_timeout();
-        let links: Vec<(usize, bool)> = self
+        let links: Vec<(HostId, usize, bool)> = self
             .relays
             .links
-            .values()
-            .map(|l| (l.token, now.duration_since(l.heard) > timeout))
+            .iter()
+            .map(|(host, l)| (*host, l.token, now.duration_since(l.heard) > timeout))
             .collect();
-        for link in self.relays.links.values_mut() {
-            link.pinged_ns = sent_ns;
-        }
-        for (token, is_silent) in links {
+        for (host, token, is_silent) in links {
             if is_silent {
                 self.close(token);
             } else {
-                self.command(token, &RelayCommand::Ping { sent_ns });
+                self.ping(host);
             }
+        }
+    }
+
+    fn ping(&mut self, host: HostId) {
+        let sent_ns = self.epoch.elapsed().as_nanos() as u64;
+        if let Some(link) = self.relays.links.get_mut(&host) {
+            link.pinged_ns = sent_ns;
+            link.given.on_ping(sent_ns);
+            let token = link.token;
+            self.command(token, &RelayCommand::Ping { sent_ns });
         }
     }
 }

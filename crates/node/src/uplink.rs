@@ -393,7 +393,11 @@ impl Node {
                 return;
             }
             RelayCommand::Ping { sent_ns } => {
-                self.tell_controller(&RelayEvent::Pong { sent_ns });
+                let unread_bytes = self.queued_for_engines_bytes();
+                self.tell_controller(&RelayEvent::Pong {
+                    sent_ns,
+                    unread_bytes,
+                });
                 return;
             }
         };

@@ -182,6 +182,8 @@ pub enum RelayEvent {
     Pong {
         /// From the ping.
         sent_ns: u64,
+        /// What waits for the host's engines to read it.
+        unread_bytes: u64,
     },
     /// The host was told that it will be ended: it needs nothing new from now on.
     EndsSoon {

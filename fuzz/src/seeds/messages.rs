@@ -176,7 +176,10 @@ pub fn relay_events(engine: EngineId, key: TaskKey) -> Vec<RelayEvent> {
             key,
             reason: "its data was given up".into(),
         },
-        RelayEvent::Pong { sent_ns: 1 },
+        RelayEvent::Pong {
+            sent_ns: 1,
+            unread_bytes: 4096,
+        },
     ]
 }
 

@@ -5,6 +5,7 @@ from pathlib import Path
 import broadleaf as ipp
 import pytest
 from broadleaf.control import requests
+from waiting import until
 
 MIB = 1 << 20
 pytestmark = pytest.mark.timeout(180)
@@ -30,18 +31,37 @@ def prepare(client: ipp.Client, content: bytes) -> str:
     return "done"
 
 
-def test_an_engine_that_runs_a_long_task(tmp_path: Path):
+def refuse_until_read(client: ipp.Client, tmp_path: Path) -> None:
+    """Prepares the last engine while it runs a task, until that is refused, and once more when the task has ended."""
     started, gate = tmp_path / "started", tmp_path / "gate"
+    busy = client[-1].apply_async(wait_for, str(started), str(gate))
+    while not started.exists():
+        assert not busy.ready()
+    # Each is counted for its client once, and sent each time that it replaces the other.
+    contents = [name + b"x" * (3 * MIB) for name in (b"# one ", b"# two ")]
+    answers = [prepare(client, contents[n % 2]) for n in range(12)]
+    assert answers[:3] == ["done"] * 3
+    assert "are waiting for engines that are running tasks" in answers[-1], answers
+    gate.touch()
+    busy.get(timeout=60)
+    client[:].apply_sync(abs, -1)
+    assert until(lambda: prepare(client, b"# once more") == "done")
+
+
+def test_an_engine_that_runs_a_long_task(tmp_path: Path):
     with ipp.Cluster(n=1, function_cache_bytes=8 * MIB) as client:
-        busy = client[0].apply_async(wait_for, str(started), str(gate))
-        while not started.exists():
-            assert not busy.ready()
-        # Each is counted for its client once, and sent each time that it replaces the other.
-        contents = [name + b"x" * (3 * MIB) for name in (b"# one ", b"# two ")]
-        answers = [prepare(client, contents[n % 2]) for n in range(12)]
-        assert answers[:3] == ["done"] * 3
-        assert "are waiting for engines that are running tasks" in answers[-1], answers
-        gate.touch()
-        busy.get(timeout=60)
-        client[0].apply_sync(abs, -1)
-        assert prepare(client, b"# once more") == "done"
+        refuse_until_read(client, tmp_path)
+
+
+def test_an_engine_of_another_host_that_runs_a_long_task(tmp_path: Path):
+    cluster = ipp.Cluster(n=1, listen="127.0.0.1:0", function_cache_bytes=8 * MIB)
+    cluster.start_cluster_sync()
+    relay = ipp.Relay(cluster.relay_file, 1, name="host0")
+    try:
+        with cluster.connect_client_sync() as client:
+            client.wait_for_engines(2, timeout=30)
+            refuse_until_read(client, tmp_path)
+    finally:
+        cluster.stop_cluster_sync()
+        relay.wait(20)
+        relay.stop()
