@@ -393,14 +393,18 @@ impl Node {
                 return;
             }
             RelayCommand::Ping { sent_ns } => {
-                let unread_bytes = self.queued_for_engines_bytes();
-                self.tell_controller(&RelayEvent::Pong {
-                    sent_ns,
-                    unread_bytes,
-                });
+                self.on_ping(sent_ns);
                 return;
             }
         };
         self.carry_out_one(output);
+    }
+
+    fn on_ping(&mut self, sent_ns: u64) {
+        let unread_bytes = self.queued_for_engines_bytes();
+        self.tell_controller(&RelayEvent::Pong {
+            sent_ns,
+            unread_bytes,
+        });
     }
 }

@@ -43,7 +43,9 @@ pub fn records(seeds: &mut Seeds) {
     one(1, "assign", &|out| assign.encode(out));
     one(2, "done", &|out| done(key, payload()).encode(out));
     one(3, "result", &|out| {
-        results().iter().for_each(|r| r.encode(out))
+        for result in results() {
+            result.encode(out);
+        }
     });
     one(4, "output", &|out| output(engine, key).encode(out));
     one(5, "function", &|out| function().encode(out));
