@@ -22,6 +22,8 @@ class Truth:
     levels: dict[str, tuple]
     effects: dict[str, np.ndarray]
     pairs: dict[tuple[str, str], np.ndarray] = field(default_factory=dict)
+    through: dict[str, np.ndarray] = field(default_factory=dict)
+    """The part of `effects` that a factor has because it changes the work of a run."""
 
     def effect(self, name: str, level: object) -> float:
         """The average effect of a level over the default."""
@@ -44,7 +46,8 @@ class Noise:
     """`sd` of a run on the scale of ln(time); `tail` the mean of an exponential added to it; `outliers` the share of
     runs that take `outlier_factor` times as long; `unequal` how much more the runs of a treated first flag spread;
     `block_sd` of the blocks of `block` runs; `drift` the change over the session. Missing runs: `missing` of all,
-    `missing_treated` of those with the first flag on, `missing_slow` of the slower half."""
+    `missing_treated` of those with the first flag on, `missing_slow` of the slower half. `work` is by how much the work
+    of runs varies by itself, with their time; the column `work` is then in the rows."""
 
     sd: float = 0.05
     tail: float = 0.0
@@ -57,6 +60,7 @@ class Noise:
     missing: float = 0.0
     missing_treated: float = 0.0
     missing_slow: float = 0.0
+    work: float = 0.0
 
 
 def curve(shape: str, n: int, height: float = 0.2) -> np.ndarray:
@@ -117,6 +121,12 @@ def runs(truth: Truth, count: int, noise: Noise, rng: np.random.Generator) -> li
     y += noise.sd * np.where(treated, noise.unequal, 1.0) * rng.standard_normal(count)
     y += rng.exponential(noise.tail, count) if noise.tail else 0.0
     y += np.where(rng.random(count) < noise.outliers, np.log(noise.outlier_factor), 0.0)
+    work = np.zeros(count)
+    if noise.work:
+        work = noise.work * rng.standard_normal(count)
+        y += work
+        for name, table in truth.through.items():
+            work += table[columns[name]]
     lost = noise.missing + noise.missing_treated * treated + noise.missing_slow * (clean > np.median(clean))
     there = rng.random(count) >= lost
     return [
@@ -125,6 +135,7 @@ def runs(truth: Truth, count: int, noise: Noise, rng: np.random.Generator) -> li
             "time_per_task_us": float(np.exp(y[i])),
             "started_unix": 4.0 * i,
             "block": int(block[i]),
+            **({"work": float(1e6 * np.exp(work[i]))} if noise.work else {}),
             **{name: _cell(truth.levels[name][index[i]]) for name, index in columns.items()},
         }
         for i in np.flatnonzero(there).tolist()

@@ -8,7 +8,7 @@ degrees of freedom.
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from broadleaf.lab.analysis.model.linear import Linear
 
 Covariance = Literal["HC2", "HC3", "nonrobust"]
+Pair = tuple[str, str]
 _EXACT_RUNS = 1500
 """With more runs the residual degrees of freedom are so many that the exact ones would not change an interval."""
 _SATURATED = 0.999
@@ -43,10 +44,45 @@ class Interval:
         return self.low > 0 or self.high < 0
 
 
+@dataclass(frozen=True, slots=True)
+class Doubt:
+    """What may be wrong with estimates besides noise. Pairs outside the model: each contributes as much as it does beside
+    the model, times the root of the probability that it is real. And what treatments may do to a covariate. `params` has a row for each parameter, `runs` for each run; both have a column for each
+    pair or part. `own` is the index of the pair of interest, about which there is no doubt; -1 if there is none.
+    """
+
+    pairs: tuple[Pair, ...]
+    params: np.ndarray
+    runs: np.ndarray
+
+    own: int = -1
+
+    def but(self, pair: Pair) -> Doubt:
+        """The doubt about all other pairs."""
+        return replace(self, own=self.pairs.index(pair) if pair in self.pairs else -1)
+
+    def and_of(self, other: Doubt | None) -> Doubt:
+        """Both doubts; `own` stays an index of this one's pairs."""
+        if other is None:
+            return self
+        runs = np.hstack([self.runs, other.runs])
+        return Doubt(self.pairs + other.pairs, np.hstack([self.params, other.params]), runs, self.own)
+
+    def squares(self, rows: np.ndarray, influence: np.ndarray) -> np.ndarray:
+        """What is added to the squared errors of combinations `rows` of parameters, to which the runs contribute
+        `influence` besides.
+        """
+        added = rows @ self.params + influence.T @ self.runs
+        if self.own >= 0:
+            added[:, self.own] = 0.0
+        found: np.ndarray = (added**2).sum(axis=1)
+        return found
+
+
 class Contrasts:
     """The errors of an estimate. `rows` contain one number per parameter.
 
-    `doubt` is what pairs outside the model may add to the parameters, a column for each; it widens all intervals.
+    `doubt` is what else may be wrong with the parameters (`Doubt.params`); it widens all intervals.
     """
 
     def __init__(

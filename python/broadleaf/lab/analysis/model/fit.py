@@ -12,15 +12,16 @@ import numpy as np
 import pandas as pd
 
 from broadleaf.lab.analysis import frame as frames
+from broadleaf.lab.analysis.model import covariate as covariates
 from broadleaf.lab.analysis.model import curves, misfit, robust, selection
 from broadleaf.lab.analysis.model import scale as scales
 from broadleaf.lab.analysis.model.coding import Coding
-from broadleaf.lab.analysis.model.contrasts import Contrasts, Covariance, Interval
+from broadleaf.lab.analysis.model.contrasts import Contrasts, Covariance, Doubt, Interval
 from broadleaf.lab.analysis.model.linear import Blocks, Linear
 from broadleaf.lab.analysis.model.misfit import LackOfFit
 from broadleaf.lab.analysis.model.sample import Sample
 from broadleaf.lab.analysis.model.scale import LambdaProfile, Scale
-from broadleaf.lab.analysis.model.selection import Beside, Doubt
+from broadleaf.lab.analysis.model.selection import Beside
 from broadleaf.lab.errors import AnalysisError
 from broadleaf.lab.spec.factors import Factor, Level
 from broadleaf.lab.spec.study import StudySpec
@@ -98,14 +99,15 @@ class Fit:
         self.linear: Linear = self.estimate.linear
         self.kept: np.ndarray = linear.kept
         self.block_share: float = self.linear.ratio
-        self.contrasts: Contrasts = Contrasts(
-            self.estimate, options.covariance, options.alpha, None if doubt is None else doubt.params
-        )
         self.params: np.ndarray = self.estimate.params
+        unsure = covariates.doubt(sample, coding, self.linear, self.params)
+        self._doubt: Doubt | None = unsure if doubt is None else doubt.and_of(unsure)
+        self.contrasts: Contrasts = Contrasts(
+            self.estimate, options.covariance, options.alpha, None if self._doubt is None else self._doubt.params
+        )
         self.df: int = linear.df
         self._size = linear.size
         self._pairs: dict[float, list[Interaction]] = {}
-        self._doubt = doubt
 
     # --- what was fitted -------------------------------------------------------------------------------------------
 
@@ -171,8 +173,9 @@ class Fit:
 
     def drift_terms(self) -> list[DriftTerm]:
         """The coefficients of time and hour that could be estimated."""
-        names = self.design_names[self._size :]
-        rows = np.eye(len(self.params))[self._size :]
+        covariate = self.sample.covariate
+        names = [n for n in self.design_names[self._size :] if covariate is None or n != covariate.name]
+        rows = np.eye(len(self.params))[self._size : self._size + len(names)]
         told = self.contrasts.intervals(rows)
         return [DriftTerm(name, it, scales.UNITS[self.scale]) for name, it in zip(names, told, strict=True)]
 
@@ -348,6 +351,7 @@ def fit(
     triples: bool = True,
     robust: bool = True,
     alpha: float = 0.05,
+    covariate: str | None = None,
 ) -> Fit:
     """Fits a model to runs in the form that `frame.load` returns.
 
@@ -360,7 +364,8 @@ def fit(
 
     `robust` is Tukey's bisquare (MM): runs far from the model do not count; without it, least squares. Intervals use
     HC2 errors, which allow for unequal variances, with the degrees of freedom of each contrast's own error; they miss
-    in `alpha` of all cases. Raises AnalysisError if the runs cannot show the main effects.
+    in `alpha` of all cases. `covariate` is a column of the frame; what it explains of the noise is removed, but not
+    what treatments do through it. Raises AnalysisError if the runs cannot show the main effects.
     """
     if frame.empty:
         raise AnalysisError("no runs to fit: make runs first (`broadleaf lab run`).")
@@ -372,9 +377,20 @@ def fit(
     if scale == "auto":
         sample = sample.on(scales.profile_of(full, sample).best)
     notes: list[str] = []
-    if full.pairs and not selection.suffices(len(frame), full, sample):
+    if covariate is not None:
+        sample = _adjusted(sample, full, options, covariate, notes)
+    made = _fitted(sample, full, options, triples, notes)
+    if (it := sample.covariate) is not None:
+        steep = covariates.slope(sample, made.linear, made.params)
+        made.notes = (*made.notes, covariates.sentence(it, steep, made.sigma))
+    return made
+
+
+def _fitted(sample: Sample, full: Coding, options: FitOptions, triples: bool, notes: list[str]) -> Fit:
+    """The model with all pairs if the runs suffice, and with triples if something is missing and they do."""
+    if full.pairs and not selection.suffices(len(sample.y), full, sample):
         return _selected(sample, full, options, notes)
-    made = Fit(sample, full, options)
+    made = Fit(sample, full, options, tuple(notes))
     lack = made.lack_of_fit
     if lack is None or not lack.significant:
         return made
@@ -383,7 +399,7 @@ def fit(
     found = _triples(made) if triples and full.pairs else []
     if found and made.df > 3 * len(found):
         wider = full.but(full.pairs, found)
-        whole = sample.linear(wider, sample.choose_blocks(blocks, len(wider.column_names)))
+        whole = sample.linear(wider, sample.choose_blocks(options.blocks, len(wider.column_names)))
         # A fraction of all configurations cannot distinguish every triple from the rest.
         told = [t.factors for t in wider.terms if len(t.factors) == 3 and whole.kept[list(t.columns)].all()]
         if told and whole.df > whole.size // 4:
@@ -393,6 +409,28 @@ def fit(
         made.notes = tuple(notes)
         return made
     return Fit(sample, coding, options, tuple(notes))
+
+
+def _adjusted(sample: Sample, full: Coding, options: FitOptions, name: str, notes: list[str]) -> Sample:
+    """The sample with a covariate, if the runs have it; otherwise `notes` says why not."""
+    values = covariates.numbers(sample.frame, name)
+    if isinstance(values, str):
+        notes.append(values)
+        return sample
+    told = np.isfinite(values)
+    frame = sample.frame[told].reset_index(drop=True)
+    # On the logarithmic scale no run's spread is assumed to depend on its level.
+    its = replace(Sample.of(frame, full.factors, "log", bool(sample.time.names)), y=values[told])
+    options = replace(options, alpha=0.05, stray={})
+    try:
+        if full.pairs and not selection.suffices(len(frame), full, its):
+            made = _selected(its, full, options, [])
+        else:
+            made = Fit(its, full, options)
+    except AnalysisError as error:
+        notes.append(f"Not adjusted for {name}: {error}")
+        return sample
+    return covariates.adjusted(sample, covariates.centred(name, values, made, sample))
 
 
 def _selected(sample: Sample, full: Coding, options: FitOptions, notes: list[str]) -> Fit:
@@ -423,4 +461,5 @@ def of_study(
 ) -> Fit:
     """The model over the factors that were varied in a study's runs. `options` are those of `fit`."""
     runs = frames.load(study.runs_path, study.factors, None, response)
+    options.setdefault("covariate", study.covariate_of(response))
     return fit([f for f in study.factors if runs[f.name].nunique() > 1], runs, scale, **options)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
@@ -17,10 +18,13 @@ from broadleaf.lab.analysis.model.nuisance import Nuisance
 from broadleaf.lab.analysis.model.scale import Scale
 from broadleaf.lab.spec.factors import Factor
 
+if TYPE_CHECKING:
+    from broadleaf.lab.analysis.model.covariate import Covariate
+
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Made once, used by every model of the same runs."""
+    """Made once, used by every model of the same runs. The column of `covariate` is the last of `time`."""
 
     frame: pd.DataFrame
     y: np.ndarray
@@ -28,6 +32,7 @@ class Sample:
     cells: Cells
     time: Nuisance
     groups: Groups
+    covariate: Covariate | None = None
 
     @classmethod
     def of(cls, frame: pd.DataFrame, factors: Sequence[Factor], scale: Scale, drift: bool) -> Sample:

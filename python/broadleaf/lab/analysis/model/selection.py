@@ -15,18 +15,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
-from broadleaf.lab.analysis.model import robust
+from broadleaf.lab.analysis.model import covariate, robust
 from broadleaf.lab.analysis.model.coding import Coding
-from broadleaf.lab.analysis.model.contrasts import Contrasts, Interval, intervals
+from broadleaf.lab.analysis.model.contrasts import Contrasts, Doubt, Interval, Pair, intervals
 from broadleaf.lab.analysis.model.linear import independent
 from broadleaf.lab.analysis.model.sample import Sample
 from broadleaf.lab.analysis.multiplicity import pair_rates
 
-Pair = tuple[str, str]
 _Q = 0.05
 _EXACT_RUNS = 400
 _MIN_LEFT = 8
@@ -95,34 +94,6 @@ class Beside:
         below = np.einsum("ij,ij->j", weight, hat**2 @ weight)
         degrees: np.ndarray = np.clip((influence**2).sum(axis=0) ** 2 / np.maximum(below, 1e-300), 1.0, df)
         return degrees
-
-
-@dataclass(frozen=True, slots=True)
-class Doubt:
-    """What pairs outside the model may contribute: each as much as it does beside the model, times the root of the
-    probability that it is real. `params` has a row for each parameter, `runs` for each run; both have a column for each
-    pair. `own` is the index of the pair of interest, about which there is no doubt; -1 if there is none.
-    """
-
-    pairs: tuple[Pair, ...]
-    params: np.ndarray
-    runs: np.ndarray
-
-    own: int = -1
-
-    def but(self, pair: Pair) -> Doubt:
-        """The doubt about all other pairs."""
-        return replace(self, own=self.pairs.index(pair) if pair in self.pairs else -1)
-
-    def squares(self, rows: np.ndarray, influence: np.ndarray) -> np.ndarray:
-        """What is added to the squared errors of combinations `rows` of parameters, to which the runs contribute
-        `influence` besides.
-        """
-        added = rows @ self.params + influence.T @ self.runs
-        if self.own >= 0:
-            added[:, self.own] = 0.0
-        found: np.ndarray = (added**2).sum(axis=1)
-        return found
 
 
 def probabilities(p: Mapping[Pair, float], chosen: int, n_runs: int) -> dict[Pair, float]:
@@ -202,8 +173,9 @@ def choose_pairs(full: Coding, sample: Sample, blocks: str, use_robust: bool) ->
     chosen: list[Pair] = []
     seen: set[frozenset[Pair]] = set()
     while True:
-        known = _fitted(full.but(chosen), sample, blocks, use_robust)
-        p = _p_values(known, rows, columns, chosen, full.but(chosen), sample)
+        coding = full.but(chosen)
+        known, unsure = _fitted(coding, sample, blocks, use_robust)
+        p = _p_values(known, unsure, rows, columns, chosen, coding, sample)
         listed = [(pair, min(1.0, value * len(values))) for pair, values in p.items() for value in values]
         rate: dict[Pair, float] = {}
         for (pair, _), q in zip(listed, pair_rates([value for _, value in listed]), strict=True):
@@ -234,14 +206,17 @@ def _untried(p: Mapping[Pair, Sequence[float]], chosen: Sequence[Pair]) -> dict[
     return {pair: values for pair, values in told.items() if values}
 
 
-def _fitted(coding: Coding, sample: Sample, blocks: str, use_robust: bool) -> Contrasts:
+def _fitted(coding: Coding, sample: Sample, blocks: str, use_robust: bool) -> tuple[Contrasts, Doubt | None]:
     width = len(coding.column_names)
     linear = sample.linear(coding, sample.choose_blocks(blocks, width))
-    return Contrasts(robust.estimate(linear, sample.y, sample.level(linear), use_robust))
+    estimate = robust.estimate(linear, sample.y, sample.level(linear), use_robust)
+    unsure = covariate.doubt(sample, coding, estimate.linear, estimate.params)
+    return Contrasts(estimate, doubt=None if unsure is None else unsure.params), unsure
 
 
 def _p_values(
     known: Contrasts,
+    unsure: Doubt | None,
     rows: np.ndarray,
     columns: Mapping[Pair, tuple[int, ...]],
     chosen: Sequence[Pair],
@@ -261,5 +236,5 @@ def _p_values(
         beside = Beside(known, rows[:, list(own)][sample.cells.index])
         if beside.told:
             size = len(own)
-            found[pair] = [it.p for it in beside.intervals(np.zeros((size, linear.width)), np.eye(size))]
+            found[pair] = [it.p for it in beside.intervals(np.zeros((size, linear.width)), np.eye(size), unsure)]
     return found

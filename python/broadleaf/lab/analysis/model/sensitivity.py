@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from broadleaf.lab.analysis.model import covariate
 from broadleaf.lab.errors import AnalysisError
 
 if TYPE_CHECKING:
@@ -51,7 +52,9 @@ def shifts(fit: Fit) -> list[Shift]:
     if noisy.any():
         rest = fit.frame[~noisy].reset_index(drop=True)
         try:
-            sample = Sample.of(rest, fit.factors, fit.scale, bool(fit.sample.time.names))
+            sample = Sample.of(rest, fit.factors, fit.scale, "time" in fit.sample.time.names)
+            if fit.sample.covariate is not None:
+                sample = covariate.adjusted(sample, fit.sample.covariate.of_runs(~noisy))
             options = FitOptions(fit.blocks, fit.options.covariance, fit.options.robust)
             other = Model(sample, fit.coding, options)
         except AnalysisError:
