@@ -72,9 +72,14 @@ def precision(fit: Fit, rope_pct: float = 1.0) -> Precision:
 
 
 def convergence(
-    factors: Sequence[Factor], frame: pd.DataFrame, scale: Scale = "log", points: int = 12, pairs: bool | None = None
+    factors: Sequence[Factor],
+    frame: pd.DataFrame,
+    scale: Scale = "log",
+    points: int = 12,
+    pairs: bool | None = None,
+    covariate: str | None = None,
 ) -> pd.DataFrame:
-    """Every average effect as it was known after the first n runs: columns n_runs, factor, level, estimate, ci_low,
+    """Every average effect as it was known after the first n runs, with `covariate` as in `fit`: columns n_runs, factor, level, estimate, ci_low,
     ci_high, unit.
 
     The last rows are those of all runs. Pairs are in the model at every point or at none: at every one if half of the
@@ -91,8 +96,9 @@ def convergence(
     for count in counts:
         try:
             made = fit(
-                factors, frame.iloc[:count].reset_index(drop=True), scale, with_pairs, blocks="fixed", triples=False
-            )
+                factors, frame.iloc[:count].reset_index(drop=True), scale, with_pairs, blocks="fixed", triples=False,
+                covariate=covariate,
+            )  # fmt: skip
         except AnalysisError:
             continue
         for e in made.effects():

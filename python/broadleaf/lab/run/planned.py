@@ -13,6 +13,7 @@ from typing import Any
 from broadleaf.lab.designs.plan import Plan, PlanRow
 from broadleaf.lab.errors import RunError
 from broadleaf.lab.run.calibrate import Calibration, calibrate
+from broadleaf.lab.run.environments import counters
 from broadleaf.lab.run.environments.environment import HERE, Environments, with_excludes
 from broadleaf.lab.run.single import Quiet, Runner, keep
 from broadleaf.lab.spec.factors import config_id
@@ -178,6 +179,8 @@ def ready(
     counts = environments.prepare([study.baseline, *configs])
     if counts["skipped"] or counts["invalid"] or counts["failed"]:
         say("environments: " + ", ".join(f"{n} {what}" for what, n in counts.items() if n))
+    if missing := counters.lacking(study):
+        say(missing)
     if environments.pinned is not None and "source" not in lock:
         write_lock(study.directory, {"source": {"sha": environments.pinned}})
     if environments.pinned_refs != lock.get("refs", {}):

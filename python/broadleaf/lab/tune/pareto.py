@@ -33,7 +33,8 @@ def pareto(study: StudySpec, responses: Sequence[str]) -> list[Point]:
     made: dict[str, Fit] = {}
     for response in responses:
         frame = frames.load(study.runs_path, study.factors, None, response)
-        made[response] = fit([f for f in study.factors if frame[f.name].nunique() > 1], frame, triples=False)
+        varied = [f for f in study.factors if frame[f.name].nunique() > 1]
+        made[response] = fit(varied, frame, triples=False, covariate=study.covariate_of(response))
     measured: dict[str, dict[str, Level]] = {}
     for one in made.values():
         for config in one.measured_configs:

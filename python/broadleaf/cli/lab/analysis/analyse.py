@@ -71,7 +71,10 @@ def command(
     told: dict[str, Summary] = {}
     for name in asked:
         runs = frames.load(study.runs_path, study.factors, where, name)
-        told[name] = summarise(study.factors, runs, scale, not no_pairs, blocks, not no_drift, study.rope_pct, failed)
+        told[name] = summarise(
+            study.factors, runs, scale, not no_pairs, blocks, not no_drift, study.rope_pct, failed,
+            study.covariate_of(name),
+        )  # fmt: skip
     if as_json:
         found = {name: one.as_dict() for name, one in told.items()}
         click.echo(json.dumps(found if responses else found[frames.TIME], indent=1))

@@ -14,7 +14,7 @@ from typing import Literal
 
 from broadleaf.lab.errors import LabError
 from broadleaf.lab.run.command import uses
-from broadleaf.lab.run.environments import machine
+from broadleaf.lab.run.environments import counters, machine
 from broadleaf.lab.run.environments.environment import Environments, with_excludes
 from broadleaf.lab.run.planned import PLAN_FILE, remaining
 from broadleaf.lab.run.single import Quiet, Runner
@@ -137,6 +137,14 @@ def examine_study(study: StudySpec, say: Callable[[str], None] = lambda _: None)
         else f"{row['status']}: {row['error']}",
         "" if row["status"] == "ok" else "Run the command by hand.",
     )
+    if study.covariate is not None and row["status"] == "ok":
+        known = row.get(study.covariate) is not None
+        yield Finding(
+            "good" if known else "advice",
+            "covariate",
+            study.covariate if known else f"the run has no {study.covariate}",
+            "" if known else counters.lacking(study) or "Analyses go on without it; let the program print it.",
+        )
     if "stragglers" in row["flags"]:
         yield Finding("advice", "processes", "the command leaves processes behind when it ends",
                       "They are killed; let it wait for them, or they disturb the next run.")  # fmt: skip
