@@ -8,19 +8,20 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from broadleaf.lab.designs.plan import Plan, PlanRow
 from broadleaf.lab.errors import RunError
 from broadleaf.lab.run.calibrate import Calibration, calibrate
 from broadleaf.lab.run.environments import counters
-from broadleaf.lab.run.environments.environment import HERE, Environments, with_excludes
+from broadleaf.lab.run.environments.environment import Environments, with_excludes
 from broadleaf.lab.run.single import Quiet, Runner, keep
 from broadleaf.lab.spec.factors import config_id
 from broadleaf.lab.spec.lock import read_lock, write_lock
 from broadleaf.lab.spec.runs import Run, RunsFile
 from broadleaf.lab.spec.study import StudySpec
 
+T = TypeVar("T")
 NOISY_MADS = 4.0
 _MIN_BASELINES = 5
 _MIN_MAD = 0.005
@@ -113,7 +114,7 @@ def run_plan(
             environments, calibration = ready(study, [row.config for row in left], quiet=quiet, say=say)
             runner = calibration.runner(environments, quiet=quiet, made=runs.rows)
             together = environments.settings.side_by_side
-            pair = 1 + max((row["pair_id"] for row in runs.rows if row["pair_id"] is not None), default=-1)
+            pair = next_pair(runs.rows)
             for turn in turns(left, 2 if together else 1):
                 spent = time.monotonic() - begin
                 if max_runs is not None and made >= max_runs:
@@ -126,7 +127,7 @@ def run_plan(
                     break
                 first = time.monotonic() if made == 0 else first
                 now = turn if max_runs is None else turn[: max_runs - made]
-                for row, run in zip(now, _run_turn(runner, now, together), strict=True):
+                for row, run in zip(now, runner.run_turn([row.config for row in now]), strict=True):
                     columns: dict[str, Any] = {**plan_columns(row), "pair_id": pair if together else None}
                     kept = keep(run, runs, row.config, on_run=None, **columns)
                     made += 1
@@ -154,16 +155,14 @@ def run_plan(
     return Summary(done + made, len(plan.rows), made, time.monotonic() - begin, statuses, noisy, stopped, error, busy)
 
 
-def turns(rows: Sequence[PlanRow], size: int) -> list[Sequence[PlanRow]]:
+def next_pair(rows: Sequence[Run]) -> int:
+    """A number that no pair of runs made at once has yet."""
+    return 1 + max((row["pair_id"] for row in rows if row["pair_id"] is not None), default=-1)
+
+
+def turns(rows: Sequence[T], size: int) -> list[Sequence[T]]:
     """The rows in order, this many at a time."""
     return [rows[start : start + size] for start in range(0, len(rows), size)]
-
-
-def _run_turn(runner: Runner, turn: Sequence[PlanRow], together: bool) -> list[Run]:
-    """The runs of a turn. A run without a partner runs beside a copy of itself, so that it too has half a processor."""
-    if not together:
-        return [runner.run(row.config) for row in turn]
-    return runner.run_side_by_side([(row.config, HERE) for row in (*turn, *turn)[:2]])[: len(turn)]
 
 
 def ready(

@@ -117,6 +117,14 @@ class Runner:
             return self.run_side_by_side(versions)
         return (self.run(*version) for version in versions)
 
+    def run_turn(self, configs: Sequence[Config]) -> list[Run]:
+        """A run of each configuration: one, or two at once if the study says so. A run without a partner then runs
+        beside a copy of itself, so that it too has half a processor.
+        """
+        if not self.environments.settings.side_by_side:
+            return [self.run(config) for config in configs]
+        return self.run_side_by_side([(config, HERE) for config in (*configs, *configs)[:2]])[: len(configs)]
+
     def _run(
         self,
         config: Config,

@@ -8,10 +8,11 @@ from collections.abc import Callable
 
 from broadleaf.lab.errors import RunError
 from broadleaf.lab.run.environments.environment import with_excludes
-from broadleaf.lab.run.planned import make_plan, ready
-from broadleaf.lab.run.single import Quiet, record
+from broadleaf.lab.run.planned import make_plan, next_pair, ready, turns
+from broadleaf.lab.run.single import Quiet, keep
 from broadleaf.lab.settle.settler import Settler
 from broadleaf.lab.spec.runs import Run, RunsFile
+from broadleaf.lab.spec.settings import RunSettings
 from broadleaf.lab.spec.study import StudySpec
 
 
@@ -26,11 +27,12 @@ def settle(
     on_run: Callable[[Run], None] | None = None,
 ) -> Settler:
     """Makes blocks of runs until nothing is open, or `max_runs` (as many as the study's plan has, if None) or
-    `budget_s` is spent. Raises RunError if nothing can be run, or if no run of the first block ended well.
+    `budget_s` is spent. Side by side, if the study says so, each pair in random order. Raises RunError if nothing can be run, or if no run of the first block ended well.
     """
     begin = time.monotonic()
     study = with_excludes(study)
-    settler = Settler(study, max_runs if max_runs is not None else len(make_plan(study)), seed)
+    together = RunSettings.of(study).side_by_side
+    settler = Settler(study, max_runs if max_runs is not None else len(make_plan(study)), seed, pairs=together)
     environments, calibration = ready(study, [study.all_on], quiet=quiet, say=say)
     runner = calibration.runner(environments, quiet=quiet)
     rng = random.Random(seed)
@@ -40,11 +42,17 @@ def settle(
             if budget_s is not None and time.monotonic() - begin > budget_s:
                 break
             rows: list[Run] = [{} for _ in configs]
-            for order, index in enumerate(rng.sample(range(len(configs)), len(configs))):
-                rows[index] = record(
-                    runner, runs, configs[index], on_run=on_run, block=block, order_in_block=order, purpose="settle",
-                    replicate=1,
-                )  # fmt: skip
+            order, pair = 0, next_pair(runs.rows)
+            places = turns(range(len(configs)), 2 if together else 1)
+            for turn in rng.sample(places, len(places)):
+                now = rng.sample(turn, len(turn))
+                for index, run in zip(now, runner.run_turn([configs[i] for i in now]), strict=True):
+                    rows[index] = keep(
+                        run, runs, configs[index], on_run=on_run, block=block, order_in_block=order, purpose="settle",
+                        replicate=1, pair_id=pair if together else None,
+                    )  # fmt: skip
+                    order += 1
+                pair += 1
             if not settler.rows and not any(row["status"] == "ok" for row in rows):
                 raise RunError(f"no run of the first block ended well; the last one: {rows[-1]['error']}")
             looked = settler.looked

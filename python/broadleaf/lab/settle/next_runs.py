@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -28,23 +29,40 @@ class NextRuns:
         """`n` runs in addition to those made. `weights` say how valuable it is to know a term, by the name of a factor
         or `A:B`; every other term counts a little, because otherwise it could never surprise.
         """
-        weight = np.array([weights.get(name, _ANY) for name in self.terms.names])
-        inverse = self._inverse(made)
+        candidates = self.rules.sample(self._rng, _CANDIDATES)
+        best = self._best(self._rows(made), self.terms.matrix(candidates), n, weights)
+        return [dict(candidates[i]) for i in best]
+
+    def choose_pairs(
+        self, made: Sequence[tuple[Config, Config]], n: int, weights: Mapping[str, float]
+    ) -> list[tuple[dict[str, Level], dict[str, Level]]]:
+        """`n` pairs of runs in addition to those made. Both runs of a pair share what disturbs them, so that only their
+        difference shows anything.
+        """
         candidates = self.rules.sample(self._rng, _CANDIDATES)
         rows = self.terms.matrix(candidates)
-        chosen: list[dict[str, Level]] = []
+        first, second = (self._rng.permutation(len(candidates)) for _ in range(2))
+        known = self._difference(self._rows([a for a, _ in made]), self._rows([b for _, b in made]))
+        best = self._best(known, self._difference(rows[first], rows[second]), n, weights)
+        return [(dict(candidates[first[i]]), dict(candidates[second[i]])) for i in best]
+
+    @staticmethod
+    def _difference(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+        """What a pair shows, in runs that vary as much as one."""
+        return (first - second) / math.sqrt(2)
+
+    def _rows(self, configs: Sequence[Config]) -> np.ndarray:
+        return self.terms.matrix(configs) if configs else np.zeros((0, len(self.terms)))
+
+    def _best(self, known: np.ndarray, rows: np.ndarray, n: int, weights: Mapping[str, float]) -> list[int]:
+        """The `n` rows that lower the weighted variances most, in addition to those known."""
+        weight = np.array([weights.get(name, _ANY) for name in self.terms.names])
+        inverse = np.linalg.inv(_PRIOR_RUNS * np.eye(len(self.terms)) + known.T @ known)
+        chosen: list[int] = []
         for _ in range(n):
             moved = rows @ inverse
             gain = (moved**2 @ weight) / (1 + (moved * rows).sum(axis=1))
             best = int(np.argmax(gain))
-            chosen.append(dict(candidates[best]))
+            chosen.append(best)
             inverse = inverse - np.outer(moved[best], moved[best]) / (1 + float(moved[best] @ rows[best]))
         return chosen
-
-    def _inverse(self, made: Sequence[Config]) -> np.ndarray:
-        information = _PRIOR_RUNS * np.eye(len(self.terms))
-        if made:
-            rows = self.terms.matrix(made)
-            information += rows.T @ rows
-        found: np.ndarray = np.linalg.inv(information)
-        return found

@@ -64,8 +64,10 @@ class Settler:
     remaining runs cannot give one. Runs are returned through `add`.
     """
 
-    def __init__(self, study: StudySpec, max_runs: int, seed: int = 1) -> None:
-        """`max_runs` is the budget; what easy questions do not need goes to the hard ones."""
+    def __init__(self, study: StudySpec, max_runs: int, seed: int = 1, *, pairs: bool = False) -> None:
+        """`max_runs` is the budget; what easy questions do not need goes to the hard ones. With `pairs`, runs are made
+        two at once: the first and second of a block, the third and fourth, and so on.
+        """
         self.study: StudySpec = study
         self.max_runs: int = max_runs
         self.rows: list[Mapping[str, Any]] = []
@@ -76,9 +78,14 @@ class Settler:
         self._next = NextRuns(study.factors, rules, np.random.default_rng(seed))
         self._controls = [study.baseline, study.all_on]
         self._configs: list[dict[str, Level]] = []
+        self._pairs = pairs
+        self._made_pairs: list[tuple[dict[str, Level], dict[str, Level]]] = []
         self._block_size = max(study.design.block_size, len(self._controls) + 2)
+        if pairs:
+            self._block_size += self._block_size % 2
         parameters = 1 + len(self.questions)
-        self._looks = Looks(max_runs, max(24, 2 * parameters + 6))
+        # Of a pair, only the difference shows anything.
+        self._looks = Looks(max_runs, (2 if pairs else 1) * max(24, 2 * parameters + 6))
         self.looked: int = 0
         """How often the runs were looked at."""
         self._futile: dict[Key, int] = {}
@@ -95,12 +102,18 @@ class Settler:
         return not self.open or len(self.rows) >= self.max_runs
 
     def next_block(self) -> list[dict[str, Level]]:
-        """The runs to make next, in any order; none when done."""
+        """The runs to make next, in any order (pairs as they are, in any order); none when done."""
         if self.done:
             return []
         n = min(self._block_size, self.max_runs - len(self.rows))
         controls = self._controls[: max(0, n - 1)]
-        return [*controls, *self._next.choose(self._configs, n - len(controls), self._weights())]
+        if not self._pairs:
+            return [*controls, *self._next.choose(self._configs, n - len(controls), self._weights())]
+        if len(controls) % 2:
+            # Its partner is a chosen run.
+            controls = []
+        chosen = self._next.choose_pairs(self._made_pairs, (n - len(controls) + 1) // 2, self._weights())
+        return [*controls, *(config for pair in chosen for config in pair)][:n]
 
     def _weights(self) -> dict[str, float]:
         weights: dict[str, float] = {}
@@ -117,7 +130,12 @@ class Settler:
         to check.
         """
         self.rows += rows
-        self._configs += [c for c, row in zip(configs, rows, strict=True) if row["status"] == "ok"]
+        well = [row["status"] == "ok" for row in rows]
+        self._configs += [c for c, ok in zip(configs, well, strict=True) if ok]
+        if self._pairs:
+            # A run whose partner failed shows nothing.
+            firsts = range(0, len(rows) - 1, 2)
+            self._made_pairs += [(configs[i], configs[i + 1]) for i in firsts if well[i] and well[i + 1]]
         if not self._looks.due(len(self.rows)):
             return []
         alpha = self._looks.take(len(self.rows))

@@ -388,7 +388,7 @@ def fit(
 
 def _fitted(sample: Sample, full: Coding, options: FitOptions, triples: bool, notes: list[str]) -> Fit:
     """The model with all pairs if the runs suffice, and with triples if something is missing and they do."""
-    if full.pairs and not selection.suffices(len(sample.y), full, sample):
+    if full.pairs and not selection.suffices(full, sample):
         return _selected(sample, full, options, notes)
     made = Fit(sample, full, options, tuple(notes))
     lack = made.lack_of_fit
@@ -423,7 +423,7 @@ def _adjusted(sample: Sample, full: Coding, options: FitOptions, name: str, note
     its = replace(Sample.of(frame, full.factors, "log", bool(sample.time.names)), y=values[told])
     options = replace(options, alpha=0.05, stray={})
     try:
-        if full.pairs and not selection.suffices(len(frame), full, its):
+        if full.pairs and not selection.suffices(full, its):
             made = _selected(its, full, options, [])
         else:
             made = Fit(its, full, options)
@@ -436,9 +436,9 @@ def _adjusted(sample: Sample, full: Coding, options: FitOptions, name: str, note
 def _selected(sample: Sample, full: Coding, options: FitOptions, notes: list[str]) -> Fit:
     """The model of main effects and the pairs that are certainly real."""
     mains = full.but(False)
-    if len(sample.y) < len(mains.column_names) + 3:
+    if sample.told < len(mains.column_names) + 3:
         raise AnalysisError(
-            f"{len(sample.y)} runs cannot determine {len(mains.column_names) - 1} main effects: make more runs."
+            f"{len(sample.y)} runs{' two at once' if sample.paired else ''} cannot determine {len(mains.column_names) - 1} main effects: make more runs."
         )
     chosen = selection.choose_pairs(full, sample, options.blocks, options.robust)
     notes = [*notes, chosen.sentence]

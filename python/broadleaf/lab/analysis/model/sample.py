@@ -21,6 +21,9 @@ from broadleaf.lab.spec.factors import Factor
 if TYPE_CHECKING:
     from broadleaf.lab.analysis.model.covariate import Covariate
 
+_MOSTLY = 0.5
+_MIN_LEFT_OF_PAIRS = 4
+
 
 @dataclass(frozen=True, slots=True)
 class Sample:
@@ -46,20 +49,32 @@ class Sample:
         """The same runs on another scale."""
         return replace(self, y=scales.transform(self.frame["y_us"].to_numpy(dtype=float), scale), scale=scale)
 
+    @property
+    def paired(self) -> bool:
+        """Whether the blocks are pairs of runs that were made at once."""
+        return "pair_id" in self.frame and bool(self.frame["pair_id"].notna().mean() > _MOSTLY)
+
+    @property
+    def told(self) -> int:
+        """How many runs there are to learn from; of a pair only the difference counts."""
+        return len(self.y) - (self.groups.number - 1 if self.paired else 0)
+
     def linear(self, coding: Coding, blocks: Blocks) -> Linear:
         """The columns of a model of these runs."""
         return Linear(coding.cell_rows(self.cells), self.cells.index, self.time.matrix, self.groups, blocks)
 
     def choose_blocks(self, asked: str, width: int) -> Blocks:
         """A mean for each block if at least twice as many degrees of freedom as the `width` treatment parameters
-        remain, otherwise random ones; an explicit choice takes precedence over "auto".
+        remain, otherwise random ones; an explicit choice takes precedence over "auto". Pairs have a mean each wherever
+        that is possible: what disturbs both runs of one may be far larger than the rest, and random blocks of two runs
+        then have intervals that are too narrow (studies/settle).
         """
         if self.groups.number < 2:
             return "none"
         if asked != "auto":
             return asked  # type: ignore[return-value]
         left = len(self.y) - width - (self.groups.number - 1) - len(self.time.names)
-        return "fixed" if left >= 2 * width else "random"
+        return "fixed" if left >= (_MIN_LEFT_OF_PAIRS if self.paired else 2 * width) else "random"
 
     def level(self, linear: Linear) -> np.ndarray | None:
         """The assumed proportions of the runs' spreads: on scales other than the logarithm proportional to their level,

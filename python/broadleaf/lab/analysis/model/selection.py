@@ -139,17 +139,17 @@ class Chosen:
         )
 
 
-def suffices(n_runs: int, full: Coding, sample: Sample) -> bool:
+def suffices(full: Coding, sample: Sample) -> bool:
     """Whether the runs can show all parameters and leave enough to estimate their errors: with fewer than two runs per
     parameter, only if a quarter of their number remains and all columns are nearly orthogonal, as in a fraction made
     for all pairs.
     """
-    p = len(full.column_names)
+    p, n_runs = len(full.column_names), sample.told
     if n_runs >= 2 * p:
         return True
     if n_runs < 1.25 * p + 5:
         return False
-    linear = sample.linear(full, "none")
+    linear = sample.linear(full, "fixed" if sample.paired else "none")
     if not linear.kept.all():
         return False
     # The variance inflation of every column compared with a design in which none overlap.
@@ -187,7 +187,7 @@ def choose_pairs(full: Coding, sample: Sample, blocks: str, use_robust: bool) ->
         else:
             best = min((min(v), pair) for pair, v in _untried(p, chosen).items()) if _untried(p, chosen) else None
             room = known.linear.df - (len(columns[best[1]]) if best else 0)
-            if best is None or rate[best[1]] > _Q or room < max(_MIN_LEFT, len(sample.y) // 5):
+            if best is None or rate[best[1]] > _Q or room < max(_MIN_LEFT, sample.told // 5):
                 break
             following = [*chosen, best[1]]
         if frozenset(following) in seen:
@@ -196,7 +196,7 @@ def choose_pairs(full: Coding, sample: Sample, blocks: str, use_robust: bool) ->
         seen.add(frozenset(following))
         chosen = following
     outside = {pair: min(1.0, len(v) * min(v)) for pair, v in _untried(p, chosen).items()}
-    likely = probabilities(outside, len(chosen), len(sample.y))
+    likely = probabilities(outside, len(chosen), sample.told)
     made = {pair: Beside(known, rows[:, list(columns[pair])][sample.cells.index]) for pair in likely}
     return Chosen(tuple(chosen), len(columns), _doubt(likely, made))
 
