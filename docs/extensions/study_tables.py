@@ -30,6 +30,7 @@ FAILURES = {
     "verdict silent": "Not first in the verdict",
     "recommendation silent": "Not first in the recommendation",
 }
+SETTLED_FACTORS = 8
 SIZES = {"size": "Runs x factors", "command": "Command", "cpu_s": "Processor s", "wall_s": "Elapsed s", "peak_mb": "MB"}
 
 
@@ -39,6 +40,7 @@ def pages(studies: Path) -> dict[str, str]:
         "laboratory-coverage": coverage(_lines(studies / "coverage" / "coverage.csv")),
         "laboratory-failures": failures(_lines(studies / "coverage" / "failures.csv")),
         "laboratory-settle": settle(_lines(studies / "settle" / "landscapes.csv")),
+        "laboratory-settle-side-by-side": settle(_lines(studies / "settle" / "side-by-side.csv")),
         "laboratory-size": _table(SIZES.values(), ([line[name] for name in SIZES] for line in
                                                    _lines(studies / "size" / "size.csv"))),
     }  # fmt: skip
@@ -72,6 +74,11 @@ def settle(lines: list[dict[str, str]]) -> str:
         ["Verdicts of the full design, of which wrong", f"{total['full_decided']}, {total['full_wrong']}"],
         ["Verdicts of the full design that were reached", _percent(total["reached"] / total["full_decided"])],
     ]
+    if "missed" in total:
+        settings = len(lines) * SETTLED_FACTORS
+        rows.append(
+            ["Settings of which an interval at any look missed the truth", _percent(total["missed"] / settings)]
+        )
     return _table(("", ""), rows)
 
 

@@ -85,9 +85,9 @@ def summarise(
     failures: failing.Failures | None = None,
     covariate: str | None = None,
 ) -> Summary:
-    """Fits and reports. `covariate` is as in `fit`. `failures` are those of the same runs: failures are then reported before speed. Factors that
+    """Fits and reports. `failures` are those of the same runs: failures are then reported before speed. Factors that
     never vary are omitted and named; if the runs are too few for pairs, main effects alone are reported, and the report
-    says so. Raises AnalysisError if nothing can be shown.
+    says so. `covariate` is as in `fit`. Raises AnalysisError if nothing can be shown.
     """
     varied = [f for f in factors if frame[f.name].nunique() > 1]
     if not varied:

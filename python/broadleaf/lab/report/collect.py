@@ -119,9 +119,7 @@ def _fitted(found: Collected, reasons: dict[str, str]) -> fits.Fit | None:
     """The model of ratios with all pairs, or of main effects alone if the runs do not allow more."""
     for pairs in (True, False):
         try:
-            return fits.fit(
-                found.factors, found.frame, scale="log", pairs=pairs, covariate=found.study.covariate
-            )
+            return fits.fit(found.factors, found.frame, scale="log", pairs=pairs, covariate=found.study.covariate)
         except AnalysisError as error:
             reason = str(error)
             if pairs:

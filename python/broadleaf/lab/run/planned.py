@@ -15,7 +15,7 @@ from broadleaf.lab.errors import RunError
 from broadleaf.lab.run.calibrate import Calibration, calibrate
 from broadleaf.lab.run.environments import counters
 from broadleaf.lab.run.environments.environment import Environments, with_excludes
-from broadleaf.lab.run.single import Quiet, Runner, keep
+from broadleaf.lab.run.single import Quiet, keep
 from broadleaf.lab.spec.factors import config_id
 from broadleaf.lab.spec.lock import read_lock, write_lock
 from broadleaf.lab.spec.runs import Run, RunsFile

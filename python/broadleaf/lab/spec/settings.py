@@ -18,7 +18,8 @@ class RunSettings:
     repeated with a quarter of the tasks, which gives the cost of one more task without the start-up. Options of factors
     of kind `config` become environment variables that start with `config_prefix`, unless the command has a place for
     the file `{config}`. With `side_by_side`, the sides of a comparison run at once on one processor: both commits of a
-    gate, both sides of a comparison, runs of a plan two by two. It is meant for scores that count processor time.
+    gate, both sides of a comparison, runs of a plan or of `settle` two by two. It is meant for scores that count
+    processor time.
     """
 
     source: Path

@@ -11,8 +11,8 @@ pytest.importorskip("statsmodels")
 
 import truth
 from broadleaf.lab.analysis import frame as frames
-from broadleaf.lab.analysis.model import covariate as covariates
 from broadleaf.lab.analysis.model.fit import fit, of_study
+from broadleaf.lab.analysis.model.nuisance import covariate as covariates
 from broadleaf.lab.errors import StudyFileError
 from broadleaf.lab.run.environments import counters
 from broadleaf.lab.spec.factors import Factor
@@ -84,7 +84,7 @@ def test_settings_that_change_the_covariate_just_perceptibly():
 
 
 def test_an_uncentred_covariate_would_take_the_effect_away(monkeypatch):
-    held, _, error, _ = told(20, "work")
+    held, _, _, _ = told(20, "work")
     assert held["f0"] > 0.85
     centred = covariates.centred
 

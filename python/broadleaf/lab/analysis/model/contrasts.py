@@ -46,9 +46,11 @@ class Interval:
 
 @dataclass(frozen=True, slots=True)
 class Doubt:
-    """What may be wrong with estimates besides noise. Pairs outside the model: each contributes as much as it does beside
-    the model, times the root of the probability that it is real. And what treatments may do to a covariate. `params` has a row for each parameter, `runs` for each run; both have a column for each
-    pair or part. `own` is the index of the pair of interest, about which there is no doubt; -1 if there is none.
+    """What may be wrong with estimates besides noise. Pairs outside the model: each contributes as much as it does
+    beside the model, times the root of the probability that it is real. And what treatments may do to a covariate.
+
+    `params` has a row for each parameter, `runs` for each run; both have a column for each pair or part. `own` is the
+    index of the pair of interest, about which there is no doubt; -1 if there is none.
     """
 
     pairs: tuple[Pair, ...]

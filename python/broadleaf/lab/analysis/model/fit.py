@@ -12,13 +12,13 @@ import numpy as np
 import pandas as pd
 
 from broadleaf.lab.analysis import frame as frames
-from broadleaf.lab.analysis.model import covariate as covariates
 from broadleaf.lab.analysis.model import curves, misfit, robust, selection
 from broadleaf.lab.analysis.model import scale as scales
 from broadleaf.lab.analysis.model.coding import Coding
 from broadleaf.lab.analysis.model.contrasts import Contrasts, Covariance, Doubt, Interval
 from broadleaf.lab.analysis.model.linear import Blocks, Linear
 from broadleaf.lab.analysis.model.misfit import LackOfFit
+from broadleaf.lab.analysis.model.nuisance import covariate as covariates
 from broadleaf.lab.analysis.model.sample import Sample
 from broadleaf.lab.analysis.model.scale import LambdaProfile, Scale
 from broadleaf.lab.analysis.model.selection import Beside
@@ -437,9 +437,8 @@ def _selected(sample: Sample, full: Coding, options: FitOptions, notes: list[str
     """The model of main effects and the pairs that are certainly real."""
     mains = full.but(False)
     if sample.told < len(mains.column_names) + 3:
-        raise AnalysisError(
-            f"{len(sample.y)} runs{' two at once' if sample.paired else ''} cannot determine {len(mains.column_names) - 1} main effects: make more runs."
-        )
+        made = f"{len(sample.y)} runs{' two at once' if sample.paired else ''}"
+        raise AnalysisError(f"{made} cannot determine {len(mains.column_names) - 1} main effects: make more runs.")
     chosen = selection.choose_pairs(full, sample, options.blocks, options.robust)
     notes = [*notes, chosen.sentence]
     return Fit(sample, full.but(chosen.pairs), options, tuple(notes), full=full, doubt=chosen.doubt)

@@ -10,16 +10,16 @@ import numpy as np
 import pandas as pd
 
 from broadleaf.lab.analysis.frame import Cells, coded
-from broadleaf.lab.analysis.model import nuisance
 from broadleaf.lab.analysis.model import scale as scales
 from broadleaf.lab.analysis.model.coding import Coding
 from broadleaf.lab.analysis.model.linear import Blocks, Groups, Linear
-from broadleaf.lab.analysis.model.nuisance import Nuisance
+from broadleaf.lab.analysis.model.nuisance import drift as drifts
+from broadleaf.lab.analysis.model.nuisance.drift import Nuisance
 from broadleaf.lab.analysis.model.scale import Scale
 from broadleaf.lab.spec.factors import Factor
 
 if TYPE_CHECKING:
-    from broadleaf.lab.analysis.model.covariate import Covariate
+    from broadleaf.lab.analysis.model.nuisance.covariate import Covariate
 
 _MOSTLY = 0.5
 _MIN_LEFT_OF_PAIRS = 4
@@ -41,7 +41,7 @@ class Sample:
     def of(cls, frame: pd.DataFrame, factors: Sequence[Factor], scale: Scale, drift: bool) -> Sample:
         """Runs as `frame.load` gives them."""
         y = scales.transform(frame["y_us"].to_numpy(dtype=float), scale)
-        time = nuisance.drift(frame) if drift else Nuisance(np.zeros((len(y), 0)), ())
+        time = drifts.drift(frame) if drift else Nuisance(np.zeros((len(y), 0)), ())
         groups = Groups(frame["block"].fillna(-1).to_numpy(dtype=float))
         return cls(frame, y, scale, coded(frame, factors), time, groups)
 

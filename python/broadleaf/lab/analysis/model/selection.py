@@ -19,10 +19,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from broadleaf.lab.analysis.model import covariate, robust
+from broadleaf.lab.analysis.model import robust
 from broadleaf.lab.analysis.model.coding import Coding
 from broadleaf.lab.analysis.model.contrasts import Contrasts, Doubt, Interval, Pair, intervals
 from broadleaf.lab.analysis.model.linear import independent
+from broadleaf.lab.analysis.model.nuisance import covariate
 from broadleaf.lab.analysis.model.sample import Sample
 from broadleaf.lab.analysis.multiplicity import pair_rates
 

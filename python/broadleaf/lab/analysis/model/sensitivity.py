@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from broadleaf.lab.analysis.model import covariate
+from broadleaf.lab.analysis.model.nuisance import covariate
 from broadleaf.lab.errors import AnalysisError
 
 if TYPE_CHECKING:

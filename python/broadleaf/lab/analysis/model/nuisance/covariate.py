@@ -26,7 +26,7 @@ import pandas as pd
 from broadleaf.lab.analysis.model.coding import Coding, Term
 from broadleaf.lab.analysis.model.contrasts import Doubt
 from broadleaf.lab.analysis.model.linear import Linear
-from broadleaf.lab.analysis.model.nuisance import Nuisance
+from broadleaf.lab.analysis.model.nuisance.drift import Nuisance
 from broadleaf.lab.analysis.model.sample import Sample
 from broadleaf.lab.analysis.multiplicity import q_values
 
@@ -180,7 +180,8 @@ def sentence(covariate: Covariate, steep: float, sigma: float) -> str:
     share = square / (square + sigma**2) if square else 0.0
     text = f"Adjusted for {covariate.name}: it explains {100 * share:.0f} % of what varies between runs alike."
     if covariate.changed:
-        text += f" Changed by {', '.join(covariate.changed)}: that stays part of their effects, whose intervals are no narrower."
+        text += f" Changed by {', '.join(covariate.changed)}: that stays part of their effects,"
+        text += " whose intervals are no narrower."
     return text
 
 
