@@ -49,10 +49,12 @@ class NextRuns:
     @staticmethod
     def _difference(first: np.ndarray, second: np.ndarray) -> np.ndarray:
         """What a pair shows, in runs that vary as much as one."""
-        return (first - second) / math.sqrt(2)
+        shown: np.ndarray = (first - second) / math.sqrt(2)
+        return shown
 
     def _rows(self, configs: Sequence[Config]) -> np.ndarray:
-        return self.terms.matrix(configs) if configs else np.zeros((0, len(self.terms)))
+        rows: np.ndarray = self.terms.matrix(configs) if configs else np.zeros((0, len(self.terms)))
+        return rows
 
     def _best(self, known: np.ndarray, rows: np.ndarray, n: int, weights: Mapping[str, float]) -> list[int]:
         """The `n` rows that lower the weighted variances most, in addition to those known."""
