@@ -98,9 +98,9 @@ def centred(name: str, values: np.ndarray, made: Fit, sample: Sample) -> Covaria
             eye = np.eye(width)[list(term.columns)]
             beside = made.contrasts_beside((term.factors[0], term.factors[1]), eye)
             if beside is not None:
-                least = min((it.p for it in beside if it.p == it.p), default=1.0)
+                smallest_p = min((it.p for it in beside if it.p == it.p), default=1.0)
                 gamma = np.array([it.estimate for it in beside])
-                tests.append(_Test(term, tuple(term.columns), gamma, min(1.0, least * len(beside))))
+                tests.append(_Test(term, tuple(term.columns), gamma, min(1.0, smallest_p * len(beside))))
     likely = _probabilities(tests)
     weight = np.zeros(width)
     # What a pair outside the covariate's model may do counts as an error, as everywhere.
