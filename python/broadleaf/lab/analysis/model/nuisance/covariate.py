@@ -6,7 +6,7 @@ treatments are thought to do to it, and what is not known of that stays in the i
 
 It must be centred on a *model*, not on the mean of each configuration. A column that is centred within configurations
 is orthogonal to all treatments, so it moves no estimate: their true errors stay, while the residuals and with them the
-intervals shrink (84 % of them contained the truth where 95 % should, tests/lab/analysis/model/test_covariate.py). In
+intervals shrink (83 to 84 % of them contained the truth where 95 % should, docs/internals/laboratory.md). In
 general nothing can be gained for a treatment that changes the covariate, because the change has to be estimated from
 the same runs. The gain is for the treatments that do not. Each term of the covariate's model counts by the probability
 that it is real: a treatment is as likely as not to change the covariate, and one more pair is expected to change it
