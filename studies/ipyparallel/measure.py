@@ -34,7 +34,6 @@ def settings() -> argparse.Namespace:
     parser.add_argument("--arg-bytes", type=int, default=0)
     parser.add_argument("--scheme", default="leastload", help="TaskScheduler.scheme_name")
     parser.add_argument("--hwm", type=int, default=1, help="TaskScheduler.hwm: tasks ahead on an engine, 0 for no limit")
-    parser.add_argument("--transport", choices=("tcp", "ipc"), default="tcp")
     parser.add_argument("--signed", type=on, default=True, help="messages carry an HMAC of Session.key")
     parser.add_argument("--curve", type=on, default=False, help="connections are encrypted")
     parser.add_argument("--packer", choices=("json", "pickle", "msgpack"), default="json")
@@ -42,7 +41,6 @@ def settings() -> argparse.Namespace:
     parser.add_argument("--threads", type=on, default=False, help="schedulers are threads instead of processes")
     parser.add_argument("--debug-log", type=on, default=False, help="controller and engines write events of level debug")
     parser.add_argument("--collector", type=on, default=True, help="the cyclic garbage collector of the client")
-    parser.add_argument("--batch", type=on, default=False, help="one map with chunks instead of a call for each task")
     parser.add_argument("--run-dir", default="", help="a directory in memory, such as /dev/shm, for the profile")
     return parser.parse_args()
 
@@ -63,7 +61,6 @@ def write_profile(given: argparse.Namespace, folder: str) -> str:
     controller = [
         f"c.TaskScheduler.scheme_name = {given.scheme!r}",
         f"c.TaskScheduler.hwm = {given.hwm}",
-        f"c.IPController.transport = {given.transport!r}",
         f"c.IPController.enable_curve = {given.curve}",
         f"c.IPController.use_threads = {given.threads}",
         f"c.IPController.db_class = 'ipyparallel.controller.{database}'",
@@ -75,17 +72,12 @@ def write_profile(given: argparse.Namespace, folder: str) -> str:
     return profile
 
 
-def batch(view: Any, tasks: int, payload: bytes, is_map: bool) -> dict[str, float]:
+def batch(view: Any, tasks: int, payload: bytes) -> dict[str, float]:
     begin = time.perf_counter()
-    if is_map:
-        result = view.map_async(echo, [payload] * tasks, chunksize=50)
-        submitted = time.perf_counter()
+    pending = [view.apply_async(echo, payload) for _ in range(tasks)]
+    submitted = time.perf_counter()
+    for result in pending:
         result.get()
-    else:
-        pending = [view.apply_async(echo, payload) for _ in range(tasks)]
-        submitted = time.perf_counter()
-        for one in pending:
-            one.get()
     total_s = time.perf_counter() - begin
     return {
         "total_s": total_s,
@@ -101,10 +93,10 @@ def run(given: argparse.Namespace, folder: str) -> dict[str, Any]:
         try:
             view = client.load_balanced_view()
             payload = os.urandom(given.arg_bytes)
-            batch(view, 200, payload, given.batch)
+            batch(view, 200, payload)
             if not given.collector:
                 gc.disable()
-            iterations = [batch(view, given.tasks, payload, given.batch) for _ in range(3)]
+            iterations = [batch(view, given.tasks, payload) for _ in range(3)]
             trips = []
             for _ in range(_ROUND_TRIPS):
                 begin = time.perf_counter()
