@@ -12,7 +12,6 @@ from broadleaf.lab.analysis.model.contrasts import Contrasts
 from broadleaf.lab.analysis.model.fit import fit
 from broadleaf.lab.analysis.model.linear import Groups, Linear
 from broadleaf.lab.analysis.model.selection import Beside, Doubt, probabilities
-from broadleaf.lab.analysis.verdict import conditionals
 from broadleaf.lab.spec.factors import Factor
 
 pytestmark = pytest.mark.timeout(120)
@@ -105,20 +104,3 @@ def test_pairs_that_were_nearly_chosen_widen_what_a_study_says():
             assert mine.se > other.se - 1e-12
             widened += mine.se > 1.02 * other.se
     assert widened > 10
-
-
-def test_a_verdict_says_what_a_pair_beside_the_model_changes():
-    seen = 0
-    for seed in range(30):
-        rng = np.random.default_rng([11, seed])
-        known = truth.flags(rng, 10, pairs=1, size=0.09)
-        factors = [Factor(name, "flag") for name in known.levels]
-        made = fit(factors, frames.load(truth.runs(known, 90, truth.Noise(), rng), factors))
-        for pair in made.interactions():
-            if pair.q > 0.05 or made.coding.term_of(pair.a, pair.b) is not None:
-                continue
-            seen += 1
-            at = {(it.factor, it.level): it.ratio for it in conditionals(made, pair.a, pair.a_level)}
-            without, beside = at[pair.b, False], at[pair.b, pair.b_level]
-            assert np.log(beside / without) == pytest.approx(pair.estimate)
-    assert seen
