@@ -12,6 +12,7 @@ from broadleaf.lab.spec.factors import Factor, Level
 
 if TYPE_CHECKING:
     from broadleaf.lab.analysis.effects import Effect
+    from broadleaf.lab.analysis.model.contrasts import Interval
     from broadleaf.lab.analysis.model.fit import Fit
 
 Word = Literal["helps", "hinders", "no practical difference", "depends on", "unknown"]
@@ -152,29 +153,32 @@ def verdicts(fit: Fit, rope_pct: float = 1.0) -> list[Verdict]:
 def conditionals(fit: Fit, factor: str, level: Level, rope_pct: float = 1.0) -> list[Conditional]:
     """The effect of a factor at each level of those that it significantly interacts with, strongest first."""
     by_name = {f.name: f for f in fit.factors}
-    partners = [
-        (abs(pair.estimate), pair.b if pair.a == factor else pair.a, pair.b_level if pair.a == factor else pair.a_level)
-        for pair in fit.interactions(rope_pct)
-        if pair.q <= _Q and factor in (pair.a, pair.b) and level == (pair.a_level if pair.a == factor else pair.b_level)
-    ]
     found = []
-    for _, other, other_level in sorted(partners, key=lambda partner: -partner[0]):
-        for at in (by_name[other].default, other_level):
-            found.append(_conditional(fit, by_name[factor], level, by_name[other], at, rope_pct))
+    pairs = [pair for pair in fit.interactions(rope_pct) if pair.q <= _Q]
+    for pair in sorted(pairs, key=lambda pair: -abs(pair.estimate)):
+        if (factor, level) == (pair.a, pair.a_level):
+            other, other_level, alone, together = pair.b, pair.b_level, pair.a_alone, pair.a_with_b
+        elif (factor, level) == (pair.b, pair.b_level):
+            other, other_level, alone, together = pair.a, pair.a_level, pair.b_alone, pair.b_with_a
+        else:
+            continue
+        default = by_name[other].default
+        found.append(_conditional(fit, by_name[factor], other, default, alone, rope_pct))
+        found.append(_conditional(fit, by_name[factor], other, other_level, together, rope_pct))
     return found
 
 
-def _conditional(fit: Fit, factor: Factor, level: Level, other: Factor, at: Level, rope_pct: float) -> Conditional:
-    rows = fit.coding.rows([{factor.name: level, other.name: at}, {factor.name: factor.default, other.name: at}])
-    it = fit.contrast(rows[0] - rows[1])
+def _conditional(fit: Fit, factor: Factor, other: str, at: Level, it: Interval, rope_pct: float) -> Conditional:
+    """The effect `it`, which is on the fit's scale, as a ratio."""
     if fit.scale == "log":
         low, mid, high = it.low, it.estimate, it.high
     else:
-        before = float(rows[1][fit.kept] @ fit.treatment_params)
+        row = fit.coding.rows([{factor.name: factor.default, other: at}])[0]
+        before = float(row[fit.kept] @ fit.treatment_params)
         low, mid, high = (math.log(max((before + x) / before, 1e-12)) for x in (it.low, it.estimate, it.high))
         if fit.scale == "rate":
             low, mid, high = -high, -mid, -low
-    return Conditional(other.name, at, word_for(low, high, mid, rope_pct), math.exp(mid), math.exp(low), math.exp(high))
+    return Conditional(other, at, word_for(low, high, mid, rope_pct), math.exp(mid), math.exp(low), math.exp(high))
 
 
 def _disagreeing(conditionals: Sequence[Conditional]) -> list[str]:
