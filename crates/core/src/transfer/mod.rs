@@ -10,6 +10,7 @@ pub mod cost;
 pub mod flows;
 mod movers;
 mod routes;
+pub mod streams;
 mod topology;
 pub mod values;
 

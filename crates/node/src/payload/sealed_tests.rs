@@ -58,6 +58,7 @@ impl Cluster {
             }),
             secret: Some(self.secret.clone()),
             socket_buffer_bytes,
+            streams: 1,
             piece_bytes: 2 * CHUNK,
             cores: 0,
             niceness: 0,
