@@ -103,7 +103,11 @@ impl Streams {
     /// As [`Streams::number`], for a transfer of which so much has not arrived.
     pub fn number_for(&self, host: HostId, missing_bytes: u64) -> usize {
         let n = usize::try_from(missing_bytes / MIN_STREAM_BYTES).unwrap_or(usize::MAX);
-        let worthwhile = if self.fixed.is_some() { usize::MAX } else { n.max(1) };
+        let worthwhile = if self.fixed.is_some() {
+            usize::MAX
+        } else {
+            n.max(1)
+        };
         self.number(host).min(worthwhile)
     }
 

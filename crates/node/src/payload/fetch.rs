@@ -154,12 +154,12 @@ impl Fetching {
         self.connection.into_iter().chain(joined)
     }
 
-    /// Whether a chunk is missing although later ones have come, and has been for as long as a source may be silent.
-    pub fn is_stuck(&mut self, arrived_bytes: u64, has_gap: bool, now: Instant) -> bool {
+    /// How long a chunk has been missing although later ones have come.
+    pub fn stuck_for(&mut self, arrived_bytes: u64, has_gap: bool, now: Instant) -> Duration {
         if self.reached.0 != arrived_bytes || !has_gap {
             self.reached = (arrived_bytes, now);
         }
-        now.duration_since(self.reached.1) > SILENCE
+        now.duration_since(self.reached.1)
     }
 
     /// A chunk of the current pull has begun to come. Returns the time since it was asked for, if it is the first.

@@ -19,9 +19,9 @@ mod plane;
 mod receive;
 #[cfg(test)]
 mod sealed_tests;
-mod streams;
 #[cfg(test)]
 mod stream_tests;
+mod streams;
 #[cfg(test)]
 mod tests;
 

@@ -253,9 +253,8 @@ impl Object {
         let end = (offset_bytes.saturating_add(size)).min(self.len_bytes);
         let is_accepted = offset_bytes == self.arrived_bytes()
             || accepts == Accepts::Missing && self.is_missing(offset_bytes);
-        let fits = is_accepted
-            && offset_bytes < self.len_bytes
-            && len_bytes as u64 == end - offset_bytes;
+        let fits =
+            is_accepted && offset_bytes < self.len_bytes && len_bytes as u64 == end - offset_bytes;
         let Memory::Own(lease) = &mut self.memory else {
             return Err(Rejection::OutOfPlace);
         };

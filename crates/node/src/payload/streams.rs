@@ -17,6 +17,8 @@ use super::plane::PlaneThread;
 
 /// How long a connection that no fetch uses is kept.
 const IDLE: Duration = Duration::from_secs(10);
+/// How long a chunk may be missing although every connection goes on bringing others.
+const STUCK: Duration = Duration::from_secs(10);
 /// How long no more connections to a host are opened after one has failed.
 const PAUSE: Duration = Duration::from_secs(10);
 
@@ -166,7 +168,7 @@ impl PlaneThread {
         let fetches = self.fetches.iter().filter(|(_, f)| used(f));
         let ids: Vec<ObjectId> = fetches.map(|(id, _)| *id).collect();
         let Some(host) = gone.host else { return };
-        if !ids.is_empty() || gone.is_extra && !gone.is_up {
+        if gone.is_extra && !gone.is_up {
             self.not_before.insert(host, now + PAUSE);
         }
         for id in ids {
@@ -185,6 +187,9 @@ impl PlaneThread {
         if let Some(fetch) = self.fetches.get_mut(&id) {
             fetch.is_narrow = true;
             fetch.ask_again(now);
+            if let Some(source) = fetch.source() {
+                self.not_before.insert(source.host, now + PAUSE);
+            }
             self.ask(id, now);
         }
     }
@@ -194,11 +199,15 @@ impl PlaneThread {
         self.measure(now);
         let ids: Vec<ObjectId> = self.fetches.keys().copied().collect();
         for id in ids {
-            if self.is_stuck(id, now) {
-                self.unstick(id, now);
-            } else {
-                self.widen(id, now);
+            let (Some(fetch), Some(object)) = (self.fetches.get_mut(&id), self.objects.get(&id))
+            else {
+                continue;
+            };
+            let stuck_for = fetch.stuck_for(object.arrived_bytes(), object.has_gap(), now);
+            if stuck_for > SILENCE {
+                self.unstick(id, stuck_for, now);
             }
+            self.widen(id, now);
         }
         self.close_idle(now);
     }
@@ -224,28 +233,25 @@ impl PlaneThread {
         }
     }
 
-    fn is_stuck(&mut self, id: ObjectId, now: Instant) -> bool {
-        let (Some(fetch), Some(object)) = (self.fetches.get_mut(&id), self.objects.get(&id)) else {
-            return false;
-        };
-        fetch.is_stuck(object.arrived_bytes(), object.has_gap(), now)
-    }
-
     /// Has what does not come over one connection come over another.
-    fn unstick(&mut self, id: ObjectId, now: Instant) {
-        let fetch = self.fetches.get(&id);
-        let joined = fetch.map_or(&[][..], |fetch| &fetch.joined);
-        let is_silent = |joined: &&Joined| {
-            let connection = self.connections.get(joined.token);
-            connection.is_some_and(|c| now.duration_since(c.heard) > SILENCE)
+    fn unstick(&mut self, id: ObjectId, stuck_for: Duration, now: Instant) {
+        let Some(fetch) = self.fetches.get(&id) else {
+            return;
         };
-        let silent = joined.iter().filter(is_silent).map(|joined| joined.token);
-        let silent: Vec<usize> = silent.collect();
-        if silent.is_empty() {
+        let is_silent = |token: &usize| {
+            let connection = self.connections.get(*token);
+            connection.is_none_or(|c| now.duration_since(c.heard) > SILENCE)
+        };
+        let silent: Vec<usize> = fetch.connections().filter(is_silent).collect();
+        let first = fetch.connection;
+        // One that is only slow brings it in the end, if it was sent at all.
+        if stuck_for > STUCK || !silent.is_empty() {
             self.narrow(id, now);
         }
         for token in silent {
-            self.close(token, now);
+            if Some(token) != first {
+                self.close(token, now);
+            }
         }
     }
 
@@ -264,9 +270,8 @@ impl PlaneThread {
                 idle.push(token);
             }
         }
-        let is_alone = |c: &Connection| {
-            c.is_extra && c.host.is_some_and(|host| self.find(host).is_none())
-        };
+        let is_alone =
+            |c: &Connection| c.is_extra && c.host.is_some_and(|host| self.find(host).is_none());
         let alone = self.connections.iter().filter(|(_, c)| is_alone(c));
         idle.extend(alone.map(|(token, _)| token));
         for token in idle {
