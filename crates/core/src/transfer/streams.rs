@@ -172,24 +172,24 @@ mod tests {
     const TICK_NS: Nanos = 50_000_000;
     const LONG_NS: u64 = 20_000_000;
 
-    /// A link where connections start slowly and each carries a limited rate, in MB/s.
+    /// A link where connections start slowly and each carries a limited rate, in kB/s.
     struct Link {
         streams: Streams,
         now: Nanos,
-        link: f64,
-        connection: f64,
-        rate: f64,
+        highest: u64,
+        highest_each: u64,
+        rate: u64,
         most: usize,
     }
 
     impl Link {
-        fn new(link: f64, connection: f64) -> Self {
+        fn new(highest: u64, highest_each: u64) -> Self {
             Self {
                 streams: Streams::new(0),
                 now: 0,
-                link,
-                connection,
-                rate: 1.0,
+                highest,
+                highest_each,
+                rate: 1000,
                 most: 1,
             }
         }
@@ -198,11 +198,11 @@ mod tests {
             for tick in 0..seconds * 20 {
                 let n = self.streams.number(HOST);
                 self.most = self.most.max(n);
-                let highest = self.link.min(self.connection * n as f64);
-                self.rate = (self.rate * 2.0).min(highest);
+                let highest = self.highest.min(self.highest_each * n as u64);
+                self.rate = (self.rate * 2).min(highest);
                 // Rates are never quite the same.
-                let noise = if tick % 2 == 0 { 0.97 } else { 1.03 };
-                let bytes = (self.rate * noise * 50_000.0) as u64;
+                let noise = if tick % 2 == 0 { 97 } else { 103 };
+                let bytes = self.rate * 50 * noise / 100;
                 self.now += TICK_NS;
                 let streams = &mut self.streams;
                 streams.on_received(self.now, HOST, round_trip_ns, bytes);
@@ -213,30 +213,30 @@ mod tests {
 
     #[test]
     fn connections_are_added_until_the_link_is_full_and_some_are_spare() {
-        for (connection, n) in [(30.0, 1), (13.0, 4), (7.0, 8), (4.0, 8), (0.5, 8)] {
-            let mut link = Link::new(25.0, connection);
-            assert_eq!(link.run(5, LONG_NS), n, "{connection} MB/s each");
+        for (highest_each, n) in [(30_000, 1), (13_000, 4), (7000, 8), (4000, 8), (500, 8)] {
+            let mut link = Link::new(25_000, highest_each);
+            assert_eq!(link.run(5, LONG_NS), n, "{highest_each} kB/s each");
             assert!(link.most <= n.max(2));
         }
     }
 
     #[test]
     fn what_was_found_is_kept_for_minutes_and_then_looked_for_again() {
-        let mut link = Link::new(25.0, 13.0);
+        let mut link = Link::new(25_000, 13_000);
         link.run(5, LONG_NS);
-        link.connection = 30.0;
+        link.highest_each = 30_000;
         link.most = 1;
         assert_eq!(link.run(290, LONG_NS), 4);
         assert_eq!(link.most, 4, "nothing is tried meanwhile");
         assert_eq!(link.run(20, LONG_NS), 1);
-        link.connection = 7.0;
+        link.highest_each = 7000;
         assert_eq!(link.run(310, LONG_NS), 8);
     }
 
     #[test]
     fn a_short_link_has_one() {
         for round_trip_ns in [0, 100_000, 2_000_000] {
-            let mut link = Link::new(1000.0, 7.0);
+            let mut link = Link::new(1_000_000, 7000);
             assert_eq!(link.run(5, round_trip_ns), 1);
             assert_eq!(link.most, 1);
         }
@@ -244,7 +244,7 @@ mod tests {
 
     #[test]
     fn pauses_are_not_measured() {
-        let mut link = Link::new(25.0, 13.0);
+        let mut link = Link::new(25_000, 13_000);
         for _ in 0..40 {
             link.run(1, LONG_NS);
             link.now += 7 * TICK_NS;
@@ -255,14 +255,14 @@ mod tests {
 
     #[test]
     fn nothing_is_decided_while_nothing_comes() {
-        let mut link = Link::new(0.0, 13.0);
+        let mut link = Link::new(0, 13_000);
         assert_eq!(link.run(20, LONG_NS), 1);
         assert_eq!(link.most, 1);
     }
 
     #[test]
     fn a_number_that_was_found_is_used_where_there_is_enough_to_send() {
-        let mut link = Link::new(25.0, 7.0);
+        let mut link = Link::new(25_000, 7000);
         link.run(5, LONG_NS);
         let number_for = |missing_bytes| link.streams.number_for(HOST, missing_bytes);
         assert_eq!([100 << 20, 3 << 20, 100].map(number_for), [8, 3, 1]);

@@ -65,10 +65,8 @@ pub struct Connection {
     /// Received bytes when [`Connection::take_received`] was last called.
     taken_bytes: u64,
     streams: VecDeque<Stream>,
-    /// Whether this side dialled it although it had one to that host.
-    pub is_extra: bool,
-    /// When a fetch or a stream was last seen to use it; kept for those that are extra.
-    pub used: Instant,
+    /// If this side dialled it although it had one to that host: when it was last seen in use.
+    pub extra: Option<Instant>,
 }
 
 impl Connection {
@@ -88,8 +86,7 @@ impl Connection {
             received_bytes: 0,
             taken_bytes: 0,
             streams: VecDeque::new(),
-            is_extra: false,
-            used: now,
+            extra: None,
         }
     }
 

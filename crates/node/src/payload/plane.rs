@@ -141,7 +141,10 @@ impl PlaneThread {
         is_owed
             || self.is_shut
             || self.moves_payload()
-            || self.connections.iter().any(|(_, c)| !c.is_up || c.is_extra)
+            || self
+                .connections
+                .iter()
+                .any(|(_, c)| !c.is_up || c.extra.is_some())
     }
 
     fn moves_payload(&self) -> bool {
@@ -341,7 +344,7 @@ impl PlaneThread {
         self.admission.on_gone(token);
         self.end_sending(token, None, now);
         self.on_stream_gone(token, &gone, now);
-        let is_refused = !gone.is_up && !gone.is_extra;
+        let is_refused = !gone.is_up && gone.extra.is_none();
         let used = |f: &Fetching| {
             f.connection == Some(token)
                 || is_refused && f.connection.is_none() && f.source().map(|s| s.host) == gone.host

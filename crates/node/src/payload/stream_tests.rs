@@ -145,7 +145,7 @@ fn wire(
     'parts: while let Ok(count @ 1..) = far.read(&mut buffer) {
         loop {
             let what = act(index, &passed.lock().unwrap());
-            // One that holds for ever ends with the connection.
+            // One that holds forever ends with the connection.
             near.set_nonblocking(true).unwrap();
             let is_gone = matches!(near.peek(&mut [0]), Ok(0));
             near.set_nonblocking(false).unwrap();

@@ -52,7 +52,7 @@ impl PlaneThread {
         }
         if self.setup.dialer.is_some() {
             let address = fetch.source().and_then(|source| source.address.clone());
-            self.dial_extra(host, address.as_deref(), n);
+            self.dial_extra(host, address.as_deref(), n, now);
         } else if let Some(first) = fetch.connection.and_then(|t| self.connections.get_mut(t)) {
             let connections = n as u32;
             // The next event shows if a connection fails.
@@ -61,11 +61,11 @@ impl PlaneThread {
         }
     }
 
-    fn dial_extra(&mut self, host: HostId, address: Option<&str>, n: usize) {
+    fn dial_extra(&mut self, host: HostId, address: Option<&str>, n: usize, now: Instant) {
         while self.n_connections(host) < n
             && let Some(token) = self.dial(host, address)
         {
-            self.connections[token].is_extra = true;
+            self.connections[token].extra = Some(now);
         }
     }
 
@@ -76,7 +76,8 @@ impl PlaneThread {
         };
         let is_paused = self.not_before.get(&host).is_some_and(|until| *until > now);
         if !is_paused {
-            self.dial_extra(host, None, MAX_PAYLOAD_STREAMS.min(connections as usize));
+            let n = MAX_PAYLOAD_STREAMS.min(connections as usize);
+            self.dial_extra(host, None, n, now);
         }
     }
 
@@ -168,7 +169,7 @@ impl PlaneThread {
         let fetches = self.fetches.iter().filter(|(_, f)| used(f));
         let ids: Vec<ObjectId> = fetches.map(|(id, _)| *id).collect();
         let Some(host) = gone.host else { return };
-        if gone.is_extra && !gone.is_up {
+        if gone.extra.is_some() && !gone.is_up {
             self.not_before.insert(host, now + PAUSE);
         }
         for id in ids {
@@ -264,14 +265,16 @@ impl PlaneThread {
             .collect();
         let mut idle = Vec::new();
         for (token, connection) in &mut self.connections {
-            if used.contains(&token) || connection.is_serving() || !connection.is_up {
-                connection.used = now;
-            } else if connection.is_extra && now.duration_since(connection.used) > IDLE {
-                idle.push(token);
+            let is_used = used.contains(&token) || connection.is_serving() || !connection.is_up;
+            match &mut connection.extra {
+                Some(last) if is_used => *last = now,
+                Some(last) if now.duration_since(*last) > IDLE => idle.push(token),
+                _ => {}
             }
         }
-        let is_alone =
-            |c: &Connection| c.is_extra && c.host.is_some_and(|host| self.find(host).is_none());
+        let is_alone = |c: &Connection| {
+            c.extra.is_some() && c.host.is_some_and(|host| self.find(host).is_none())
+        };
         let alone = self.connections.iter().filter(|(_, c)| is_alone(c));
         idle.extend(alone.map(|(token, _)| token));
         for token in idle {
