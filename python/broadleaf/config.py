@@ -220,6 +220,9 @@ OPTIONS: dict[str, Option] = {
                "hosts, in bytes. If their round trip is over 2 ms, and too long for 1 Gb/s with this value, the kernel "
                "sets the limit instead. A smaller value keeps queues short.",
                minimum=4096, maximum=1 << 30),
+        Option("payload_streams", "int", 0, "node, client", "Number of connections over which a host gets payload from "
+               "another. 0 = automatic: one, and on links with a round trip of over 2 ms up to 8, as long as more are "
+               "faster.", maximum=16),
         Option("payload_cores", "int", 0, "node", "Number of cores on each host, counted from the last, that may "
                "handle payload between hosts. The others stay free for small tasks. 0 = automatic: on hosts with at "
                "most four cores, prefer the last core while it has capacity.", maximum=65_536),

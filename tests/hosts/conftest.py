@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from broadleaf.bench.hosts.network import HostedCluster, Network, why_not
+from far_clients import FarClients
 
 REASON = why_not()
 
@@ -34,3 +35,21 @@ def hosted() -> Iterator[Callable[..., HostedCluster]]:
         finally:
             for network in made:
                 network.close()
+
+
+@pytest.fixture
+def far() -> Iterator[Callable[..., FarClients]]:
+    """Makes clusters with clients on another host."""
+    if REASON is not None:
+        pytest.skip(REASON)
+    made: list[FarClients] = []
+
+    def make(rate_mbit: float | None = None, latency_ms: float = 0, **options: object) -> FarClients:
+        made.append(FarClients(rate_mbit, latency_ms, kept_results_bytes=0, **options))
+        return made[-1]
+
+    try:
+        yield make
+    finally:
+        for one in made:
+            one.close()

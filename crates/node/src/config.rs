@@ -153,6 +153,8 @@ pub struct NodeOptions {
     pub mpi_message_bytes: u32,
     /// Bytes of payload that may wait in a socket.
     pub payload_socket_bytes: usize,
+    /// Connections over which payload comes from one host; 0 to find the number on links with a long round trip.
+    pub payload_streams: usize,
     /// Number of cores that the payload thread uses; 0 for the last core, as long as that suffices.
     pub payload_cores: usize,
     /// Niceness of the payload thread above its process's, 0 to 19.
@@ -199,6 +201,7 @@ impl Default for NodeOptions {
             payload_trust: "encrypted".to_owned(),
             mpi_message_bytes: 256 * 1024,
             payload_socket_bytes: 256 * 1024,
+            payload_streams: 0,
             payload_cores: 0,
             payload_niceness: 10,
             host_timeout_s: 10.0,

@@ -41,6 +41,8 @@ pub const MAX_RESUMPTIONS: usize = 4096;
 pub const MAX_RELAYED_ENGINES: usize = 65_536;
 /// Minimum and maximum size of a chunk in which payload travels between hosts.
 pub const CHUNK_BYTES: (u32, u32) = (16 * 1024, 1024 * 1024);
+/// Maximum number of connections that one host opens to another for payload.
+pub const MAX_PAYLOAD_STREAMS: usize = 16;
 /// Maximum length of an encoded refusal reason.
 pub const MAX_REFUSAL_BYTES: usize = 64 * 1024;
 /// Maximum length of the name that a user gives a task, or a preparation.

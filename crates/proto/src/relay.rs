@@ -305,10 +305,25 @@ pub enum PayloadCommand {
         /// Send it by MPI, to this mover.
         landing: Option<Landing>,
     },
-    /// Stop sending it.
+    /// Send chunks of a pull that came over another connection of the same host over this one too: each chunk travels
+    /// over whichever of them has room first.
+    Join {
+        /// The object.
+        object: ObjectId,
+        /// From the pull.
+        pull: u32,
+        /// As in the pull.
+        round_trip_ns: u64,
+    },
+    /// Stop sending it on this connection.
     Cancel {
         /// The object.
         object: ObjectId,
+    },
+    /// The sender cannot dial: have this many connections between the two hosts.
+    Dial {
+        /// At most [`MAX_PAYLOAD_STREAMS`](crate::limits::MAX_PAYLOAD_STREAMS) are opened.
+        connections: u32,
     },
     /// The pulled object is not available here.
     Refuse {

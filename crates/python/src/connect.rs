@@ -61,6 +61,9 @@ pub struct EndpointOptions {
     pub shared_memory_warm_s: u64,
     /// Send buffer of a connection for payload.
     pub payload_socket_bytes: usize,
+    /// Connections over which payload comes from the controller's host; 0 to find the number on links with a long round
+    /// trip.
+    pub payload_streams: usize,
 }
 
 impl Default for EndpointOptions {
@@ -76,6 +79,7 @@ impl Default for EndpointOptions {
             pool_max_bytes: None,
             shared_memory_warm_s: WARM_SECONDS,
             payload_socket_bytes: 256 * 1024,
+            payload_streams: 0,
         }
     }
 }

@@ -116,6 +116,16 @@ pub fn control_messages(seeds: &mut Seeds) {
         }),
     };
     one("pull", control::encode(&pull));
+    let join = PayloadCommand::Join {
+        object: ObjectId(7),
+        pull: 2,
+        round_trip_ns: 20_000_000,
+    };
+    one("join", control::encode(&join));
+    one(
+        "dial",
+        control::encode(&PayloadCommand::Dial { connections: 4 }),
+    );
     let flow = Flow {
         flow: 1,
         peer: 2,

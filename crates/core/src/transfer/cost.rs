@@ -95,11 +95,16 @@ const SHORT_NS: u64 = 2_000_000;
 /// Bandwidth assumed of a longer link: 1 Gb/s. What was measured may be what a limit allowed.
 const LONG_BYTES_PER_S: f64 = 125e6;
 
+/// Whether a round trip of 0, which was not measured, or of this length is one within one network.
+pub(super) fn is_short(round_trip_ns: u64) -> bool {
+    round_trip_ns <= SHORT_NS
+}
+
 /// Whether what waits on a link with this round trip may be limited to so many bytes: always within one network, and on
 /// a longer link only if that keeps it busy.
 pub fn may_limit(waiting_bytes: usize, round_trip_ns: u64) -> bool {
     let trip_bytes = round_trip_ns as f64 / 1e9 * LONG_BYTES_PER_S;
-    round_trip_ns <= SHORT_NS || waiting_bytes as f64 >= trip_bytes
+    is_short(round_trip_ns) || waiting_bytes as f64 >= trip_bytes
 }
 
 /// Levels of a k-ary tree below the origin.

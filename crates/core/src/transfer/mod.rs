@@ -10,6 +10,7 @@ pub mod cost;
 pub mod flows;
 mod movers;
 mod routes;
+pub mod streams;
 mod topology;
 pub mod values;
 
@@ -109,8 +110,7 @@ impl Transfers {
     /// A host has connected. One that cannot serve is never a parent, and gets everything from the
     /// origin.
     pub fn on_host_up(&mut self, host: HostId, can_serve: bool) {
-        let host = self.hosts.entry(host).or_default();
-        host.can_serve = can_serve;
+        self.hosts.entry(host).or_default().can_serve = can_serve;
     }
 
     /// A client on another host has connected; it gets results from the controller's host and

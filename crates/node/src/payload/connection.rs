@@ -1,6 +1,8 @@
 //! A payload connection: what it serves, and how much may wait on it.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use broadleaf_core::transfer::cost::may_limit;
@@ -24,10 +26,18 @@ const MAX_STREAMS: usize = 4096;
 struct Stream {
     object: ObjectId,
     pull: u32,
-    offset_bytes: u64,
+    /// The next chunk's offset, shared by the connections over which the pull is answered.
+    offset_bytes: Arc<AtomicU64>,
     /// When anything was last sent for it.
     spoke: Instant,
     asked: Instant,
+}
+
+impl Stream {
+    fn offset_bytes(&self) -> u64 {
+        // All connections belong to one thread.
+        self.offset_bytes.load(Ordering::Relaxed)
+    }
 }
 
 /// See the module.
@@ -52,7 +62,11 @@ pub struct Connection {
     /// Size of the send buffer; `None` while the kernel chooses it.
     buffer_bytes: Option<usize>,
     received_bytes: u64,
+    /// Received bytes when [`Connection::take_received`] was last called.
+    taken_bytes: u64,
     streams: VecDeque<Stream>,
+    /// If this side dialled it although it had one to that host: when it was last seen in use.
+    pub extra: Option<Instant>,
 }
 
 impl Connection {
@@ -70,7 +84,9 @@ impl Connection {
             round_trip: None,
             buffer_bytes: None,
             received_bytes: 0,
+            taken_bytes: 0,
             streams: VecDeque::new(),
+            extra: None,
         }
     }
 
@@ -128,6 +144,12 @@ impl Connection {
         Ok(())
     }
 
+    /// Bytes received since the last call.
+    pub fn take_received(&mut self) -> u64 {
+        let before = std::mem::replace(&mut self.taken_bytes, self.received_bytes);
+        self.received_bytes - before
+    }
+
     /// Says something.
     ///
     /// # Errors
@@ -144,6 +166,23 @@ impl Connection {
 
     /// The other end wants an object from an offset on.
     pub fn pull(&mut self, object: ObjectId, offset_bytes: u64, pull: u32, now: Instant) {
+        self.join(object, Arc::new(AtomicU64::new(offset_bytes)), pull, now);
+    }
+
+    /// The offset that a pull has reached, if it is answered here.
+    pub fn cursor(&self, object: ObjectId, pull: u32) -> Option<&Arc<AtomicU64>> {
+        let is_it = |s: &&Stream| s.object == object && s.pull == pull;
+        self.streams.iter().find(is_it).map(|s| &s.offset_bytes)
+    }
+
+    /// The other end wants chunks from an offset on that another connection shares.
+    pub fn join(
+        &mut self,
+        object: ObjectId,
+        offset_bytes: Arc<AtomicU64>,
+        pull: u32,
+        now: Instant,
+    ) {
         self.cancel(object);
         if self.streams.len() >= MAX_STREAMS {
             return; // It turns to another source if it hears nothing.
@@ -169,7 +208,7 @@ impl Connection {
 
     /// Whether the peer will want a chunk that it has not received yet.
     pub fn wants(&self, object: ObjectId, offset_bytes: u64) -> bool {
-        let wants = |s: &Stream| s.object == object && s.offset_bytes <= offset_bytes;
+        let wants = |s: &Stream| s.object == object && s.offset_bytes() <= offset_bytes;
         self.streams.iter().any(wants)
     }
 
@@ -215,13 +254,14 @@ impl Connection {
             let object = objects.get_mut(&stream.object);
             let (mut sent_bytes, mut is_done) = (0, false);
             if let Some(object) = object {
-                let (pull, offset_bytes) = (stream.pull, stream.offset_bytes);
+                let (pull, mut offset_bytes) = (stream.pull, stream.offset_bytes());
                 sent_bytes = object.send_chunk(&mut self.link, pull, offset_bytes)?;
                 if sent_bytes > 0 {
-                    stream.offset_bytes += sent_bytes as u64;
+                    offset_bytes += sent_bytes as u64;
+                    stream.offset_bytes.store(offset_bytes, Ordering::Relaxed);
                     stream.spoke = now;
                 }
-                is_done = object.is_complete() && stream.offset_bytes >= object.have_bytes();
+                is_done = object.is_complete() && offset_bytes >= object.have_bytes();
             }
             if !is_done {
                 self.streams.push_back(stream);
@@ -250,7 +290,7 @@ impl Connection {
                 words.push(PayloadCommand::Refuse { object, pull });
                 return false;
             }
-            let is_starved = known.is_none_or(|o| o.arrived_bytes() <= stream.offset_bytes);
+            let is_starved = known.is_none_or(|o| o.arrived_bytes() <= stream.offset_bytes());
             if is_idle && is_starved && now.duration_since(stream.spoke) >= WAITING {
                 stream.spoke = now;
                 words.push(PayloadCommand::Waiting { object, pull });

@@ -40,12 +40,12 @@ impl PlaneThread {
         Some(token)
     }
 
+    /// The first connection to a host, over which everything goes but chunks that others may carry as well.
     pub(super) fn find(&self, host: HostId) -> Option<usize> {
-        let of_host = |c: &Connection| c.host == Some(host);
-        let mut all = self.connections.iter().filter(|(_, c)| of_host(c));
-        all.clone()
-            .find(|(_, c)| c.is_up)
-            .or_else(|| all.next())
+        let of_host = |c: &Connection| c.host == Some(host) && c.extra.is_none();
+        let all = self.connections.iter().filter(|(_, c)| of_host(c));
+        // Those that the other host dialled are its first and then its extra ones.
+        all.min_by_key(|(_, c)| (!c.is_up, c.opened))
             .map(|(token, _)| token)
     }
 

@@ -5,12 +5,23 @@ use std::time::{Duration, Instant};
 use broadleaf_proto::relay::{Fetch, Progress, Source};
 use broadleaf_proto::{HostId, ObjectId};
 
+use super::object::Accepts;
+
 /// Silence after which a source is abandoned.
 pub const SILENCE: Duration = Duration::from_secs(1);
 /// Time between two reports of progress.
 const REPORT: Duration = Duration::from_millis(250);
 /// Number of times that all sources are tried before the fetch fails.
 const ROUNDS: u32 = 8;
+
+/// A connection that was asked for chunks of a pull besides the first.
+#[derive(Clone, Copy, Debug)]
+pub struct Joined {
+    /// The connection.
+    pub token: usize,
+    /// Whether it was not told to stop since; then only what was on its way arrives.
+    pub is_sending: bool,
+}
 
 /// See the module.
 #[derive(Debug)]
@@ -22,6 +33,12 @@ pub struct Fetching {
     rounds: u32,
     /// The connection that was asked, while a request is open.
     pub connection: Option<usize>,
+    /// Other connections over which the same pull is answered.
+    pub joined: Vec<Joined>,
+    /// Whether a connection has failed in the middle of a pull: the rest comes over one.
+    pub is_narrow: bool,
+    /// The bytes that had arrived without a gap, and since when.
+    reached: (u64, Instant),
     /// Number of the current pull; chunks of earlier pulls are ignored.
     pub pull: u32,
     /// When the fetch turned to the current source.
@@ -44,6 +61,9 @@ impl Fetching {
             source: 0,
             rounds: 0,
             connection: None,
+            joined: Vec::new(),
+            is_narrow: false,
+            reached: (0, now),
             pull: 0,
             asked: now,
             is_answered: true,
@@ -107,6 +127,41 @@ impl Fetching {
         self.pull
     }
 
+    /// Whether a chunk that names this pull, on this connection, is one that was asked for and is still wanted.
+    pub fn is_from(&self, token: usize, pull: u32) -> bool {
+        let is_asked = self.connection == Some(token)
+            || self.joined.iter().any(|joined| joined.token == token);
+        is_asked && self.pull == pull
+    }
+
+    /// Which chunks of the current pull are accepted.
+    pub fn accepts(&self) -> Accepts {
+        if self.joined.is_empty() {
+            Accepts::Next
+        } else {
+            Accepts::Missing
+        }
+    }
+
+    /// Whether chunks of the current pull have come over a connection, and may come over others as well.
+    pub fn may_join(&self) -> bool {
+        self.connection.is_some() && self.is_answered && !self.is_narrow
+    }
+
+    /// Every connection over which the current pull is answered.
+    pub fn connections(&self) -> impl Iterator<Item = usize> {
+        let joined = self.joined.iter().map(|joined| joined.token);
+        self.connection.into_iter().chain(joined)
+    }
+
+    /// How long a chunk has been missing although later ones have come.
+    pub fn stuck_for(&mut self, arrived_bytes: u64, has_gap: bool, now: Instant) -> Duration {
+        if self.reached.0 != arrived_bytes || !has_gap {
+            self.reached = (arrived_bytes, now);
+        }
+        now.duration_since(self.reached.1)
+    }
+
     /// A chunk of the current pull has begun to come. Returns the time since it was asked for, if it is the first.
     pub fn on_answer(&mut self, now: Instant) -> Option<Duration> {
         let is_first = !std::mem::replace(&mut self.is_answered, true);
@@ -152,7 +207,7 @@ impl Fetching {
         self.corrupt_chunks.is_multiple_of(2)
     }
 
-    /// Whether the current source has been silent too long, given when its connection last received
+    /// Whether the current source has been silent too long, given when its connections last received
     /// anything.
     pub fn is_silent(&self, heard: Option<Instant>, now: Instant) -> bool {
         let since = heard.map_or(self.asked, |heard| heard.max(self.asked));

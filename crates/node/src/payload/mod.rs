@@ -4,6 +4,7 @@
 //! chunk by chunk, and serves what has arrived to other hosts while the rest is still on its way.
 //! So a small task never waits behind payload, neither in a queue nor for a thread.
 
+mod ask;
 mod connection;
 mod cores;
 mod dial;
@@ -12,10 +13,15 @@ mod mover;
 #[cfg(test)]
 mod mover_tests;
 mod object;
+#[cfg(test)]
+mod object_tests;
 mod plane;
 mod receive;
 #[cfg(test)]
 mod sealed_tests;
+#[cfg(test)]
+mod stream_tests;
+mod streams;
 #[cfg(test)]
 mod tests;
 
@@ -130,6 +136,8 @@ pub struct Setup {
     pub secret: Option<PayloadSecret>,
     /// Send buffer of a payload connection whose round trip is short enough for it: what may wait in the network.
     pub socket_buffer_bytes: usize,
+    /// Connections over which payload comes from one host; 0 to find the number.
+    pub streams: usize,
     /// Bytes of a message of MPI.
     pub piece_bytes: u32,
     /// Cores that the thread keeps to, the last of those the process may use; 0 for the last one as long as it suffices.

@@ -1,6 +1,6 @@
 //! An object on this host: complete, or as far as it has arrived.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -37,13 +37,25 @@ pub struct Object {
     have_bytes: u64,
     /// Later chunks, which are in memory but still sealed.
     sealed: VecDeque<SealedHead>,
+    /// Chunks after the first that is missing, by offset, with their heads if they are sealed. Only an object that comes
+    /// over several connections has any.
+    ahead: BTreeMap<u64, Option<SealedHead>>,
     proof: Proof,
+}
+
+/// Which chunks are accepted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Accepts {
+    /// The next one: chunks of one connection keep their order.
+    Next,
+    /// Any that has not arrived: those of several connections overtake each other.
+    Missing,
 }
 
 /// Why a chunk was rejected.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Rejection {
-    /// It is not the next one, or does not have its length.
+    /// It is not one that is accepted, or does not have its length.
     OutOfPlace,
     /// Its bytes do not match its checksum.
     Corrupt,
@@ -93,6 +105,7 @@ impl Object {
             chunk_bytes,
             have_bytes: 0,
             sealed: VecDeque::new(),
+            ahead: BTreeMap::new(),
             proof: match key {
                 Some(key) => Proof::Key(Box::new(key)),
                 None => Proof::Sums(vec![None; usize::try_from(n_chunks).unwrap_or(0)]),
@@ -105,7 +118,7 @@ impl Object {
         self.have_bytes
     }
 
-    /// Bytes that have arrived; the last of them may still be sealed and unchecked.
+    /// Bytes that have arrived without a gap; the last of them may still be sealed and unchecked.
     pub fn arrived_bytes(&self) -> u64 {
         let sealed_bytes = self.sealed.len() as u64 * u64::from(self.chunk_bytes);
         (self.have_bytes + sealed_bytes).min(self.len_bytes)
@@ -211,13 +224,37 @@ impl Object {
         Ok(len_bytes)
     }
 
-    /// The memory for the next chunk.
-    fn target(&mut self, offset_bytes: u64, len_bytes: usize) -> Result<&mut [u8], Rejection> {
+    /// Whether chunks have arrived after one that is missing.
+    pub fn has_gap(&self) -> bool {
+        !self.ahead.is_empty()
+    }
+
+    /// Forgets chunks after the first that is missing: they are going to be requested again.
+    pub fn forget_ahead(&mut self) {
+        self.ahead.clear();
+    }
+
+    /// Whether the chunk at an offset after the first that is missing is missing too. There are never more than the
+    /// object has.
+    fn is_missing(&self, offset_bytes: u64) -> bool {
+        offset_bytes > self.arrived_bytes()
+            && offset_bytes.is_multiple_of(u64::from(self.chunk_bytes))
+            && !self.ahead.contains_key(&offset_bytes)
+    }
+
+    /// The memory for a chunk.
+    fn target(
+        &mut self,
+        offset_bytes: u64,
+        len_bytes: usize,
+        accepts: Accepts,
+    ) -> Result<&mut [u8], Rejection> {
         let size = u64::from(self.chunk_bytes);
         let end = (offset_bytes.saturating_add(size)).min(self.len_bytes);
-        let fits = offset_bytes == self.arrived_bytes()
-            && offset_bytes < self.len_bytes
-            && len_bytes as u64 == end - offset_bytes;
+        let is_accepted = offset_bytes == self.arrived_bytes()
+            || accepts == Accepts::Missing && self.is_missing(offset_bytes);
+        let fits =
+            is_accepted && offset_bytes < self.len_bytes && len_bytes as u64 == end - offset_bytes;
         let Memory::Own(lease) = &mut self.memory else {
             return Err(Rejection::OutOfPlace);
         };
@@ -230,12 +267,12 @@ impl Object {
         Ok(&mut begun[offset_bytes as usize..])
     }
 
-    /// Accepts the next chunk.
+    /// Accepts a chunk.
     ///
     /// # Errors
     /// Why it is rejected; nothing that anyone could read has changed then.
-    pub fn accept(&mut self, chunk: &Chunk) -> Result<(), Rejection> {
-        let target = self.target(chunk.offset_bytes, chunk.bytes.len())?;
+    pub fn accept(&mut self, chunk: &Chunk, accepts: Accepts) -> Result<(), Rejection> {
+        let target = self.target(chunk.offset_bytes, chunk.bytes.len(), accepts)?;
         target.copy_from_slice(&chunk.bytes);
         // The copy is checked, so that exactly what was checked is published.
         let is_right = crc32c::crc32c(target) == chunk.checksum;
@@ -244,25 +281,52 @@ impl Object {
             Proof::Sums(sums) if is_right => sums[index] = Some(chunk.checksum),
             _ => return Err(Rejection::Corrupt),
         }
-        self.have_bytes += chunk.bytes.len() as u64;
+        if chunk.offset_bytes == self.have_bytes {
+            self.have_bytes += chunk.bytes.len() as u64;
+            self.close_gap();
+        } else {
+            self.ahead.insert(chunk.offset_bytes, None);
+        }
         Ok(())
     }
 
-    /// The memory for the next sealed chunk. Nobody reads that memory before the chunk is opened.
+    /// Takes the chunks that no longer have a missing one before them.
+    fn close_gap(&mut self) {
+        let size = u64::from(self.chunk_bytes);
+        while let Some(next) = self.ahead.first_entry()
+            && *next.key() == (self.have_bytes + self.sealed.len() as u64 * size)
+        {
+            match next.remove() {
+                Some(head) => self.sealed.push_back(head),
+                None => self.have_bytes = (self.have_bytes + size).min(self.len_bytes),
+            }
+        }
+    }
+
+    /// The memory for a sealed chunk. Nobody reads that memory before the chunk is opened.
     ///
     /// # Errors
     /// Why it is rejected.
-    pub fn sealed_target(&mut self, block: &Block) -> Result<&mut [u8], Rejection> {
-        self.target(block.head.offset_bytes, block.len_bytes as usize)
+    pub fn sealed_target(
+        &mut self,
+        block: &Block,
+        accepts: Accepts,
+    ) -> Result<&mut [u8], Rejection> {
+        self.target(block.head.offset_bytes, block.len_bytes as usize, accepts)
     }
 
     /// A sealed chunk has been received into its memory.
     ///
     /// # Errors
     /// As [`Object::sealed_target`].
-    pub fn on_sealed(&mut self, block: &Block) -> Result<(), Rejection> {
-        self.sealed_target(block)?;
-        self.sealed.push_back(block.head);
+    pub fn on_sealed(&mut self, block: &Block, accepts: Accepts) -> Result<(), Rejection> {
+        self.sealed_target(block, accepts)?;
+        if block.head.offset_bytes == self.arrived_bytes() {
+            self.sealed.push_back(block.head);
+            self.close_gap();
+        } else {
+            self.ahead.insert(block.head.offset_bytes, Some(block.head));
+        }
         Ok(())
     }
 
@@ -296,6 +360,7 @@ impl Object {
             .map_err(|error| Rejection::NoMemory(error.to_string()))?;
         if key.open(&head, &mut begun[range]).is_err() {
             self.sealed.clear();
+            self.ahead.clear();
             return Err(Rejection::Corrupt);
         }
         self.have_bytes = end;
@@ -346,56 +411,5 @@ impl Object {
             Memory::Own(lease) => Some(lease),
             Memory::Exported(..) => None,
         }
-    }
-}
-
-#[cfg(test)]
-#[allow(clippy::unwrap_used)] // a test fails by panicking
-mod tests {
-    use broadleaf_shm::{Pool, PoolConfig};
-
-    use super::*;
-
-    const CHUNK: usize = 1024 * 1024;
-    const N_CHUNKS: usize = 40;
-
-    #[test]
-    fn memory_is_taken_as_bytes_come() {
-        let mut pool = Pool::new(1, PoolConfig::default());
-        let len_bytes = (N_CHUNKS * CHUNK) as u64;
-        let lease = pool.allocate(len_bytes).unwrap();
-        let mut object = Object::empty(ObjectId(5), lease, len_bytes, CHUNK as u32, None);
-        object.begin().unwrap();
-        let has_bytes = |object: &Object| {
-            let (fd, _) = object.segment().unwrap();
-            usize::try_from(rustix::fs::fstat(fd).unwrap().st_blocks).unwrap() * 512
-        };
-        assert_eq!(has_bytes(&object), 0);
-        for i in 0..N_CHUNKS {
-            let bytes = vec![i as u8; CHUNK];
-            let chunk = Chunk {
-                object: ObjectId(5),
-                pull: 0,
-                checksum: crc32c::crc32c(&bytes),
-                offset_bytes: (i * CHUNK) as u64,
-                bytes: bytes.into(),
-            };
-            object.accept(&chunk).unwrap();
-            assert!(has_bytes(&object) >= (i + 1) * CHUNK);
-            assert!(i > 0 || has_bytes(&object) < N_CHUNKS * CHUNK);
-        }
-        let mut lease = object.into_lease().unwrap();
-        let all = lease.as_mut_slice().unwrap();
-        let right = |i: usize| {
-            all[i * CHUNK..(i + 1) * CHUNK]
-                .iter()
-                .all(|b| *b == i as u8)
-        };
-        assert!((0..N_CHUNKS).all(right));
-        pool.cancel(lease);
-        assert!(
-            pool.counters().warm_bytes >= len_bytes,
-            "it may be used again"
-        );
     }
 }

@@ -5,11 +5,11 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use broadleaf_core::admission::Admission;
+use broadleaf_core::transfer::streams::Streams;
 use broadleaf_net::seal::{ObjectKey, SealError};
 use broadleaf_net::{Frame, LinkError};
-use broadleaf_proto::relay::{Fetch, PayloadCommand};
+use broadleaf_proto::relay::PayloadCommand;
 use broadleaf_proto::{Chunk, DecodeError, FrameKind, HostId, ObjectId, control};
-use broadleaf_shm::Lease;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
 use slab::Slab;
@@ -43,6 +43,9 @@ pub(super) struct PlaneThread {
     pub(super) objects: BTreeMap<ObjectId, Object>,
     pub(super) fetches: BTreeMap<ObjectId, Fetching>,
     pub(super) mover: Mover,
+    pub(super) streams: Streams,
+    /// By host: until when no further connections are opened to it.
+    pub(super) not_before: BTreeMap<HostId, Instant>,
     /// Buffer for blocks that nobody wants.
     pub(super) unwanted: Vec<u8>,
     last_tick: Instant,
@@ -61,6 +64,8 @@ impl PlaneThread {
             watch(&poller, listener.as_fd(), LISTENER)?;
         }
         Ok(Self {
+            streams: Streams::new(setup.streams),
+            not_before: BTreeMap::new(),
             setup,
             side,
             poller,
@@ -119,6 +124,7 @@ impl PlaneThread {
             if now.duration_since(self.last_tick) >= TICK {
                 self.last_tick = now;
                 self.on_tick(now);
+                self.on_stream_tick(now);
                 self.on_mover_tick(now);
                 self.listen_again();
                 if self.moves_payload() {
@@ -135,7 +141,10 @@ impl PlaneThread {
         is_owed
             || self.is_shut
             || self.moves_payload()
-            || self.connections.iter().any(|(_, c)| !c.is_up)
+            || self
+                .connections
+                .iter()
+                .any(|(_, c)| !c.is_up || c.extra.is_some())
     }
 
     fn moves_payload(&self) -> bool {
@@ -177,17 +186,15 @@ impl PlaneThread {
 
     // Objects
 
-    fn key_of(&self, object: ObjectId) -> Result<Option<ObjectKey>, SealError> {
+    pub(super) fn key_of(&self, object: ObjectId) -> Result<Option<ObjectKey>, SealError> {
         let secret = self.setup.secret.as_ref();
         secret.map(|s| ObjectKey::new(s, object)).transpose()
     }
 
     fn drop_object(&mut self, id: ObjectId, now: Instant) {
-        if let Some(fetch) = self.fetches.remove(&id)
-            && let Some(connection) = fetch.connection.and_then(|t| self.connections.get_mut(t))
-        {
-            // The next event shows if a connection fails.
-            let _ = connection.say(&PayloadCommand::Cancel { object: id });
+        self.leave_joined(id);
+        if let Some(fetch) = self.fetches.remove(&id) {
+            self.cancel_at(fetch.connection, id);
         }
         for (_, connection) in &mut self.connections {
             connection.cancel(id);
@@ -196,99 +203,6 @@ impl PlaneThread {
         let lease = self.objects.remove(&id).and_then(Object::into_lease);
         if let Some(lease) = lease.and_then(|lease| self.mover.hold(id, lease)) {
             self.side.tell(PlaneEvent::Dropped(lease));
-        }
-    }
-
-    fn fetch(&mut self, order: Fetch, lease: Option<Lease>, now: Instant) {
-        let id = order.object;
-        if let Some(fetch) = self.fetches.get_mut(&id) {
-            let arrived_bytes = self.objects.get(&id).map_or(0, Object::arrived_bytes);
-            let before = fetch.connection;
-            fetch.redirect(order, arrived_bytes, now);
-            if fetch.connection.is_none() {
-                self.cancel_at(before, id);
-                self.ask(id, now);
-            }
-            return;
-        }
-        let Some(lease) = lease else { return };
-        let key = match self.key_of(id) {
-            Ok(key) => key,
-            Err(error) => return self.fail(id, error.to_string()),
-        };
-        let mut object = Object::empty(id, lease, order.len_bytes, order.chunk_bytes, key);
-        let begun = object.begin();
-        self.objects.insert(id, object);
-        if let Err(error) = begun {
-            self.fail(id, error.to_string());
-            return;
-        }
-        self.fetches.insert(id, Fetching::new(order, now));
-        self.ask(id, now);
-    }
-
-    pub(super) fn cancel_at(&mut self, token: Option<usize>, object: ObjectId) {
-        if let Some(connection) = token.and_then(|t| self.connections.get_mut(t)) {
-            let _ = connection.say(&PayloadCommand::Cancel { object });
-        }
-    }
-
-    pub(super) fn fail(&mut self, object: ObjectId, reason: String) {
-        self.fetches.remove(&object);
-        self.side.tell(PlaneEvent::Failed { object, reason });
-    }
-
-    /// Asks the current source if there is a connection to it; otherwise opens one, or waits for it.
-    pub(super) fn ask(&mut self, id: ObjectId, now: Instant) {
-        let Some(fetch) = self.fetches.get(&id) else {
-            return;
-        };
-        let Some(source) = fetch.source().cloned() else {
-            return;
-        };
-        if self.stops_receiving(id, now) {
-            return; // It is asked once it has been introduced.
-        }
-        let token = self
-            .find(source.host)
-            .or_else(|| self.dial(source.host, source.address.as_deref()));
-        let Some(token) = token else { return };
-        if !self.connections[token].is_up {
-            return; // It is asked once it is connected.
-        }
-        let landing = self.receive_by_mover(id, source.mover, now);
-        let connection = &mut self.connections[token];
-        let offset_bytes = self.objects.get(&id).map_or(0, Object::arrived_bytes);
-        let Some(fetch) = self.fetches.get_mut(&id) else {
-            return;
-        };
-        let pull = fetch.on_asked(token, now);
-        let word = PayloadCommand::Pull {
-            object: id,
-            offset_bytes,
-            pull,
-            round_trip_ns: connection.round_trip_ns(),
-            landing,
-        };
-        if connection.say(&word).is_err() {
-            self.close(token, now);
-        }
-    }
-
-    pub(super) fn next_source(&mut self, id: ObjectId, now: Instant) {
-        let object = self.objects.get(&id);
-        let have_bytes = object.map_or(0, Object::have_bytes);
-        let arrived_bytes = object.map_or(0, Object::arrived_bytes);
-        let Some(fetch) = self.fetches.get_mut(&id) else {
-            return;
-        };
-        if fetch.next_source(arrived_bytes, now) {
-            if let Some(progress) = fetch.report(have_bytes, false, true, now) {
-                self.side.tell(PlaneEvent::Progress(progress));
-            }
-            self.ask(id, now);
-        } else {
-            self.fail(id, "no host that has the data could be reached".to_owned());
         }
     }
 
@@ -359,6 +273,12 @@ impl PlaneThread {
                             self.connections[token].pull(object, offset_bytes, pull, now);
                         }
                     }
+                    PayloadCommand::Join {
+                        object,
+                        pull,
+                        round_trip_ns,
+                    } => self.on_join(token, (object, pull), round_trip_ns, now),
+                    PayloadCommand::Dial { connections } => self.on_dial(token, connections, now),
                     PayloadCommand::Cancel { object } => {
                         self.connections[token].cancel(object);
                         self.end_sending(token, Some(object), now);
@@ -384,20 +304,6 @@ impl PlaneThread {
                 Ok(())
             }
             kind => Err(DecodeError::UnknownKind(kind as u8).into()),
-        }
-    }
-
-    /// Asks a host that has become reachable for everything that is wanted from it.
-    pub(super) fn ask_all(&mut self, host: Option<HostId>, now: Instant) {
-        let of_host = |f: &Fetching| f.connection.is_none() && f.source().map(|s| s.host) == host;
-        let wanted: Vec<ObjectId> = self
-            .fetches
-            .iter()
-            .filter(|(_, f)| of_host(f))
-            .map(|(id, _)| *id)
-            .collect();
-        for id in wanted {
-            self.ask(id, now);
         }
     }
 
@@ -437,9 +343,11 @@ impl PlaneThread {
         };
         self.admission.on_gone(token);
         self.end_sending(token, None, now);
+        self.on_stream_gone(token, &gone, now);
+        let is_refused = !gone.is_up && gone.extra.is_none();
         let used = |f: &Fetching| {
             f.connection == Some(token)
-                || f.connection.is_none() && f.source().map(|s| s.host) == gone.host && !gone.is_up
+                || is_refused && f.connection.is_none() && f.source().map(|s| s.host) == gone.host
         };
         let orphans: Vec<ObjectId> = self
             .fetches
@@ -467,22 +375,25 @@ impl PlaneThread {
             if let Some(progress) = fetch.report(have_bytes, false, false, now) {
                 self.side.tell(PlaneEvent::Progress(progress));
             }
-            let connection = fetch.connection.and_then(|t| self.connections.get(t));
+            let connections = fetch.connections().filter_map(|t| self.connections.get(t));
+            let heard = connections.map(|c| c.heard).max();
             if self.mover.flows.is_receiving(*id) {
                 continue; // Its flow is checked separately.
             }
-            if fetch.is_silent(connection.map(|c| c.heard), now) {
-                silent.push((*id, fetch.connection));
+            if fetch.is_silent(heard, now) {
+                silent.push(*id);
             } else if fetch.connection.is_none() {
                 unasked.push(*id);
             }
         }
-        for (id, token) in silent {
-            match token {
-                // A connection that says nothing at all is of no use to anybody.
-                Some(token) => failed.push(token),
-                None => self.next_source(id, now),
+        for id in silent {
+            let fetch = self.fetches.get(&id);
+            let asked: Vec<usize> = fetch.map_or(Vec::new(), |f| f.connections().collect());
+            if asked.is_empty() {
+                self.next_source(id, now);
             }
+            // Connections that say nothing at all are of no use to anybody.
+            failed.extend(asked);
         }
         failed.sort_unstable();
         failed.dedup();

@@ -25,7 +25,7 @@ fn is_wanted(
     pull: u32,
 ) -> bool {
     let fetch = fetches.get(&object);
-    fetch.is_some_and(|f| f.connection == Some(token) && f.pull == pull)
+    fetch.is_some_and(|f| f.is_from(token, pull))
 }
 
 /// The memory for a block's bytes: the object's own, or a buffer to discard if nobody wants them.
@@ -37,9 +37,10 @@ fn target<'a>(
     block: &Block,
 ) -> &'a mut [u8] {
     let head = &block.head;
-    if is_wanted(fetches, token, head.object, head.pull)
+    if let Some(fetch) = fetches.get(&head.object)
+        && fetch.is_from(token, head.pull)
         && let Some(object) = objects.get_mut(&head.object)
-        && let Ok(target) = object.sealed_target(block)
+        && let Ok(target) = object.sealed_target(block, fetch.accepts())
     {
         return target;
     }
@@ -74,6 +75,7 @@ impl PlaneThread {
         let fetch = self.fetches.get_mut(&object);
         if let Some(took) = fetch.and_then(|f| f.on_answer(now)) {
             self.connections[token].on_round_trip(took);
+            self.widen(object, now);
         }
     }
 
@@ -104,8 +106,8 @@ impl PlaneThread {
             && let Some(object) = self.objects.get_mut(&id)
         {
             fetch.on_chunk(block.len_bytes as usize, now);
-            if let Err(rejection) = object.on_sealed(block) {
-                self.on_rejected(Some(token), id, rejection, now);
+            if let Err(rejection) = object.on_sealed(block, fetch.accepts()) {
+                self.on_rejected(id, rejection, now);
             }
         }
         Ok(true)
@@ -122,9 +124,9 @@ impl PlaneThread {
             && let Some(object) = self.objects.get_mut(&id)
         {
             fetch.on_chunk(chunk.bytes.len(), now);
-            match object.accept(chunk) {
+            match object.accept(chunk, fetch.accepts()) {
                 Ok(()) => self.on_checked(id, now),
-                Err(rejection) => self.on_rejected(Some(token), id, rejection, now),
+                Err(rejection) => self.on_rejected(id, rejection, now),
             }
         }
     }
@@ -147,8 +149,7 @@ impl PlaneThread {
                     Ok(()) => self.on_checked(id, now),
                     Err(rejection) => {
                         was_right = false;
-                        let token = self.fetches.get(&id).and_then(|f| f.connection);
-                        self.on_rejected(token, id, rejection, now);
+                        self.on_rejected(id, rejection, now);
                     }
                 }
             }
@@ -180,13 +181,7 @@ impl PlaneThread {
     }
 
     /// Called after a chunk of a current pull was rejected.
-    fn on_rejected(
-        &mut self,
-        token: Option<usize>,
-        id: ObjectId,
-        rejection: Rejection,
-        now: Instant,
-    ) {
+    fn on_rejected(&mut self, id: ObjectId, rejection: Rejection, now: Instant) {
         let Some(fetch) = self.fetches.get_mut(&id) else {
             return;
         };
@@ -196,7 +191,8 @@ impl PlaneThread {
             Rejection::Corrupt => {
                 fetch.on_checked(true);
                 if fetch.is_corrupt_again() {
-                    self.cancel_at(token, id);
+                    let asked = fetch.connection;
+                    self.cancel_at(asked, id);
                     self.next_source(id, now);
                 } else {
                     fetch.ask_again(now);

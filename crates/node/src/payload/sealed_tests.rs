@@ -18,7 +18,7 @@ use super::tests::{
 };
 use super::{Dialer, Plane, PlaneCommand, Setup};
 
-struct Cluster {
+pub(super) struct Cluster {
     keys: ClusterKeys,
     secret: PayloadSecret,
     /// Nobody answers at this address.
@@ -26,7 +26,7 @@ struct Cluster {
 }
 
 impl Cluster {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         Self {
             keys: tls::generate().unwrap(),
             secret: generate_secret().unwrap(),
@@ -39,10 +39,15 @@ impl Cluster {
     }
 
     fn relay(&self, host: u32) -> (Plane, SocketAddr) {
-        self.relay_with(host, 256 * 1024)
+        self.relay_with(host, 256 * 1024, 1)
     }
 
-    fn relay_with(&self, host: u32, socket_buffer_bytes: usize) -> (Plane, SocketAddr) {
+    pub(super) fn relay_with(
+        &self,
+        host: u32,
+        socket_buffer_bytes: usize,
+        streams: usize,
+    ) -> (Plane, SocketAddr) {
         let listener = Listener::tls(("127.0.0.1", 0), self.server_tls()).unwrap();
         let address = listener.tcp_address().unwrap();
         let private = &self.keys.engine.private;
@@ -58,6 +63,7 @@ impl Cluster {
             }),
             secret: Some(self.secret.clone()),
             socket_buffer_bytes,
+            streams,
             piece_bytes: 2 * CHUNK,
             cores: 0,
             niceness: 0,
@@ -190,7 +196,7 @@ fn a_slow_host_behind_holds_nobody_up() {
     let (origin, address) = cluster.relay(1);
     let (address, into_head) = tap(address, |_, _| {});
     // The head's socket takes only a part of the object.
-    let (head, head_address) = cluster.relay_with(2, 16 * 1024);
+    let (head, head_address) = cluster.relay_with(2, 16 * 1024, 1);
     let (go_on, is_to_go_on) = channel::<()>();
     let (head_address, into_tail) = tap(head_address, move |before, _| {
         if before > CHUNK as usize {

@@ -56,7 +56,7 @@ fn key() -> ProofKey {
     ProofKey::new(private, "engines'").unwrap()
 }
 
-fn dial_proof() -> DialProof {
+pub(super) fn dial_proof() -> DialProof {
     let kind = DialKey::Engine;
     DialProof { kind, key: key() }
 }
@@ -142,11 +142,39 @@ pub(super) fn plane(controller: SocketAddr) -> Plane {
         }),
         secret: None,
         socket_buffer_bytes: 256 * 1024,
+        streams: 1,
         piece_bytes: 2 * CHUNK,
         cores: 0,
         niceness: 0,
     })
     .unwrap()
+}
+
+/// A plane of a host where others dial in, and where they do.
+pub(super) fn relay_with(
+    controller: SocketAddr,
+    host: u32,
+    socket_buffer_bytes: usize,
+    streams: usize,
+) -> (Plane, SocketAddr) {
+    let listener = broadleaf_net::Listener::tcp(("127.0.0.1", 0), listen_proof()).unwrap();
+    let address = listener.tcp_address().unwrap();
+    let plane = Plane::start(Setup {
+        hello: hello(host),
+        listener: Some(listener),
+        dialer: Some(Dialer {
+            controller,
+            to_controller: DialSecurity::Proof(dial_proof()),
+            to_relays: DialSecurity::Proof(dial_proof()),
+        }),
+        secret: None,
+        socket_buffer_bytes,
+        streams,
+        piece_bytes: 2 * CHUNK,
+        cores: 0,
+        niceness: 0,
+    });
+    (plane.unwrap(), address)
 }
 
 pub(super) fn fetch(plane: &Plane, pool: &mut Pool, sources: Vec<Source>) {
@@ -349,23 +377,7 @@ fn a_plane_serves_what_it_is_still_getting() {
         send(link, asked.1, N_CHUNKS, None);
         next_pull(link);
     });
-    let listener = broadleaf_net::Listener::tcp(("127.0.0.1", 0), listen_proof()).unwrap();
-    let address = listener.tcp_address().unwrap();
-    let head = Plane::start(Setup {
-        hello: hello(1),
-        listener: Some(listener),
-        dialer: Some(Dialer {
-            controller: origin,
-            to_controller: DialSecurity::Proof(dial_proof()),
-            to_relays: DialSecurity::Proof(dial_proof()),
-        }),
-        secret: None,
-        socket_buffer_bytes: 256 * 1024,
-        piece_bytes: 2 * CHUNK,
-        cores: 0,
-        niceness: 0,
-    })
-    .unwrap();
+    let (head, address) = relay_with(origin, 1, 256 * 1024, 1);
     let tail = plane(origin);
     let (mut head_pool, mut tail_pool) = (pool(), pool());
     // The tail asks before the head has heard of the object.

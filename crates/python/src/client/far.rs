@@ -106,6 +106,7 @@ impl FarValues {
             }),
             secret: welcome.payload_secret.clone(),
             socket_buffer_bytes: options.payload_socket_bytes,
+            streams: options.payload_streams,
             cores: 0,
             niceness: 0,
             piece_bytes: 0, // A client has no mover.

@@ -128,6 +128,10 @@ class Network:
              "burst", str(_BURST_BYTES), "latency", "50ms")  # fmt: skip
         _run("tc", "-n", namespace, "qdisc", "add", "dev", device, "parent", "1:", "pfifo_fast")
 
+    def limit_send_buffers(self, host: Host, max_bytes: int) -> None:
+        """Limits what each TCP connection of a host may have under way: the last figure of `net.ipv4.tcp_wmem`."""
+        self.execute(host.namespace, ["sysctl", "-qw", f"net.ipv4.tcp_wmem=4096 16384 {max_bytes}"])
+
     def _delay(self, latency_ms: float) -> None:
         """Routes all traffic between hosts through a process that delays it."""
         self._pump = subprocess.Popen(
