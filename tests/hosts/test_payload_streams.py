@@ -87,12 +87,12 @@ def test_on_a_link_with_a_long_round_trip_connections_are_added_where_one_has_to
     cluster: FarClients = far(rate_mbit=200, latency_ms=10)
     cluster.network.limit_send_buffers(cluster.controller, 65_536)
     client = _under_way(cluster, 64 << 20)
-    most = 0
+    max_connections = 0
 
     def has_added() -> bool:
-        nonlocal most
-        most = max(most, len(_connections(cluster.network, cluster.host, cluster.controller)))
-        return most > 2
+        nonlocal max_connections
+        max_connections = max(max_connections, len(_connections(cluster.network, cluster.host, cluster.controller)))
+        return max_connections > 2
 
     try:
         wait_until(has_added, 60, "a second connection for payload")
@@ -105,15 +105,15 @@ def test_on_a_link_with_a_long_round_trip_connections_are_added_where_one_has_to
 def test_on_a_short_link_one_connection_carries_all(far):
     cluster: FarClients = far(rate_mbit=100)
     client = _under_way(cluster, 32 << 20)
-    most = 0
+    max_connections = 0
     try:
         while client.poll() is None:
-            most = max(most, len(_connections(cluster.network, cluster.host, cluster.controller)))
+            max_connections = max(max_connections, len(_connections(cluster.network, cluster.host, cluster.controller)))
         out, _ = client.communicate()
     finally:
         client.kill()
     assert out == "True\n"
-    assert most == 2
+    assert max_connections == 2
 
 
 def test_hosts_get_arguments_and_give_results_over_several_connections(hosted):
