@@ -371,7 +371,8 @@ impl PlaneThread {
         let mut silent = Vec::new();
         let mut unasked = Vec::new();
         for (id, fetch) in &mut self.fetches {
-            let have_bytes = self.objects.get(id).map_or(0, Object::have_bytes);
+            let object = self.objects.get(id);
+            let have_bytes = object.map_or(0, Object::have_bytes);
             if let Some(progress) = fetch.report(have_bytes, false, false, now) {
                 self.side.tell(PlaneEvent::Progress(progress));
             }
@@ -379,6 +380,9 @@ impl PlaneThread {
             let heard = connections.map(|c| c.heard).max();
             if self.mover.flows.is_receiving(*id) {
                 continue; // Its flow is checked separately.
+            }
+            if object.is_some_and(Object::has_gap) {
+                continue; // One connection may be silent because another has not brought its part.
             }
             if fetch.is_silent(heard, now) {
                 silent.push(*id);
