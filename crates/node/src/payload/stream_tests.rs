@@ -3,13 +3,14 @@
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
 use broadleaf_net::Link;
 use broadleaf_proto::relay::{Fetch, PayloadCommand, Progress, Source};
 use broadleaf_proto::{Chunk, FrameKind, HostId, ObjectId, control};
 use broadleaf_shm::{Pool, Segment};
+use rustix::net::RecvFlags;
 
 use super::sealed_tests::Cluster;
 use super::tests::{
@@ -104,23 +105,28 @@ enum Act {
 }
 
 /// Bytes that have passed over each connection to the dialling end, in the order of the connections.
-type Passed = Arc<Mutex<Vec<usize>>>;
+#[derive(Default)]
+struct Passed {
+    bytes: Mutex<Vec<usize>>,
+    changed: Condvar,
+}
 
 /// Wires to an address, as many as are dialled; returns the address to dial instead. `act` is asked what to do on a
 /// connection, given what has passed on all of them.
 fn wires(
     to: SocketAddr,
     act: impl Fn(usize, &[usize]) -> Act + Send + Sync + 'static,
-) -> (SocketAddr, Passed) {
-    let passed = Passed::default();
+) -> (SocketAddr, Arc<Passed>) {
+    let passed = Arc::new(Passed::default());
     let (record, act) = (Arc::clone(&passed), Arc::new(act));
     let (address, _) = serve(move |listener| {
         while let Ok((near, _)) = listener.accept() {
             let Ok(far) = TcpStream::connect(to) else {
                 return;
             };
-            let index = record.lock().unwrap().len();
-            record.lock().unwrap().push(0);
+            let index = record.bytes.lock().unwrap().len();
+            record.bytes.lock().unwrap().push(0);
+            record.changed.notify_all();
             let (record, act) = (Arc::clone(&record), Arc::clone(&act));
             let (mut from, mut back) = (near.try_clone().unwrap(), far.try_clone().unwrap());
             std::thread::spawn(move || {
@@ -144,22 +150,27 @@ fn wire(
     let mut buffer = vec![0; 1 << 14];
     'parts: while let Ok(count @ 1..) = far.read(&mut buffer) {
         loop {
-            let what = act(index, &passed.lock().unwrap());
+            let bytes = passed.bytes.lock().unwrap();
+            let what = act(index, &bytes);
             // One that holds forever ends with the connection.
-            near.set_nonblocking(true).unwrap();
-            let is_gone = matches!(near.peek(&mut [0]), Ok(0));
-            near.set_nonblocking(false).unwrap();
+            let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+            let is_gone = matches!(rustix::net::recv(&near, &mut [0], flags), Ok((0, _)));
             match what {
                 _ if is_gone => break 'parts,
                 Act::Cut => break 'parts,
-                Act::Hold => std::thread::yield_now(),
+                // Nobody says when the connection ends.
+                Act::Hold => {
+                    let limit = Duration::from_millis(20);
+                    drop(passed.changed.wait_timeout(bytes, limit).unwrap());
+                }
                 Act::Pass => break,
             }
         }
         if near.write_all(&buffer[..count]).is_err() {
             break;
         }
-        passed.lock().unwrap()[index] += count;
+        passed.bytes.lock().unwrap()[index] += count;
+        passed.changed.notify_all();
     }
     let _ = near.shutdown(Shutdown::Both);
     let _ = far.shutdown(Shutdown::Both);
@@ -190,9 +201,13 @@ fn an_object_comes_over_as_many_connections_as_are_to_be_used() {
             provide(&origin);
             fetch(&tail, &mut pool, vec![source(1, Some(address))]);
             let progress = wait_for(&tail);
-            assert!(progress.resumed_at.is_empty());
+            assert!(
+                progress.resumed_at.is_empty(),
+                "{progress:?} {n} {:?}",
+                passed.bytes.lock()
+            );
             assert_eq!(progress.wire_bytes, LEN as u64, "nothing comes twice");
-            let passed = passed.lock().unwrap();
+            let passed = passed.bytes.lock().unwrap();
             assert_eq!(passed.len(), n);
             assert!(passed.iter().all(|bytes| *bytes > PART / 8), "{passed:?}");
         }
@@ -214,12 +229,12 @@ fn the_rest_comes_over_one_connection_when_another_ends() {
         provide(&origin);
         fetch(&tail, &mut pool, vec![source(1, Some(address))]);
         let progress = wait_for(&tail);
-        assert!(progress.resumed_at.is_empty(), "it is the same source");
+        assert!(progress.resumed_at.is_empty(), "{progress:?}");
         assert!(
             progress.wire_bytes < 2 * LEN as u64,
             "and not from the start"
         );
-        assert_eq!(passed.lock().unwrap().len(), 3);
+        assert_eq!(passed.bytes.lock().unwrap().len(), 3);
     }
 }
 
@@ -239,12 +254,12 @@ fn what_waits_in_a_connection_that_says_nothing_more_comes_over_another() {
         provide(&origin);
         fetch(&tail, &mut pool, vec![source(1, Some(address))]);
         let progress = wait_for(&tail);
-        assert!(progress.resumed_at.is_empty(), "it is the same source");
+        assert!(progress.resumed_at.is_empty(), "{progress:?}");
         assert!(
             progress.wire_bytes < 2 * LEN as u64,
             "and not from the start"
         );
-        assert_eq!(passed.lock().unwrap().len(), 2);
+        assert_eq!(passed.bytes.lock().unwrap().len(), 2);
     }
 }
 
@@ -329,7 +344,7 @@ fn a_host_that_cannot_dial_has_the_other_one_open_connections() {
     provide(&relay);
     let progress = wait_for(&controller);
     assert_eq!(progress.wire_bytes, LEN as u64);
-    assert_eq!(passed.lock().unwrap().len(), 3);
+    assert_eq!(passed.bytes.lock().unwrap().len(), 3);
 }
 
 fn send(link: &mut Link, pull: u32, indices: impl Iterator<Item = u64>) {
