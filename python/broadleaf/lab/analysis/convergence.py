@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 MAX_TIMES_MORE = 10
 """Beyond this many times the runs that were made, "about N more runs" is useless advice."""
+_LARGE = 250
+"""A model of more columns takes seconds to fit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,12 +77,12 @@ def convergence(
     factors: Sequence[Factor],
     frame: pd.DataFrame,
     scale: Scale = "log",
-    points: int = 12,
+    points: int | None = None,
     pairs: bool | None = None,
     covariate: str | None = None,
 ) -> pd.DataFrame:
     """Every average effect as it was known after the first n runs: columns n_runs, factor, level, estimate, ci_low,
-    ci_high, unit. `covariate` is as in `fit`.
+    ci_high, unit. `covariate` is as in `fit`; `points` is the number of values of n, by default 12, or 6 for a large model.
 
     The last rows are those of all runs. Pairs are in the model at every point or at none: at every one if half of the
     runs suffice for them (None decides so), because dropping them on the way would move the estimates.
@@ -91,6 +93,8 @@ def convergence(
     with_pairs = pairs if pairs is not None else 4 * size <= len(frame)
     min_runs = 2 * size if with_pairs else 2 * (1 + sum(len(f.others) for f in factors)) + 4
     min_runs = min(max(min_runs, 12), len(frame))
+    if points is None:
+        points = 6 if with_pairs and size > _LARGE else 12
     counts = np.unique(np.round(np.geomspace(min_runs, len(frame), points)).astype(int))
     rows = []
     for count in counts:

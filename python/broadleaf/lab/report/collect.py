@@ -153,7 +153,7 @@ def _roles(found: Collected, pairs_us: pd.DataFrame | None) -> Roles:
         return Roles()
     table = found.deltas
     if found.log is not None:
-        predicted = delta_tables.model_deltas(found.log, identified=False)
+        predicted = delta_tables.model_deltas(found.log, identified=False, errors=False)
         table = predicted[predicted["treatment"].isin(found.deltas["treatment"].unique())]
     # A factor with several levels saves what its best one does.
     savings = table["delta_us"].astype(float).groupby([table["treatment"], table["level_to"].astype(str)]).mean()

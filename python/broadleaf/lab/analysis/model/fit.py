@@ -205,6 +205,13 @@ class Fit:
             return bool(self.kept[used].all())
         return bool(np.allclose(row[self.kept] @ self._aliases, row[~self.kept], atol=1e-6))
 
+    def estimable_rows(self, rows: np.ndarray) -> np.ndarray:
+        """`estimable` of many contrasts, one a row."""
+        if not self.kept.all():
+            return np.fromiter((self.estimable(row) for row in rows), dtype=bool, count=len(rows))
+        answer: np.ndarray = rows.any(axis=1) & ~np.isnan(rows).any(axis=1)
+        return answer
+
     def contrast(self, row: np.ndarray) -> Interval:
         """A linear combination of the coding's coefficients."""
         return self.contrasts_of([row])[0]

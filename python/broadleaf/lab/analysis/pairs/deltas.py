@@ -219,10 +219,10 @@ def _named(
     return out
 
 
-def model_deltas(fit: Fit, *, identified: bool = True) -> pd.DataFrame:
+def model_deltas(fit: Fit, *, identified: bool = True, errors: bool = True) -> pd.DataFrame:
     """Deltas as the model predicts them in every configuration that was run, `source` "model": they show what a design
     without pairs can show, and before/after figures use them where noise in `before` would look like an effect.
-    `context_id` is empty unless `identified`.
+    `context_id` is empty unless `identified`; `se_log2` is nan without `errors`, which take most of the time.
     """
     parts = []
     for position, factor in enumerate(fit.factors):
@@ -232,13 +232,14 @@ def model_deltas(fit: Fit, *, identified: bool = True) -> pd.DataFrame:
             treated = replace(contexts, levels=_with(contexts.levels, position, (level,)))
             changed = fit.coding.cell_rows(treated)
             rows = changed - default
-            good = [number for number, row in enumerate(rows) if fit.estimable(row)]
-            if not good:
+            good = np.flatnonzero(fit.estimable_rows(rows))
+            if not len(good):
                 continue
             before, after = (
                 to_us(part[good][:, fit.kept] @ fit.treatment_params, fit.scale) for part in (default, changed)
             )
-            se = np.array([it.se for it in fit.contrasts_of(rows[good])]) if fit.scale == "log" else np.nan
+            has_errors = errors and fit.scale == "log"
+            se = np.array([it.se for it in fit.contrasts_of(rows[good])]) if has_errors else np.nan
             part = pd.DataFrame({
                 "cell": good, "before_us": before, "after_us": after, "n_before": 0, "n_after": 0,
                 "se_log2": se / np.log(2), "same_block": False, "gap_s": np.nan, "source": "model",
