@@ -82,7 +82,8 @@ def convergence(
     covariate: str | None = None,
 ) -> pd.DataFrame:
     """Every average effect as it was known after the first n runs: columns n_runs, factor, level, estimate, ci_low,
-    ci_high, unit. `covariate` is as in `fit`; `points` is the number of values of n, by default 12, or 6 for a large model.
+    ci_high, unit. `covariate` is as in `fit`; `points` is the number of values of n, by default 12, or 6 for a large
+    model.
 
     The last rows are those of all runs. Pairs are in the model at every point or at none: at every one if half of the
     runs suffice for them (None decides so), because dropping them on the way would move the estimates.
