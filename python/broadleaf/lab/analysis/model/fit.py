@@ -207,9 +207,11 @@ class Fit:
 
     def estimable_rows(self, rows: np.ndarray) -> np.ndarray:
         """`estimable` of many contrasts, one a row."""
-        if not self.kept.all():
-            return np.fromiter((self.estimable(row) for row in rows), dtype=bool, count=len(rows))
-        answer: np.ndarray = rows.any(axis=1) & ~np.isnan(rows).any(axis=1)
+        answer: np.ndarray
+        if self.kept.all():
+            answer = rows.any(axis=1) & ~np.isnan(rows).any(axis=1)
+        else:
+            answer = np.array([self.estimable(row) for row in rows], dtype=bool)
         return answer
 
     def contrast(self, row: np.ndarray) -> Interval:
