@@ -52,7 +52,7 @@ pub fn records(seeds: &mut Seeds) {
     one(6, "assign-many", &|out| many.encode(out));
     one(7, "relayed-done", &|out| relayed.encode(out));
     one(8, "coalesced", &|out| {
-        CoalescedRecord::pack(results()).encode(out)
+        CoalescedRecord::pack(results()).encode(out);
     });
     one(9, "refused", &|out| refused().encode(out));
     one(11, "chunk", &|out| {

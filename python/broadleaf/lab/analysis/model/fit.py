@@ -207,11 +207,11 @@ class Fit:
 
     def estimable_rows(self, rows: np.ndarray) -> np.ndarray:
         """`estimable` of many contrasts, one a row."""
-        answer: np.ndarray
+        answer: np.ndarray = np.zeros(len(rows), dtype=bool)
         if self.kept.all():
-            answer = rows.any(axis=1) & ~np.isnan(rows).any(axis=1)
+            answer[:] = rows.any(axis=1) & ~np.isnan(rows).any(axis=1)
         else:
-            answer = np.array([self.estimable(row) for row in rows], dtype=bool)
+            answer[:] = [self.estimable(row) for row in rows]
         return answer
 
     def contrast(self, row: np.ndarray) -> Interval:
