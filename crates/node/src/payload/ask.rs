@@ -74,7 +74,7 @@ impl PlaneThread {
         if let Some(object) = self.objects.get_mut(&id) {
             object.forget_ahead();
         }
-        let landing = self.receive_by_mover(id, source.mover, now);
+        let landing = self.receive_by_mover(id, source.mover);
         let connection = &mut self.connections[token];
         let offset_bytes = self.objects.get(&id).map_or(0, Object::arrived_bytes);
         let Some(fetch) = self.fetches.get_mut(&id) else {

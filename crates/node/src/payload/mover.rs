@@ -260,7 +260,6 @@ impl PlaneThread {
         &mut self,
         id: ObjectId,
         from: Option<MoverRank>,
-        now: Instant,
     ) -> Option<Landing> {
         let object = self.objects.get_mut(&id)?;
         let (have_bytes, len_bytes) = (object.have_bytes(), object.len_bytes());
@@ -275,7 +274,8 @@ impl PlaneThread {
         from?;
         object.reserve().ok()?; // Without memory it fails with its first chunk.
         let (segment, _) = object.segment()?;
-        let now_ns = self.mover.ns(now);
+        // That may have taken seconds, which are not the mover's.
+        let now_ns = self.mover.ns(Instant::now());
         let mover = &mut self.mover;
         let range = (have_bytes, len_bytes);
         let (flow, landing) = mover.flows.receive(now_ns, id, from, range, piece_bytes)?;
