@@ -45,6 +45,8 @@ struct Told {
     object: ObjectId,
     direction: Direction,
     end_bytes: u64,
+    /// Up to where an object that is received has memory.
+    room_bytes: u64,
 }
 
 struct Trial {
@@ -68,6 +70,7 @@ impl Trial {
         for object in [0, 1] {
             trial.receive(ObjectId(object), WORLD, 0);
         }
+        trial.make_room();
         let landing = Landing {
             mover: MoverRank {
                 world: WORLD,
@@ -124,7 +127,7 @@ impl Trial {
             0 => choices.number() as u32,
             _ => choices.below(16),
         };
-        match choices.below(12) {
+        match choices.below(13) {
             0 => self.comes(),
             1 => self.is_gone(),
             2 => self.receive(object, 4 + choices.number() % 3, choices.number()),
@@ -168,7 +171,8 @@ impl Trial {
                 }
             }
             10 => self.moved(flow, choices.number()),
-            _ => self.ended(flow),
+            11 => self.ended(flow),
+            _ => self.make_room(),
         }
     }
 
@@ -220,8 +224,19 @@ impl Trial {
             object,
             direction,
             end_bytes: flow.from_bytes,
+            room_bytes: flow.from_bytes,
         };
         assert!(self.told.insert(flow.flow, told).is_none());
+    }
+
+    fn make_room(&mut self) {
+        for (flow, object, end_bytes) in self.flows.wants_memory() {
+            let told = self.told.get_mut(&flow).expect("a flow of the mover's");
+            assert_eq!((told.object, told.direction), (object, Direction::In));
+            assert!(told.room_bytes < end_bytes && end_bytes <= OBJECT_BYTES);
+            assert!(self.flows.on_memory(self.now, flow, end_bytes));
+            told.room_bytes = end_bytes;
+        }
     }
 
     fn moved(&mut self, flow: u32, end_bytes: u64) {
@@ -232,6 +247,8 @@ impl Trial {
         assert_eq!((told.object, told.direction), (object, Direction::In));
         // Nothing counts twice.
         assert!(from_bytes == told.end_bytes && from_bytes < end_bytes);
+        // Nothing is there that has no memory.
+        assert!(end_bytes <= told.room_bytes);
         told.end_bytes = end_bytes;
     }
 

@@ -192,6 +192,11 @@ impl World {
                 before.flows.on_ended(flow);
             }
         } else if is_moving && incoming.sent_as.is_some() && has > host.have {
+            for (flow, object, end_bytes) in host.flows.wants_memory() {
+                assert_eq!((flow, object), (incoming.flow, OBJECT));
+                assert!(host.have < end_bytes && end_bytes <= LEN);
+                assert!(host.flows.on_memory(now, flow, end_bytes));
+            }
             let got = (has - host.have).min(RATE);
             let moved = host.flows.on_moved(now, incoming.flow, host.have + got);
             assert_eq!(moved, Some((OBJECT, host.have)));
@@ -327,6 +332,71 @@ fn an_object_is_not_asked_for_again_by_mpi_while_it_may_still_come() {
     flows.on_ended(flow.flow);
     assert!(!flows.is_receiving(OBJECT));
     assert!(flows.receive(0, OBJECT, from, (0, LEN), PIECE).is_some());
+}
+
+#[test]
+fn memory_is_wanted_as_bytes_arrive_and_the_time_it_takes_is_not_the_movers() {
+    let mut flows = Flows::default();
+    flows.on_mover(rank(1, 1));
+    let len_bytes = 1 << 30;
+    let range = (5, len_bytes);
+    let (flow, _) = flows
+        .receive(0, OBJECT, Some(rank(1, 0)), range, PIECE)
+        .unwrap();
+    let flow = flow.flow;
+    assert_eq!(
+        flows.on_moved(0, flow, 6),
+        None,
+        "MPI cannot write where no memory is"
+    );
+    let (mut now, mut room, mut have) = (0, 5, 5);
+    while have < len_bytes {
+        for (of, object, end_bytes) in flows.wants_memory() {
+            assert_eq!((of, object), (flow, OBJECT));
+            // Room for a window of messages, and not much more.
+            assert!(end_bytes > room && end_bytes - have <= 16 << 20);
+            now += 2 * STALL_NS;
+            assert!(flows.on_memory(now, flow, end_bytes));
+            room = end_bytes;
+        }
+        assert!(!flows.is_overdue(now));
+        assert!(room == len_bytes || room - have >= 4 * u64::from(PIECE));
+        let next = (have + u64::from(PIECE)).min(len_bytes);
+        assert_eq!(flows.on_moved(now, flow, next), Some((OBJECT, have)));
+        have = next;
+    }
+    assert!(flows.wants_memory().is_empty());
+}
+
+#[test]
+fn messages_of_any_size_get_memory_for_four_of_them() {
+    let mut flows = Flows::default();
+    flows.on_mover(rank(1, 1));
+    let piece_bytes = 1 << 30;
+    let range = (0, u64::MAX);
+    flows
+        .receive(0, OBJECT, Some(rank(1, 0)), range, piece_bytes)
+        .unwrap();
+    let mut room = 0;
+    while let [(flow, _, end_bytes)] = flows.wants_memory()[..] {
+        assert!(end_bytes - room <= 8 << 20, "in steps");
+        room = end_bytes;
+        assert!(flows.on_memory(0, flow, end_bytes));
+    }
+    assert!(room > 2 * u64::from(piece_bytes));
+}
+
+#[test]
+fn a_flow_that_was_stopped_gets_no_more_memory() {
+    let mut flows = Flows::default();
+    flows.on_mover(rank(1, 1));
+    flows.receive(0, OBJECT, Some(rank(1, 0)), (0, LEN), PIECE);
+    let [(flow, _, end_bytes)] = flows.wants_memory()[..] else {
+        panic!("it has none");
+    };
+    flows.stop(0, OBJECT, Some(Direction::In));
+    assert!(flows.wants_memory().is_empty());
+    assert!(!flows.on_memory(0, flow, end_bytes));
 }
 
 #[test]

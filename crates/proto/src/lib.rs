@@ -43,4 +43,4 @@ pub use upload::UploadChunk;
 pub use wire::DecodeError;
 
 /// Version of the wire protocol; peers must match it exactly.
-pub const PROTOCOL_VERSION: u32 = 16;
+pub const PROTOCOL_VERSION: u32 = 17;

@@ -33,19 +33,19 @@ pub struct Landing {
 /// Plane to mover. An object's bytes on their way to, or from, one other host are a flow.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum MoverCommand {
-    /// Receive into the segment whose descriptor rides along.
+    /// Receive into the segment whose descriptor rides along, as far as [`MoverCommand::Ready`] says.
     Receive(Flow),
     /// Send from the segment whose descriptor rides along, as far as [`MoverCommand::Ready`] says.
     Send(Flow),
-    /// The object's bytes up to here may be sent.
+    /// The object's bytes up to here may be sent; or, of a receiving flow, have memory.
     Ready {
         /// The flow.
         flow: u32,
-        /// The end of the available bytes.
+        /// The end of those bytes.
         end_bytes: u64,
     },
     /// End a flow early: a sending flow ends with an empty message, and a receiving flow ends when
-    /// that has arrived.
+    /// that has arrived. What still comes for it and has no memory is discarded.
     Stop {
         /// The flow.
         flow: u32,

@@ -42,11 +42,12 @@ pub fn mover(seeds: &mut Seeds) {
         &mut input,
     );
     seeds.add("mover", "a-life", &input);
-    // Gone, come again, received, moved, stopped, ended; see `mover::Trial::choose`.
+    // Gone, come again, received, given memory, moved, stopped, ended; see `mover::Trial::choose`.
     let choices = [
         [0, 0, 0, 1],
         [0, 0, 0, 0],
         [0, 1, 0, 2],
+        [0, 0, 0, 12],
         [0, 1, 5, 10],
         [0, 1, 0, 6],
         [0, 1, 5, 11],

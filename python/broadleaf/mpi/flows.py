@@ -33,39 +33,50 @@ class Memory:
 
 
 class Receiving:
-    """An object received from another mover, from byte `at` on."""
+    """An object received from another mover, from byte `at` on, as far as it has memory."""
 
     def __init__(self, mpi: Any, comm: Any, numbers: list[int], fd: int) -> None:
         self._mpi, self._comm = mpi, comm
         self._peer, self._tag, self._piece_bytes, offset, self._len_bytes, at = numbers
         self.at: int = at
         self._memory = Memory(fd, offset, self._len_bytes, writable=True)
-        self._next = self.at
+        self._next = self._ready_bytes = self.at
+        # Each with the end of what is there once it has come.
         self._requests: deque[tuple[Any, int]] = deque()
-        self._is_over = False
+        self._is_stopped = self._is_over = False
         self._status = mpi.Status()
+
+    def ready(self, end_bytes: int) -> None:
+        """The bytes up to there have memory."""
+        self._ready_bytes = end_bytes
         self._post()
 
     def _post(self) -> None:
         while len(self._requests) < WINDOW and self._next < self._len_bytes and not self._is_over:
             end = min(self._next + self._piece_bytes, self._len_bytes)
-            part = [self._memory.part(self._next, end), self._mpi.BYTE]
-            self._requests.append((self._comm.Irecv(part, source=self._peer, tag=self._tag), end))
+            part, here = self._memory.part(self._next, end), end
+            if end > self._ready_bytes:
+                # What the sender had sent before it was stopped comes before its empty message.
+                if not self._is_stopped or self._requests:
+                    return
+                part, here = memoryview(bytearray(end - self._next)), self.at
+            request = self._comm.Irecv([part, self._mpi.BYTE], source=self._peer, tag=self._tag)
+            self._requests.append((request, here))
             self._next = end
 
     def advance(self) -> bool:
         """Handles what has arrived; returns whether there was anything."""
-        before = self.at, len(self._requests)
+        before = self._next, len(self._requests)
         while self._requests and self._requests[0][0].Test(self._status):
-            _, end = self._requests.popleft()
+            _, here = self._requests.popleft()
             if self._status.Is_cancelled():
                 continue
             if self._status.Get_count(self._mpi.BYTE) == 0:
                 self.abandon()
             else:
-                self.at = end
+                self.at = here
         self._post()
-        return (self.at, len(self._requests)) != before
+        return (self._next, len(self._requests)) != before
 
     def abandon(self) -> None:
         """Nothing more will arrive."""
@@ -76,11 +87,13 @@ class Receiving:
 
     def stop(self) -> None:
         """Its sender was told to end it, and does so with an empty message."""
+        self._is_stopped = True
+        self._post()
 
     @property
     def has_ended(self) -> bool:
         """Whether no message is under way or still to come."""
-        return not self._requests and (self._is_over or self.at == self._len_bytes)
+        return not self._requests and (self._is_over or self._next == self._len_bytes)
 
 
 class Sending:

@@ -66,7 +66,7 @@ class Mover:
                 self._flows[number] = Sending(self._mpi, self._comm, numbers, fd)
             elif (flow := self._flows.get(number)) is None:
                 continue  # it has ended in the meantime
-            elif name == "ready" and isinstance(flow, Sending):
+            elif name == "ready":
                 flow.ready(numbers[0])
             elif name == "stop":
                 flow.stop()

@@ -14,6 +14,13 @@ use crate::Nanos;
 
 /// How long a flow may make no progress although there is something to send, and how long it may take to end.
 pub const STALL_NS: Nanos = 5_000_000_000;
+/// Memory that a flow has beyond what has arrived, if its messages are small. Allocating all of it at once would delay
+/// everything else that arrives, by seconds where memory is slow.
+const AHEAD_BYTES: u64 = 8 * 1024 * 1024;
+/// As [`AHEAD_BYTES`], in messages: a mover receives up to four of a flow at a time.
+const AHEAD_PIECES: u64 = 4;
+/// Memory that is allocated at a time.
+const STEP_BYTES: u64 = 8 * 1024 * 1024;
 
 /// The direction of a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,8 +37,28 @@ struct Open {
     direction: Direction,
     /// Bytes that have arrived, or may be sent.
     end_bytes: u64,
+    /// Bytes that have memory, if it is to this host.
+    room_bytes: u64,
+    len_bytes: u64,
+    piece_bytes: u32,
     heard_ns: Nanos,
     stopped_ns: Option<Nanos>,
+}
+
+impl Open {
+    /// Up to which byte it needs memory now, if more than it has.
+    fn memory_wanted(&self) -> Option<u64> {
+        if self.direction == Direction::Out || self.stopped_ns.is_some() {
+            return None;
+        }
+        let ahead_bytes = AHEAD_BYTES.max(AHEAD_PIECES * u64::from(self.piece_bytes));
+        let is_low = self.room_bytes - self.end_bytes <= ahead_bytes / 2;
+        let wanted_bytes = self.end_bytes.saturating_add(ahead_bytes);
+        let end_bytes = wanted_bytes
+            .min(self.room_bytes.saturating_add(STEP_BYTES))
+            .min(self.len_bytes);
+        (is_low && end_bytes > self.room_bytes).then_some(end_bytes)
+    }
 }
 
 /// See the module.
@@ -66,7 +93,14 @@ impl Flows {
         self.mover.filter(|_| !self.is_killed)
     }
 
-    fn open(&mut self, now: Nanos, object: ObjectId, direction: Direction, at: u64) -> Option<u32> {
+    fn open(
+        &mut self,
+        now: Nanos,
+        object: ObjectId,
+        direction: Direction,
+        (from_bytes, len_bytes): (u64, u64),
+        piece_bytes: u32,
+    ) -> Option<u32> {
         if self.open.len() >= MAX_FLOWS {
             return None;
         }
@@ -79,7 +113,10 @@ impl Flows {
         let flow = Open {
             object,
             direction,
-            end_bytes: at,
+            end_bytes: from_bytes,
+            room_bytes: from_bytes,
+            len_bytes,
+            piece_bytes,
             heard_ns: now,
             stopped_ns: None,
         };
@@ -88,20 +125,20 @@ impl Flows {
     }
 
     /// Starts to receive an object from another mover, if that is possible now; returns the flow, and what the other
-    /// host has to know.
+    /// host has to know. The flow has no memory yet: see [`Flows::wants_memory`].
     pub fn receive(
         &mut self,
         now: Nanos,
         object: ObjectId,
         from: Option<MoverRank>,
-        (from_bytes, len_bytes): (u64, u64),
+        range: (u64, u64),
         piece_bytes: u32,
     ) -> Option<(Flow, Landing)> {
         let (from, mover) = (from?, self.mover()?);
         if from.world != mover.world || self.tried.contains(&object) || self.is_receiving(object) {
             return None;
         }
-        let number = self.open(now, object, Direction::In, from_bytes)?;
+        let number = self.open(now, object, Direction::In, range, piece_bytes)?;
         let landing = Landing {
             mover,
             tag: number % MOVER_TAGS,
@@ -113,8 +150,8 @@ impl Flows {
             tag: landing.tag,
             piece_bytes,
             segment_offset_bytes: 0,
-            len_bytes,
-            from_bytes,
+            len_bytes: range.1,
+            from_bytes: range.0,
         };
         Some((flow, landing))
     }
@@ -125,20 +162,20 @@ impl Flows {
         now: Nanos,
         object: ObjectId,
         to: Landing,
-        (from_bytes, len_bytes): (u64, u64),
+        range: (u64, u64),
         segment_offset_bytes: u64,
     ) -> Option<Flow> {
-        if !self.reaches(to) || from_bytes > len_bytes {
+        if !self.reaches(to) || range.0 > range.1 {
             return None;
         }
         Some(Flow {
-            flow: self.open(now, object, Direction::Out, from_bytes)?,
+            flow: self.open(now, object, Direction::Out, range, to.piece_bytes)?,
             peer: to.mover.rank,
             tag: to.tag,
             piece_bytes: to.piece_bytes,
             segment_offset_bytes,
-            len_bytes,
-            from_bytes,
+            len_bytes: range.1,
+            from_bytes: range.0,
         })
     }
 
@@ -161,10 +198,35 @@ impl Flows {
         is_more
     }
 
+    /// Flows to this host that need more memory: their objects, and up to which byte.
+    pub fn wants_memory(&self) -> Vec<(u32, ObjectId, u64)> {
+        let open = self.open.iter();
+        open.filter_map(|(flow, f)| Some((*flow, f.object, f.memory_wanted()?)))
+            .collect()
+    }
+
+    /// An object has memory up to a byte, which may have taken long; returns whether to tell the mover.
+    pub fn on_memory(&mut self, now: Nanos, flow: u32, end_bytes: u64) -> bool {
+        let Some(open) = self.open.get_mut(&flow) else {
+            return false;
+        };
+        let is_told = open.direction == Direction::In
+            && open.stopped_ns.is_none()
+            && end_bytes > open.room_bytes;
+        if is_told {
+            open.heard_ns = now;
+            open.room_bytes = end_bytes;
+        }
+        is_told
+    }
+
     /// A flow has received more; returns the object, and the first new byte.
     pub fn on_moved(&mut self, now: Nanos, flow: u32, end_bytes: u64) -> Option<(ObjectId, u64)> {
         let open = self.open.get_mut(&flow)?;
-        if open.direction != Direction::In || end_bytes <= open.end_bytes {
+        // MPI writes only where there is memory.
+        if open.direction != Direction::In
+            || !(open.end_bytes + 1..=open.room_bytes).contains(&end_bytes)
+        {
             return None;
         }
         open.heard_ns = now;

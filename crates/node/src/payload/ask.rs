@@ -48,7 +48,9 @@ impl PlaneThread {
 
     pub(super) fn fail(&mut self, object: ObjectId, reason: String) {
         self.leave_joined(object);
-        self.fetches.remove(&object);
+        if let Some(fetch) = self.fetches.remove(&object) {
+            self.cancel_at(fetch.connection, object);
+        }
         self.side.tell(PlaneEvent::Failed { object, reason });
     }
 
@@ -74,7 +76,7 @@ impl PlaneThread {
         if let Some(object) = self.objects.get_mut(&id) {
             object.forget_ahead();
         }
-        let landing = self.receive_by_mover(id, source.mover);
+        let landing = self.receive_by_mover(id, source.mover, now);
         let connection = &mut self.connections[token];
         let offset_bytes = self.objects.get(&id).map_or(0, Object::arrived_bytes);
         let Some(fetch) = self.fetches.get_mut(&id) else {

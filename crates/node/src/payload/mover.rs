@@ -260,8 +260,9 @@ impl PlaneThread {
         &mut self,
         id: ObjectId,
         from: Option<MoverRank>,
+        now: Instant,
     ) -> Option<Landing> {
-        let object = self.objects.get_mut(&id)?;
+        let object = self.objects.get(&id)?;
         let (have_bytes, len_bytes) = (object.have_bytes(), object.len_bytes());
         // Sealed chunks have to be opened first.
         if have_bytes < object.arrived_bytes() {
@@ -271,11 +272,8 @@ impl PlaneThread {
         let piece_bytes = (self.setup.piece_bytes / chunk_bytes)
             .max(1)
             .saturating_mul(chunk_bytes);
-        from?;
-        object.reserve().ok()?; // Without memory it fails with its first chunk.
         let (segment, _) = object.segment()?;
-        // That may have taken seconds, which are not the mover's.
-        let now_ns = self.mover.ns(Instant::now());
+        let now_ns = self.mover.ns(now);
         let mover = &mut self.mover;
         let range = (have_bytes, len_bytes);
         let (flow, landing) = mover.flows.receive(now_ns, id, from, range, piece_bytes)?;
@@ -285,6 +283,26 @@ impl PlaneThread {
             return None;
         }
         Some(landing)
+    }
+
+    /// Allocates memory for what MPI is to receive, a step for each object; returns whether one needs more at once.
+    pub(super) fn make_room(&mut self, now: Instant) -> bool {
+        for (flow, id, end_bytes) in self.mover.flows.wants_memory() {
+            let Some(object) = self.objects.get_mut(&id) else {
+                continue;
+            };
+            if let Err(error) = object.reserve_to(end_bytes) {
+                self.fail(id, error.to_string());
+                self.stops_receiving(id, now);
+                continue;
+            }
+            let now_ns = self.mover.ns(Instant::now());
+            if self.mover.flows.on_memory(now_ns, flow, end_bytes) {
+                let word = MoverCommand::Ready { flow, end_bytes };
+                self.mover.command(&word, &[]);
+            }
+        }
+        !self.mover.flows.wants_memory().is_empty()
     }
 
     /// Whether MPI may still write to an object's memory; if so, it is told to stop, and the object is requested

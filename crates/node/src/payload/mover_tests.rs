@@ -60,6 +60,21 @@ impl FakeMover {
         (flow, segment)
     }
 
+    /// The end of the bytes of a flow that have memory.
+    fn room(&mut self, of: &Flow) -> u64 {
+        match self.command().unwrap().0 {
+            MoverCommand::Ready { flow, end_bytes } if flow == of.flow => end_bytes,
+            command => panic!("{command:?}"),
+        }
+    }
+
+    /// As [`FakeMover::receive`], of an object that has all its memory at once.
+    fn receive_all(&mut self) -> (Flow, Segment) {
+        let (flow, segment) = self.receive();
+        assert_eq!(self.room(&flow), flow.len_bytes);
+        (flow, segment)
+    }
+
     /// Writes into the segment as MPI would, up to a byte.
     fn move_to(&mut self, flow: &Flow, segment: &Segment, end_bytes: u64) {
         let memory = File::from(segment.fd().try_clone_to_owned().unwrap());
@@ -84,7 +99,10 @@ fn open_pool() -> Pool {
 }
 
 fn fetch_by_mpi(plane: &Plane, pool: &mut Pool) {
-    let len_bytes = data().len() as u64;
+    fetch_bytes_by_mpi(plane, pool, len());
+}
+
+fn fetch_bytes_by_mpi(plane: &Plane, pool: &mut Pool, len_bytes: u64) {
     plane.order(PlaneCommand::Fetch {
         fetch: Fetch {
             object: OBJECT,
@@ -132,7 +150,7 @@ fn an_object_comes_by_mpi_and_no_chunk_over_tcp() {
     let plane = plane(address);
     let mut mover = FakeMover::at(&plane);
     fetch_by_mpi(&plane, &mut open_pool());
-    let (flow, segment) = mover.receive();
+    let (flow, segment) = mover.receive_all();
     assert_eq!((flow.peer, flow.from_bytes), (THEIRS.rank, 0));
     mover.move_to(&flow, &segment, 4 * u64::from(CHUNK));
     mover.move_to(&flow, &segment, len());
@@ -140,6 +158,60 @@ fn an_object_comes_by_mpi_and_no_chunk_over_tcp() {
     let (bytes, progress) = wait_for(&plane).unwrap();
     assert!(bytes == data());
     assert_eq!((progress.mover_bytes, progress.wire_bytes), (len(), 0));
+    drop(plane);
+    server.join().unwrap();
+}
+
+#[test]
+fn memory_of_a_large_object_is_allocated_as_it_arrives() {
+    let (address, server) = serve(|listener| {
+        let mut link = accept(&listener);
+        next_pull(&mut link);
+        next_pull(&mut link);
+    });
+    let plane = plane(address);
+    let mut mover = FakeMover::at(&plane);
+    let n_bytes = 256 << 20;
+    let mut pool = Pool::new(
+        1,
+        PoolConfig {
+            max_bytes: 2 * n_bytes,
+            ..PoolConfig::default()
+        },
+    );
+    fetch_bytes_by_mpi(&plane, &mut pool, n_bytes);
+    let (flow, segment) = mover.receive();
+    let allocated = || {
+        rustix::fs::fstat(segment.fd())
+            .unwrap()
+            .st_blocks
+            .unsigned_abs()
+            * 512
+    };
+    let (mut end_bytes, mut rooms) = (0, 0);
+    while end_bytes < n_bytes {
+        let room_bytes = mover.room(&flow);
+        assert!(end_bytes < room_bytes && room_bytes <= allocated());
+        assert!(
+            allocated() <= end_bytes + (n_bytes >> 3),
+            "memory for what is far from having come: {} of {n_bytes} bytes, of which {end_bytes} are there",
+            allocated()
+        );
+        end_bytes = room_bytes;
+        rooms += 1;
+        mover.say(&MoverEvent::Moved {
+            flow: flow.flow,
+            end_bytes,
+        });
+    }
+    assert!(rooms >= 8);
+    mover.say(&MoverEvent::Ended { flow: flow.flow });
+    super::tests::wait_until(|| {
+        let events = plane.take_events();
+        events
+            .iter()
+            .any(|e| matches!(e, super::PlaneEvent::Ready { .. }))
+    });
     drop(plane);
     server.join().unwrap();
 }
@@ -159,7 +231,7 @@ fn when_the_mover_dies_the_rest_comes_over_tcp_from_the_byte_it_had() {
         let plane = plane(address);
         let mut mover = FakeMover::at(&plane);
         fetch_by_mpi(&plane, &mut open_pool());
-        let (flow, segment) = mover.receive();
+        let (flow, segment) = mover.receive_all();
         if moved > 0 {
             mover.move_to(&flow, &segment, moved);
         }
@@ -195,7 +267,7 @@ fn a_source_without_a_mover_sends_over_tcp() {
     let plane = plane(address);
     let mut mover = FakeMover::at(&plane);
     fetch_by_mpi(&plane, &mut open_pool());
-    let (flow, _) = mover.receive();
+    let (flow, _) = mover.receive_all();
     let flow = flow.flow;
     assert_eq!(mover.command().unwrap().0, MoverCommand::Abandon { flow });
     // Nothing is requested while MPI may still write.
@@ -217,7 +289,7 @@ fn memory_that_mpi_may_write_is_given_back_once_it_may_not() {
     let plane = plane(address);
     let mut mover = FakeMover::at(&plane);
     fetch_by_mpi(&plane, &mut open_pool());
-    let (flow, segment) = mover.receive();
+    let (flow, segment) = mover.receive_all();
     mover.move_to(&flow, &segment, u64::from(CHUNK));
     plane.order(PlaneCommand::Drop(OBJECT));
     let flow = flow.flow;
@@ -266,7 +338,7 @@ fn what_a_host_has_is_sent_as_it_comes_and_ends_where_it_is_cancelled() {
     let plane = plane(address);
     let mut mover = FakeMover::at(&plane);
     fetch_by_mpi(&plane, &mut open_pool());
-    let (incoming, segment) = mover.receive();
+    let (incoming, segment) = mover.receive_all();
     let (mut sent, mut unknown) = (None, None);
     while sent.is_none() || unknown.is_none() {
         match mover.command().unwrap() {

@@ -137,17 +137,14 @@ impl Object {
     /// Makes its segment, unless there is clearly no memory for it. Its pages are allocated as its bytes arrive:
     /// allocating them takes up to half as long as the network does, and would delay everything else that arrives.
     pub fn begin(&mut self) -> Result<(), ShmError> {
-        match &mut self.memory {
-            Memory::Exported(..) => Ok(()),
-            Memory::Own(lease) => lease.as_mut_slice_to(0).map(drop),
-        }
+        self.reserve_to(0)
     }
 
-    /// Allocates all its memory, for a writer of its own.
-    pub fn reserve(&mut self) -> Result<(), ShmError> {
+    /// Allocates its memory up to a byte, for MPI to write.
+    pub fn reserve_to(&mut self, end_bytes: u64) -> Result<(), ShmError> {
         match &mut self.memory {
             Memory::Exported(..) => Ok(()),
-            Memory::Own(lease) => lease.as_mut_slice().map(drop),
+            Memory::Own(lease) => lease.as_mut_slice_to(end_bytes as usize).map(drop),
         }
     }
 

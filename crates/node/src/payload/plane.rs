@@ -120,6 +120,7 @@ impl PlaneThread {
                 // Corrupt chunks are requested again.
                 has_more |= self.pump_all(now);
             }
+            has_more |= self.make_room(now);
             self.pump_mover(now);
             if now.duration_since(self.last_tick) >= TICK {
                 self.last_tick = now;
