@@ -209,7 +209,8 @@ OPTIONS: dict[str, Option] = {
                "fastest number.", maximum=65_536),
         Option("tree_depth", "int", 0, "node", "Maximum depth of the tree of hosts. 0 = no limit.", maximum=64),
         Option("payload", "choice", "tcp", "node", "How data goes from host to host. `mpi` uses MPI between hosts that "
-               "each run a mover, and TCP between others. See the guide to MPI.", choices=("tcp", "mpi")),
+               "each run a mover, and TCP between others; `rma` does so by one-sided calls. See the guide to MPI.",
+               choices=("tcp", "mpi", "rma")),
         Option("payload_trust", "choice", "encrypted", "node", "Whether data may leave a host unencrypted while TCP "
                "connections are encrypted. `fabric` allows it for MPI, which does not encrypt.",
                choices=("encrypted", "fabric")),

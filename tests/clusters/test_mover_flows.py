@@ -13,8 +13,12 @@ pytestmark = pytest.mark.timeout(120)
 PROGRAM = """
 import json, mmap, os
 from mpi4py import MPI
-from broadleaf.mpi.flows import WINDOW, Receiving, Sending
+from broadleaf.mpi.flows import Receiving, Sending
+from broadleaf.mpi.one_sided import Exposed, Getting, Window
 
+ONE_SIDED = {one_sided}
+if ONE_SIDED:
+    window = Window(MPI, MPI.COMM_WORLD)
 PIECE, N, TAG = 1000, 20, 3
 LEN = N * PIECE - 1
 
@@ -27,8 +31,12 @@ class Ends:
     def __init__(self):
         self.fd = segment(bytes(LEN))
         numbers = [0, TAG, PIECE, 0, LEN, 0]
-        self.to = Sending(MPI, MPI.COMM_WORLD, numbers, segment(b"x" * LEN))
-        self.by = Receiving(MPI, MPI.COMM_WORLD, numbers, os.dup(self.fd))
+        source, target = segment(b"x" * LEN), os.dup(self.fd)
+        if ONE_SIDED:
+            self.to, self.by = Exposed(window, numbers, source), Getting(window, numbers, target)
+        else:
+            self.to = Sending(MPI, MPI.COMM_WORLD, numbers, source)
+            self.by = Receiving(MPI, MPI.COMM_WORLD, numbers, target)
 
     def until(self, is_done):
         while not is_done():
@@ -74,21 +82,35 @@ ends.to.stop()
 ends.until(lambda: ends.to.has_ended and ends.by.has_ended)
 print(json.dumps(ends.result()))
 
+# Nobody sends it.
+ends = Ends()
+ends.by.ready(LEN)
+ends.by.abandon()
+while not ends.by.has_ended:
+    ends.by.advance()
+print(json.dumps(ends.result()))
+
 # Nothing is left over for the next flow with this tag.
-assert not MPI.COMM_WORLD.Iprobe(source=0, tag=TAG)
+for comm in (window.words, window.answers) if ONE_SIDED else (MPI.COMM_WORLD,):
+    assert not comm.Iprobe(source=0, tag=TAG)
+if ONE_SIDED:
+    window.close()
 """
 
 
+@pytest.mark.parametrize("is_one_sided", [False, True], ids=["two-sided", "one-sided"])
 @pytest.mark.parametrize("name", MPIS)
-def test_what_is_received_is_written_only_where_there_is_memory(name):
+def test_what_is_received_is_written_only_where_there_is_memory(name, is_one_sided):
     try:
         python = str(mpi_python(name))
     except EnvironmentUnavailable as error:
         pytest.skip(str(error))
-    command = [python.rpartition("/")[0] + "/mpiexec", *mpi_arguments(name), "-n", "1", python, "-c", PROGRAM]
+    program = PROGRAM.replace("{one_sided}", str(is_one_sided))
+    command = [python.rpartition("/")[0] + "/mpiexec", *mpi_arguments(name), "-n", "1", python, "-c", program]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
-    complete, waiting, stopped, almost = (json.loads(line) for line in done.stdout.splitlines())
+    complete, waiting, stopped, almost, abandoned = (json.loads(line) for line in done.stdout.splitlines())
     assert complete == [19_999, 19_999]
     assert waiting == stopped == [2_000, 2_000]
     assert almost == [18_000, 18_000]
+    assert abandoned == [0, 0]

@@ -30,7 +30,7 @@ def fetched(cluster):
 def movers(cluster):
     return [host["mover"] for host in cluster.status_sync()["hosts"]]
 
-options = dict(payload="mpi", payload_trust="fabric", broadcast_topology="chain", listen="head:0")
+options = dict(payload={payload!r}, payload_trust="fabric", broadcast_topology="chain", listen="head:0")
 cluster = ipp.Cluster(engines=ipp.SSH(["n1:1", "n2:1"]), **options)
 with cluster as rc:
     command = [{mpiexec!r}, *{arguments!r}, {python!r}, "-m", "broadleaf.mpi.mover", "--connection"]
@@ -63,9 +63,11 @@ def mpi(request, ssh_hosts) -> tuple[Bed, str, str]:
         pytest.skip(str(error))
 
 
-def test_arrays_go_from_mover_to_mover_and_both_end_with_the_cluster(mpi):
+@pytest.mark.parametrize("payload", ["mpi", "rma"])
+def test_arrays_go_from_mover_to_mover_and_both_end_with_the_cluster(mpi, payload):
     bed, name, python = mpi
-    program = PROGRAM.format(mpiexec=python.rpartition("/")[0] + "/mpiexec", arguments=HOSTS[name], python=python)
+    mpiexec = python.rpartition("/")[0] + "/mpiexec"
+    program = PROGRAM.format(mpiexec=mpiexec, arguments=HOSTS[name], python=python, payload=payload)
     # Otherwise UCX moves data from "host" to "host" through the memory that they share here.
     done = bed.python(program, timeout_s=120, UCX_TLS="tcp,self", UCX_NET_DEVICES="eth0")
     (ranks, n_bytes, came, is_right), code = (json.loads(line) for line in done.stdout.splitlines())

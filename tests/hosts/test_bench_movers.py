@@ -8,7 +8,7 @@ import sys
 
 import pytest
 from broadleaf.bench.hosts import network
-from broadleaf.bench.hosts.by_mpi import MOVER, MPI_WAYS, TCP
+from broadleaf.bench.hosts.by_mpi import MOVERS, MPI_WAYS, TCP
 from mpi_environments import CHECKOUT, EnvironmentUnavailable, mpi_python
 
 pytestmark = pytest.mark.timeout(240)
@@ -35,13 +35,13 @@ def test_every_way_is_measured_on_dense_and_sparse_data(tmp_path):
     for form in ("array 700", "csc 0.0008"):
         of_form = [r for r in records if r["params"]["data"] == form]
         last = {r["params"]["mode"]: r["median"] for r in of_form if r["metric"] == "last_host"}
-        assert set(last) == {TCP, MOVER, *MPI_WAYS}
+        assert set(last) == {TCP, *MOVERS.values(), *MPI_WAYS}
         into = {r["params"]["mode"]: r["min"] for r in of_form if r["metric"] == "bytes_into_host"}
         # Over the links, and not through the memory that these hosts share.
         assert min(into.values()) > 0.99, into
         of_tcp = {r["params"]["mode"]: r["median"] for r in of_form if r["metric"] == "of_tcp"}
-        assert set(of_tcp) == {MOVER, *MPI_WAYS}
+        assert set(of_tcp) == {*MOVERS.values(), *MPI_WAYS}
         assert done.stdout.count("the fastest") == 2
     (left_out,) = [r for r in records if r["metric"] == "skipped"]
-    assert "needs 128000.0 GB of memory on 2 hosts" in left_out["note"]
+    assert "needs 176000.0 GB of memory on 2 hosts" in left_out["note"]
     assert "not measured: broadleaf, movers (2 hosts, 1 Gb/s, array 1000000)" in " ".join(done.stdout.split())

@@ -20,6 +20,7 @@ pytestmark = pytest.mark.timeout(240)
 
 N_BYTES = 24_000_000
 TRUSTED = {"payload": "mpi", "payload_trust": "fabric"}
+WAYS = pytest.mark.parametrize("payload_way", ["mpi", "rma"])
 
 # A lambda travels by value; engines on other hosts have no module of tests.
 checksum = lambda x: __import__("zlib").crc32(x)  # noqa: E731
@@ -77,8 +78,9 @@ def mover_pids(cluster: HostedCluster) -> list[int]:
     return found
 
 
-def test_an_array_comes_by_mpi_over_the_links_once_a_host(moved):
-    cluster, _ = moved(2, 2, broadcast_topology="chain")
+@WAYS
+def test_an_array_comes_by_mpi_over_the_links_once_a_host(moved, payload_way):
+    cluster, _ = moved(2, 2, broadcast_topology="chain", payload=payload_way)
     data = payload()
     before = [cluster.network.received_bytes(host) for host in cluster.network.hosts[1:]]
     moved_before = fetched(cluster, "mover_bytes")
@@ -92,9 +94,11 @@ def test_an_array_comes_by_mpi_over_the_links_once_a_host(moved):
         assert N_BYTES <= received <= 1.1 * N_BYTES
 
 
-@pytest.mark.parametrize("fraction", [0, 0.5, 0.99])
-def test_a_mover_that_is_killed_costs_no_byte_twice(moved, fraction):
-    cluster, _ = moved(3, broadcast_topology="chain", rate_mbit=60)
+@pytest.mark.parametrize(
+    ("payload_way", "fraction"), [("mpi", 0), ("mpi", 0.5), ("mpi", 0.99), ("rma", 0.5), ("rma", 0.99)]
+)
+def test_a_mover_that_is_killed_costs_no_byte_twice(moved, payload_way, fraction):
+    cluster, _ = moved(3, broadcast_topology="chain", rate_mbit=60, payload=payload_way)
     data = payload()
     pids = mover_pids(cluster)
     assert len(pids) == 4
@@ -117,9 +121,10 @@ def test_a_mover_that_is_killed_costs_no_byte_twice(moved, fraction):
     assert set(cluster.client[:].apply_sync(checksum, data)) == {zlib.crc32(data)}
 
 
-def test_dense_sparse_and_empty_data_is_the_same_on_all_hosts(moved):
+@WAYS
+def test_dense_sparse_and_empty_data_is_the_same_on_all_hosts(moved, payload_way):
     sparse = pytest.importorskip("scipy.sparse")
-    cluster, _ = moved(2, rate_mbit=None)
+    cluster, _ = moved(2, rate_mbit=None, payload=payload_way)
     view = cluster.client[:]
     matrix = sparse.random(3000, 3000, 0.05, format="csc", random_state=1)
     given = {
@@ -163,8 +168,9 @@ def test_more_than_two_gib_come_by_mpi(moved):
     assert fetched(cluster, "mover_bytes")[0] - before == n_bytes
 
 
-def test_a_mover_that_stands_still_is_killed_and_the_rest_comes_over_tcp(moved):
-    cluster, _ = moved(2, broadcast_topology="chain")
+@WAYS
+def test_a_mover_that_stands_still_is_killed_and_the_rest_comes_over_tcp(moved, payload_way):
+    cluster, _ = moved(2, broadcast_topology="chain", payload=payload_way)
     data = payload()
     stopped = mover_pids(cluster)[2]
     os.kill(stopped, signal.SIGSTOP)

@@ -27,7 +27,7 @@ impl Node {
 
     fn may_take_mover(&mut self) -> Result<(), String> {
         let options = &self.config.options;
-        if options.payload != "mpi" {
+        if options.payload == "tcp" {
             return Err(
                 "this cluster moves payload over TCP: start it with the option payload=\"mpi\" to use movers".to_owned(),
             );
@@ -71,7 +71,7 @@ impl Node {
         let Some(bytes) = self.segments.map(range) else {
             return; // The object is refused to hosts that ask for it.
         };
-        let is_for_mpi = self.config.options.payload == "mpi";
+        let is_for_mpi = self.config.options.payload != "tcp";
         // Without a descriptor the object travels over TCP.
         let segment = self.segments.fd(range.segment).filter(|_| is_for_mpi);
         let segment = segment.and_then(|fd| fd.try_clone_to_owned().ok());

@@ -31,6 +31,10 @@ class Memory:
         """The bytes from `start` to `end`."""
         return self._view[start:end]
 
+    def exposable(self, mpi: Any) -> Any:
+        """All of it, for a window, to which MPI attaches nothing that cannot be written."""
+        return mpi.buffer.fromaddress(mpi.Get_address(self._view), len(self._view))
+
 
 class Receiving:
     """An object received from another mover, from byte `at` on, as far as it has memory."""

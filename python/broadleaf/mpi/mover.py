@@ -20,6 +20,7 @@ from broadleaf.cluster.start_error import ClusterStartError
 from broadleaf.cluster.state import files
 from broadleaf.cluster.state.credentials import read_engine_connection
 from broadleaf.mpi.flows import Receiving, Sending
+from broadleaf.mpi.one_sided import Exposed, Getting, Window
 
 # Time between two checks of messages under way: MPI notifies nobody when one is done, and waiting in MPI busy-polls.
 _MIN_SLEEP_S = 20e-6
@@ -30,10 +31,12 @@ _LEAVING_SLEEP_S = 0.05
 class Mover:
     """This host's mover: what its node has ordered, and its progress."""
 
-    def __init__(self, mpi: Any, comm: Any, link: Any) -> None:
+    def __init__(self, mpi: Any, comm: Any, link: Any, window: Window | None) -> None:
         self._mpi, self._comm = mpi, comm
         self._link: Any = link  # None once the node is gone
-        self._flows: dict[int, Receiving | Sending] = {}
+        # Objects are read from it; without one, they are sent in messages.
+        self._window = window
+        self._flows: dict[int, Receiving | Getting | Sending | Exposed] = {}
 
     def run(self) -> None:
         """Moves everything that is ordered until the node is gone."""
@@ -61,9 +64,9 @@ class Mover:
         while (command := self._link.next_command()) is not None:
             name, number, numbers, fd = command
             if name == "receive":
-                self._flows[number] = Receiving(self._mpi, self._comm, numbers, fd)
+                self._flows[number] = self._receive(numbers, fd)
             elif name == "send":
-                self._flows[number] = Sending(self._mpi, self._comm, numbers, fd)
+                self._flows[number] = self._send(numbers, fd)
             elif (flow := self._flows.get(number)) is None:
                 continue  # it has ended in the meantime
             elif name == "ready":
@@ -73,13 +76,23 @@ class Mover:
             elif name == "abandon":
                 flow.abandon()
 
+    def _receive(self, numbers: list[int], fd: int) -> Receiving | Getting:
+        if self._window is not None:
+            return Getting(self._window, numbers, fd)
+        return Receiving(self._mpi, self._comm, numbers, fd)
+
+    def _send(self, numbers: list[int], fd: int | None) -> Sending | Exposed:
+        if self._window is not None:
+            return Exposed(self._window, numbers, fd)
+        return Sending(self._mpi, self._comm, numbers, fd)
+
     def advance(self) -> bool:
         """Moves every flow as far as possible; returns whether any moved."""
         is_moved = False
         for number, flow in list(self._flows.items()):
             if flow.advance():
                 is_moved = True
-                if self._link is not None and isinstance(flow, Receiving):
+                if self._link is not None and isinstance(flow, (Receiving, Getting)):
                     self._link.moved(number, flow.at)
             if flow.has_ended:
                 is_moved = True
@@ -94,6 +107,8 @@ class Mover:
         while not leaving.Test():
             if not self.advance():
                 select.select([], [], [], _LEAVING_SLEEP_S)
+        if self._window is not None:
+            self._window.close()
 
 
 def main() -> None:
@@ -115,6 +130,7 @@ def main() -> None:
     try:
         comm = MPI.COMM_WORLD.Dup()
         world = comm.bcast(secrets.randbits(63), root=0)
+        window = Window(MPI, comm) if connection["options"]["payload"] == "rma" else None
         link = None
         try:
             link = mover_link.connect(connection, world, comm.Get_rank(), connection["options"]["start_timeout_s"])
@@ -123,7 +139,7 @@ def main() -> None:
             print(f"broadleaf: {error}", file=sys.stderr, flush=True)
         # Like the threads that move payload over TCP.
         os.nice(connection["options"]["payload_niceness"])
-        mover = Mover(MPI, comm, link)
+        mover = Mover(MPI, comm, link, window)
         if link is not None:
             mover.run()
         mover.leave()

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
@@ -21,7 +22,9 @@ from .broadcast import leave_on_signal
 from .movers import World, start_movers
 from .network import HostedCluster, Network, scheduled_by_thread
 
-TCP, MOVER = "TCP", "mover"
+TCP = "TCP"
+# Movers, by the option `payload`.
+MOVERS = {"mpi": "mover", "rma": "one-sided mover"}
 MPI4PY = "mpi4py"
 # What `mpi_ranks` can do.
 MPI_WAYS = ("Bcast", "Get", "Put", "Isend along a chain", "Get along a chain")
@@ -43,25 +46,27 @@ def part_sizes(value: Any) -> list[int]:
 
 
 def measure(
-    host_counts: Sequence[int], forms: Sequence[str], gbit: float, repeats: int, python: str
+    host_counts: Sequence[int], forms: Sequence[str], movers: Sequence[str], gbit: float, repeats: int, python: str
 ) -> Iterator[Record]:
-    """The time until every host has the data, for each way in turn; `python` has mpi4py and MPICH beside it."""
+    """The time until every host has the data, for each way in turn; `python` has mpi4py and MPICH beside it.
+
+    `movers` are keys of `MOVERS`.
+    """
     signal.signal(signal.SIGTERM, leave_on_signal)
     for n in host_counts:
-        with (
-            scheduled_by_thread(),
-            Network(n, rate_mbit=gbit * 1000) as network,
-            HostedCluster(network, 1, "tcp") as tcp,
-            HostedCluster(network, 1, "mpi", payload="mpi", payload_trust="fabric") as by_mpi,
-        ):
-            movers = start_movers(by_mpi, python)
+        with ExitStack() as opened:
+            opened.enter_context(scheduled_by_thread())
+            network = opened.enter_context(Network(n, rate_mbit=gbit * 1000))
+            clusters = {TCP: opened.enter_context(HostedCluster(network, 1, "tcp"))}
+            for payload in movers:
+                # It ends when its cluster has ended.
+                world = opened.enter_context(ExitStack())
+                cluster = HostedCluster(network, 1, payload, payload=payload, payload_trust="fabric")
+                clusters[MOVERS[payload]] = opened.enter_context(cluster)
+                world.callback(start_movers(cluster, python).close)
             ranks = Ranks(network, python)
-            try:
-                yield from Comparison(network, tcp, by_mpi, ranks, gbit).broadcasts(forms, repeats)
-            finally:
-                ranks.close()
-                by_mpi.close()
-                movers.close()
+            opened.callback(ranks.close)
+            yield from Comparison(network, clusters, ranks, gbit).broadcasts(forms, repeats)
 
 
 class Ranks:
@@ -103,9 +108,10 @@ class Ranks:
 class Comparison:
     """The same hosts and links for each way."""
 
-    def __init__(self, network: Network, tcp: HostedCluster, by_mpi: HostedCluster, ranks: Ranks, gbit: float) -> None:
+    def __init__(self, network: Network, clusters: dict[str, HostedCluster], ranks: Ranks, gbit: float) -> None:
         self._network, self._ranks, self._gbit = network, ranks, gbit
-        self._clusters = {TCP: tcp, MOVER: by_mpi}
+        # By way.
+        self._clusters = clusters
 
     def broadcasts(self, forms: Sequence[str], repeats: int) -> Iterator[Record]:
         """Every way for every form; within a round all take turns, and each round begins with a different one."""
@@ -150,8 +156,9 @@ class Comparison:
 
     def _lack_of_memory(self, form: str) -> str | None:
         """Of each cluster a host has one copy in shared memory and one in its engine, and of MPI one in its rank."""
-        n_hosts = len(self._network.hosts) - 1
-        needed, available = (5 * n_hosts + 6) * payloads.expected_bytes(form), available_bytes()
+        n_hosts, n_clusters = len(self._network.hosts) - 1, len(self._clusters)
+        n_copies = (2 * n_clusters + 1) * n_hosts + 2 * n_clusters + 2
+        needed, available = n_copies * payloads.expected_bytes(form), available_bytes()
         if needed <= available:
             return None
         return f"needs {needed / 1e9:.1f} GB of memory on {n_hosts} hosts, and {available / 1e9:.1f} GB are free"
@@ -173,11 +180,11 @@ class Comparison:
                 raise RuntimeError(f"{way}: an engine holds wrong data")
             by_mpi = _bytes_by_mpi(cluster) - moved
             is_large = max(parts) > 1 << 20
-            if is_large and (by_mpi > 0) != (way == MOVER):
+            if is_large and (by_mpi > 0) != (way != TCP):
                 raise RuntimeError(f"{way}: {by_mpi} bytes came by MPI")
             return took_ms
 
-        ways: dict[str, Callable[[], float]] = {way: partial(push, way) for way in (TCP, MOVER)}
+        ways: dict[str, Callable[[], float]] = {way: partial(push, way) for way in self._clusters}
         return ways | {way: partial(self._ranks.broadcast_ms, way, parts) for way in MPI_WAYS}
 
 

@@ -59,7 +59,7 @@ class World:
 
 
 def start_movers(cluster: HostedCluster, python: str, **options: Any) -> World:
-    """Movers of a cluster whose option `payload` is `mpi`; returns once every host has one."""
+    """Movers of a cluster whose option `payload` is `mpi` or `rma`; returns once every host has one."""
     arguments = ["-m", "broadleaf.mpi.mover", "--connection", cluster.cluster.relay_file]
     world = World(cluster.network, python, arguments, **options)
 

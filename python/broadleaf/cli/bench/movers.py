@@ -21,6 +21,15 @@ def _explained() -> dict[str, str]:
     return FIGURES["movers"]
 
 
+def _movers(_context: click.Context, _parameter: click.Parameter, text: str) -> list[str]:
+    from broadleaf.bench.hosts.by_mpi import MOVERS
+
+    for payload in (names := text.split(",")):
+        if payload not in MOVERS:
+            raise click.BadParameter(f"{payload!r} is none of {', '.join(MOVERS)}")
+    return names
+
+
 def _show(records: Records, json_file: str | None) -> None:
     """All figures, and which way is the fastest."""
     records.show()
@@ -41,6 +50,8 @@ def _show(records: Records, json_file: str | None) -> None:
               help="Numbers of hosts to measure with.")  # fmt: skip
 @click.option("--data", "forms", default=_FORMS, show_default=True, metavar="FORM,...",
               help="What is sent: `array N` has N x N doubles; `csc D` is sparse, 10,000 x 10,000.")  # fmt: skip
+@click.option("--movers", default="mpi,rma", show_default=True, callback=_movers, metavar="PAYLOAD,...",
+              help="Movers to measure: values of the option `payload`.")  # fmt: skip
 @click.option("--gbit", type=click.FloatRange(0, min_open=True), default=1.0, show_default=True, metavar="G",
               help="Bandwidth of each host's link, in Gb/s.")  # fmt: skip
 @click.option("--repeats", type=click.IntRange(1), default=5, show_default=True, metavar="R", help="Rounds.")
@@ -48,6 +59,7 @@ def command(
     python: str,
     host_counts: list[int],
     forms: str,
+    movers: list[str],
     gbit: float,
     repeats: int,
     json_file: str | None,
@@ -69,7 +81,9 @@ def command(
     records, began, facts = Records(json_file), now(), machine.facts(machine.ISOLATED)
     click.echo(machine.line(facts), err=True)
     try:
-        for record in by_mpi.measure(host_counts, forms.split(","), gbit, repeats, str(Path(python).absolute())):
+        for record in by_mpi.measure(
+            host_counts, forms.split(","), movers, gbit, repeats, str(Path(python).absolute())
+        ):
             click.echo(f"{record.params.get('mode', ''):<20} {progress(record)}", err=True)
             records.add(record)
     except (RuntimeError, TimeoutError) as error:
