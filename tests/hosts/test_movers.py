@@ -94,6 +94,22 @@ def test_an_array_comes_by_mpi_over_the_links_once_a_host(moved, payload_way):
         assert N_BYTES <= received <= 1.1 * N_BYTES
 
 
+def test_one_sided_movers_send_no_data_in_messages(hosted, python):
+    cluster = hosted(1, **(TRUSTED | {"payload": "rma"}))
+    program = "from broadleaf.mpi import flows, mover; del flows.Receiving.ready, flows.Sending.ready; mover.main()"
+    world = World(cluster.network, python, ["-c", program, "--connection", cluster.cluster.relay_file])
+    try:
+        wait_until(lambda: all(h["mover"] is not None for h in cluster.host_status().values()), 30, "movers")
+        data = payload()
+        before = fetched(cluster, "mover_bytes")[0]
+        assert cluster.client[:].apply_sync(checksum, data) == [zlib.crc32(data)]
+        assert fetched(cluster, "mover_bytes")[0] - before == N_BYTES
+    finally:
+        cluster.close()
+        world.close()
+    assert world.process.returncode == 0
+
+
 @pytest.mark.parametrize(
     ("payload_way", "fraction"), [("mpi", 0), ("mpi", 0.5), ("mpi", 0.99), ("rma", 0.5), ("rma", 0.99)]
 )

@@ -27,6 +27,8 @@ class Window:
         self.words, self.answers = comm.Dup(), comm.Dup()
         self.memory = mpi.Win.Create_dynamic(mpi.INFO_NULL, comm)
         self.memory.Lock_all(mpi.MODE_NOCHECK)
+        # Where MPI has no one-sided calls of the network's, a rank locks by asking another, which has to be in MPI then.
+        comm.Barrier()
 
     def close(self) -> None:
         """Ends it; all movers of the world have to."""
