@@ -14,7 +14,7 @@ PROGRAM = """
 import json, mmap, os
 from mpi4py import MPI
 from broadleaf.mpi.flows import Receiving, Sending
-from broadleaf.mpi.one_sided import Exposed, Getting, Window
+from broadleaf.mpi.one_sided import Exposing, Reading, Window
 
 ONE_SIDED = {one_sided}
 if ONE_SIDED:
@@ -33,7 +33,7 @@ class Ends:
         numbers = [0, TAG, PIECE, 0, LEN, 0]
         source, target = segment(b"x" * LEN), os.dup(self.fd)
         if ONE_SIDED:
-            self.to, self.by = Exposed(window, numbers, source), Getting(window, numbers, target)
+            self.to, self.by = Exposing(window, numbers, source), Reading(window, numbers, target)
         else:
             self.to = Sending(MPI, MPI.COMM_WORLD, numbers, source)
             self.by = Receiving(MPI, MPI.COMM_WORLD, numbers, target)

@@ -20,7 +20,7 @@ from broadleaf.cluster.start_error import ClusterStartError
 from broadleaf.cluster.state import files
 from broadleaf.cluster.state.credentials import read_engine_connection
 from broadleaf.mpi.flows import Receiving, Sending
-from broadleaf.mpi.one_sided import Exposed, Getting, Window
+from broadleaf.mpi.one_sided import Exposing, Reading, Window
 
 # Time between two checks of messages under way: MPI notifies nobody when one is done, and waiting in MPI busy-polls.
 _MIN_SLEEP_S = 20e-6
@@ -36,7 +36,7 @@ class Mover:
         self._link: Any = link  # None once the node is gone
         # Objects are read from it; without one, they are sent in messages.
         self._window = window
-        self._flows: dict[int, Receiving | Getting | Sending | Exposed] = {}
+        self._flows: dict[int, Receiving | Reading | Sending | Exposing] = {}
 
     def run(self) -> None:
         """Moves everything that is ordered until the node is gone."""
@@ -76,14 +76,14 @@ class Mover:
             elif name == "abandon":
                 flow.abandon()
 
-    def _receive(self, numbers: list[int], fd: int) -> Receiving | Getting:
+    def _receive(self, numbers: list[int], fd: int) -> Receiving | Reading:
         if self._window is not None:
-            return Getting(self._window, numbers, fd)
+            return Reading(self._window, numbers, fd)
         return Receiving(self._mpi, self._comm, numbers, fd)
 
-    def _send(self, numbers: list[int], fd: int | None) -> Sending | Exposed:
+    def _send(self, numbers: list[int], fd: int | None) -> Sending | Exposing:
         if self._window is not None:
-            return Exposed(self._window, numbers, fd)
+            return Exposing(self._window, numbers, fd)
         return Sending(self._mpi, self._comm, numbers, fd)
 
     def advance(self) -> bool:
@@ -92,7 +92,7 @@ class Mover:
         for number, flow in list(self._flows.items()):
             if flow.advance():
                 is_moved = True
-                if self._link is not None and isinstance(flow, (Receiving, Getting)):
+                if self._link is not None and isinstance(flow, (Receiving, Reading)):
                     self._link.moved(number, flow.at)
             if flow.has_ended:
                 is_moved = True

@@ -1,9 +1,8 @@
-"""Objects on their way between movers by one-sided calls: the receiver gets them from the sender's memory.
+"""Objects on their way between movers by one-sided calls: the receiver reads them from the sender's memory.
 
 Both ends have the interface of `flows`. The sender exposes its memory, and says in words with the flow's tag where that
-is and how far it may be read. The receiver gets whole messages of that, and answers with an empty word once it reads no
-more; until then the sender keeps its memory exposed. The sender's last word says that all may be read, or that nothing more
-follows.
+is and how far it may be read. The receiver reads whole messages of it, and answers with an empty word once it reads no
+more; until then the memory stays exposed. The sender's last word says that all may be read, or that nothing follows.
 """
 
 from __future__ import annotations
@@ -22,12 +21,13 @@ class Window:
     """The memory that movers of this world read from each other, and how they talk about it."""
 
     def __init__(self, mpi: Any, comm: Any) -> None:
-        self.mpi = mpi
+        self.mpi: Any = mpi
         # What the two ends say may have the same tag, because each end numbers its own flows.
-        self.words, self.answers = comm.Dup(), comm.Dup()
-        self.memory = mpi.Win.Create_dynamic(mpi.INFO_NULL, comm)
+        self.words: Any = comm.Dup()
+        self.answers: Any = comm.Dup()
+        self.memory: Any = mpi.Win.Create_dynamic(mpi.INFO_NULL, comm)
         self.memory.Lock_all(mpi.MODE_NOCHECK)
-        # Where MPI has no one-sided calls of the network's, a rank locks by asking another, which has to be in MPI then.
+        # Over TCP a rank locks by asking another, which has to be in MPI at that time.
         comm.Barrier()
 
     def close(self) -> None:
@@ -38,7 +38,7 @@ class Window:
         self.answers.Free()
 
 
-class Getting:
+class Reading:
     """An object read from another mover's memory, from byte `at` on, as far as it has memory here."""
 
     def __init__(self, window: Window, numbers: list[int], fd: int) -> None:
@@ -112,11 +112,11 @@ class Getting:
     @property
     def has_ended(self) -> bool:
         """Whether nothing is under way or still to come."""
-        is_told = self._is_abandoned or self._answer is not None and self._answer.Test()
+        is_told = self._is_abandoned or (self._answer is not None and self._answer.Test())
         return not self._requests and self._incoming is None and bool(is_told)
 
 
-class Exposed:
+class Exposing:
     """An object that another mover reads, as far as it is ready; only the last word if `fd` is None."""
 
     def __init__(self, window: Window, numbers: list[int], fd: int | None) -> None:
@@ -159,9 +159,7 @@ class Exposed:
     def _say(self, end_bytes: int) -> None:
         self._word[1] = end_bytes
         self._has_said_all = end_bytes in (_STOPPED, self._len_bytes)
-        self._outgoing = self._window.words.Isend(
-            [self._word, self._window.mpi.BYTE], dest=self._peer, tag=self._tag
-        )
+        self._outgoing = self._window.words.Isend([self._word, self._window.mpi.BYTE], dest=self._peer, tag=self._tag)
 
     def stop(self) -> None:
         """Nothing more may be read than is being read."""
