@@ -36,8 +36,8 @@ def _assigned(texts: tuple[str, ...], hint: str) -> dict[str, Any]:
 @click.option("-n", "n", type=click.IntRange(min=0), metavar="N",
               help="Number of engines; by default one for every usable core.")  # fmt: skip
 @click.option("--engines", metavar="NAME", callback=_checked_set,
-              help="Where engines run: `local`, `ssh`, `slurm`, `sge`, `dask`, `ray`, `mpi`, or an engine set that is "
-              "installed.")  # fmt: skip
+              help="Where engines run: `local`, `ssh`, `slurm`, `sge`, `pbs`, `lsf`, `psij`, `dask`, `ray`, `mpi`, or "
+              "an engine set that is installed.")  # fmt: skip
 @click.option("--hosts", metavar="HOST[:N],...", help="Hosts of `--engines ssh`, with engines on each.")
 @click.option("--set", "set_options", multiple=True, metavar="NAME=VALUE",
               help="Set an option of the engine set, such as nodes=4. May be repeated.")  # fmt: skip

@@ -86,4 +86,7 @@ def connection_text(info: str | os.PathLike[str] | dict[str, Any] | None, profil
         with open(os.path.expanduser(os.fspath(info)), encoding="utf-8") as file:  # type: ignore[arg-type]
             return file.read()
     except OSError as error:
-        raise ClusterConnectionError(f"no connection file: {error}") from error
+        raise ClusterConnectionError(
+            f"connection file {os.fspath(info)} cannot be read ({error.strerror}). Client() finds a cluster that "
+            "runs on this host, and Client(profile=NAME, cluster_id=ID) one of that name; `broadleaf list` shows them"
+        ) from error

@@ -66,7 +66,11 @@ class OnDask(EngineSet):
         except ImportError:
             raise ClusterStartError('Dask is not installed here: pip install "broadleaf[dask]"') from None
         if not self.client:
-            raise ClusterStartError("no Dask: give its client or its scheduler's address, as client=")
+            raise ClusterStartError(
+                "no Dask scheduler: give its address, or a client of it, as "
+                "Cluster(engines=ipp.OnDask(client='tcp://HOST:8786')), with `--set client=tcp://HOST:8786`, or as "
+                "`client` in the table [dask] of config.toml"
+            )
         if not isinstance(self.client, str):
             if self.client.asynchronous:
                 raise ClusterStartError("client= of Dask is asynchronous: give one that is not, or an address")
