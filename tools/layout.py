@@ -21,6 +21,8 @@ MAX_ENTRIES = 12
 MAX_ROOT_ENTRIES = 24
 # Made by the build, or by running the code.
 _NOT_SOURCE = re.compile(r"__pycache__|.*\.so|\..*")
+# What makes a folder a package or a module, and says what it is.
+_FOLDERS_OWN = ("__init__.py", "mod.rs", "lib.rs")
 _HEADER = """\
 # Layout
 
@@ -30,9 +32,9 @@ The content of each folder. `tests/rules/test_layout.py` fails if an entry is mi
 
 
 def entries(folder: Path) -> list[Path]:
-    """What `ls` shows of a folder of sources, without the file that makes it a package."""
+    """What `ls` shows of a folder of sources, without the file that makes it a package or a module."""
     return sorted(
-        (path for path in folder.iterdir() if not _NOT_SOURCE.fullmatch(path.name) and path.name != "__init__.py"),
+        (path for path in folder.iterdir() if not _NOT_SOURCE.fullmatch(path.name) and path.name not in _FOLDERS_OWN),
         key=lambda path: path.name,
     )
 
@@ -49,10 +51,20 @@ def python_folders(root: Path) -> Iterator[Path]:
             waiting[:0] = [path for path in inside if path.is_dir()]
 
 
+def rust_folders(root: Path) -> Iterator[Path]:
+    """The sources of every crate, and every folder in them that has any."""
+    waiting = sorted(path / "src" for path in (root / "crates").glob("*") if (path / "src").is_dir())
+    while waiting:
+        folder = waiting.pop(0)
+        if any(folder.glob("*.rs")):
+            yield folder
+            waiting[:0] = [path for path in entries(folder) if path.is_dir()]
+
+
 def folder_sizes(root: Path) -> list[str]:
-    """Folders of Python sources with more entries than a reader takes in at once."""
+    """Folders of sources with more entries than a reader takes in at once."""
     broken = []
-    for folder in python_folders(root):
+    for folder in (*python_folders(root), *rust_folders(root)):
         limit = MAX_ROOT_ENTRIES if folder == root / PACKAGE else MAX_ENTRIES
         count = sum(not path.is_dir() or path in set(python_folders_of(path)) for path in entries(folder))
         if count > limit:
@@ -74,7 +86,7 @@ def pictured(root: Path) -> dict[str, list[str]]:
     folders = [*python_folders(root)]
     crates = root / "crates"
     if crates.is_dir():
-        folders += [crates, *sorted(path / "src" for path in crates.iterdir() if (path / "src").is_dir())]
+        folders += [crates, *rust_folders(root)]
     return {
         folder.relative_to(root).as_posix(): [
             path.name + "/" * path.is_dir()
@@ -114,7 +126,7 @@ def page_differences(root: Path) -> list[str]:
 def first_sentence(path: Path) -> str:
     """What a file or package says about itself, up to the first full stop."""
     if path.is_dir():
-        path = next((path / name for name in ("__init__.py", "mod.rs", "src/lib.rs") if (path / name).exists()), path)
+        path = next((path / name for name in (*_FOLDERS_OWN, "src/lib.rs") if (path / name).exists()), path)
         if path.is_dir():
             path = path.with_suffix(".rs")
     if not path.exists():

@@ -1,4 +1,4 @@
-//! See `broadleaf_fuzz::client`.
+//! See `broadleaf_fuzz::machines::client`.
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|data: &[u8]| broadleaf_fuzz::client::run(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| broadleaf_fuzz::machines::client::run(data));

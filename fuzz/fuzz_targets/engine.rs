@@ -1,4 +1,4 @@
-//! See `broadleaf_fuzz::engine`.
+//! See `broadleaf_fuzz::machines::engine`.
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|data: &[u8]| broadleaf_fuzz::engine::run(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| broadleaf_fuzz::machines::engine::run(data));

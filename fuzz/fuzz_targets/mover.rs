@@ -1,4 +1,4 @@
-//! See `broadleaf_fuzz::mover`.
+//! See `broadleaf_fuzz::machines::mover`.
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|data: &[u8]| broadleaf_fuzz::mover::run(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| broadleaf_fuzz::machines::mover::run(data));

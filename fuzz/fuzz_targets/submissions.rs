@@ -1,4 +1,4 @@
-//! See `broadleaf_fuzz::submissions`.
+//! See `broadleaf_fuzz::machines::submissions`.
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|data: &[u8]| broadleaf_fuzz::submissions::run(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| broadleaf_fuzz::machines::submissions::run(data));

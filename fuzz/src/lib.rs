@@ -3,19 +3,13 @@
 
 pub mod assigned;
 pub mod choices;
-pub mod client;
 pub mod control;
-pub mod engine;
 pub mod frames;
 pub mod layout;
-pub mod mover;
+pub mod machines;
 pub mod records;
-pub mod relay;
 pub mod seeds;
-pub mod submissions;
 pub mod tls;
-pub mod unsent;
-pub mod world;
 
 /// A target's name, which is that of its corpus, and what it does.
 pub type Target = (&'static str, fn(&[u8]));
@@ -23,15 +17,15 @@ pub type Target = (&'static str, fn(&[u8]));
 /// Every target.
 pub const TARGETS: [Target; 12] = [
     ("assigned", assigned::run),
-    ("client", client::run),
+    ("client", machines::client::run),
     ("control", control::run),
-    ("engine", engine::run),
+    ("engine", machines::engine::run),
     ("frames", frames::run),
     ("layout", layout::run),
-    ("mover", mover::run),
+    ("mover", machines::mover::run),
     ("records", records::run),
-    ("relay", relay::run),
-    ("submissions", submissions::run),
+    ("relay", machines::relay::run),
+    ("submissions", machines::submissions::run),
     ("tls", tls::run),
-    ("unsent", unsent::run),
+    ("unsent", machines::unsent::run),
 ];

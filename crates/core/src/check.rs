@@ -2,11 +2,11 @@
 
 use crate::clients::Defined;
 use crate::engines::{Engine, State};
-use crate::options::ALL;
-use crate::ranges::Ranges;
+use crate::tasks::options::ALL;
+use crate::tasks::ranges::Ranges;
 use crate::tasks::{Task, TaskState};
 use crate::timers::Timer;
-use crate::{Controller, history::Known};
+use crate::{Controller, clients::history::Known};
 
 /// A broken invariant.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -7,53 +7,54 @@ use crate::Nanos;
 /// Settings of the controller; [`Default`] gives the documented defaults.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// Work kept ahead on an engine: the prefetch window is this divided by its mean task time. 8 ms.
+    /// Work kept ahead on an engine: the prefetch window is this divided by its mean task time. Default: 8 ms.
     pub prefetch_target_ns: Nanos,
-    /// Minimum number of tasks in an engine's window, including the running one; at least 1. 2.
+    /// Minimum number of tasks in an engine's window, including the running one; at least 1. Default: 2.
     pub prefetch_min: u32,
-    /// Maximum number of tasks in an engine's window; at most `CLAIM_SLOTS`. 1000.
+    /// Maximum number of tasks in an engine's window; at most `CLAIM_SLOTS`. Default: 1000.
     pub prefetch_max: u32,
-    /// Whether an idle engine takes back tasks that wait behind another's running one. True.
+    /// Whether an idle engine takes back tasks that wait behind another's running one. Default: true.
     pub steal: bool,
     /// Minimum work behind an engine's running task, or time that the running task has taken, before an idle engine
-    /// takes some of the work: well above the cost of moving it. 500 us.
+    /// takes some of the work: well above the cost of moving it. Default: 500 us.
     pub steal_after_ns: Nanos,
-    /// Maximum number of unresolved tasks of one client. 262,144.
+    /// Maximum number of unresolved tasks of one client. Default: 262,144.
     pub max_outstanding_tasks: u64,
-    /// Maximum size of one client's unresolved payload. 256 MiB.
+    /// Maximum size of one client's unresolved payload. Default: 256 MiB.
     pub max_outstanding_bytes: u64,
-    /// Number of resolved tasks remembered per client, so that later tasks can depend on them. 65,536.
+    /// Number of resolved tasks remembered per client, so that later tasks can depend on them. Default: 65,536.
     pub history_tasks: usize,
     /// Maximum size of the bodies of the functions that one client defines; those that only stored tasks name are
-    /// dropped first. 256 MiB.
+    /// dropped first. Default: 256 MiB.
     pub function_cache_bytes: u64,
-    /// Maximum size of the result store: values, arguments and records of ended tasks of all clients; 0 to keep none. 4
-    /// MiB.
+    /// Maximum size of the result store: values, arguments and records of ended tasks of all clients; 0 to keep none.
+    /// Default: 4 MiB.
     pub kept_results_bytes: u64,
-    /// Number of engines to run, numbered from 0. 0.
+    /// Number of engines to run, numbered from 0. Default: 0.
     pub n_engines: u32,
-    /// Whether to restart an engine that died. False.
+    /// Whether to restart an engine that died. Default: false.
     pub restart_engines: bool,
-    /// Number of restarts of one engine within a minute before it is given up. 10.
+    /// Number of restarts of one engine within a minute before it is given up. Default: 10.
     pub max_restarts_per_minute: u32,
-    /// Delay before the first restart of an engine; doubles with each restart within a minute. 100 ms.
+    /// Delay before the first restart of an engine; doubles with each restart within a minute. Default: 100 ms.
     pub restart_backoff_ns: Nanos,
-    /// Maximum delay before a restart. 10 s.
+    /// Maximum delay before a restart. Default: 10 s.
     pub restart_backoff_max_ns: Nanos,
-    /// How long an interrupted or timed-out task may take to end before its engine is killed. 2 s.
+    /// How long an interrupted or timed-out task may take to end before its engine is killed. Default: 2 s.
     pub interrupt_grace_ns: Nanos,
-    /// How long an engine that is told to stop may spend on its current task. 5 s.
+    /// How long an engine that is told to stop may spend on its current task. Default: 5 s.
     pub stop_grace_ns: Nanos,
     /// How long to wait for the cause of death after a link is lost, before the engine's tasks are resolved without it.
-    /// 250 ms.
+    /// Default: 250 ms.
     pub certificate_wait_ns: Nanos,
-    /// How long after a lost link (or an exit) the engine's death is announced without the other notice. 1 s.
+    /// How long after a lost link (or an exit) the engine's death is announced without the other notice. Default: 1 s.
     pub exit_wait_ns: Nanos,
-    /// How long an engine may take from its request to its hello. 60 s.
+    /// How long an engine may take from its request to its hello. Default: 60 s.
     pub start_timeout_ns: Nanos,
-    /// How long before the end of its batch job a host stops taking new tasks; at most a tenth of the job's time. 30 s.
+    /// How long before the end of its batch job a host stops taking new tasks; at most a tenth of the job's time.
+    /// Default: 30 s.
     pub drain_ns: Nanos,
-    /// Seed of the jitter of restarts. 0.
+    /// Seed of the jitter of restarts. Default: 0.
     pub seed: u64,
 }
 

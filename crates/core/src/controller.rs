@@ -10,21 +10,21 @@ use broadleaf_proto::task::{FunctionRecord, OutputRecord, Status};
 use indexmap::IndexMap;
 use rustc_hash::FxBuildHasher;
 
+use crate::clients::history::{History, Known};
 use crate::clients::{Client, Defined, MAX_DEFINITIONS};
-use crate::coalesce::ReplyGroups;
-use crate::dependencies::Dependencies;
+use crate::engines::hosts::Hosts;
+use crate::engines::preparations::Preparations;
+use crate::engines::relayed::Unclaimed;
+use crate::engines::supervisor::Supervisor;
+use crate::engines::worlds::Worlds;
 use crate::engines::{Engine, MAX_ENGINES, State};
-use crate::functions::Functions;
-use crate::history::{History, Known};
-use crate::hosts::Hosts;
-use crate::options::{Groups, OptionSet, OptionSets};
-use crate::preparations::Preparations;
-use crate::relayed::Unclaimed;
-use crate::result_store::ResultStore;
-use crate::supervisor::Supervisor;
+use crate::tasks::coalesce::ReplyGroups;
+use crate::tasks::dependencies::Dependencies;
+use crate::tasks::functions::Functions;
+use crate::tasks::options::{Groups, OptionSet, OptionSets};
+use crate::tasks::result_store::ResultStore;
 use crate::tasks::{Stopping, TaskState, TaskTable};
 use crate::timers::{Timer, Timers};
-use crate::worlds::Worlds;
 use crate::{Config, Counters, Input, Nanos, Output};
 
 /// A task's end, for its dependents.

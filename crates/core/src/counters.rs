@@ -5,7 +5,7 @@ use broadleaf_proto::ids::{EngineId, HostId, TaskKey};
 use bytes::Bytes;
 
 use crate::engines::{Engine, State};
-use crate::functions::FunctionTimes;
+use crate::tasks::functions::FunctionTimes;
 use crate::{Controller, Nanos};
 
 /// Counters since the start, and current gauges.
@@ -95,7 +95,7 @@ pub struct EngineCounters {
     pub last_death: Option<(DeathCertificate, Nanos)>,
     /// Its host's name, while it lives.
     pub host: String,
-    /// Offers that have not ended.
+    /// Whether it received a task addressed to it, which may have left data in its memory.
     pub holds_data: bool,
     /// Since when it has been idle.
     pub idle_since: Option<Nanos>,

@@ -12,7 +12,7 @@ use broadleaf_proto::task::{
 use broadleaf_proto::{CoalescedRecord, RefusedRun};
 
 use crate::Nanos;
-use crate::relayed::HostEvent;
+use crate::engines::relayed::HostEvent;
 
 /// Something that happened.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -279,12 +279,11 @@ pub enum Output {
         /// What; `task` holds a `TaskSeq`.
         record: OutputRecord,
     },
-    /// Take an offer back from the claim board if the engine has not claimed it; answered by
-    /// [`Input::Revoked`].
+    /// Tell a client of an event.
     Event {
         /// The client.
         client: ClientId,
-        /// The news.
+        /// The event.
         event: Event,
     },
     /// The answer to a request. The driver answers `Status`, `Trace`, `SetLog` and `Config`; they never get here.

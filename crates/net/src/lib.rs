@@ -3,22 +3,17 @@
 //! There is no async runtime: every call except [`Link::wait`] is nonblocking, and a link belongs to one thread at a
 //! time. This crate does not know what the frames mean.
 
-mod blocks;
 mod error;
-mod idle;
-mod inbox;
 mod link;
 mod listener;
 pub mod local;
-mod outbox;
 pub mod proof;
-mod prove;
 pub mod seal;
-mod socket;
 pub mod tls;
 
 pub use error::LinkError;
-pub use inbox::{Frame, Inbox};
-pub use link::{Link, LinkCounters, PeerCredentials, Readiness};
+pub use link::counters::LinkCounters;
+pub use link::inbox::{Frame, Inbox};
+pub use link::prove::DialSecurity;
+pub use link::{Link, PeerCredentials, Readiness};
 pub use listener::Listener;
-pub use prove::DialSecurity;

@@ -16,7 +16,7 @@ use ring::hmac;
 use ring::rand::{SecureRandom, SystemRandom};
 
 use crate::error::LinkError;
-use crate::inbox::Frame;
+use crate::link::inbox::Frame;
 use crate::tls::{KeyError, PeerKey, decode_private};
 
 const OWN_VERSION: &str = env!("CARGO_PKG_VERSION");

@@ -12,9 +12,9 @@ use broadleaf_core::Nanos;
 use broadleaf_proto::EngineId;
 use rustix::process::Signal;
 
+use crate::connections::peers::Role;
 use crate::node::Node;
 use crate::outputs::signal_process;
-use crate::peers::Role;
 
 /// Delay before a signal is first sent again.
 const FIRST_AGAIN_NS: Nanos = 10_000_000;

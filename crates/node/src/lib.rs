@@ -5,35 +5,20 @@
 //! [`broadleaf_core::Output`] becomes bytes, a signal or an entry of the claim board. Everything
 //! that arrives with one wake-up is scheduled together and leaves with one write per peer.
 
-mod arrivals;
 mod config;
-mod congestion;
-mod delivery;
+mod connections;
 mod error;
-mod far_clients;
-mod frames;
-mod handshake;
+mod hosts;
 mod interrupts;
-mod join;
-mod lifeline;
-mod movers;
 mod node;
-mod objects;
 mod outputs;
 pub mod payload;
-mod peers;
-mod probe;
-mod relays;
-mod requests;
-mod ring;
+mod reports;
 mod segments;
 mod timing;
-mod uplink;
-mod uploads;
-mod watch;
 
 pub use broadleaf_core::transfer::values::{ValueCommand, Values};
 pub use config::{ConfigError, NodeConfig};
+pub use connections::handshake::keys_json;
 pub use error::NodeError;
-pub use handshake::keys_json;
 pub use node::run;

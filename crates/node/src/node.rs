@@ -14,18 +14,18 @@ use broadleaf_shm::UnsentPiece;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use slab::Slab;
 
-use crate::arrivals::{Arrivals, Gate};
 use crate::config::NodeConfig;
-use crate::delivery::Waiting;
+use crate::connections::arrivals::{Arrivals, Gate};
+use crate::connections::far_clients::FarClients;
+use crate::connections::peers::{Peer, Role};
 use crate::error::{NodeError, io_error};
-use crate::far_clients::FarClients;
+use crate::hosts::delivery::Waiting;
+use crate::hosts::objects::Objects;
+use crate::hosts::relays::Relays;
+use crate::hosts::uplink::Decider;
 use crate::interrupts::Interrupts;
-use crate::objects::Objects;
-use crate::peers::{Peer, Role};
-use crate::relays::Relays;
-use crate::ring::{Kind, Ring};
+use crate::reports::ring::{Kind, Ring};
 use crate::segments::Segments;
-use crate::uplink::Decider;
 
 pub(crate) const UNIX_LISTENER: u64 = u64::MAX;
 pub(crate) const TCP_LISTENER: u64 = u64::MAX - 1;

@@ -12,10 +12,10 @@ use broadleaf_proto::limits::MAX_INLINE_PAYLOAD_BYTES;
 use broadleaf_proto::{ClientId, EngineId, FrameKind, HostId, Payload, SegmentId, Status};
 use rustix::process::{Pid, Signal, kill_process};
 
+use crate::connections::peers::Role;
 use crate::node::Node;
 use crate::payload::PlaneCommand;
-use crate::peers::Role;
-use crate::ring::Kind;
+use crate::reports::ring::Kind;
 use crate::segments::NODE;
 
 impl Node {

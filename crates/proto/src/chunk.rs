@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::ids::ObjectId;
 use crate::limits::CHUNK_BYTES;
-use crate::task::check;
+use crate::records::task::check;
 use crate::wire::{DecodeError, Reader};
 
 /// The secret from which the keys of all payload of a cluster are derived. It exists only in the

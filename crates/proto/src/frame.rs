@@ -17,11 +17,11 @@ pub const HEADER_BYTES: usize = 8;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum FrameKind {
-    /// First frame once the keys are proven: [`crate::control::Hello`].
+    /// First frame once the keys are proven: [`crate::messages::control::Hello`].
     Hello = 1,
-    /// The controller accepts: [`crate::control::Welcome`].
+    /// The controller accepts: [`crate::messages::control::Welcome`].
     Welcome = 2,
-    /// The controller refuses, then closes: [`crate::control::Refusal`].
+    /// The controller refuses, then closes: [`crate::messages::control::Refusal`].
     Refused = 3,
     /// First frame of a connection without TLS: [`crate::proof::Challenge`].
     Challenge = 4,
@@ -29,59 +29,59 @@ pub enum FrameKind {
     Answer = 5,
     /// The dialer's proof: [`crate::proof::Proof`].
     Proof = 6,
-    /// Client to controller: [`crate::task::SubmitRecord`]s.
+    /// Client to controller: [`crate::records::task::SubmitRecord`]s.
     Submit = 16,
-    /// Controller to engine: [`crate::task::AssignRecord`]s.
+    /// Controller to engine: [`crate::records::task::AssignRecord`]s.
     Assign = 17,
-    /// Engine to controller: [`crate::task::DoneRecord`]s.
+    /// Engine to controller: [`crate::records::task::DoneRecord`]s.
     Done = 18,
-    /// Controller to client: [`crate::task::ResultRecord`]s.
+    /// Controller to client: [`crate::records::task::ResultRecord`]s.
     Result = 19,
-    /// Controller to client: a [`crate::coalesced::CoalescedRecord`].
+    /// Controller to client: a [`crate::records::coalesced::CoalescedRecord`].
     Coalesced = 25,
-    /// Controller to client: [`crate::refused::RefusedRun`]s.
+    /// Controller to client: [`crate::records::refused::RefusedRun`]s.
     RefusedRun = 26,
-    /// Engine to controller, and controller to client: [`crate::task::OutputRecord`]s.
+    /// Engine to controller, and controller to client: [`crate::records::task::OutputRecord`]s.
     Output = 20,
-    /// A function's content: [`crate::task::FunctionRecord`].
+    /// A function's content: [`crate::records::task::FunctionRecord`].
     Function = 21,
-    /// A set of task options: [`crate::control::DefineOptions`].
+    /// A set of task options: [`crate::messages::control::DefineOptions`].
     Options = 22,
-    /// New segments whose descriptors ride with the frame: [`crate::control::SegmentAnnounce`].
+    /// New segments whose descriptors ride with the frame: [`crate::messages::control::SegmentAnnounce`].
     SegmentAnnounce = 23,
-    /// Segments no longer mapped by the sender: [`crate::control::SegmentRelease`].
+    /// Segments no longer mapped by the sender: [`crate::messages::control::SegmentRelease`].
     SegmentRelease = 24,
-    /// Client on another host to controller: [`crate::upload::UploadChunk`].
+    /// Client on another host to controller: [`crate::messages::upload::UploadChunk`].
     Upload = 27,
-    /// Client to controller: [`crate::control::ControlRequest`] with a request number.
+    /// Client to controller: [`crate::messages::control::ControlRequest`] with a request number.
     Request = 32,
-    /// Controller to client: [`crate::control::ControlReply`] with that number.
+    /// Controller to client: [`crate::messages::control::ControlReply`] with that number.
     Reply = 33,
-    /// Controller to client: [`crate::control::Event`].
+    /// Controller to client: [`crate::messages::control::Event`].
     Event = 34,
-    /// Node to fork server: [`crate::control::ForkServerCommand`].
+    /// Node to fork server: [`crate::messages::control::ForkServerCommand`].
     ForkServerCommand = 40,
-    /// Fork server to node: [`crate::control::ForkServerEvent`].
+    /// Fork server to node: [`crate::messages::control::ForkServerEvent`].
     ForkServerEvent = 41,
-    /// Node to engine: [`crate::engine::EngineCommand`].
+    /// Node to engine: [`crate::messages::engine::EngineCommand`].
     EngineCommand = 42,
-    /// Engine to node: [`crate::engine::EngineEvent`].
+    /// Engine to node: [`crate::messages::engine::EngineEvent`].
     EngineEvent = 43,
-    /// Controller to relay: [`crate::relay::RelayCommand`]s.
+    /// Controller to relay: [`crate::messages::relay::RelayCommand`]s.
     RelayCommand = 48,
-    /// Controller to relay: [`crate::relay::AssignMany`]s.
+    /// Controller to relay: [`crate::messages::relay::AssignMany`]s.
     AssignMany = 49,
-    /// Relay to controller: [`crate::relay::RelayEvent`]s.
+    /// Relay to controller: [`crate::messages::relay::RelayEvent`]s.
     RelayEvent = 50,
-    /// Relay to controller: [`crate::relay::RelayedDone`]s.
+    /// Relay to controller: [`crate::messages::relay::RelayedDone`]s.
     RelayedDone = 51,
-    /// Between hosts, in either direction: [`crate::relay::PayloadCommand`].
+    /// Between hosts, in either direction: [`crate::messages::relay::PayloadCommand`].
     PayloadCommand = 52,
     /// Between hosts, in the opposite direction: [`crate::chunk::Chunk`].
     Chunk = 53,
-    /// Payload plane to mover: [`crate::mover::MoverCommand`].
+    /// Payload plane to mover: [`crate::messages::mover::MoverCommand`].
     MoverCommand = 54,
-    /// Mover to payload plane: [`crate::mover::MoverEvent`].
+    /// Mover to payload plane: [`crate::messages::mover::MoverEvent`].
     MoverEvent = 55,
 }
 

@@ -132,7 +132,7 @@ impl<'a> Compound<'a> {
     /// after the value.
     pub fn with_ranges(
         &self,
-        ranges: &[Option<crate::task::SegmentRef>],
+        ranges: &[Option<crate::records::task::SegmentRef>],
         inline: &[&[u8]],
     ) -> Vec<u8> {
         let mut out = vec![COMPOUND];

@@ -8,38 +8,34 @@
 //! Nothing here performs I/O, reads a clock, or allocates before a length was checked.
 
 pub mod chunk;
-pub mod coalesced;
-pub mod control;
-pub mod engine;
-pub mod fork_server;
 pub mod frame;
 pub mod ids;
 pub mod layout;
 pub mod limits;
-pub mod mover;
+mod messages;
 pub mod proof;
-pub mod refused;
-pub mod relay;
-pub mod spans;
-pub mod task;
-pub mod upload;
+mod records;
 pub mod wire;
 
 pub use chunk::{Block, Chunk, PayloadSecret, SealedHead};
-pub use coalesced::CoalescedRecord;
-pub use control::{
-    ControlReply, ControlRequest, DeathCause, DeathCertificate, DependencyRule, EngineInfo, Mode,
-    RequestedTopology, TargetSet, TaskOptions,
-};
 pub use frame::{FrameHeader, FrameKind};
 pub use ids::{
     ClientId, EngineId, FunctionHash, FunctionId, HostId, ObjectId, OptionsId, SegmentId, TaskKey,
     TaskSeq,
 };
-pub use mover::{Landing, MoverCommand, MoverEvent, MoverRank};
-pub use refused::RefusedRun;
-pub use task::{AssignRecord, DoneRecord, Payload, ResultRecord, SegmentRef, Status, SubmitRecord};
-pub use upload::UploadChunk;
+pub use messages::control::{
+    ControlReply, ControlRequest, DeathCause, DeathCertificate, DependencyRule, EngineInfo, Mode,
+    RequestedTopology, TargetSet, TaskOptions,
+};
+pub use messages::mover::{Landing, MoverCommand, MoverEvent, MoverRank};
+pub use messages::upload::UploadChunk;
+pub use messages::{control, engine, fork_server, mover, relay, upload};
+pub use records::coalesced::CoalescedRecord;
+pub use records::refused::RefusedRun;
+pub use records::task::{
+    AssignRecord, DoneRecord, Payload, ResultRecord, SegmentRef, Status, SubmitRecord,
+};
+pub use records::{coalesced, refused, spans, task};
 pub use wire::DecodeError;
 
 /// Version of the wire protocol; peers must match it exactly.

@@ -14,7 +14,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::PROTOCOL_VERSION;
-use crate::control::{Refusal, RefusalKind};
+use crate::messages::control::{Refusal, RefusalKind};
 
 /// Bytes of a nonce: random, and used once.
 pub const NONCE_BYTES: usize = 32;

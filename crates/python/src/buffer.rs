@@ -15,8 +15,8 @@ use pyo3::exceptions::{PyBufferError, PyMemoryError};
 use pyo3::ffi;
 use pyo3::prelude::*;
 
-use crate::allocations;
-use crate::received::{Received, ReceivedTable};
+use crate::memory::allocations;
+use crate::memory::received::{Received, ReceivedTable};
 
 /// Bytes received out of band: a private mapping of a shared segment. Writable; writes stay here.
 #[pyclass(frozen, module = "broadleaf._native")]

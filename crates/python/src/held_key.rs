@@ -8,7 +8,7 @@ use std::sync::{Mutex, PoisonError};
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 
-use crate::connect::Connection;
+use crate::node::connect::Connection;
 
 struct HeldKey {
     cluster_id: String,

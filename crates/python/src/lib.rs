@@ -1,22 +1,15 @@
 //! The native module `broadleaf._native`.
 #![allow(missing_docs)] // the module's contract, with its documentation, is `_native.pyi`
 
-mod allocations;
-mod arrays;
 mod buffer;
 mod client;
-mod connect;
 mod engine;
 mod errors;
-mod exported;
-mod fork_server;
 mod forks;
 mod held_key;
-mod mover;
-mod node_link;
+mod memory;
+mod node;
 mod payload;
-mod plain;
-mod received;
 
 use broadleaf_shm::PoolCounters;
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
@@ -39,15 +32,15 @@ pub(crate) fn pool_counters_into(
 #[pyfunction]
 fn encode_plain<'py>(py: Python<'py>, value: &Bound<'py, PyAny>) -> Option<Bound<'py, PyBytes>> {
     let mut out = Vec::new();
-    let mut out_of_band = plain::OutOfBand::default();
+    let mut out_of_band = payload::plain::OutOfBand::default();
     let is_whole =
-        plain::encode(value, &mut out, &mut out_of_band) && out_of_band.buffers.is_empty();
+        payload::plain::encode(value, &mut out, &mut out_of_band) && out_of_band.buffers.is_empty();
     is_whole.then(|| PyBytes::new(py, &out))
 }
 
 #[pyfunction]
 fn decode_plain<'py>(py: Python<'py>, data: &[u8]) -> PyResult<Bound<'py, PyAny>> {
-    plain::decode(py, data, Vec::new())
+    payload::plain::decode(py, data, Vec::new())
 }
 
 #[pyfunction]
@@ -95,8 +88,8 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<client::Submitter>()?;
     module.add_class::<client::Pending>()?;
     module.add_class::<engine::Engine>()?;
-    module.add_class::<fork_server::ForkServer>()?;
-    module.add_class::<mover::Mover>()?;
+    module.add_class::<node::fork_server::ForkServer>()?;
+    module.add_class::<node::mover::Mover>()?;
     module.add_class::<buffer::Buffer>()?;
     module.add_class::<buffer::SharedMemory>()?;
     module.add_function(wrap_pyfunction!(encode_plain, module)?)?;

@@ -13,8 +13,8 @@ use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::ShmError;
+use crate::output::unsent::UNSENT_BYTES;
 use crate::platform::{self, Access, Region};
-use crate::unsent::UNSENT_BYTES;
 
 /// Number of unfinished tasks that an engine may have begun; all but the last wait for others.
 const LEVELS: usize = if cfg!(loom) {

@@ -12,15 +12,12 @@ mod background;
 mod claims;
 mod copy;
 mod error;
-mod heap;
 mod lease_table;
 mod memory;
+mod output;
 mod platform;
 mod pool;
-mod recent;
 mod segment;
-mod stdio;
-mod unsent;
 
 pub use allocations::{
     AllocationSegment, SharedAllocation, allocations_need_trim, give_up_allocations, on_connected,
@@ -28,12 +25,12 @@ pub use allocations::{
 };
 pub use claims::ClaimBoard;
 pub use error::ShmError;
-pub use heap::{give_back_heap, touch_heap};
 pub use lease_table::LeaseTable;
+pub use memory::heap::{give_back_heap, touch_heap};
 pub use memory::{await_memory, memory_is_short, memory_limit_bytes};
+pub use output::recent::RecentBytes;
+pub use output::stdio::{flush_c_stdout, line_buffer_c_stdout};
+pub use output::unsent::{HELD_BYTES, OUTPUT_STREAMS, UNSENT_BYTES, UnsentOutput, UnsentPiece};
 pub use platform::raise_descriptor_limit;
 pub use pool::{Lease, Pool, PoolConfig, PoolCounters, Reading, SLAB_BUFFER_BYTES, WARM_SECONDS};
-pub use recent::RecentBytes;
 pub use segment::{Announced, Mapping, Segment, WritableMapping};
-pub use stdio::{flush_c_stdout, line_buffer_c_stdout};
-pub use unsent::{HELD_BYTES, OUTPUT_STREAMS, UNSENT_BYTES, UnsentOutput, UnsentPiece};

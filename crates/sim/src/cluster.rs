@@ -9,14 +9,14 @@ use broadleaf_proto::control::{ControlReply, ControlRequest, ForkServerEvent};
 use broadleaf_proto::ids::{ClientId, EngineId, HostId, TaskKey};
 use broadleaf_proto::task::{AssignRecord, FunctionRecord, ResultRecord};
 
-use crate::client::{Circumstances, Client, Copy, Original, check_running};
-use crate::engine::EngineProcess;
-use crate::hosts::{Host, RelayMessage};
-use crate::job::Job;
-use crate::nested::is_nested;
+use crate::peers::client::{Circumstances, Client, Copy, Original, check_running};
+use crate::peers::engine::EngineProcess;
+use crate::peers::hosts::{Host, RelayMessage};
+use crate::peers::worlds::Guest;
 use crate::random::Random;
 use crate::trace::Trace;
-use crate::worlds::Guest;
+use crate::work::job::Job;
+use crate::work::nested::is_nested;
 use crate::{Failure, Plan};
 
 const MS: Nanos = 1_000_000;

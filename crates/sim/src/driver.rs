@@ -8,8 +8,8 @@ use broadleaf_proto::relay::RelayEvent;
 
 use crate::Mutation;
 use crate::cluster::{Cluster, EngineMessage, Event, Link, NodeEvent};
-use crate::engine::{EngineProcess, Slot};
-use crate::job::{Preparation, index_of};
+use crate::peers::engine::{EngineProcess, Slot};
+use crate::work::job::{Preparation, index_of};
 
 const MS: Nanos = 1_000_000;
 

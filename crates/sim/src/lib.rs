@@ -5,29 +5,22 @@
 //! lost and processes killed at any step. Everything follows from a seed, so a failing seed is the
 //! bug report: `cargo run -p broadleaf-sim -- --seed N --trace` replays it.
 
-mod client;
 mod cluster;
 mod driver;
-mod engine;
-mod hosts;
-mod job;
-mod liar;
-mod nested;
-mod processes;
+mod far;
+mod peers;
 mod random;
 mod script;
 mod trace;
-mod uploads;
-mod values;
-mod worlds;
+mod work;
 
 use broadleaf_core::{Config, Counters, Nanos};
 
 use crate::cluster::Cluster;
+pub use crate::far::uploads::{UploadOutcome, run_uploads};
+pub use crate::far::values::{FarOutcome, run_far_client};
 use crate::random::Random;
 use crate::trace::Trace;
-pub use crate::uploads::{UploadOutcome, run_uploads};
-pub use crate::values::{FarOutcome, run_far_client};
 
 /// A fault put into the simulated driver, to check that the simulation finds it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -8,10 +8,10 @@ use broadleaf_proto::{DependencyRule, Mode, TargetSet, TaskOptions};
 use bytes::Bytes;
 use smallvec::SmallVec;
 
-use crate::client::{Client, Copy, Expected};
 use crate::cluster::{Cluster, Event, Link, NodeEvent};
-use crate::job::{Fate, Job, Preparation};
-use crate::nested::DEEPEST;
+use crate::peers::client::{Client, Copy, Expected};
+use crate::work::job::{Fate, Job, Preparation};
+use crate::work::nested::DEEPEST;
 
 const MS: Nanos = 1_000_000;
 /// The client that is never killed and stops the cluster at the end.

@@ -5,7 +5,7 @@ use broadleaf_proto::engine::EngineCommand;
 use broadleaf_proto::task::Payload;
 use broadleaf_proto::{AssignRecord, FrameKind, FunctionId, SegmentId, SegmentRef, TaskKey};
 
-use super::super::relay::frame;
+use super::super::machines::relay::frame;
 use super::Seeds;
 use super::messages::{compound, function};
 

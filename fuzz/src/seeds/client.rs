@@ -3,7 +3,7 @@
 use broadleaf_proto::control::{self, ControlReply, Event, TaskRecord};
 use broadleaf_proto::{ClientId, CoalescedRecord, EngineId, FrameKind, TaskKey, TaskSeq};
 
-use super::super::world;
+use super::super::machines::world;
 use super::Seeds;
 use super::messages::{certificate, output, refused, results, welcome};
 

@@ -10,8 +10,8 @@ use broadleaf_proto::{
     TaskOptions,
 };
 
-use super::super::relay::frame;
-use super::super::world::World;
+use super::super::machines::relay::frame;
+use super::super::machines::world::World;
 use super::Seeds;
 use super::messages::{done, function, options, output, payload, relay_events, requests, submit};
 

@@ -16,7 +16,7 @@ use broadleaf_proto::{
 };
 use bytes::Bytes;
 
-use super::super::world;
+use super::super::machines::world;
 
 pub fn payload() -> Payload {
     let place = |segment| SegmentRef {

@@ -5,7 +5,7 @@ use broadleaf_proto::mover::{Landing, MoverEvent, MoverRank};
 use broadleaf_proto::relay::PayloadCommand;
 use broadleaf_proto::{FrameKind, ObjectId};
 
-use super::super::relay::frame;
+use super::super::machines::relay::frame;
 use super::Seeds;
 
 pub fn mover(seeds: &mut Seeds) {

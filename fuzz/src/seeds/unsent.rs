@@ -5,7 +5,7 @@ use std::os::unix::fs::FileExt;
 
 use broadleaf_shm::{ClaimBoard, UNSENT_BYTES, UnsentOutput};
 
-use super::super::unsent::begin_bytes;
+use super::super::machines::unsent::begin_bytes;
 use super::Seeds;
 
 /// The memory of an engine that was killed, and what others may write.

@@ -448,10 +448,10 @@ class CompositeError(RemoteError):
         return composite_summary(self)
 
     def as_original(self) -> BaseException:
-        """The remote tracebacks as text.
+        """The exception that the task raised, if there is only one failure; otherwise this error.
 
         Returns:
-            A new object each time; of several failures this error.
+            A new object each time, with the remote traceback as its `__cause__`; or this error.
         """
         if len(self.exceptions) == 1 and isinstance(self.exceptions[0], RemoteError):
             return fresh(self.exceptions[0]).as_original()  # type: ignore[attr-defined, no-any-return]

@@ -4,7 +4,7 @@ use std::io::IoSliceMut;
 
 use broadleaf_proto::{Block, DecodeError};
 
-use crate::inbox::READ_BYTES;
+use crate::link::inbox::READ_BYTES;
 
 /// Ciphertext buffer of a quiet link: room for the largest record and most of another.
 const QUIET_BYTES: usize = 32 * 1024;

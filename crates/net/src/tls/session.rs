@@ -16,7 +16,7 @@ use super::incoming::Incoming;
 use super::pinned::Pin;
 use super::{ClientTls, PeerKey, ServerTls};
 use crate::error::LinkError;
-use crate::inbox::Inbox;
+use crate::link::inbox::Inbox;
 
 /// Amount of plaintext encrypted at once, so at most this much of a backlog is held twice.
 const ENCRYPT_BYTES: usize = 64 * 1024;

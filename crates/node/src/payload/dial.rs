@@ -16,7 +16,7 @@ use super::connection::Connection;
 use super::fetch::SILENCE;
 use super::plane::{LISTENER, PlaneThread};
 use super::watch;
-use crate::arrivals::origin;
+use crate::connections::arrivals::origin;
 
 /// Round trips from the start of a connection to its welcome: TCP's, that of the keys, that of the hello.
 const HANDSHAKE_TRIPS: u32 = 3;

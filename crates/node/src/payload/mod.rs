@@ -10,17 +10,9 @@ mod cores;
 mod dial;
 mod fetch;
 mod mover;
-#[cfg(test)]
-mod mover_tests;
 mod object;
-#[cfg(test)]
-mod object_tests;
 mod plane;
 mod receive;
-#[cfg(test)]
-mod sealed_tests;
-#[cfg(test)]
-mod stream_tests;
 mod streams;
 #[cfg(test)]
 mod tests;

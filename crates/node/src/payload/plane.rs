@@ -20,7 +20,7 @@ use super::fetch::Fetching;
 use super::mover::Mover;
 use super::object::Object;
 use super::{NodeSide, PlaneCommand, PlaneEvent, Setup, silence, watch};
-use crate::arrivals::waiting_limit;
+use crate::connections::arrivals::waiting_limit;
 
 const ORDERS: u64 = u64::MAX;
 pub(super) const LISTENER: u64 = u64::MAX - 1;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use broadleaf_shm::touch_heap;
 use rustix::event::{PollFd, PollFlags};
 
-use super::far::FarValues;
+use super::incoming::far::FarValues;
 use super::shared::{Incoming, Shared};
 use super::wire::poll;
 use crate::payload::TRIM_PERIOD;

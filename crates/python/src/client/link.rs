@@ -16,13 +16,13 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use rustc_hash::FxHashMap;
 
-use super::far::FarValues;
-use super::functions::Functions;
+use super::incoming::far::FarValues;
+use super::incoming::tell::tell;
+use super::outgoing::functions::Functions;
 use super::shared::{Incoming, Shared, Step, Tuning};
-use super::tell::tell;
-use crate::connect::{Connection, dial, dial_tcp, handshake};
 use crate::engine::{Engine, engine_to_free};
 use crate::errors::{forked, link_closed, link_error};
+use crate::node::connect::{Connection, dial, dial_tcp, handshake};
 use crate::payload::{DataPlane, lock};
 
 /// One connection of a client to its controller. Thread-safe.
@@ -171,7 +171,7 @@ impl Link {
         let role = Role::Client { name };
         let hello = connection.hello(py, role);
         let (link, welcome, _) = py
-            .detach(|| -> Result<_, crate::connect::ConnectError> {
+            .detach(|| -> Result<_, crate::node::connect::ConnectError> {
                 let link = dial(&connection, deadline)?;
                 handshake(link, &hello, &[], deadline)
             })

@@ -18,11 +18,11 @@ use pyo3::prelude::*;
 use rustc_hash::FxHashMap;
 use rustix::event::{EventfdFlags, PollFlags};
 
-use super::deaths::Deaths;
-use super::far::{Arrived, FarValues};
-use super::record::Records;
-use super::request::Request;
-use super::unresolved::Table;
+use super::incoming::deaths::Deaths;
+use super::incoming::far::{Arrived, FarValues};
+use super::outgoing::record::Records;
+use super::requests::request::Request;
+use super::requests::unresolved::Table;
 use super::waiting::SIGNAL_SLICE;
 use super::wire::Wire;
 use crate::forks::Owner;

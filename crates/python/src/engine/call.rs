@@ -13,8 +13,8 @@ use pyo3::types::{PyBytes, PyList, PyTuple, PyType};
 
 use super::{Engine, Function};
 use crate::client::{split_announce, wall_ns};
+use crate::payload::plain;
 use crate::payload::{Decoded, Encoded, Value, Way, lock};
-use crate::plain;
 
 static COROUTINE_TYPE: PyOnceLock<Py<PyType>> = PyOnceLock::new();
 

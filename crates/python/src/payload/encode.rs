@@ -18,9 +18,9 @@ use super::again::{Counted, MIN_BYTES};
 use super::captured::Captured;
 use super::upload::{LargeBuffers, Upload};
 use super::{DataPlane, lock, shm_error};
-use crate::allocations;
 use crate::buffer::with_bytes;
 use crate::errors::PayloadTooLarge;
+use crate::memory::allocations;
 
 /// How long to wait for memory that is being returned to the system before a payload is refused.
 const RETURN_TIME: Duration = Duration::from_millis(500);

@@ -1,5 +1,6 @@
 //! How much memory is available.
 
+pub(crate) mod heap;
 mod pressure;
 
 use crate::platform;

@@ -197,8 +197,7 @@ impl Pool {
         self.counters.warm_bytes -= size;
     }
 
-    /// Registers a new segment, closing idle ones if necessary. Whether this many bytes would fit once everything in
-    /// use has been released.
+    /// Verifies that this many bytes would fit once everything in use has been released.
     ///
     /// # Errors
     /// [`ShmError::OverCap`].

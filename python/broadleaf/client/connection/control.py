@@ -155,11 +155,11 @@ class Control:
                 self.local_modules.ship(module)
 
     def on_join(self, function: Callable[[], Joining]) -> Callable[[], Joining]:
-        """These are the current engines, and each one that joins while this client is connected, before its first task.
+        """Calls a function on every engine, before anything that is submitted from now on.
 
+        These are the current engines, and each one that joins while this client is connected, before its first task.
         So engines that come later can load or compute what the others have; nothing else that was done before is
-        repeated on them. So engines that come later can load or compute what the others have; they get nothing else of
-        what was done before. Its return value is dropped. If it raises, the engine's log contains the traceback, and
+        repeated on them. Its return value is dropped. If it raises, the engine's log contains the traceback, and
         the engine continues.
 
         Args:

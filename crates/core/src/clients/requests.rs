@@ -1,0 +1,245 @@
+//! Control requests that the controller answers itself.
+
+use broadleaf_proto::control::{ControlReply, ControlRequest, RefusalReason, TargetSet};
+use broadleaf_proto::ids::{ClientId, EngineId, TaskSeq};
+use broadleaf_proto::limits::{MAX_COALESCED_PARTS, MAX_NESTING};
+
+use crate::clients::history::Known;
+use crate::engines::State;
+use crate::tasks::submit::LAST_SEQ;
+use crate::tasks::targets::Targets;
+use crate::{Controller, Nanos, Output};
+
+/// Number of engines that a reply lists individually.
+const MAX_NAMED: usize = 64;
+
+impl Controller {
+    pub(crate) fn on_request(
+        &mut self,
+        now: Nanos,
+        client: ClientId,
+        number: u64,
+        request: ControlRequest,
+        out: &mut Vec<Output>,
+    ) {
+        if !self.clients.contains_key(&client) {
+            self.totals.ignored += 1;
+            return;
+        }
+        let reply = match request {
+            ControlRequest::Cancel(seqs) => {
+                self.cancel_all(client, &seqs, out);
+                ControlReply::Done
+            }
+            ControlRequest::Interrupt(targets) => self.interrupt_engines(&targets, out),
+            ControlRequest::Signal(targets, signal) => self.signal_engines(&targets, signal, out),
+            ControlRequest::AddEngines(_) | ControlRequest::RestartEngines(_)
+                if self.supervisor.stopping =>
+            {
+                ControlReply::Failed("the cluster is stopping".into())
+            }
+            ControlRequest::AddEngines(n) => {
+                if self.add_engines(now, n, out) {
+                    ControlReply::Done
+                } else {
+                    ControlReply::Failed("that is more engines than there are slots".into())
+                }
+            }
+            ControlRequest::StopEngines(targets) => self.stop_engines(now, &targets, out),
+            ControlRequest::Drain {
+                targets,
+                hosts,
+                within_ns,
+                stateless,
+            } => self.drain(now, &targets, &hosts, within_ns, stateless, out),
+            ControlRequest::AwaitEngines(awaits) => {
+                self.await_engines(client, awaits, out);
+                ControlReply::Done
+            }
+            ControlRequest::RestartEngines(targets) => self.restart_engines(now, &targets, out),
+            ControlRequest::Shutdown => {
+                self.shutdown(now, out);
+                ControlReply::Done
+            }
+            ControlRequest::Explain(seq) => ControlReply::Text(self.explain(now, client, seq)),
+            ControlRequest::QueueStatus => ControlReply::Queues(self.queues()),
+            ControlRequest::Leave => {
+                if let Some(client) = self.clients.get_mut(&client) {
+                    client.leaves = true;
+                }
+                ControlReply::Done
+            }
+            ControlRequest::Prepare {
+                name,
+                function,
+                reload,
+            } => self.prepare(client, name, function, reload, out),
+            ControlRequest::Records(names) => ControlReply::Records {
+                now_ns: now,
+                records: self.records(names),
+            },
+            ControlRequest::Subscribe { first, tasks }
+            | ControlRequest::Resubmit { first, tasks, .. }
+                if first > LAST_SEQ || tasks.len() as u64 > self.config.max_outstanding_tasks =>
+            {
+                let n = tasks.len().min(MAX_COALESCED_PARTS);
+                let first = first.min(LAST_SEQ);
+                self.refuse_unseen(client, first, n, RefusalReason::OverLimit, out);
+                ControlReply::Done
+            }
+            ControlRequest::Subscribe { first, tasks } => {
+                self.subscribe(client, first, &tasks, out);
+                ControlReply::Done
+            }
+            ControlRequest::Resubmit {
+                first,
+                tasks,
+                depth,
+            } => {
+                self.resubmit(now, client, first, (&tasks, depth.min(MAX_NESTING)), out);
+                ControlReply::Done
+            }
+            ControlRequest::Forget(names) => {
+                self.forget_kept(names);
+                ControlReply::Done
+            }
+            ControlRequest::Status
+            | ControlRequest::Trace
+            | ControlRequest::Watch { .. }
+            | ControlRequest::SetLog { .. }
+            | ControlRequest::Config => {
+                ControlReply::Failed("not answered by the controller".into())
+            }
+        };
+        out.push(Output::Reply {
+            client,
+            number,
+            reply,
+        });
+    }
+
+    fn stop_engines(
+        &mut self,
+        now: Nanos,
+        targets: &TargetSet,
+        out: &mut Vec<Output>,
+    ) -> ControlReply {
+        self.at_engines(targets, false, |this, index| {
+            let there = this.engines[index].state != State::Gone;
+            for index in this.of_same_world(index) {
+                this.stop_engine(now, index, false, out);
+            }
+            there
+        })
+    }
+
+    fn restart_engines(
+        &mut self,
+        now: Nanos,
+        targets: &TargetSet,
+        out: &mut Vec<Output>,
+    ) -> ControlReply {
+        self.at_engines(targets, true, |this, index| {
+            // Only the process that started a world can start it again.
+            if this.engines[index].guest.is_none() {
+                this.stop_engine(now, index, true, out);
+            }
+            true
+        })
+    }
+
+    fn interrupt_engines(&mut self, targets: &TargetSet, out: &mut Vec<Output>) -> ControlReply {
+        self.at_engines(targets, false, |this, index| {
+            let engine = &this.engines[index];
+            let connected = engine.is_connected();
+            if let Some((key, offer)) = engine.current().filter(|_| connected) {
+                let id = engine.id;
+                this.interrupt(id, key, offer, out);
+            }
+            connected
+        })
+    }
+
+    fn signal_engines(
+        &mut self,
+        targets: &TargetSet,
+        signal: i32,
+        out: &mut Vec<Output>,
+    ) -> ControlReply {
+        self.at_engines(targets, false, |this, index| {
+            let engine = &this.engines[index];
+            let connected = engine.is_connected();
+            if connected {
+                out.push(Output::Kill {
+                    engine: engine.id,
+                    pid: engine.pid(),
+                    signal,
+                });
+            }
+            connected
+        })
+    }
+
+    fn cancel_all(&mut self, client: ClientId, seqs: &[TaskSeq], out: &mut Vec<Output>) {
+        for seq in seqs {
+            if let Known::Live(slot) = self.known(client, *seq)
+                && let Some(key) = self.tasks.key_at(slot)
+            {
+                self.cancel(key, out);
+            }
+        }
+    }
+
+    /// Applies an action to each engine of a target set; the error names those for which it failed. "All" means all
+    /// existing engines, and `with_dead` adds dead ones that could be restarted.
+    fn at_engines(
+        &mut self,
+        targets: &TargetSet,
+        with_dead: bool,
+        mut action: impl FnMut(&mut Self, usize) -> bool,
+    ) -> ControlReply {
+        let listed = Targets::of(targets);
+        let all = listed.is_none();
+        let listed = listed.unwrap_or_else(|| {
+            let meant = self
+                .engines
+                .iter()
+                .filter(|e| e.state != State::Gone || with_dead && e.is_revivable);
+            Targets::of_sorted(meant.map(|e| e.id.0))
+        });
+        let mut missing = Vec::new();
+        let mut n_unnamed = 0;
+        for id in listed.iter() {
+            let known = (id as usize) < self.engines.len();
+            let acted = known && action(self, id as usize);
+            if acted || all {
+                continue;
+            }
+            if missing.len() < MAX_NAMED {
+                missing.push(id.to_string());
+            } else {
+                n_unnamed += 1;
+            }
+        }
+        if n_unnamed > 0 {
+            missing.push(format!("and {n_unnamed} more"));
+        }
+        if missing.is_empty() {
+            ControlReply::Done
+        } else {
+            ControlReply::Failed(format!("no such engine: {}", missing.join(", ")))
+        }
+    }
+
+    /// The queue of each existing engine: (engine, queued, running, completed).
+    fn queues(&self) -> Vec<(EngineId, u64, u64, u64)> {
+        let there = self.engines.iter().filter(|e| e.state != State::Gone);
+        there
+            .map(|e| {
+                let running = u64::from(e.outstanding.min(1));
+                let queued = u64::from(e.outstanding) - running + e.pinned.len() as u64;
+                (e.id, queued, running + e.n_waiting() as u64, e.completed)
+            })
+            .collect()
+    }
+}

@@ -1,0 +1,260 @@
+//! The deaths of engines: each is certified; the engine's tasks are moved, retried or lost; its
+//! slot is filled again.
+//!
+//! A death arrives as two notices in either order: the link closes, and the fork server sees the process exit. Each
+//! waits for the other for a limited time.
+
+use broadleaf_proto::control::{DeathCause, Event, RefusalReason};
+use broadleaf_proto::ids::{EngineId, TaskKey};
+use broadleaf_proto::task::Status;
+
+use crate::engines::relayed::Unclaimed;
+use crate::engines::{Engine, Exit, State};
+use crate::tasks::dependencies::NOWHERE;
+use crate::tasks::settle::End;
+use crate::tasks::{Stopping, TaskState};
+use crate::timers::Timer;
+use crate::{Controller, Nanos, Output};
+
+const MINUTE_NS: Nanos = 60_000_000_000;
+
+impl Controller {
+    pub(crate) fn on_engine_down(
+        &mut self,
+        now: Nanos,
+        id: EngineId,
+        unclaimed: &Unclaimed,
+        out: &mut Vec<Output>,
+    ) {
+        let index = id.0 as usize;
+        if !self.engines.get(index).is_some_and(Engine::is_connected) {
+            self.totals.ignored += 1;
+            return;
+        }
+        self.drop_link(now, index, unclaimed, out);
+        self.note_end_of_world(index);
+        let told = self.can_spawn(self.engines[index].host);
+        let engine = &mut self.engines[index];
+        let no_events = engine.exit.is_some() || engine.spawned_pid == 0 || !told;
+        if no_events {
+            self.bury(now, index, out); // Nothing more will be reported.
+            return;
+        }
+        engine.state = State::Dying;
+        if !engine.limbo.is_empty() {
+            // mpiexec says what ended a rank after all ranks have ended.
+            let wait_ns = match engine.guest {
+                Some(_) => self.config.exit_wait_ns,
+                None => self.config.certificate_wait_ns,
+            };
+            engine.limbo_at = now.saturating_add(wait_ns).max(1);
+            self.timers.set(engine.limbo_at, Timer::Limbo(id));
+        }
+        self.set_engine_timer(index, now.saturating_add(self.config.exit_wait_ns));
+    }
+
+    /// The link is gone: offers that were never started are queued again; started ones are retried, ended or put into
+    /// limbo.
+    pub(crate) fn drop_link(
+        &mut self,
+        now: Nanos,
+        index: usize,
+        unclaimed: &Unclaimed,
+        out: &mut Vec<Output>,
+    ) {
+        self.engines[index].link_down = true;
+        let id = self.engines[index].id;
+        let offers: Vec<(u32, TaskKey)> = self.engines[index].offers().collect();
+        // Latest first: each goes to the front of its queue, which thus keeps its order.
+        for (offer, key) in offers.into_iter().rev() {
+            self.unoffer(now, key, id, offer);
+            let task = self.tasks.at(key);
+            let started = !unclaimed.contains(offer);
+            match (task.stopping, started) {
+                _ if task.client.is_none() => self.discard(key, out),
+                (Stopping::Cancel, _) => {
+                    let at = if started { id } else { NOWHERE };
+                    self.resolve(key, End::bare(Status::Cancelled, at), out);
+                }
+                (Stopping::Timeout, true) => {
+                    self.resolve(key, End::bare(Status::Timeout, id), out);
+                }
+                (_, true) if task.retries_left > 0 && !self.supervisor.stopping => {
+                    self.retry(key, id, out);
+                }
+                (_, true) => {
+                    task.state = TaskState::Limbo(id);
+                    self.engines[index].limbo.push(key);
+                }
+                (_, false) => {
+                    task.stopping = Stopping::No;
+                    let key = self.tasks.rename(key);
+                    self.make_ready(key, true, out);
+                }
+            }
+        }
+        self.engines[index].limbo.reverse();
+    }
+
+    pub(crate) fn on_limbo_timer(&mut self, id: EngineId, out: &mut Vec<Output>) {
+        let index = id.0 as usize;
+        self.engines[index].limbo_at = 0;
+        self.lose_limbo(index, out);
+    }
+
+    fn lose_limbo(&mut self, index: usize, out: &mut Vec<Output>) {
+        let engine = &mut self.engines[index];
+        let id = engine.id;
+        let at = core::mem::take(&mut engine.limbo_at);
+        if at != 0 {
+            self.timers.cancel(at, Timer::Limbo(id));
+        }
+        for key in core::mem::take(&mut engine.limbo) {
+            self.lose(key, id, true, out);
+        }
+    }
+
+    /// No process could be created for an engine: memory or the number of processes is exhausted,
+    /// perhaps only for now.
+    pub(crate) fn on_not_started(
+        &mut self,
+        now: Nanos,
+        id: EngineId,
+        reason: String,
+        out: &mut Vec<Output>,
+    ) {
+        let index = id.0 as usize;
+        let awaited = self.engines.get_mut(index).filter(|engine| {
+            engine.state == (State::Starting { spawn_sent: true }) && engine.spawned_pid == 0
+        });
+        let Some(engine) = awaited else {
+            self.totals.ignored += 1;
+            return;
+        };
+        engine.failed_starts += 1;
+        engine.exit = Some(Exit {
+            cause: DeathCause::NotStarted,
+            last_output: reason,
+        });
+        self.bury(now, index, out);
+    }
+
+    /// The engine is dead and no more will be known: certifies the death and decides what comes next.
+    pub(crate) fn bury(&mut self, now: Nanos, index: usize, out: &mut Vec<Output>) {
+        self.clear_engine_timer(index);
+        self.lose_limbo(index, out);
+        let engine = &mut self.engines[index];
+        let mut certificate = engine.certificate(false);
+        if certificate.host.is_empty() {
+            // It was never up to say so itself.
+            certificate.host = self.hosts.name(engine.host);
+        }
+        engine.last_death = Some((certificate.clone(), now));
+        engine.is_revivable = engine.is_spawned() && engine.restart != Some(false);
+        self.announce(&Event::EngineDown(certificate), out);
+        self.end_world(now, index, out);
+        match self.restart_delay_ns(now, index) {
+            Some(delay_ns) => {
+                let engine = &mut self.engines[index];
+                engine.reset(&self.config);
+                engine.state = State::Restarting;
+                if engine.failed_starts == 0 {
+                    engine.restart_times.push_back(now);
+                    engine.restarts += 1;
+                }
+                self.set_engine_timer(index, now.saturating_add(delay_ns));
+            }
+            None => self.give_up(index, out),
+        }
+    }
+
+    /// How long to wait before a dead engine is started again; `None` if it is not.
+    fn restart_delay_ns(&mut self, now: Nanos, index: usize) -> Option<Nanos> {
+        let has_host = self.has_host(index);
+        let engine = &mut self.engines[index];
+        if self.supervisor.stopping || !has_host || engine.guest.is_some() {
+            return None;
+        }
+        if engine.restart == Some(false) {
+            return None;
+        }
+        if engine.failed_starts > 0 {
+            let delay_ns = self.backoff_ns(self.engines[index].failed_starts - 1);
+            let engine = &mut self.engines[index];
+            if now.saturating_add(delay_ns) < engine.start_by {
+                return Some(delay_ns);
+            }
+            engine.failed_starts = 0;
+        }
+        let engine = &mut self.engines[index];
+        if engine.restart == Some(true) {
+            return Some(0);
+        }
+        // Nobody can restart one that was started by hand.
+        if !engine.is_spawned() || !self.config.restart_engines {
+            return None;
+        }
+        while let Some(at) = engine.restart_times.front() {
+            if now.saturating_sub(*at) < MINUTE_NS {
+                break;
+            }
+            engine.restart_times.pop_front();
+        }
+        let n = engine.restart_times.len() as u32;
+        if n >= self.config.max_restarts_per_minute {
+            return None;
+        }
+        Some(self.backoff_ns(n))
+    }
+
+    /// The delay before a retry after `n` failures.
+    fn backoff_ns(&mut self, n: u32) -> Nanos {
+        let backoff_ns = self
+            .config
+            .restart_backoff_ns
+            .saturating_mul(1 << n.min(31))
+            .min(self.config.restart_backoff_max_ns);
+        // Up to a quarter longer, so that engines that died together do not start together.
+        backoff_ns.saturating_add(self.supervisor.below(backoff_ns / 4))
+    }
+
+    /// Nothing will start this engine again: ends the tasks that waited for it.
+    pub(crate) fn give_up(&mut self, index: usize, out: &mut Vec<Output>) {
+        self.clear_engine_timer(index);
+        let id = self.engines[index].id;
+        self.engines[index].failed_starts = 0;
+        self.engines[index].state = State::Gone;
+        let waiting: Vec<TaskKey> = self.engines[index].pinned.keys(&self.tasks).collect();
+        for key in waiting {
+            self.detach(key);
+            let engine = &self.engines[index];
+            if self.supervisor.stopping {
+                self.refuse(key, &RefusalReason::Stopping, out);
+            } else if engine.info.is_none() && engine.exit.is_none() {
+                // It never existed: there is no death to certify.
+                self.refuse(key, &RefusalReason::NoSuchEngine(id), out);
+            } else {
+                self.lose(key, id, false, out);
+            }
+        }
+        self.engines[index].reset(&self.config);
+        self.refuse_hopeless(out);
+        self.try_finish(out);
+    }
+
+    /// Ends tasks that are queued for engines that will not come.
+    pub(crate) fn refuse_hopeless(&mut self, out: &mut Vec<Output>) {
+        let hopeless: Vec<u32> = self.groups.iter().map(|(group, _)| group).collect();
+        for group in hopeless {
+            if self.is_hopeful(group) {
+                continue;
+            }
+            let keys: Vec<TaskKey> = self.groups.at(group).queue.keys(&self.tasks).collect();
+            for key in keys {
+                self.detach(key);
+                let reason = self.why_hopeless(key);
+                self.refuse(key, &reason, out);
+            }
+        }
+    }
+}

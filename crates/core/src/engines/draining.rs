@@ -1,0 +1,226 @@
+//! Engines that are released: they take no new tasks, finish what they have, and leave. A host leaves with its last
+//! engine if it is released or its time is nearly over.
+
+use broadleaf_proto::control::{ControlReply, Event, TargetSet};
+use broadleaf_proto::ids::{ClientId, EngineId, HostId, TaskKey, TaskSeq};
+
+use crate::engines::{Engine, State};
+use crate::tasks::TaskState;
+use crate::tasks::targets::Targets;
+use crate::{Controller, Nanos, Output};
+
+/// Number of engines that a refusal lists individually.
+const MAX_NAMED: usize = 16;
+
+impl Engine {
+    /// Whether it has finished everything that only it can finish.
+    fn is_drained(&self) -> bool {
+        self.outstanding == 0 && self.stack.is_empty() && self.pinned.len() == 0
+    }
+
+    /// Since when it has been idle.
+    pub fn idle_since(&self) -> Option<Nanos> {
+        (self.state == State::Up && self.is_drained()).then_some(self.head_since)
+    }
+
+    /// Whether a client may have left data in its memory: it has received a task addressed to it.
+    fn may_hold_data(&self) -> bool {
+        self.holds_data || self.pinned.len() > 0
+    }
+}
+
+impl Controller {
+    /// Releases engines, and hosts together with all their engines. All are released or none:
+    /// without `stateless`, none of them may hold a client's data.
+    pub(crate) fn drain(
+        &mut self,
+        now: Nanos,
+        targets: &TargetSet,
+        hosts: &[HostId],
+        within_ns: Option<Nanos>,
+        stateless: bool,
+        out: &mut Vec<Output>,
+    ) -> ControlReply {
+        if let Some(host) = hosts.iter().find(|host| !self.is_relay_up(**host)) {
+            return ControlReply::Failed(format!("no such host: {}", host.0));
+        }
+        let listed = Targets::of(targets).unwrap_or_else(|| {
+            let there = self.engines.iter().filter(|e| e.state != State::Gone);
+            Targets::of_sorted(there.map(|e| e.id.0))
+        });
+        let n = self.engines.len();
+        if let Some(stranger) = listed.iter().find(|id| *id as usize >= n) {
+            return ControlReply::Failed(format!("no such engine: {stranger}"));
+        }
+        let of_hosts = (0..n).filter(|index| hosts.contains(&self.engines[*index].host));
+        let named = listed.iter().map(|id| id as usize).chain(of_hosts);
+        let mut chosen: Vec<usize> = named.flat_map(|i| self.of_same_world(i)).collect();
+        chosen.sort_unstable();
+        chosen.dedup();
+        if !stateless && let Some(refusal) = self.data_of(&chosen) {
+            return ControlReply::Failed(refusal);
+        }
+        for host in hosts {
+            self.hosts.release(*host);
+        }
+        let stop_by = within_ns.map(|ns| now.saturating_add(ns));
+        for index in chosen {
+            self.drain_engine(now, index, stop_by, out);
+        }
+        ControlReply::Done
+    }
+
+    /// Why these engines may not be released, if one holds data.
+    fn data_of(&self, chosen: &[usize]) -> Option<String> {
+        let engines = chosen.iter().map(|index| &self.engines[*index]);
+        let holding = engines.filter(|e| e.state == State::Up && e.may_hold_data());
+        let names: Vec<String> = holding.map(|e| e.id.0.to_string()).collect();
+        if names.is_empty() {
+            return None;
+        }
+        let more = names.len().saturating_sub(MAX_NAMED);
+        let listed = names[..names.len() - more].join(", ");
+        let more = if more > 0 {
+            format!(" and {more} more")
+        } else {
+            String::new()
+        };
+        Some(format!(
+            "nothing was drained: clients may have left data on engines {listed}{more}, which were sent tasks by name \
+             (push, scatter, execute, apply of a direct view); gather it, or pass stateless=True to discard it"
+        ))
+    }
+
+    /// A host's time is nearly over: it leaves with its last engine.
+    pub(crate) fn on_host_timer(&mut self, now: Nanos, host: HostId, out: &mut Vec<Output>) {
+        self.hosts.clear_timer(host);
+        self.hosts.release(host);
+        for index in 0..self.engines.len() {
+            if self.engines[index].host == host {
+                self.drain_engine(now, index, None, out);
+            }
+        }
+        // An MPI world that is partly on other hosts ends as a whole.
+        for index in 0..self.engines.len() {
+            if self.engines[index].state == State::Draining {
+                for other in self.of_same_world(index) {
+                    self.drain_engine(now, other, None, out);
+                }
+            }
+        }
+    }
+
+    /// An engine takes no new tasks from now on. At `stop_by` it is stopped even if it has not finished.
+    fn drain_engine(
+        &mut self,
+        now: Nanos,
+        index: usize,
+        stop_by: Option<Nanos>,
+        out: &mut Vec<Output>,
+    ) {
+        let engine = &mut self.engines[index];
+        engine.restart = Some(false);
+        engine.is_revivable = false;
+        match engine.state {
+            State::Up => {
+                engine.state = State::Draining;
+                let id = engine.id;
+                // Latest first: each goes to the front of its queue, which thus keeps its order.
+                let movable: Vec<(u32, TaskKey)> = engine.movable().collect();
+                for (offer, key) in movable.into_iter().rev() {
+                    self.take_back(id, key, offer, out);
+                }
+                self.supervisor.drains = true;
+                self.announce(&Event::EngineDraining(id), out);
+            }
+            State::Starting { .. } | State::Restarting => {
+                self.supervisor.drains = true;
+                self.stop_engine(now, index, false, out);
+            }
+            State::Gone => self.supervisor.drains = true, // Perhaps the last of its host.
+            State::Draining | State::Leaving | State::Dying => {}
+        }
+        let engine = &self.engines[index];
+        let sooner = |at: &Nanos| engine.timer_at == 0 || *at < engine.timer_at;
+        if engine.state == State::Draining
+            && let Some(at) = stop_by.filter(sooner)
+        {
+            self.set_engine_timer(index, at);
+        }
+    }
+
+    /// Makes engines leave that have finished, and hosts leave that have no engines left.
+    pub(crate) fn release_drained(&mut self, now: Nanos, out: &mut Vec<Output>) {
+        if !self.supervisor.drains {
+            return;
+        }
+        for index in 0..self.engines.len() {
+            // The ranks of a world end together.
+            let is_done = |i: usize| {
+                let engine = &self.engines[i];
+                engine.state != State::Up && engine.is_drained()
+            };
+            if self.engines[index].state == State::Draining
+                && self.of_same_world(index).all(is_done)
+            {
+                self.stop_engine(now, index, false, out);
+            }
+        }
+        let is_left = |host: HostId| {
+            let mut there = self.engines.iter().filter(|e| e.host == host);
+            there.all(|e| e.state == State::Gone)
+        };
+        let empty: Vec<HostId> = self.hosts.releasing().filter(|h| is_left(*h)).collect();
+        for host in empty {
+            self.hosts.let_go(host);
+            out.push(Output::Release { host });
+        }
+        let going = |e: &Engine| e.state == State::Draining;
+        self.supervisor.drains =
+            self.engines.iter().any(going) || self.hosts.releasing().next().is_some();
+    }
+
+    /// A client starts engines if there are none, or stops doing so: decides whether load-balanced tasks wait for them.
+    pub(crate) fn await_engines(&mut self, client: ClientId, awaits: bool, out: &mut Vec<Output>) {
+        let known = self.clients.get_mut(&client);
+        let Some(known) = known.filter(|c| c.awaits_engines != awaits) else {
+            return;
+        };
+        known.awaits_engines = awaits;
+        if awaits {
+            self.n_awaiting += 1;
+            return;
+        }
+        self.n_awaiting -= 1;
+        if self.n_awaiting == 0 {
+            self.refuse_hopeless(out);
+        }
+    }
+
+    /// From now on some hosts end by themselves: queued tasks that may take long go only to hosts where they fit.
+    pub(crate) fn regroup_timed(&mut self, out: &mut Vec<Output>) {
+        let timed = |options: u32| self.options.at(options).options.timeout_ns.is_some();
+        let queued = self.tasks.iter();
+        let queued =
+            queued.filter(|(_, t)| matches!(t.state, TaskState::Ready(_)) && timed(t.options));
+        let mut keys: Vec<(TaskSeq, TaskKey)> = queued.map(|(key, t)| (t.seq, key)).collect();
+        keys.sort_unstable();
+        for (_, key) in keys {
+            self.detach(key);
+            let key = self.tasks.rename(key);
+            self.make_ready(key, false, out);
+        }
+    }
+
+    /// Whether a task that may take this long would end in time on an engine's host. A task longer than the host's
+    /// whole time does not wait for a better host.
+    pub(crate) fn fits(&self, engine: EngineId, needs_ns: Option<Nanos>, now: Nanos) -> bool {
+        let host = self.host_of(engine);
+        match (needs_ns, self.hosts.time_of(host)) {
+            (Some(needs_ns), Some((ends_at, had_ns))) => {
+                now.saturating_add(needs_ns) <= ends_at || needs_ns > had_ns
+            }
+            _ => true,
+        }
+    }
+}

@@ -1,0 +1,191 @@
+//! Tasks: the table of live ones, and how they are submitted, run and end. A key names one placement: it changes when a
+//! task leaves an engine to run again, so late news of the earlier placement is recognized as stale.
+
+pub(crate) mod coalesce;
+pub(crate) mod dependencies;
+pub(crate) mod functions;
+pub(crate) mod nesting;
+pub(crate) mod options;
+pub(crate) mod ranges;
+pub(crate) mod result_store;
+pub(crate) mod settle;
+pub(crate) mod submit;
+pub(crate) mod targets;
+pub(crate) mod timeouts;
+
+use broadleaf_proto::ids::{ClientId, EngineId, TaskKey, TaskSeq};
+use broadleaf_proto::task::Payload;
+use smallvec::SmallVec;
+
+use crate::Nanos;
+use crate::placement::ready::{GroupId, Rank};
+use crate::tasks::options::OptionSets;
+
+/// The state of a task. Each live task is in exactly one state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum TaskState {
+    /// The slot holds no task.
+    Vacant,
+    /// Waits for dependencies.
+    Waiting,
+    /// Queued for any engine of a group.
+    Ready(GroupId),
+    /// Queued for this engine (mode `Each`).
+    Pinned(EngineId),
+    /// On an engine's claim board, running, or done but not reported yet.
+    Offered(EngineId, u32),
+    /// Between two states, within one call.
+    Detached,
+    /// Was running on an engine that died; waits for the death certificate.
+    Limbo(EngineId),
+}
+
+/// Why a task is being stopped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stopping {
+    /// It is not being stopped.
+    No,
+    /// Aborted by its client (or its client is gone).
+    Cancel,
+    /// Outlived its timeout.
+    Timeout,
+}
+
+/// One task.
+#[derive(Clone, Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "they are independent facts")]
+pub(crate) struct Task {
+    pub generation: u32,
+    pub state: TaskState,
+    /// `None` when its client left.
+    pub client: Option<ClientId>,
+    pub seq: TaskSeq,
+    /// The request whose results it is coalesced with.
+    pub reply_group: Option<u32>,
+    /// Slot in the function cache; holds one reference.
+    pub function: u32,
+    /// Slot among the option sets; holds one reference.
+    pub options: u32,
+    /// Its nesting depth: 0, or one more than that of the task that submitted it.
+    pub depth: u16,
+    pub retries_left: u32,
+    pub stopping: Stopping,
+    /// An interrupt was sent to it: an error is then no reason to retry.
+    pub interrupted: bool,
+    /// Its time has run out once, on an engine that had not even started it.
+    pub stalled: bool,
+    /// Its arguments are on their way to the host of its engine. Its timeout starts when they have
+    /// arrived.
+    pub is_travelling: bool,
+    /// Other tasks wait for it.
+    pub has_dependents: bool,
+    /// Clients that did not submit it wait for its result.
+    pub is_awaited: bool,
+    /// `follow` restricted its engines.
+    pub follows: bool,
+    /// The engine it must run on (mode `Each`).
+    pub pinned: Option<EngineId>,
+    /// Engines that answered `Unmet`.
+    pub tried: SmallVec<[u32; 0]>,
+    /// Engines that `follow` allows.
+    pub followed: SmallVec<[u32; 0]>,
+    /// The engine it failed on last, which the next attempt avoids if there is another.
+    pub avoid: Option<EngineId>,
+    /// Its share of the inline bytes of its submission.
+    pub inline_bytes: u64,
+    pub submitted_ns: Nanos,
+    /// Its timer in the set of timers; 0 for none.
+    pub timer_at: Nanos,
+    pub payload: Payload,
+}
+
+impl Task {
+    /// Its rank in a queue. Tasks of mode `Each` keep the order of submission whatever their priority.
+    pub fn rank(&self, options: &OptionSets) -> Rank {
+        Rank {
+            depth: self.depth,
+            priority: match self.pinned {
+                Some(_) => 0,
+                None => options.at(self.options).options.priority,
+            },
+        }
+    }
+}
+
+/// Slots with generations and a free list.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct TaskTable {
+    slots: Vec<Task>,
+    free: Vec<u32>,
+}
+
+impl TaskTable {
+    pub fn len(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+
+    /// Adds a task; its `generation` is overwritten.
+    pub fn insert(&mut self, mut task: Task) -> TaskKey {
+        if let Some(slot) = self.free.pop() {
+            let old = &mut self.slots[slot as usize];
+            task.generation = old.generation;
+            let key = TaskKey::new(slot, task.generation);
+            *old = task;
+            return key;
+        }
+        let slot = self.slots.len() as u32;
+        task.generation = 0;
+        self.slots.push(task);
+        TaskKey::new(slot, 0)
+    }
+
+    /// Frees a live task's slot and returns its content.
+    pub fn remove(&mut self, key: TaskKey) -> Payload {
+        let task = self.at(key);
+        task.state = TaskState::Vacant;
+        task.generation = task.generation.wrapping_add(1);
+        task.tried = SmallVec::new();
+        task.followed = SmallVec::new();
+        let payload = core::mem::take(&mut task.payload);
+        self.free.push(key.slot() as u32);
+        payload
+    }
+
+    /// Gives a live task a new key, which makes the old one stale.
+    pub fn rename(&mut self, key: TaskKey) -> TaskKey {
+        let task = self.at(key);
+        task.generation = task.generation.wrapping_add(1);
+        TaskKey::new(key.slot() as u32, task.generation)
+    }
+
+    /// The task, unless the key is stale.
+    pub fn get(&self, key: TaskKey) -> Option<&Task> {
+        self.slots
+            .get(key.slot())
+            .filter(|t| t.generation == key.generation() && t.state != TaskState::Vacant)
+    }
+
+    /// A task that the caller knows to be live.
+    pub fn at(&mut self, key: TaskKey) -> &mut Task {
+        let task = &mut self.slots[key.slot()];
+        debug_assert!(task.generation == key.generation() && task.state != TaskState::Vacant);
+        task
+    }
+
+    /// The current key of the task in a slot.
+    pub fn key_at(&self, slot: u32) -> Option<TaskKey> {
+        self.slots
+            .get(slot as usize)
+            .filter(|t| t.state != TaskState::Vacant)
+            .map(|t| TaskKey::new(slot, t.generation))
+    }
+
+    /// Every live task.
+    pub fn iter(&self) -> impl Iterator<Item = (TaskKey, &Task)> {
+        self.slots
+            .iter()
+            .enumerate()
+            .filter(|(_, t)| t.state != TaskState::Vacant)
+            .map(|(slot, t)| (TaskKey::new(slot as u32, t.generation), t))
+    }
+}

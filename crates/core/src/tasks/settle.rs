@@ -1,0 +1,473 @@
+//! How tasks end: results, retries, refusals, cancels and timeouts.
+
+use broadleaf_proto::control::{self, RefusalReason};
+use broadleaf_proto::ids::{EngineId, TaskKey};
+use broadleaf_proto::task::{DoneRecord, Payload, ResultRecord, Status};
+use smallvec::SmallVec;
+
+use crate::controller::Ended;
+use crate::engines::{Engine, State};
+use crate::placement::offers::Claim;
+use crate::tasks::dependencies::NOWHERE;
+use crate::tasks::options::{ALL, GroupKey};
+use crate::tasks::submit::refusal_payload;
+use crate::tasks::targets::Targets;
+use crate::tasks::{Stopping, Task, TaskState};
+use crate::{Controller, Nanos, Output};
+
+/// A task's end.
+pub(crate) struct End {
+    pub status: Status,
+    pub engine: EngineId,
+    pub started_ns: u64,
+    pub completed_ns: u64,
+    pub payload: Payload,
+}
+
+impl End {
+    /// An end without a value.
+    pub fn bare(status: Status, engine: EngineId) -> Self {
+        Self {
+            status,
+            engine,
+            started_ns: 0,
+            completed_ns: 0,
+            payload: Payload::default(),
+        }
+    }
+}
+
+impl Controller {
+    pub(crate) fn on_done(
+        &mut self,
+        now: Nanos,
+        engine: EngineId,
+        record: DoneRecord,
+        out: &mut Vec<Output>,
+    ) {
+        let key = record.key;
+        let offered = self.tasks.get(key).map(|t| t.state);
+        let Some(TaskState::Offered(at, offer)) = offered else {
+            self.totals.ignored += 1;
+            return;
+        };
+        if at != engine {
+            self.totals.ignored += 1;
+            return;
+        }
+        self.tell_unread(engine, key, out);
+        self.unoffer(now, key, engine, offer);
+        if record.status != Status::Unmet {
+            let task_ns = record.completed_ns.saturating_sub(record.started_ns);
+            self.engines[engine.0 as usize].observe(task_ns, &self.config);
+            let function = self.tasks.at(key).function;
+            self.functions
+                .observe(function, task_ns, record.status == Status::Error);
+        }
+        let task = self.tasks.at(key);
+        let end = End {
+            status: record.status,
+            engine,
+            started_ns: record.started_ns,
+            completed_ns: record.completed_ns,
+            payload: record.payload,
+        };
+        match (task.stopping, record.status) {
+            (Stopping::Timeout, _) => {
+                let end = End {
+                    status: Status::Timeout,
+                    payload: Payload::default(),
+                    ..end
+                };
+                self.resolve(key, end, out);
+            }
+            (_, Status::Ok) => self.resolve(key, end, out),
+            (Stopping::Cancel, _) => {
+                let end = End {
+                    status: Status::Cancelled,
+                    payload: Payload::default(),
+                    ..end
+                };
+                self.resolve(key, end, out);
+            }
+            (Stopping::No, Status::Unmet) => self.on_unmet(key, engine, out),
+            (Stopping::No, Status::Error) if task.retries_left > 0 && !task.interrupted => {
+                self.retry(key, engine, out);
+            }
+            (Stopping::No, Status::Refused | Status::Lost) => {
+                // An engine may not report these; its payload would not decode as they promise.
+                let status = Status::Error;
+                self.resolve(key, End { status, ..end }, out);
+            }
+            (Stopping::No, _) => self.resolve(key, end, out),
+        }
+    }
+
+    /// Removes an offer from its engine.
+    pub(crate) fn unoffer(&mut self, now: Nanos, key: TaskKey, engine: EngineId, offer: u32) {
+        self.clear_timer(key);
+        self.tasks.at(key).state = TaskState::Detached;
+        self.end_steal(engine, offer);
+        let books = &mut self.engines[engine.0 as usize];
+        if books.strike(offer) {
+            books.head_since = now;
+            self.time_head(now, engine);
+        }
+        self.time_uncovered(now, engine);
+    }
+
+    /// The idle engine for which an offer was being revoked, if any, stops waiting for it.
+    fn end_steal(&mut self, engine: EngineId, offer: u32) {
+        let claim = self.engines[engine.0 as usize].claim(offer);
+        if let Some(Claim::Revoking(Some(thief))) = claim {
+            let thief = &mut self.engines[thief.0 as usize];
+            thief.stealing = thief.stealing.saturating_sub(1);
+        }
+    }
+
+    /// Starts a task again after an error or a death, on another engine if there is one.
+    pub(crate) fn retry(&mut self, key: TaskKey, failed_on: EngineId, out: &mut Vec<Output>) {
+        let task = self.tasks.at(key);
+        task.retries_left -= 1;
+        task.avoid = Some(failed_on);
+        self.totals.retried += 1;
+        let key = self.tasks.rename(key);
+        self.make_ready(key, true, out);
+    }
+
+    fn on_unmet(&mut self, key: TaskKey, engine: EngineId, out: &mut Vec<Output>) {
+        let task = self.tasks.at(key);
+        if let Err(index) = task.tried.binary_search(&engine.0) {
+            task.tried.insert(index, engine.0);
+        }
+        if task.pinned.is_some() {
+            self.refuse(key, &RefusalReason::UnmetEverywhere, out);
+            return;
+        }
+        let key = self.tasks.rename(key);
+        self.make_ready(key, true, out);
+    }
+
+    /// Queues a detached task where it belongs, or ends it if no engine can ever run it.
+    pub(crate) fn make_ready(&mut self, key: TaskKey, front: bool, out: &mut Vec<Output>) {
+        let task = self.tasks.at(key);
+        let Some(client) = task.client else {
+            self.discard(key, out);
+            return;
+        };
+        if self.supervisor.stopping {
+            self.refuse(key, &RefusalReason::Stopping, out);
+            return;
+        }
+        let rank = task.rank(&self.options);
+        let pinned = task.pinned;
+        let congested = self.clients.get(&client).is_some_and(|c| c.congested);
+        let queue = if let Some(target) = pinned {
+            let engine = &mut self.engines[target.0 as usize];
+            if engine.state == State::Gone {
+                self.refuse(key, &RefusalReason::NoSuchEngine(target), out);
+                return;
+            }
+            self.tasks.at(key).state = TaskState::Pinned(target);
+            &mut engine.pinned
+        } else {
+            let set = self.options.at(task.options);
+            let needs_ns = set.options.timeout_ns.filter(|_| self.hosts.n_ending() > 0);
+            let group_key = Self::group_key(set.targets.as_ref(), needs_ns, task);
+            let id = match group_key {
+                None => ALL,
+                Some(group_key) => self.groups.intern(group_key),
+            };
+            if !self.is_hopeful(id) {
+                let reason = self.why_hopeless(key);
+                self.refuse(key, &reason, out);
+                return;
+            }
+            self.tasks.at(key).state = TaskState::Ready(id);
+            self.groups.queue(id)
+        };
+        if front {
+            queue.push_front(rank, client, congested, key);
+        } else {
+            queue.push_back(rank, client, congested, key);
+        }
+    }
+
+    /// The engines that a load-balanced task may run on; `None` for all.
+    fn group_key(
+        targets: Option<&Targets>,
+        needs_ns: Option<Nanos>,
+        task: &Task,
+    ) -> Option<GroupKey> {
+        let is_free = targets.is_none() && needs_ns.is_none();
+        if is_free && task.avoid.is_none() && task.tried.is_empty() && !task.follows {
+            return None;
+        }
+        let followed = task.follows.then(|| task.followed.iter().copied());
+        let only = match (targets, followed) {
+            (None, followed) => followed.map(Targets::of_sorted),
+            (Some(targets), None) => Some(targets.sorted()),
+            (Some(targets), Some(followed)) => Some(Targets::of_sorted(
+                followed.filter(|e| targets.contains(*e)),
+            )),
+        };
+        Some(GroupKey {
+            only,
+            not: task.tried.to_vec(),
+            avoid: task.avoid.map(|e| e.0),
+            needs_ns,
+        })
+    }
+
+    /// Whether an engine of a group exists or will come.
+    pub(crate) fn is_hopeful(&self, group: u32) -> bool {
+        let key = &self.groups.at(group).key;
+        if self.n_awaiting > 0 && key.only.is_none() {
+            return true; // A client will start more.
+        }
+        let hopeful = |e: &Engine| e.state != State::Gone && key.allows(e.id.0);
+        self.engines.iter().any(hopeful)
+    }
+
+    /// Why no engine can run a load-balanced task.
+    pub(crate) fn why_hopeless(&mut self, key: TaskKey) -> RefusalReason {
+        let task = self.tasks.at(key);
+        if !task.tried.is_empty() {
+            return RefusalReason::UnmetEverywhere;
+        }
+        if task.follows {
+            return RefusalReason::ImpossibleDependency;
+        }
+        let targets = self.options.at(task.options).targets.as_ref();
+        match targets.and_then(|t| t.iter().next()) {
+            Some(target) => RefusalReason::NoSuchEngine(EngineId(target)),
+            None => RefusalReason::NoEngines,
+        }
+    }
+
+    /// Removes a live task from wherever it is; the caller resolves it next.
+    pub(crate) fn detach(&mut self, key: TaskKey) {
+        self.clear_timer(key);
+        let task = self.tasks.at(key);
+        let state = core::mem::replace(&mut task.state, TaskState::Detached);
+        let (client, rank) = (task.client, task.rank(&self.options));
+        match state {
+            TaskState::Waiting => drop(self.dependencies.forget(key)),
+            TaskState::Limbo(engine) => {
+                self.engines[engine.0 as usize].limbo.retain(|k| *k != key);
+            }
+            TaskState::Ready(group) => {
+                if let Some(client) = client {
+                    self.groups.queue(group).removed(rank, client, &self.tasks);
+                }
+            }
+            TaskState::Pinned(engine) => {
+                if let Some(client) = client {
+                    let queue = &mut self.engines[engine.0 as usize].pinned;
+                    queue.removed(rank, client, &self.tasks);
+                }
+            }
+            TaskState::Offered(..) | TaskState::Detached | TaskState::Vacant => {}
+        }
+    }
+
+    /// Ends a detached task: this is its only result.
+    pub(crate) fn resolve(&mut self, key: TaskKey, end: End, out: &mut Vec<Output>) {
+        let task = self.tasks.at(key);
+        let is_awaited = task.is_awaited;
+        let Some(client) = task.client else {
+            if is_awaited {
+                self.tell_subscribers(key, &end, out);
+            }
+            self.discard(key, out);
+            return;
+        };
+        let (seq, inline_bytes, reply_group) = (task.seq, task.inline_bytes, task.reply_group);
+        if task.has_dependents {
+            self.ended.push_back(Ended {
+                slot: key.slot() as u32,
+                status: end.status,
+                engine: end.engine,
+            });
+        }
+        let mut is_away = false;
+        if let Some(known) = self.clients.get_mut(&client) {
+            is_away = known.away;
+            known.outstanding_tasks -= 1;
+            let bytes = inline_bytes.wrapping_add(known.ranges.release(&task.payload));
+            known.outstanding_bytes = known.outstanding_bytes.wrapping_sub(bytes);
+            known.history.resolve(seq, end.status, end.engine);
+            if is_away && known.outstanding_tasks == 0 {
+                self.departed.push(client);
+            }
+        }
+        self.totals.resolved[end.status as usize] += 1;
+        if is_awaited {
+            self.tell_subscribers(key, &end, out);
+        }
+        self.keep(key, client, is_away, &end);
+        if is_away {
+            return;
+        }
+        let record = ResultRecord {
+            seq,
+            status: end.status,
+            engine: end.engine,
+            started_ns: end.started_ns,
+            completed_ns: end.completed_ns,
+            payload: end.payload,
+        };
+        self.deliver(client, reply_group, record, out);
+    }
+
+    /// Frees a detached task whose client is gone.
+    pub(crate) fn discard(&mut self, key: TaskKey, out: &mut Vec<Output>) {
+        if self.tasks.at(key).is_awaited {
+            self.tell_subscribers(key, &End::bare(Status::Cancelled, NOWHERE), out);
+        }
+        self.totals.discarded += 1;
+        self.free(key);
+    }
+
+    pub(crate) fn free(&mut self, key: TaskKey) {
+        self.clear_timer(key);
+        let task = self.tasks.at(key);
+        let (function, options) = (task.function, task.options);
+        drop(self.tasks.remove(key));
+        self.release_function(function);
+        self.release_options(options);
+    }
+
+    pub(crate) fn refuse(&mut self, key: TaskKey, reason: &RefusalReason, out: &mut Vec<Output>) {
+        let end = End {
+            payload: refusal_payload(reason),
+            ..End::bare(Status::Refused, NOWHERE)
+        };
+        self.resolve(key, end, out);
+    }
+
+    /// Ends a detached task whose engine died.
+    pub(crate) fn lose(
+        &mut self,
+        key: TaskKey,
+        engine: EngineId,
+        started: bool,
+        out: &mut Vec<Output>,
+    ) {
+        let certificate = self.engines[engine.0 as usize].certificate(started);
+        let payload = Payload {
+            bytes: control::encode(&certificate).into(),
+            segments: SmallVec::new(),
+            lease: None,
+        };
+        let at = if started { engine } else { NOWHERE };
+        let end = End {
+            payload,
+            ..End::bare(Status::Lost, at)
+        };
+        self.resolve(key, end, out);
+    }
+
+    /// Aborts a live task.
+    pub(crate) fn cancel(&mut self, key: TaskKey, out: &mut Vec<Output>) {
+        let task = self.tasks.at(key);
+        let TaskState::Offered(engine, offer) = task.state else {
+            self.detach(key);
+            self.resolve(key, End::bare(Status::Cancelled, NOWHERE), out);
+            return;
+        };
+        if task.stopping == Stopping::No {
+            task.stopping = Stopping::Cancel;
+        }
+        self.take_back(engine, key, offer, out);
+    }
+
+    /// Takes an offer back, or interrupts its task if it is known to run.
+    pub(crate) fn take_back(
+        &mut self,
+        engine: EngineId,
+        key: TaskKey,
+        offer: u32,
+        out: &mut Vec<Output>,
+    ) {
+        let books = &mut self.engines[engine.0 as usize];
+        match books.claim(offer) {
+            Some(Claim::Open) => {
+                books.set_claim(offer, Claim::Revoking(None));
+                out.push(Output::Revoke { engine, key, offer });
+            }
+            Some(Claim::Claimed) => self.interrupt(engine, key, offer, out),
+            Some(Claim::Revoking(_) | Claim::Returning) | None => {}
+        }
+    }
+
+    /// Interrupts a task that was claimed. A task whose client left may finish within its time.
+    pub(crate) fn interrupt(
+        &mut self,
+        engine: EngineId,
+        key: TaskKey,
+        offer: u32,
+        out: &mut Vec<Output>,
+    ) {
+        let task = self.tasks.at(key);
+        if task.client.is_some() || task.stopping == Stopping::Timeout {
+            task.interrupted = true;
+            out.push(Output::Interrupt { engine, key, offer });
+        }
+    }
+
+    pub(crate) fn on_revoked(
+        &mut self,
+        now: Nanos,
+        engine: EngineId,
+        key: TaskKey,
+        won: bool,
+        out: &mut Vec<Output>,
+    ) {
+        let offered = self.tasks.get(key).map(|t| t.state);
+        let Some(TaskState::Offered(at, offer)) = offered else {
+            return; // The task ended, or its engine died, before the answer came.
+        };
+        let claim = self.engines[at.0 as usize].claim(offer);
+        let asked = matches!(claim, Some(Claim::Revoking(_) | Claim::Returning));
+        if at != engine || !asked {
+            self.totals.ignored += 1;
+            return;
+        }
+        let stopping = self.tasks.at(key).stopping;
+        if !won {
+            self.end_steal(engine, offer);
+            self.engines[engine.0 as usize].set_claim(offer, Claim::Claimed);
+            if stopping != Stopping::No {
+                self.interrupt(engine, key, offer, out);
+            }
+            if stopping == Stopping::Timeout {
+                self.set_timer(key, now.saturating_add(self.config.interrupt_grace_ns));
+            }
+            return;
+        }
+        self.totals.revoked += 1;
+        self.unoffer(now, key, engine, offer);
+        let task = self.tasks.at(key);
+        match stopping {
+            _ if task.client.is_none() => self.discard(key, out),
+            Stopping::Cancel => self.resolve(key, End::bare(Status::Cancelled, NOWHERE), out),
+            Stopping::Timeout if task.stalled => {
+                self.resolve(key, End::bare(Status::Timeout, engine), out);
+            }
+            Stopping::Timeout => {
+                // The task had not even started, so its time has not run out; the engine is stuck
+                // or slow.
+                task.stalled = true;
+                task.stopping = Stopping::No;
+                task.avoid = Some(engine);
+                let key = self.tasks.rename(key);
+                self.make_ready(key, true, out);
+            }
+            Stopping::No => {
+                let key = self.tasks.rename(key);
+                self.make_ready(key, true, out);
+            }
+        }
+    }
+}

@@ -1,0 +1,71 @@
+//! Time limits of tasks: when they start, and what happens when they expire.
+
+use broadleaf_proto::control::DeathCause;
+use broadleaf_proto::ids::{EngineId, TaskKey};
+use broadleaf_proto::task::Status;
+
+use crate::placement::offers::Claim;
+use crate::tasks::dependencies::NOWHERE;
+use crate::tasks::settle::End;
+use crate::tasks::{Stopping, TaskState};
+use crate::{Controller, Nanos, Output};
+
+impl Controller {
+    /// Starts the timeout of the task that is now believed to run.
+    pub(crate) fn time_head(&mut self, now: Nanos, engine: EngineId) {
+        let Some((key, _)) = self.engines[engine.0 as usize].head() else {
+            return;
+        };
+        let task = self.tasks.at(key);
+        if task.timer_at != 0 || task.is_travelling || task.stopping == Stopping::Timeout {
+            return;
+        }
+        if let Some(timeout_ns) = self.options.at(task.options).options.timeout_ns {
+            self.set_timer(key, now.saturating_add(timeout_ns));
+        }
+    }
+
+    /// Gives a task that was interrupted while others ran on top of it the full grace period, once it is on top again.
+    pub(crate) fn time_uncovered(&mut self, now: Nanos, engine: EngineId) {
+        let books = &self.engines[engine.0 as usize];
+        let Some(top) = books.stack.last() else {
+            return;
+        };
+        let Some(key) = top.offer.key.filter(|_| !books.is_buried(top.number)) else {
+            return;
+        };
+        if self.tasks.at(key).stopping == Stopping::Timeout {
+            self.set_timer(key, now.saturating_add(self.config.interrupt_grace_ns));
+        }
+    }
+
+    pub(crate) fn on_task_timer(&mut self, now: Nanos, key: TaskKey, out: &mut Vec<Output>) {
+        let task = self.tasks.at(key);
+        task.timer_at = 0;
+        match (task.state, task.stopping) {
+            (TaskState::Waiting, _) => {
+                self.detach(key);
+                self.resolve(key, End::bare(Status::Timeout, NOWHERE), out);
+            }
+            (TaskState::Offered(engine, offer), Stopping::No | Stopping::Cancel) => {
+                task.stopping = Stopping::Timeout;
+                let claim = self.engines[engine.0 as usize].claim(offer);
+                self.take_back(engine, key, offer, out);
+                if claim == Some(Claim::Claimed) {
+                    self.set_timer(key, now.saturating_add(self.config.interrupt_grace_ns));
+                }
+            }
+            (TaskState::Offered(engine, offer), Stopping::Timeout)
+                if self.engines[engine.0 as usize].is_buried(offer) =>
+            {
+                // The task is interrupted once the task on top of it, which has its own time limit,
+                // has ended.
+                self.set_timer(key, now.saturating_add(self.config.interrupt_grace_ns));
+            }
+            (TaskState::Offered(engine, _), Stopping::Timeout) => {
+                self.kill(now, engine, DeathCause::KilledByTimeout, out);
+            }
+            _ => {}
+        }
+    }
+}

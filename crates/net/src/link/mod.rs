@@ -1,0 +1,487 @@
+//! A nonblocking, framed connection for one thread at a time.
+
+pub(crate) mod blocks;
+pub(crate) mod counters;
+pub(crate) mod idle;
+pub(crate) mod inbox;
+pub(crate) mod outbox;
+pub(crate) mod prove;
+pub(crate) mod socket;
+
+use std::io;
+use std::net::TcpStream;
+use std::os::fd::BorrowedFd;
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+use broadleaf_proto::FrameKind;
+use broadleaf_proto::limits::MAX_FRAME_FDS;
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::io::Errno;
+use smallvec::SmallVec;
+
+use crate::error::{LinkError, is_lost};
+use crate::link::counters::LinkCounters;
+use crate::link::inbox::{Frame, Inbox};
+use crate::link::outbox::Outbox;
+use crate::link::socket::{Received, Socket};
+use crate::proof::Proving;
+use crate::tls::{ClientTls, PeerKey, ServerTls, Session};
+
+/// What [`Link::wait`] saw.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Readiness {
+    /// The socket is readable (or at its end), writable, or both.
+    Ready {
+        /// [`Link::fill`] will not block.
+        readable: bool,
+        /// [`Link::flush`] will not block.
+        writable: bool,
+    },
+    /// The time is over.
+    TimedOut,
+    /// A signal arrived: check what its handler did, then wait again.
+    Interrupted,
+}
+
+/// The process at the other end of a unix socket, as the kernel knows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PeerCredentials {
+    /// Its process id when it connected.
+    pub pid: i32,
+    /// Its effective user.
+    pub uid: u32,
+    /// Its effective group.
+    pub gid: u32,
+}
+
+/// A connection: a nonblocking stream with framing, optional TLS and descriptor passing.
+///
+/// To receive, call [`Link::fill`] once, then [`Link::next_frame`] until it returns none. To send, call
+/// [`Link::append`] or [`Link::send`] for any number of frames, then [`Link::flush`].
+#[derive(Debug)]
+pub struct Link {
+    pub(crate) socket: Socket,
+    pub(crate) inbox: Inbox,
+    pub(crate) outbox: Outbox,
+    counters: LinkCounters,
+    drained: bool,
+    pub(crate) tls: Option<Box<Session>>,
+    /// The proof of keys without TLS, until it is done and sent.
+    pub(crate) proving: Option<Box<Proving>>,
+    pub(crate) proven: Option<PeerKey>,
+    /// Bytes sent and received at the last check; see [`Link::shrink_if_idle`].
+    pub(crate) looked_bytes: u64,
+}
+
+impl Link {
+    fn new(socket: Socket, tls: Option<Session>) -> Self {
+        Self {
+            socket,
+            inbox: Inbox::new(),
+            outbox: Outbox::default(),
+            counters: LinkCounters::default(),
+            drained: false,
+            tls: tls.map(Box::new),
+            proving: None,
+            proven: None,
+            looked_bytes: 0,
+        }
+    }
+
+    /// A link over a unix socket; makes it nonblocking and asks for large buffers.
+    ///
+    /// # Errors
+    /// When a socket option cannot be set.
+    pub fn unix(stream: UnixStream) -> io::Result<Self> {
+        Ok(Self::new(Socket::unix(stream)?, None))
+    }
+
+    /// A link over plaintext TCP; makes it nonblocking and turns Nagle's algorithm off.
+    ///
+    /// # Errors
+    /// When a socket option cannot be set.
+    pub fn tcp(stream: TcpStream) -> io::Result<Self> {
+        Ok(Self::new(Socket::tcp(stream)?, None))
+    }
+
+    /// The dialing end of TLS over TCP. The handshake runs inside [`Link::flush`] and [`Link::fill`]; frames may be
+    /// queued at once and are sent when it is done.
+    ///
+    /// # Errors
+    /// When a socket option cannot be set or TLS cannot start.
+    pub fn tls_client(stream: TcpStream, tls: &ClientTls) -> io::Result<Self> {
+        Ok(Self::new(Socket::tcp(stream)?, Some(Session::client(tls)?)))
+    }
+
+    /// The listening end of TLS over TCP; see [`Link::tls_client`].
+    ///
+    /// # Errors
+    /// When a socket option cannot be set or TLS cannot start.
+    pub fn tls_server(stream: TcpStream, tls: &ServerTls) -> io::Result<Self> {
+        Ok(Self::new(Socket::tcp(stream)?, Some(Session::server(tls)?)))
+    }
+
+    /// Two connected links in one process.
+    ///
+    /// # Errors
+    /// When the process is out of descriptors.
+    pub fn pair() -> io::Result<(Self, Self)> {
+        let (a, b) = UnixStream::pair()?;
+        Ok((Self::unix(a)?, Self::unix(b)?))
+    }
+
+    /// Receives once, up to about 64 KiB; returns how many bytes of frames arrived, 0 if it would block.
+    ///
+    /// Take the frames before the next call: bytes that are not taken stay in memory.
+    ///
+    /// # Errors
+    /// [`LinkError::Closed`] at the end of the connection, [`LinkError::ClosedInFrame`] if it cuts off a
+    /// frame, and the errors for bytes that are not a frame.
+    pub fn fill(&mut self) -> Result<usize, LinkError> {
+        if self.tls.is_some() {
+            return self.fill_tls();
+        }
+        let mut fds = SmallVec::new();
+        let room = self.inbox.room()?;
+        let room_bytes = room.len();
+        let received = self.socket.receive(room, &mut fds);
+        let has_fds = !fds.is_empty();
+        if has_fds && !matches!(received, Ok(Received::TooManyFds)) {
+            self.inbox.received_fds(fds)?;
+        }
+        let count = self.count_received(received)?;
+        self.inbox.received(count);
+        // The kernel ends a receive call after descriptors, even if more data is waiting.
+        self.drained = count < room_bytes && !has_fds;
+        if self.proving.is_some() {
+            self.prove()?;
+        }
+        Ok(count)
+    }
+
+    /// As `fill`. Handshake records are not frames, so it continues until it finds frames or the end of the received
+    /// data, and sends the handshake's replies.
+    fn fill_tls(&mut self) -> Result<usize, LinkError> {
+        loop {
+            let Some(tls) = &mut self.tls else {
+                return Ok(0);
+            };
+            let (before, was_established) = (self.inbox.filled_bytes(), tls.is_established());
+            let room = tls.room();
+            let room_bytes = room.len();
+            let received = self.socket.receive(room, &mut SmallVec::new());
+            let count = self.count_received(received)?;
+            self.drained = count < room_bytes;
+            let Some(tls) = &mut self.tls else {
+                return Ok(0);
+            };
+            let result = tls.received(count, &mut self.inbox);
+            if !was_established || result.is_err() {
+                // Answers of the handshake, data that waited for its end, or the alert that explains a failure. After a
+                // failure this is a courtesy, so the first error is the one to report.
+                let flushed = self.flush();
+                result?;
+                flushed?;
+            }
+            let frame_bytes = self.inbox.filled_bytes() - before;
+            let has_block = self.tls.as_ref().is_some_and(|tls| tls.block().is_some());
+            if frame_bytes > 0 || has_block || self.drained {
+                let closed = self.tls.as_ref().is_some_and(|tls| tls.peer_closed());
+                return if closed && frame_bytes == 0 {
+                    Err(self.end())
+                } else {
+                    Ok(frame_bytes)
+                };
+            }
+        }
+    }
+
+    pub(crate) fn count_received(
+        &mut self,
+        received: io::Result<Received>,
+    ) -> Result<usize, LinkError> {
+        self.counters.reads += 1;
+        match received {
+            Ok(Received::WouldBlock) => Ok(0),
+            Ok(Received::End) => Err(self.end()),
+            Ok(Received::TooManyFds) => Err(self.inbox.too_many_fds(MAX_FRAME_FDS as usize + 1)),
+            Ok(Received::Bytes(count)) => {
+                self.counters.bytes_in += count as u64;
+                Ok(count)
+            }
+            Err(error) => Err(self.failure(error)),
+        }
+    }
+
+    fn failure(&self, error: io::Error) -> LinkError {
+        if is_lost(&error) {
+            self.end()
+        } else {
+            LinkError::Io(error)
+        }
+    }
+
+    fn end(&self) -> LinkError {
+        if self.inbox.ends_in_frame() {
+            LinkError::ClosedInFrame
+        } else if self.proving.is_some() || self.tls.is_some() && self.inbox.frames() == 0 {
+            LinkError::ClosedInHandshake
+        } else {
+            LinkError::Closed
+        }
+    }
+
+    /// Whether the last [`Link::fill`] saw the end of the received data: with edge-triggered polling, fill again until
+    /// this is true.
+    pub fn is_drained(&self) -> bool {
+        self.drained
+    }
+
+    /// Takes the next whole frame, or `None` until [`Link::fill`] brings more.
+    ///
+    /// # Errors
+    /// If the bytes are not a frame, or the frame exceeds a limit.
+    pub fn next_frame(&mut self) -> Result<Option<Frame>, LinkError> {
+        self.inbox.next_frame()
+    }
+
+    /// Appends a record to the open outgoing frame of that kind, or opens one. A frame closes when
+    /// another kind is appended, when it reaches 256 KiB, and at [`Link::flush`].
+    ///
+    /// A record above `MAX_FRAME_BYTES` is dropped, and the next flush reports it.
+    #[inline]
+    pub fn append<R>(&mut self, kind: FrameKind, write: impl FnOnce(&mut Vec<u8>) -> R) -> R {
+        self.outbox.append(kind, write)
+    }
+
+    /// Queues a frame of its own. Descriptors are duplicated, and travel with its first byte.
+    ///
+    /// # Errors
+    /// [`LinkError::RecordTooLarge`], [`LinkError::TooManyFds`], [`LinkError::FdsNeedUnixSocket`], or
+    /// [`LinkError::Io`] if the process is out of descriptors. The link stays usable.
+    pub fn send(
+        &mut self,
+        kind: FrameKind,
+        body: &[u8],
+        fds: &[BorrowedFd<'_>],
+    ) -> Result<(), LinkError> {
+        let limit = usize::from(MAX_FRAME_FDS);
+        if fds.len() > limit {
+            return Err(LinkError::TooManyFds {
+                count: fds.len(),
+                limit,
+            });
+        }
+        if !fds.is_empty() && !self.is_local() {
+            return Err(LinkError::FdsNeedUnixSocket);
+        }
+        let owned = fds
+            .iter()
+            .map(BorrowedFd::try_clone_to_owned)
+            .collect::<io::Result<_>>()?;
+        self.outbox.send(kind, body, owned)
+    }
+
+    /// Queues a frame of its own whose body is `head` and then `rest`, which thus need not be joined first.
+    ///
+    /// # Errors
+    /// [`LinkError::RecordTooLarge`]; the link stays usable.
+    pub fn send_parts(
+        &mut self,
+        kind: FrameKind,
+        head: &[u8],
+        rest: &[u8],
+    ) -> Result<(), LinkError> {
+        self.outbox.send_parts(kind, head, rest)
+    }
+
+    /// Sends what is queued, with one call if the socket takes everything; true if nothing is left.
+    ///
+    /// # Errors
+    /// [`LinkError::Closed`] when the peer is gone; [`LinkError::RecordTooLarge`].
+    pub fn flush(&mut self) -> Result<bool, LinkError> {
+        self.outbox.seal()?;
+        if self.tls.is_some() {
+            return self.flush_tls();
+        }
+        if self.proving.is_some() && !self.flush_proof()? {
+            return Ok(self.queued_bytes() == 0);
+        }
+        while self.outbox.queued_bytes() > 0 {
+            let (bytes, fds) = self.outbox.next_piece();
+            let piece_bytes = bytes.len();
+            let sent = self.socket.send(bytes, fds);
+            let count = self.count_sent(sent)?;
+            self.outbox.advance(count);
+            if count < piece_bytes {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    fn flush_tls(&mut self) -> Result<bool, LinkError> {
+        while let Some(tls) = &mut self.tls {
+            if tls.outgoing().is_empty() && self.outbox.queued_bytes() > 0 {
+                let (bytes, _) = self.outbox.next_piece();
+                let count = tls.encrypt(bytes, &mut self.inbox)?;
+                self.outbox.advance(count);
+            }
+            let bytes = tls.outgoing();
+            let piece_bytes = bytes.len();
+            if piece_bytes == 0 {
+                break;
+            }
+            let sent = self.socket.send(bytes, &[]);
+            let count = self.count_sent(sent)?;
+            if let Some(tls) = &mut self.tls {
+                tls.sent(count);
+            }
+            if count < piece_bytes {
+                return Ok(false);
+            }
+        }
+        Ok(self.outbox.queued_bytes() == 0)
+    }
+
+    pub(crate) fn count_sent(
+        &mut self,
+        sent: io::Result<Option<usize>>,
+    ) -> Result<usize, LinkError> {
+        self.counters.writes += 1;
+        let count = sent.map_err(|error| self.failure(error))?.unwrap_or(0);
+        self.counters.bytes_out += count as u64;
+        Ok(count)
+    }
+
+    /// Bytes queued that the socket has not yet taken.
+    pub fn queued_bytes(&self) -> usize {
+        let of_tls = self.tls.as_ref().map_or(0, |tls| tls.outgoing().len());
+        let of_proof = self.proving.as_ref().map_or(0, |p| p.outgoing().len());
+        self.outbox.queued_bytes() + of_tls + of_proof
+    }
+
+    /// Whether [`Link::flush`] has something to do once the socket is writable. While a TLS
+    /// handshake waits for the peer this is false, whatever is queued.
+    pub fn wants_write(&self) -> bool {
+        match &self.tls {
+            Some(tls) => {
+                !tls.outgoing().is_empty() || tls.is_established() && self.outbox.queued_bytes() > 0
+            }
+            None => match &self.proving {
+                Some(proving) => proving.wants_write(self.outbox.queued_bytes()),
+                None => self.outbox.queued_bytes() > 0,
+            },
+        }
+    }
+
+    /// Whether frames can be sent: false until the keys are proven. Only its first [`Link::fill`] after that tells the
+    /// dialing side whether the listener accepted its key.
+    pub fn is_established(&self) -> bool {
+        match &self.tls {
+            Some(tls) => tls.is_established(),
+            None => self.proving.as_ref().is_none_or(|p| p.peer.is_some()),
+        }
+    }
+
+    /// Which key the peer proved to hold, once it has.
+    pub fn peer_key(&self) -> Option<PeerKey> {
+        let over_tls = self.tls.as_ref().and_then(|tls| tls.peer());
+        over_tls.or(self.proven)
+    }
+
+    /// Accepts frames with bodies up to `bytes` from now on, or once the peer has proven its key; a new link accepts
+    /// `MAX_HANDSHAKE_FRAME_BYTES`.
+    pub fn set_frame_limit(&mut self, bytes: u32) {
+        match self.proving.as_mut().filter(|p| p.peer.is_none()) {
+            Some(proving) => proving.frame_limit_bytes = Some(bytes),
+            None => self.inbox.set_frame_limit(bytes),
+        }
+    }
+
+    /// Accepts up to `count` descriptors per frame from now on (at most `MAX_FRAME_FDS`), or once the peer has proven
+    /// its key; a new link accepts one.
+    pub fn set_max_fds(&mut self, count: u16) {
+        match self.proving.as_mut().filter(|p| p.peer.is_none()) {
+            Some(proving) => proving.max_fds = Some(count),
+            None => self.inbox.set_max_fds(count),
+        }
+    }
+
+    /// The socket, for polling.
+    pub fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
+    /// Whether the peer is on this host and can take descriptors (a unix socket).
+    pub fn is_local(&self) -> bool {
+        matches!(self.socket, Socket::Unix(_))
+    }
+
+    /// Who the peer is, on a unix socket.
+    pub fn peer_credentials(&self) -> Option<PeerCredentials> {
+        let Socket::Unix(stream) = &self.socket else {
+            return None;
+        };
+        let peer = rustix::net::sockopt::socket_peercred(stream).ok()?;
+        Some(PeerCredentials {
+            pid: peer.pid.as_raw_nonzero().get(),
+            uid: peer.uid.as_raw(),
+            gid: peer.gid.as_raw(),
+        })
+    }
+
+    /// What the link has done so far.
+    pub fn counters(&self) -> LinkCounters {
+        LinkCounters {
+            frames_in: self.inbox.frames(),
+            frames_out: self.outbox.frames(),
+            ..self.counters
+        }
+    }
+
+    /// Bytes of memory held for receiving.
+    pub fn read_capacity_bytes(&self) -> usize {
+        self.inbox.capacity_bytes()
+    }
+
+    /// Bytes of memory held for sending encrypted data or a block.
+    pub fn send_capacity_bytes(&self) -> usize {
+        self.tls.as_ref().map_or(0, |tls| tls.send_capacity_bytes())
+    }
+
+    /// Blocks until the socket is readable or, with `for_write` while [`Link::wants_write`], writable; for at most
+    /// `timeout`, or forever. Answer a readable link with [`Link::fill`].
+    ///
+    /// # Errors
+    /// If poll fails, which happens only after a programming error or when memory is exhausted.
+    pub fn wait(
+        &mut self,
+        for_write: bool,
+        timeout: Option<Duration>,
+    ) -> Result<Readiness, LinkError> {
+        let mut events = PollFlags::IN;
+        if for_write && self.wants_write() {
+            events |= PollFlags::OUT;
+        }
+        let timeout = timeout.map(|t| Timespec {
+            tv_sec: i64::try_from(t.as_secs()).unwrap_or(i64::MAX),
+            tv_nsec: t.subsec_nanos().into(),
+        });
+        let mut fds = [PollFd::from_borrowed_fd(self.socket.as_fd(), events)];
+        match rustix::event::poll(&mut fds, timeout.as_ref()) {
+            Ok(0) => Ok(Readiness::TimedOut),
+            Ok(_) => {
+                let seen = fds[0].revents();
+                let ended = seen.intersects(PollFlags::HUP | PollFlags::ERR);
+                Ok(Readiness::Ready {
+                    readable: seen.contains(PollFlags::IN) || ended,
+                    writable: seen.contains(PollFlags::OUT) || ended,
+                })
+            }
+            Err(Errno::INTR) => Ok(Readiness::Interrupted),
+            Err(error) => Err(LinkError::Io(error.into())),
+        }
+    }
+}

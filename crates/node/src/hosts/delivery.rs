@@ -1,0 +1,462 @@
+//! What waits for payload from other hosts: at a relay, tasks for its engines; at the controller's
+//! node, the values of tasks, and events of engines that must not overtake them.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::os::fd::AsFd;
+
+use broadleaf_core::transfer::{TopologyChoice, TransferCommand, cost};
+use broadleaf_core::{HostEvent, Input};
+use broadleaf_net::LinkError;
+use broadleaf_proto::relay::{AssignMany, Fetch, RelayCommand, RelayEvent, RelayedDone, Source};
+use broadleaf_proto::task::DoneRecord;
+use broadleaf_proto::{
+    AssignRecord, DecodeError, EngineId, HostId, ObjectId, RequestedTopology, SegmentRef, TaskKey,
+};
+
+use crate::hosts::objects::{RESULT_CHUNK_BYTES, topology};
+use crate::node::Node;
+use crate::payload::PlaneEvent;
+use crate::segments::NODE;
+
+/// See the module.
+#[derive(Debug, Default)]
+pub struct Waiting {
+    /// At a relay: the tasks of each engine, in order, starting with the first one whose payload
+    /// has not arrived.
+    tasks: BTreeMap<EngineId, VecDeque<AssignRecord>>,
+    /// At the controller's node: values that have not arrived.
+    values: BTreeMap<EngineId, Vec<DoneRecord>>,
+    /// Events of an engine that must come after its values.
+    news: BTreeMap<EngineId, Vec<RelayEvent>>,
+}
+
+impl Waiting {
+    /// Forgets the held-back end of an engine, because its successor has connected.
+    pub fn drop_events(&mut self, engine: EngineId) {
+        self.news.remove(&engine);
+    }
+
+    fn has_value(&self, engine: EngineId, key: TaskKey) -> bool {
+        let values = self.values.get(&engine);
+        values.is_some_and(|values| values.iter().any(|record| record.key == key))
+    }
+}
+
+impl Node {
+    // Tasks, at a relay
+
+    /// Offers a task to engines of this host; they get it once its payload has arrived. Until then
+    /// it can be taken back like any other offer.
+    pub(crate) fn assign_many(&mut self, mut many: AssignMany) {
+        let missing = self.objects.is_missing(&many.payload);
+        let is_missing = missing.is_some();
+        if !is_missing {
+            self.objects.import(&mut many.payload);
+            self.segments.adopt(NODE, &mut many.payload);
+        }
+        for (engine, key, offer) in many.offers {
+            if !self.offer(engine, offer) {
+                continue; // Gone; the controller is told what never reached its board.
+            }
+            let record = AssignRecord {
+                key,
+                offer,
+                function: many.function,
+                depth: many.depth,
+                payload: many.payload.clone(),
+            };
+            if let Some(queue) = self.waiting.tasks.get_mut(&engine) {
+                queue.push_back(record);
+            } else if is_missing {
+                let queue = VecDeque::from([record]);
+                self.waiting.tasks.insert(engine, queue);
+            } else {
+                self.deliver(engine, &record);
+            }
+        }
+        if matches!(missing, Some(Err(_))) {
+            // Nothing more arrives for it, so nothing else would give it up.
+            self.hand_over_waiting();
+        }
+    }
+
+    /// An engine is gone: drops everything that waited for it.
+    pub(crate) fn drop_waiting(&mut self, engine: EngineId) {
+        self.waiting.tasks.remove(&engine);
+    }
+
+    fn hand_over_waiting(&mut self) {
+        let engines: Vec<EngineId> = self.waiting.tasks.keys().copied().collect();
+        for engine in engines {
+            while let Some(queue) = self.waiting.tasks.get_mut(&engine) {
+                let Some(record) = queue.front() else {
+                    self.waiting.tasks.remove(&engine);
+                    break;
+                };
+                // A task that only waited for its turn has its segments already.
+                let missing = match record.payload.lease {
+                    Some(_) => None,
+                    None => self.objects.is_missing(&record.payload),
+                };
+                if missing == Some(Ok(())) {
+                    break;
+                }
+                let Some(mut record) = queue.pop_front() else {
+                    break;
+                };
+                if let Some(Err(reason)) = missing {
+                    self.give_up(engine, &record, reason);
+                    continue;
+                }
+                if record.payload.lease.is_none() {
+                    self.objects.import(&mut record.payload);
+                    self.segments.adopt(NODE, &mut record.payload);
+                }
+                self.deliver(engine, &record);
+            }
+        }
+    }
+
+    /// Sends a task to its engine, and reports this if the controller waits for the task's
+    /// arguments to arrive.
+    fn deliver(&mut self, engine: EngineId, record: &AssignRecord) {
+        if !record.payload.segments.is_empty() {
+            let key = record.key;
+            self.tell_controller(&RelayEvent::Delivered { engine, key });
+        }
+        self.hand_over(engine, record);
+    }
+
+    /// The payload of a task will not arrive: takes the task back, unless that was done already.
+    fn give_up(&mut self, engine: EngineId, record: &AssignRecord, reason: String) {
+        let won = self.board(engine).is_some_and(|b| b.revoke(record.offer));
+        if won {
+            let key = record.key;
+            self.tell_controller(&RelayEvent::Undeliverable {
+                engine,
+                key,
+                reason,
+            });
+        }
+    }
+
+    // Values, at the controller's node
+
+    /// A task ended on another host. Its value may first have to be fetched from there.
+    pub(crate) fn on_relayed_done(
+        &mut self,
+        host: HostId,
+        engine: EngineId,
+        record: DoneRecord,
+    ) -> Result<(), LinkError> {
+        if record.payload.segments.is_empty() {
+            let done = RelayedDone { engine, record };
+            let news = HostEvent::Done(done);
+            self.input(Input::Relay { host, news });
+            return Ok(());
+        }
+        for range in &record.payload.segments {
+            if ObjectId(range.segment.0).origin() != host || range.offset_bytes != 0 {
+                return Err(DecodeError::Malformed.into());
+            }
+        }
+        let controller = self.decider.controller();
+        let is_wanted = controller.is_some_and(|c| c.is_offered(engine, record.key));
+        if !is_wanted || self.waiting.has_value(engine, record.key) {
+            // Memory is taken only for objects that were requested, and only once.
+            let objects = record.payload.segments.iter();
+            let objects = objects.map(|range| ObjectId(range.segment.0)).collect();
+            self.tell_host(host, &RelayCommand::Forget(objects));
+            return Ok(());
+        }
+        for range in &record.payload.segments {
+            let object = ObjectId(range.segment.0);
+            // What cannot come is found where values are taken, below.
+            let _ = self.objects.fetch(Fetch {
+                object,
+                len_bytes: range.len_bytes,
+                chunk_bytes: RESULT_CHUNK_BYTES,
+                sources: vec![Source {
+                    host,
+                    address: None,
+                    mover: self
+                        .objects
+                        .transfers
+                        .mover_between(host, HostId::CONTROLLER),
+                }],
+                epoch: 0,
+            });
+        }
+        self.waiting.values.entry(engine).or_default().push(record);
+        self.take_values();
+        Ok(())
+    }
+
+    /// Holds back an event of an engine while values of its tasks are on their way.
+    pub(crate) fn defer(&mut self, engine: EngineId, event: RelayEvent) -> Option<RelayEvent> {
+        if !self.waiting.values.contains_key(&engine) {
+            return Some(event);
+        }
+        self.waiting.news.entry(engine).or_default().push(event);
+        None
+    }
+
+    fn take_values(&mut self) {
+        let engines: Vec<EngineId> = self.waiting.values.keys().copied().collect();
+        for engine in engines {
+            let records = self.waiting.values.remove(&engine).unwrap_or_default();
+            let mut still = Vec::new();
+            for mut record in records {
+                let names: Vec<ObjectId> = record
+                    .payload
+                    .segments
+                    .iter()
+                    .map(|range| ObjectId(range.segment.0))
+                    .collect();
+                match self.objects.is_missing(&record.payload) {
+                    Some(Ok(())) => {
+                        still.push(record);
+                        continue;
+                    }
+                    Some(Err(reason)) => {
+                        let key = record.key;
+                        self.input(Input::Undeliverable {
+                            engine,
+                            key,
+                            reason,
+                        });
+                    }
+                    None => {
+                        self.objects.import(&mut record.payload);
+                        self.segments.adopt(NODE, &mut record.payload);
+                        self.input(Input::Done { engine, record });
+                    }
+                }
+                for object in names {
+                    self.objects.forget(object, &self.segments);
+                    self.tell_host(object.origin(), &RelayCommand::Forget(vec![object]));
+                }
+            }
+            if !still.is_empty() {
+                self.waiting.values.insert(engine, still);
+                continue;
+            }
+            let host = self.decider.host_of(engine);
+            for event in self.waiting.news.remove(&engine).unwrap_or_default() {
+                // The record was checked when it arrived.
+                let _ = self.on_relay_event(host, event);
+            }
+        }
+    }
+
+    /// A host is gone: its values will not arrive.
+    pub(crate) fn drop_values(&mut self, host: HostId) {
+        let decider = &self.decider;
+        self.waiting
+            .news
+            .retain(|engine, _| decider.host_of(*engine) != host);
+        let lost: Vec<EngineId> = self
+            .waiting
+            .values
+            .keys()
+            .copied()
+            .filter(|engine| decider.host_of(*engine) == host)
+            .collect();
+        for engine in lost {
+            for record in self.waiting.values.remove(&engine).unwrap_or_default() {
+                for range in &record.payload.segments {
+                    let object = ObjectId(range.segment.0);
+                    self.objects.forget(object, &self.segments);
+                }
+            }
+        }
+    }
+
+    // Both
+
+    /// Handles what the payload plane has done.
+    pub(crate) fn on_plane_event(&mut self) {
+        let Some(plane) = &self.objects.plane else {
+            return;
+        };
+        let (mut is_moved, mut is_mover_gone) = (false, false);
+        for news in plane.take_events() {
+            match news {
+                PlaneEvent::Progress(progress) => {
+                    self.tell_controller(&RelayEvent::Fetched(progress));
+                }
+                PlaneEvent::Ready {
+                    object,
+                    segment,
+                    fd,
+                    segment_bytes,
+                } => {
+                    is_moved = true;
+                    self.segments.on_own(segment, segment_bytes, fd);
+                    self.objects.on_ready(object, segment);
+                }
+                PlaneEvent::Failed { object, reason } => {
+                    is_moved = true;
+                    self.tell_controller(&RelayEvent::FetchFailed {
+                        object,
+                        reason: reason.clone(),
+                    });
+                    self.objects.on_failed(object, reason);
+                }
+                PlaneEvent::Dropped(lease) => self.objects.on_lease_back(lease),
+                PlaneEvent::MoverGone => is_mover_gone = true,
+            }
+        }
+        if is_mover_gone {
+            self.on_mover_gone();
+        }
+        if is_moved {
+            self.hand_over_waiting();
+            self.take_values();
+        }
+    }
+
+    /// Objects that no record will name any more.
+    pub(crate) fn on_forget(&mut self, objects: Vec<ObjectId>) {
+        let host = self.uplink().map(|u| u.host);
+        for object in objects {
+            if Some(object.origin()) == host {
+                self.objects.release(object);
+            } else {
+                self.objects.forget(object, &self.segments);
+            }
+        }
+        self.hand_over_waiting();
+    }
+
+    /// Tells hosts which objects have lost their last payload here.
+    pub(crate) fn drop_objects(&mut self) {
+        let mut by_host: BTreeMap<HostId, Vec<ObjectId>> = BTreeMap::new();
+        for object in self.segments.take_dropped_objects() {
+            for host in self.objects.on_dropped(object) {
+                by_host.entry(host).or_default().push(object);
+            }
+        }
+        for (host, objects) in by_host {
+            self.tell_host(host, &RelayCommand::Forget(objects));
+        }
+    }
+
+    // Transfers, at the controller's node
+
+    /// Turns the segments that assignments to these hosts name into objects, and has the hosts that
+    /// need them fetch them.
+    pub(crate) fn plan_transfers(&mut self, hosts: &[HostId]) {
+        let mut wanted: BTreeMap<ObjectId, (u64, RequestedTopology, Vec<HostId>)> = BTreeMap::new();
+        let mut fresh: BTreeMap<ObjectId, SegmentRef> = BTreeMap::new();
+        for host in hosts {
+            let Some(link) = self.relays.links.get_mut(host) else {
+                continue;
+            };
+            for (record, requested) in link.open_records() {
+                fresh.extend(self.objects.export(&mut record.payload, &mut self.segments));
+                for range in &record.payload.segments {
+                    let entry = wanted
+                        .entry(ObjectId(range.segment.0))
+                        .or_insert_with(|| (range.len_bytes, *requested, Vec::new()));
+                    entry.2.push(*host);
+                }
+            }
+        }
+        let mut orders = Vec::new();
+        for (object, (len_bytes, requested, hosts)) in wanted {
+            let topology = topology(requested, self.cluster_topology(hosts.len()));
+            let transfers = &mut self.objects.transfers;
+            let origin = HostId::CONTROLLER;
+            transfers.want(
+                self.now_ns,
+                object,
+                len_bytes,
+                origin,
+                &hosts,
+                topology,
+                &mut orders,
+            );
+            let chunk_bytes = transfers.chunk_bytes(object);
+            let range = fresh.remove(&object);
+            if let (Some(range), Some(chunk_bytes)) = (range, chunk_bytes) {
+                self.provide(object, &range, chunk_bytes);
+            }
+        }
+        self.carry_out_transfers(orders);
+    }
+
+    fn cluster_topology(&self, n_hosts: usize) -> TopologyChoice {
+        let options = &self.config.options;
+        let arity = match (options.tree_arity, options.tree_depth) {
+            (0, 0) => 0,
+            (0, depth) => cost::arity_for(n_hosts, depth),
+            (arity, _) => arity,
+        };
+        let requested = match options.broadcast_topology.as_str() {
+            "flat" => RequestedTopology::Flat,
+            "binomial" => RequestedTopology::Binomial,
+            "chain" => RequestedTopology::Chain,
+            "k-ary" => RequestedTopology::Kary(arity),
+            _ if arity > 0 => RequestedTopology::Kary(arity),
+            _ => RequestedTopology::Auto,
+        };
+        topology(requested, TopologyChoice::Cheapest)
+    }
+
+    /// Carries out the commands of the transfer machine.
+    pub(crate) fn carry_out_transfers(&mut self, orders: Vec<TransferCommand>) {
+        for order in orders {
+            let (host, fetch) = match order {
+                TransferCommand::Complete { object } => {
+                    self.objects.on_complete(object);
+                    continue;
+                }
+                TransferCommand::Fetch {
+                    host,
+                    object,
+                    len_bytes,
+                    chunk_bytes,
+                    sources,
+                    epoch,
+                } => {
+                    let sources = sources.into_iter().filter_map(|from| {
+                        let listen = |link: &crate::hosts::relays::RelayLink| link.listen.clone();
+                        let address = self.relays.links.get(&from).and_then(listen);
+                        let is_reachable = from == HostId::CONTROLLER || address.is_some();
+                        is_reachable.then(|| Source {
+                            host: from,
+                            address,
+                            mover: self.objects.transfers.mover_between(from, host),
+                        })
+                    });
+                    let fetch = Fetch {
+                        object,
+                        len_bytes,
+                        chunk_bytes,
+                        sources: sources.collect(),
+                        epoch,
+                    };
+                    (host, fetch)
+                }
+            };
+            self.objects.note_host(fetch.object, host);
+            self.tell_host(host, &RelayCommand::Fetch(fetch));
+        }
+    }
+
+    pub(crate) fn tell_host(&mut self, host: HostId, command: &RelayCommand) {
+        // A client forgets by itself what it has received.
+        if let Some(token) = self.relays.links.get(&host).map(|link| link.token) {
+            self.command(token, command);
+        }
+    }
+
+    /// The payload plane, for the poller.
+    pub(crate) fn watch_plane(&self) -> Result<(), crate::error::NodeError> {
+        match &self.objects.plane {
+            Some(plane) => self.watch(plane.as_fd(), crate::node::PLANE),
+            None => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,230 @@
+//! How a relay joins its controller's cluster.
+
+use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs};
+use std::time::{Duration, Instant};
+
+use broadleaf_net::proof::DialProof;
+use broadleaf_net::seal::generate_secret;
+use broadleaf_net::tls::{ClientTls, KeyError, ServerTls};
+use broadleaf_net::{DialSecurity, Link, LinkError, Listener, Readiness};
+use broadleaf_proto::control::{self, Hello, Refusal, Role, Welcome};
+use broadleaf_proto::proof::DialKey;
+use broadleaf_proto::{FrameKind, HostId, PROTOCOL_VERSION, limits};
+
+use crate::config::{NodeConfig, RelayConfig};
+use crate::connections::peers::Role as PeerRole;
+use crate::error::{NodeError, io_error};
+use crate::hosts::uplink::{Decider, Uplink};
+use crate::node::Node;
+use crate::payload::{Dialer, Plane, Setup};
+
+/// How long the controller may take to accept a relay.
+const DIAL_TIME: Duration = Duration::from_secs(10);
+
+/// Dials the controller and introduces this host.
+///
+/// # Errors
+/// [`NodeError`] if the controller cannot be reached or refuses.
+fn dial(
+    config: &NodeConfig,
+    relay: &RelayConfig,
+    listen: impl FnOnce(&TcpStream) -> Result<Option<String>, NodeError>,
+) -> Result<(Link, Welcome), NodeError> {
+    let deadline = Instant::now() + DIAL_TIME;
+    let stream = connect(&relay.controller.0, relay.controller.1)
+        .map_err(io_error("dialing the controller"))?;
+    let role = Role::Relay {
+        name: relay.name.clone(),
+        n_engines: config.n_engines,
+        listen: listen(&stream)?,
+        ends_in_ns: relay.ends_in_ns(),
+    };
+    let security = dial_security(config, relay, |private| {
+        ClientTls::new(private, &config.keys.server.public)
+    })?;
+    let link = security.link(stream);
+    let link = link.map_err(io_error("dialing the controller"))?;
+    introduce(link, config, role, deadline)
+}
+
+fn connect(host: &str, port: u16) -> std::io::Result<TcpStream> {
+    let mut last = std::io::Error::new(std::io::ErrorKind::NotFound, "the name has no address");
+    for address in (host, port).to_socket_addrs()? {
+        match TcpStream::connect_timeout(&address, DIAL_TIME) {
+            Ok(stream) => return Ok(stream),
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
+}
+
+/// How this relay proves its identity to another node; `tls` defines that identity.
+fn dial_security(
+    config: &NodeConfig,
+    relay: &RelayConfig,
+    tls: impl FnOnce(&str) -> Result<ClientTls, KeyError>,
+) -> Result<DialSecurity, KeyError> {
+    if relay.tls {
+        return Ok(DialSecurity::Tls(tls(&config.keys.engine.private)?));
+    }
+    Ok(DialSecurity::Proof(DialProof {
+        kind: DialKey::Engine,
+        key: config.engine_proof()?,
+    }))
+}
+
+/// What this node says about itself.
+fn hello(config: &NodeConfig, role: Role) -> Hello {
+    Hello {
+        protocol: PROTOCOL_VERSION,
+        broadleaf: env!("CARGO_PKG_VERSION").to_owned(),
+        python: config.python.clone(),
+        cluster_id: config.cluster_id.clone(),
+        role,
+    }
+}
+
+fn introduce(
+    mut link: Link,
+    config: &NodeConfig,
+    role: Role,
+    deadline: Instant,
+) -> Result<(Link, Welcome), NodeError> {
+    link.send(
+        FrameKind::Hello,
+        &control::encode(&hello(config, role)),
+        &[],
+    )?;
+    link.set_frame_limit(limits::MAX_FRAME_BYTES);
+    loop {
+        link.flush()?;
+        if let Some(frame) = link.next_frame()? {
+            if frame.kind == FrameKind::Welcome {
+                let welcome = control::decode(&frame.body).map_err(LinkError::from)?;
+                return Ok((link, welcome));
+            }
+            let refusal: Refusal = control::decode(&frame.body).map_err(LinkError::from)?;
+            return Err(NodeError::Refused(refusal.message));
+        }
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(NodeError::NoAnswer);
+        }
+        let for_write = link.wants_write();
+        if let Readiness::Ready { readable: true, .. } = link.wait(for_write, Some(left))? {
+            link.fill()?;
+        }
+    }
+}
+
+/// Where other relays reach this one: the listener, and the address to announce.
+fn listen_for_relays(
+    config: &NodeConfig,
+    relay: &RelayConfig,
+    own: IpAddr,
+) -> Result<Option<(Listener, String)>, NodeError> {
+    if relay.outbound_only {
+        return Ok(None);
+    }
+    let default = || (own.to_string(), 0);
+    let (host, port) = relay.listen.clone().unwrap_or_else(default);
+    let address = (host.as_str(), port);
+    let listener = if relay.tls {
+        Listener::tls(
+            address,
+            ServerTls::among_equals(&config.keys.engine.private)?,
+        )
+    } else {
+        Listener::tcp(address, config.listen_proof()?)
+    };
+    let listener = listener.map_err(io_error("listening for other relays"))?;
+    let Some(bound) = listener.tcp_address() else {
+        return Ok(None);
+    };
+    let told = if bound.ip().is_unspecified() {
+        SocketAddr::new(own, bound.port())
+    } else {
+        bound
+    };
+    Ok(Some((listener, told.to_string())))
+}
+
+impl Node {
+    /// If this is a relay, joins its controller's cluster.
+    pub(crate) fn join(&mut self) -> Result<(), NodeError> {
+        let Some(relay) = self.config.relay.clone() else {
+            return Ok(());
+        };
+        let config = &self.config;
+        let mut listener = None;
+        let mut controller = None;
+        let (link, welcome) = dial(config, &relay, |stream| {
+            let own = stream
+                .local_addr()
+                .map_err(io_error("asking for our address"))?;
+            let peer = stream.peer_addr();
+            controller = Some(peer.map_err(io_error("asking for the controller's address"))?);
+            let listening = listen_for_relays(config, &relay, own.ip())?;
+            Ok(listening.map(|(ours, told)| {
+                listener = Some(ours);
+                told
+            }))
+        })?;
+        let upstream = |private: &str| ClientTls::new(private, &config.keys.server.public);
+        let dialer = controller.map(|controller| {
+            Ok::<_, NodeError>(Dialer {
+                controller,
+                to_controller: dial_security(config, &relay, upstream)?,
+                to_relays: dial_security(config, &relay, ClientTls::among_equals)?,
+            })
+        });
+        let host = welcome.host;
+        self.objects.is_encrypted = welcome.payload_secret.is_some();
+        let plane = Plane::start(Setup {
+            hello: hello(config, Role::Payload { host }),
+            listener,
+            dialer: dialer.transpose()?,
+            secret: welcome.payload_secret,
+            socket_buffer_bytes: config.options.payload_socket_bytes,
+            streams: config.options.payload_streams,
+            piece_bytes: config.options.mpi_message_bytes,
+            cores: config.options.payload_cores,
+            niceness: config.options.payload_niceness,
+        });
+        self.objects
+            .start(host, plane.map_err(io_error("starting the payload plane"))?);
+        self.watch_plane()?;
+        let token = self.add_peer(link, PeerRole::Controller)?;
+        self.decider = Decider::Upstream(Uplink::new(token, host));
+        self.host = relay.name;
+        // The first commands may have arrived together with the welcome.
+        self.read(token)?;
+        self.carry_out();
+        Ok(())
+    }
+
+    /// At the controller's node: starts the payload plane with the first relay.
+    pub(crate) fn start_plane(&mut self) -> Result<(), NodeError> {
+        if self.objects.plane.is_some() {
+            return Ok(());
+        }
+        let host = HostId::CONTROLLER;
+        let is_encrypted = self.config.tcp.as_ref().is_some_and(|tcp| tcp.tls);
+        self.objects.is_encrypted = is_encrypted;
+        self.objects.secret = is_encrypted.then(generate_secret).transpose()?;
+        let plane = Plane::start(Setup {
+            hello: hello(&self.config, Role::Payload { host }),
+            listener: None,
+            dialer: None,
+            secret: self.objects.secret.clone(),
+            socket_buffer_bytes: self.config.options.payload_socket_bytes,
+            streams: self.config.options.payload_streams,
+            piece_bytes: self.config.options.mpi_message_bytes,
+            cores: self.config.options.payload_cores,
+            niceness: self.config.options.payload_niceness,
+        });
+        self.objects
+            .start(host, plane.map_err(io_error("starting the payload plane"))?);
+        self.watch_plane()
+    }
+}

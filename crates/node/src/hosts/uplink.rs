@@ -1,0 +1,410 @@
+//! The relay's side: a node whose decisions are made by the controller at the other end of a link.
+//!
+//! Its engines and fork server connect to it as they do to the controller's node. Their messages go
+//! up the link instead of into a controller's machine, and that machine's commands come down.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+
+use broadleaf_core::{Controller, Input, Nanos, Output, Unread};
+use broadleaf_net::{Frame, LinkError};
+use broadleaf_proto::control::{self, ForkServerCommand, ForkServerEvent};
+use broadleaf_proto::relay::{self, AssignMany, RelayCommand, RelayEvent, RelayedDone};
+use broadleaf_proto::task::{FunctionRecord, OutputRecord};
+use broadleaf_proto::wire::Reader;
+use broadleaf_proto::{DecodeError, EngineId, FrameKind, FunctionId, HostId};
+
+use crate::hosts::objects::RESULT_CHUNK_BYTES;
+use crate::node::Node;
+
+/// Who decides.
+pub enum Decider {
+    /// This node is the controller's.
+    Own(Box<Controller>),
+    /// This node is a relay.
+    Upstream(Uplink),
+}
+
+/// The relay's connection to its controller, and the state that belongs to it.
+#[derive(Debug)]
+pub struct Uplink {
+    /// The connection.
+    pub token: usize,
+    /// This host's number.
+    pub host: HostId,
+    heard: Instant,
+    /// Bodies of functions, for engines that will need them.
+    functions: BTreeMap<FunctionId, FunctionRecord>,
+    /// Engines that were requested before the fork server had connected.
+    wanted: Vec<EngineId>,
+    /// Engines that were requested, and their processes once known: only these are accepted and
+    /// signalled.
+    slots: BTreeMap<EngineId, Option<u32>>,
+    /// Output that was not passed on.
+    unread: BTreeMap<EngineId, Unread>,
+}
+
+impl Decider {
+    /// The host of an engine, according to its slot.
+    pub fn host_of(&self, engine: EngineId) -> HostId {
+        match self {
+            Self::Own(controller) => controller.host_of(engine),
+            Self::Upstream(_) => HostId::CONTROLLER,
+        }
+    }
+
+    /// Whether this node is a relay.
+    pub fn is_upstream(&self) -> bool {
+        matches!(self, Self::Upstream(_))
+    }
+
+    /// The controller, if it is on this node.
+    pub fn controller(&self) -> Option<&Controller> {
+        match self {
+            Self::Own(controller) => Some(controller),
+            Self::Upstream(_) => None,
+        }
+    }
+
+    /// Whether an engine may say hello for this slot.
+    pub fn expects(&self, engine: EngineId) -> bool {
+        match self {
+            Self::Own(controller) => controller.expects(engine),
+            Self::Upstream(uplink) => uplink.slots.contains_key(&engine),
+        }
+    }
+
+    /// Functions that relays need not keep.
+    pub fn take_freed_functions(&mut self) -> Vec<FunctionId> {
+        match self {
+            Self::Own(controller) => controller.take_freed_functions(),
+            Self::Upstream(_) => Vec::new(),
+        }
+    }
+
+    /// When the controller must be called next.
+    pub fn next_deadline(&self) -> Option<Nanos> {
+        self.controller().and_then(Controller::next_deadline)
+    }
+
+    /// Does everything that is due.
+    pub fn on_deadline(&mut self, now: Nanos, out: &mut Vec<Output>) {
+        if let Self::Own(controller) = self {
+            controller.on_deadline(now, out);
+        }
+    }
+
+    /// Places ready tasks.
+    pub fn schedule(&mut self, now: Nanos, out: &mut Vec<Output>) {
+        if let Self::Own(controller) = self {
+            controller.schedule(now, out);
+        }
+    }
+}
+
+impl Uplink {
+    /// A link was just accepted.
+    pub fn new(token: usize, host: HostId) -> Self {
+        Self {
+            token,
+            host,
+            heard: Instant::now(),
+            functions: BTreeMap::new(),
+            wanted: Vec::new(),
+            slots: BTreeMap::new(),
+            unread: BTreeMap::new(),
+        }
+    }
+}
+
+impl Node {
+    pub(crate) fn uplink(&mut self) -> Option<&mut Uplink> {
+        match &mut self.decider {
+            Decider::Upstream(uplink) => Some(uplink),
+            Decider::Own(_) => None,
+        }
+    }
+
+    /// Passes a task's output on, unless too much waits for the controller already; then, or when
+    /// the task ends, reports how much was dropped.
+    fn relay_output(&mut self, engine: EngineId, task: u64, record: Option<OutputRecord>) {
+        let limit_bytes = self.config.options.congestion_bytes;
+        let Some(uplink) = self.uplink() else {
+            return;
+        };
+        let token = uplink.token;
+        let mut unread = uplink.unread.remove(&engine).unwrap_or_default();
+        let queued_bytes = self.peers.get(token).map_or(0, |p| p.link.queued_bytes());
+        let is_dropped = record
+            .as_ref()
+            .is_some_and(|r| queued_bytes > limit_bytes && unread.count(r));
+        if is_dropped {
+            if let Some(uplink) = self.uplink() {
+                uplink.unread.insert(engine, unread);
+            }
+            return;
+        }
+        for record in unread.take(task, engine).into_iter().chain(record) {
+            self.append(token, FrameKind::Output, |frame| record.encode(frame));
+        }
+    }
+
+    /// Tells the controller what the controller's own node would have told it.
+    pub(crate) fn report(&mut self, input: Input) {
+        let event = match input {
+            Input::EngineUp { info } => RelayEvent::EngineUp(info),
+            Input::Revoked { engine, key, won } => RelayEvent::Revoked { engine, key, won },
+            Input::Waits { engine, event } => RelayEvent::Waits { engine, event },
+            Input::ForkServer(event) => {
+                self.note_process(&event);
+                RelayEvent::ForkServer(event)
+            }
+            Input::Done { engine, mut record } => {
+                for (object, range) in self.objects.export(&mut record.payload, &mut self.segments)
+                {
+                    self.provide(object, &range, RESULT_CHUNK_BYTES);
+                }
+                let done = RelayedDone { engine, record };
+                self.relay_output(engine, done.record.key.0, None);
+                if let Some(token) = self.uplink().map(|u| u.token) {
+                    self.append(token, FrameKind::RelayedDone, |frame| done.encode(frame));
+                }
+                return;
+            }
+            Input::Output { engine, record } => {
+                self.relay_output(engine, record.task, Some(record));
+                return;
+            }
+            Input::ForkServerUp => {
+                let wanted = self.uplink().map(|u| std::mem::take(&mut u.wanted));
+                for engine in wanted.unwrap_or_default() {
+                    self.carry_out_one(Output::Spawn { engine });
+                }
+                return;
+            }
+            // Engines do not outlive their fork server.
+            Input::ForkServerDown => {
+                self.finished = true;
+                return;
+            }
+            Input::OwnerDown => {
+                self.leave();
+                return;
+            }
+            // These are about clients and hosts, which a relay does not have;
+            // [`Self::on_engine_gone`] handles `EngineDown`.
+            _ => return,
+        };
+        self.tell_controller(&event);
+    }
+
+    /// An engine's link closed.
+    pub(crate) fn on_engine_gone(
+        &mut self,
+        engine: EngineId,
+        unclaimed_offers: Vec<u32>,
+        next_offer: u32,
+    ) {
+        self.drop_waiting(engine);
+        if self.decider.is_upstream() {
+            self.tell_controller(&RelayEvent::EngineDown {
+                engine,
+                unclaimed_offers,
+                next_offer,
+            });
+        } else {
+            self.input(Input::EngineDown {
+                engine,
+                unclaimed_offers,
+            });
+        }
+    }
+
+    pub(crate) fn tell_controller(&mut self, event: &RelayEvent) {
+        if let Some(token) = self.uplink().map(|u| u.token) {
+            self.append(token, FrameKind::RelayEvent, |frame| {
+                relay::append(event, frame);
+            });
+        }
+    }
+
+    fn note_process(&mut self, event: &ForkServerEvent) {
+        let Some(uplink) = self.uplink() else { return };
+        match event {
+            ForkServerEvent::Spawned(engine, pid) => {
+                uplink.slots.insert(*engine, Some(*pid));
+            }
+            ForkServerEvent::Exited { engine, pid, .. } => {
+                if uplink.slots.get(engine) == Some(&Some(*pid)) {
+                    uplink.slots.remove(engine);
+                }
+            }
+            ForkServerEvent::NotStarted { engine, .. } => {
+                uplink.slots.remove(engine);
+            }
+            ForkServerEvent::Guest { .. } => {}
+        }
+    }
+
+    /// Ends the relay: its engines first, by their fork server.
+    pub(crate) fn leave(&mut self) {
+        match self.fork_server {
+            Some(token) => self.send(
+                token,
+                FrameKind::ForkServerCommand,
+                &control::encode(&ForkServerCommand::Stop),
+            ),
+            None => self.finished = true,
+        }
+    }
+
+    /// Whether a relay's controller has been silent for too long.
+    pub(crate) fn is_controller_silent(&mut self, now: Instant) -> bool {
+        let timeout = self.config.options.host_timeout();
+        self.uplink()
+            .is_some_and(|u| now.duration_since(u.heard) > timeout)
+    }
+
+    /// A time in which this node could not hear its controller does not count as silence of the
+    /// controller.
+    pub(crate) fn excuse_silence(&mut self, deaf: Duration, now: Instant) {
+        if let Some(uplink) = self.uplink() {
+            uplink.heard = (uplink.heard + deaf).min(now);
+        }
+    }
+
+    /// Handles one frame from the controller.
+    pub(crate) fn on_controller_frame(&mut self, frame: Frame) -> Result<(), LinkError> {
+        if let Some(uplink) = self.uplink() {
+            uplink.heard = Instant::now();
+        }
+        match frame.kind {
+            FrameKind::AssignMany => {
+                let mut reader = Reader::new(frame.body);
+                while !reader.is_empty() {
+                    let many = AssignMany::decode(&mut reader)?;
+                    self.assign_many(many);
+                }
+            }
+            FrameKind::RelayCommand => {
+                for command in relay::messages(&frame.body) {
+                    self.obey(command?);
+                }
+            }
+            kind => return Err(DecodeError::UnknownKind(kind as u8).into()),
+        }
+        Ok(())
+    }
+
+    fn obey(&mut self, command: RelayCommand) {
+        let output = match command {
+            RelayCommand::Function {
+                function,
+                hash,
+                body,
+            } => {
+                let body = body.into();
+                let record = FunctionRecord {
+                    function,
+                    hash,
+                    name: Bytes::new(),
+                    body,
+                };
+                if let Some(uplink) = self.uplink() {
+                    uplink.functions.insert(function, record);
+                }
+                return;
+            }
+            RelayCommand::GiveFunction { engine, function } => {
+                let known = self.uplink().and_then(|u| u.functions.get(&function));
+                let Some(record) = known.cloned() else { return };
+                Output::Function { engine, record }
+            }
+            RelayCommand::ForgetFunctions(ids) => {
+                if let Some(uplink) = self.uplink() {
+                    uplink.functions.retain(|id, _| !ids.contains(id));
+                }
+                return;
+            }
+            RelayCommand::Revoke { engine, key, offer } => {
+                // After the engine's end there is nothing to answer: the controller knows what it
+                // left unclaimed.
+                if !self.engines.contains_key(&engine) {
+                    return;
+                }
+                Output::Revoke { engine, key, offer }
+            }
+            RelayCommand::Interrupt { engine, offer } => {
+                self.interrupt(engine, offer);
+                return;
+            }
+            RelayCommand::Kill {
+                engine,
+                pid,
+                signal,
+            } => {
+                let known = self.uplink().and_then(|u| u.slots.get(&engine));
+                if known != Some(&Some(pid)) {
+                    return;
+                }
+                Output::Kill {
+                    engine,
+                    pid,
+                    signal,
+                }
+            }
+            RelayCommand::Stop { engine } => Output::Stop { engine },
+            RelayCommand::Spawn { engine } => {
+                let is_ready = self.fork_server.is_some();
+                if let Some(uplink) = self.uplink() {
+                    uplink.slots.insert(engine, None);
+                    if !is_ready {
+                        uplink.wanted.push(engine);
+                        return;
+                    }
+                }
+                Output::Spawn { engine }
+            }
+            RelayCommand::Seat {
+                engine,
+                world,
+                rank,
+            } => {
+                if let Some(uplink) = self.uplink() {
+                    uplink.slots.insert(engine, None);
+                }
+                Output::Seat {
+                    engine,
+                    world,
+                    rank,
+                }
+            }
+            RelayCommand::Fetch(fetch) => {
+                let object = fetch.object;
+                if let Err(reason) = self.objects.fetch(fetch) {
+                    self.tell_controller(&RelayEvent::FetchFailed { object, reason });
+                }
+                return;
+            }
+            RelayCommand::Forget(objects) => {
+                self.on_forget(objects);
+                return;
+            }
+            RelayCommand::Ping { sent_ns } => {
+                self.on_ping(sent_ns);
+                return;
+            }
+        };
+        self.carry_out_one(output);
+    }
+
+    fn on_ping(&mut self, sent_ns: u64) {
+        let unread_bytes = self.queued_for_engines_bytes();
+        self.tell_controller(&RelayEvent::Pong {
+            sent_ns,
+            unread_bytes,
+        });
+    }
+}

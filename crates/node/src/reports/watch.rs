@@ -1,0 +1,172 @@
+//! What an observer is told on each poll: new events, the busiest functions, and objects on their
+//! way.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use broadleaf_core::transfer::Route;
+use broadleaf_core::transfer::cost::Topology;
+use broadleaf_core::{Controller, FunctionTimes, Nanos};
+use serde::Serialize;
+
+use crate::node::Node;
+use crate::reports::ring::{Kind, Record};
+
+/// Maximum number of events in one answer: about 60 bytes of text each.
+const MAX_EVENTS: u32 = 20_000;
+/// Number of functions in one answer.
+const MAX_FUNCTIONS: usize = 50;
+/// Number of hosts of all objects in one answer; the newest objects come first.
+const MAX_STOPS: usize = 2_000;
+
+#[derive(Serialize)]
+struct Watch {
+    /// The `after` of the next poll.
+    next: u64,
+    /// Number of events recorded since, whether or not they are in the answer.
+    recorded: u64,
+    events: Vec<Event>,
+    /// Names of the functions of these events, by their tags.
+    names: BTreeMap<u32, String>,
+    functions: Vec<Function>,
+    transfers: Vec<Transfer>,
+}
+
+/// Kind, wall clock in ns, end of a task in ns, and the numbers; the second one is split in two
+/// halves, the lower first.
+#[derive(Serialize)]
+struct Event(&'static str, u64, u64, u32, u32, u32);
+
+#[derive(Serialize)]
+struct Function {
+    name: String,
+    tag: u32,
+    tasks: u64,
+    errors: u64,
+    total_ns: u64,
+    max_ns: u64,
+}
+
+#[derive(Serialize)]
+struct Transfer {
+    object: u64,
+    len_bytes: u64,
+    shape: String,
+    ago_ns: Nanos,
+    stops: Vec<Stop>,
+}
+
+#[derive(Serialize)]
+struct Stop {
+    host: u32,
+    parent: u32,
+    have_bytes: u64,
+    gone: bool,
+    /// From the first time the object was needed until the host had it.
+    took_ns: Option<Nanos>,
+}
+
+impl Node {
+    /// The answer to [`Watch`](broadleaf_proto::control::ControlRequest::Watch) as JSON.
+    pub(crate) fn watch_json(&self, after: u64, max_events: u32) -> String {
+        let (next, events) = self.ring.since(after, max_events.min(MAX_EVENTS) as usize);
+        let events: Vec<Event> = events.map(Event::from).collect();
+        let controller = self.decider.controller();
+        let watch = Watch {
+            next,
+            recorded: next.saturating_sub(after),
+            names: controller.map_or_else(BTreeMap::new, |c| names(c, &events)),
+            functions: controller.map_or_else(Vec::new, |c| {
+                let busiest = c.busiest_functions(MAX_FUNCTIONS);
+                busiest.iter().map(Function::from).collect()
+            }),
+            transfers: self.transfers(),
+            events,
+        };
+        serde_json::to_string(&watch).expect("invariant: plain fields serialise infallibly")
+    }
+
+    fn transfers(&self) -> Vec<Transfer> {
+        let mut routes: Vec<Route> = self.objects.transfers.routes().collect();
+        routes.retain(|route| !self.is_probe(route.object));
+        routes.sort_by_key(|route| std::cmp::Reverse(route.since_ns));
+        let mut n_stops = 0;
+        let fits = |route: &&Route| {
+            n_stops += route.stops.len();
+            n_stops <= MAX_STOPS
+        };
+        let told = routes.iter().take_while(fits);
+        told.map(|route| Transfer::new(route, self.now_ns))
+            .collect()
+    }
+}
+
+/// The names of functions that events name.
+fn names(controller: &Controller, events: &[Event]) -> BTreeMap<u32, String> {
+    let tags: BTreeSet<u32> = events.iter().map(|event| event.5).collect();
+    let called = controller.called_functions();
+    called
+        .filter(|f| tags.contains(&f.tag))
+        .map(|f| (f.tag, text(&f.name)))
+        .collect()
+}
+
+/// A name in displayable form.
+pub fn text(name: &[u8]) -> String {
+    String::from_utf8_lossy(name).into_owned()
+}
+
+impl From<&Record> for Event {
+    fn from(r: &Record) -> Self {
+        let kind = match r.kind {
+            Kind::ClientUp => "client_up",
+            Kind::ClientDown => "client_down",
+            Kind::EngineUp => "engine_up",
+            Kind::EngineDown => "engine_down",
+            Kind::Refused => "refused",
+            Kind::Malformed => "malformed",
+            Kind::Task => "task",
+            Kind::FailedTask => "failed_task",
+            Kind::Request => "request",
+        };
+        Self(kind, r.at_ns, r.end_ns, r.a, r.b as u32, (r.b >> 32) as u32)
+    }
+}
+
+impl From<&FunctionTimes> for Function {
+    fn from(f: &FunctionTimes) -> Self {
+        Self {
+            name: text(&f.name),
+            tag: f.tag,
+            tasks: f.times.tasks,
+            errors: f.times.errors,
+            total_ns: f.times.total_ns,
+            max_ns: f.times.max_ns,
+        }
+    }
+}
+
+impl Transfer {
+    fn new(route: &Route, now: Nanos) -> Self {
+        let stops = route.stops.iter().map(|stop| Stop {
+            host: stop.host.0,
+            parent: stop.parent.0,
+            have_bytes: stop.have_bytes,
+            gone: stop.is_gone,
+            took_ns: stop
+                .completed_ns
+                .map(|at| at.saturating_sub(route.since_ns)),
+        });
+        Self {
+            object: route.object.0,
+            len_bytes: route.len_bytes,
+            shape: match route.topology {
+                Topology::Flat => "flat".to_owned(),
+                Topology::Binomial => "binomial".to_owned(),
+                Topology::Chain => "chain".to_owned(),
+                Topology::Kary(arity) => format!("tree of arity {arity}"),
+            },
+            ago_ns: now.saturating_sub(route.since_ns),
+            stops: stops.collect(),
+        }
+    }
+}

@@ -1,0 +1,473 @@
+//! Messages between the controller and relays: commands for the engines of a host, reports about
+//! them, and the messages of the payload plane.
+//!
+//! In records of this module, a payload's `segments` name objects: the segment's number is an
+//! [`ObjectId`], and the object is that range, starting at its first byte.
+
+use bytes::BufMut;
+use serde::{Deserialize, Serialize};
+
+use crate::ids::{EngineId, FunctionHash, FunctionId, HostId, ObjectId, TaskKey};
+use crate::limits::{CLAIM_SLOTS, MAX_RELAYED_ENGINES, MAX_RESUMPTIONS};
+use crate::messages::control::{EngineInfo, ForkServerEvent};
+use crate::messages::engine::EngineEvent;
+use crate::messages::mover::{Landing, MoverRank};
+use crate::records::task::{DoneRecord, Payload, check, depth};
+use crate::wire::{DecodeError, Reader, at_most};
+
+/// Controller to relay. Many per frame, one after the other.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum RelayCommand {
+    /// The content of a function, sent once per host; replaces what was known by that id.
+    Function {
+        /// The controller's id for it.
+        function: FunctionId,
+        /// Hash of the body.
+        hash: FunctionHash,
+        /// Pickled function.
+        body: Vec<u8>,
+    },
+    /// Pass on to an engine a function that was sent before.
+    GiveFunction {
+        /// The engine.
+        engine: EngineId,
+        /// The function.
+        function: FunctionId,
+    },
+    /// Ids under which no task will name functions any more.
+    ForgetFunctions(Vec<FunctionId>),
+    /// Take an offer back; answered by [`RelayEvent::Revoked`].
+    Revoke {
+        /// The engine.
+        engine: EngineId,
+        /// The task, repeated by the answer.
+        key: TaskKey,
+        /// Its offer.
+        offer: u32,
+    },
+    /// Interrupt the engine, but only if it is running this offer.
+    Interrupt {
+        /// The engine.
+        engine: EngineId,
+        /// The offer.
+        offer: u32,
+    },
+    /// Send a signal to an engine's process.
+    Kill {
+        /// The engine.
+        engine: EngineId,
+        /// Its process.
+        pid: u32,
+        /// The signal's number.
+        signal: i32,
+    },
+    /// Ask an engine to leave when its current task is done.
+    Stop {
+        /// The engine.
+        engine: EngineId,
+    },
+    /// Start an engine for this slot.
+    Spawn {
+        /// The slot.
+        engine: EngineId,
+    },
+    /// Give a guest this slot.
+    Seat {
+        /// The slot.
+        engine: EngineId,
+        /// The guest's world.
+        world: String,
+        /// Its rank there.
+        rank: u32,
+    },
+    /// Get an object, or get the rest of it from other sources than before.
+    Fetch(Fetch),
+    /// Objects that no record will name any more: drop them once no engine holds them.
+    Forget(Vec<ObjectId>),
+    /// Answer [`RelayEvent::Pong`] at once.
+    Ping {
+        /// Repeated by the answer.
+        sent_ns: u64,
+    },
+}
+
+/// Where to get an object from.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Fetch {
+    /// The object.
+    pub object: ObjectId,
+    /// Its length.
+    pub len_bytes: u64,
+    /// The size of the chunks it travels in; always the same for all hosts.
+    pub chunk_bytes: u32,
+    /// The parent first, then the fallbacks, in this order.
+    pub sources: Vec<Source>,
+    /// Higher than in any earlier command for this object; outdated commands are ignored.
+    pub epoch: u32,
+}
+
+/// A host that has an object, or is getting it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Source {
+    /// The host.
+    pub host: HostId,
+    /// Where it listens; `None` for the controller's host, which is reached over the existing
+    /// connection.
+    pub address: Option<String>,
+    /// Its mover, if the bytes should travel by MPI.
+    pub mover: Option<MoverRank>,
+}
+
+/// Relay to controller. Many per frame, one after the other.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum RelayEvent {
+    /// An engine said hello and was accepted.
+    EngineUp(EngineInfo),
+    /// The link of an engine closed.
+    EngineDown {
+        /// The engine.
+        engine: EngineId,
+        /// Offers that it never claimed, now taken back.
+        #[serde(deserialize_with = "at_most::<_, _, CLAIM_SLOTS>")]
+        unclaimed_offers: Vec<u32>,
+        /// The number after the last offer that reached its board.
+        next_offer: u32,
+    },
+    /// The answer to a revoke.
+    Revoked {
+        /// The engine.
+        engine: EngineId,
+        /// The key of the revoke.
+        key: TaskKey,
+        /// Whether the engine had not started it, and now never will.
+        won: bool,
+    },
+    /// An engine's task waits for other tasks, or continues.
+    Waits {
+        /// The engine.
+        engine: EngineId,
+        /// Which.
+        event: EngineEvent,
+    },
+    /// An event from the host's fork server.
+    ForkServer(ForkServerEvent),
+    /// The progress of an object's fetch: occasionally, at its end, and when it changed parents.
+    Fetched(Progress),
+    /// No source could provide the object.
+    FetchFailed {
+        /// The object.
+        object: ObjectId,
+        /// For the user.
+        reason: String,
+    },
+    /// The arguments of a task, which had to come from another host, have arrived.
+    Delivered {
+        /// The engine.
+        engine: EngineId,
+        /// The task.
+        key: TaskKey,
+    },
+    /// A task will never be claimed, because its arguments did not arrive.
+    Undeliverable {
+        /// The engine.
+        engine: EngineId,
+        /// The task.
+        key: TaskKey,
+        /// For the user.
+        reason: String,
+    },
+    /// The host's mover has connected, or is gone.
+    Mover(Option<MoverRank>),
+    /// The answer to a ping.
+    Pong {
+        /// From the ping.
+        sent_ns: u64,
+        /// What waits for the host's engines to read it.
+        unread_bytes: u64,
+    },
+    /// The host was told that it will be ended: it needs nothing new from now on.
+    EndsSoon {
+        /// The time that it has left.
+        ends_in_ns: u64,
+    },
+}
+
+/// A host's progress with an object.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Progress {
+    /// The object.
+    pub object: ObjectId,
+    /// Bytes that have arrived and are checked.
+    pub have_bytes: u64,
+    /// Whether that is everything.
+    pub is_complete: bool,
+    /// The source that is sending now, or sent last.
+    pub source: HostId,
+    /// Time from the first chunk to now.
+    pub receiving_ns: u64,
+    /// Bytes that arrived over the wire for it, including rejected and repeated ones.
+    pub wire_bytes: u64,
+    /// Bytes that arrived by MPI.
+    pub mover_bytes: u64,
+    /// Where the fetch continued after each change of parent.
+    #[serde(deserialize_with = "at_most::<_, _, MAX_RESUMPTIONS>")]
+    pub resumed_at: Vec<u64>,
+    /// Chunks rejected because their content did not match their checksum.
+    pub corrupt_chunks: u32,
+}
+
+/// One task for each of several engines of a host: the same function and arguments.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AssignMany {
+    /// Engine, the controller's name for its task, and the offer's number.
+    pub offers: Vec<(EngineId, TaskKey, u32)>,
+    /// What to call.
+    pub function: FunctionId,
+    /// The tasks' nesting depth; see [`crate::SubmitRecord::depth`].
+    pub depth: u16,
+    /// Arguments.
+    pub payload: Payload,
+}
+
+impl AssignMany {
+    /// Appends the record.
+    pub fn encode(&self, out: &mut impl BufMut) {
+        out.put_u32_le(self.offers.len() as u32);
+        for (engine, key, offer) in &self.offers {
+            out.put_u32_le(engine.0);
+            out.put_u64_le(key.0);
+            out.put_u32_le(*offer);
+        }
+        out.put_u32_le(self.function.0);
+        out.put_u16_le(self.depth);
+        self.payload.encode(out);
+    }
+    /// Reads one record.
+    ///
+    /// # Errors
+    /// [`DecodeError`] if the bytes are not one.
+    pub fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
+        let n = r.u32()? as usize;
+        check(n, MAX_RELAYED_ENGINES)?;
+        let mut offers = Vec::new();
+        for _ in 0..n {
+            offers.push((EngineId(r.u32()?), TaskKey(r.u64()?), r.u32()?));
+        }
+        Ok(Self {
+            offers,
+            function: FunctionId(r.u32()?),
+            depth: depth(r)?,
+            payload: Payload::decode(r)?,
+        })
+    }
+}
+
+/// A task ended on an engine of the relay's host.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RelayedDone {
+    /// The engine.
+    pub engine: EngineId,
+    /// How it ended.
+    pub record: DoneRecord,
+}
+
+impl RelayedDone {
+    /// Appends the record.
+    pub fn encode(&self, out: &mut impl BufMut) {
+        out.put_u32_le(self.engine.0);
+        self.record.encode(out);
+    }
+    /// Reads one record.
+    ///
+    /// # Errors
+    /// [`DecodeError`] if the bytes are not one.
+    pub fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(Self {
+            engine: EngineId(r.u32()?),
+            record: DoneRecord::decode(r)?,
+        })
+    }
+}
+
+/// Between hosts, over payload connections.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum PayloadCommand {
+    /// Send the object from this offset on, as its bytes become available.
+    Pull {
+        /// The object.
+        object: ObjectId,
+        /// The first byte needed; a whole number of chunks.
+        offset_bytes: u64,
+        /// Repeated by each chunk; chunks of an earlier pull are ignored.
+        pull: u32,
+        /// Shortest round trip that was measured on this connection; 0 while none was.
+        round_trip_ns: u64,
+        /// Send it by MPI, to this mover.
+        landing: Option<Landing>,
+    },
+    /// Send chunks of a pull that came over another connection of the same host over this one too: each chunk travels
+    /// over whichever of them has room first.
+    Join {
+        /// The object.
+        object: ObjectId,
+        /// From the pull.
+        pull: u32,
+        /// As in the pull.
+        round_trip_ns: u64,
+    },
+    /// Stop sending it on this connection.
+    Cancel {
+        /// The object.
+        object: ObjectId,
+    },
+    /// The sender cannot dial: have this many connections between the two hosts.
+    Dial {
+        /// At most [`MAX_PAYLOAD_STREAMS`](crate::limits::MAX_PAYLOAD_STREAMS) are opened.
+        connections: u32,
+    },
+    /// The pulled object is not available here.
+    Refuse {
+        /// The object.
+        object: ObjectId,
+        /// From the pull.
+        pull: u32,
+    },
+    /// The pulled object is available here, but not by MPI.
+    NoMover {
+        /// The object.
+        object: ObjectId,
+        /// From the pull.
+        pull: u32,
+    },
+    /// The pull is alive, but there is nothing new to send yet.
+    Waiting {
+        /// The object.
+        object: ObjectId,
+        /// From the pull.
+        pull: u32,
+    },
+}
+
+/// Appends a message to a frame that holds many of its kind.
+pub fn append<M: Serialize>(message: &M, out: &mut Vec<u8>) {
+    out.extend_from_slice(&crate::messages::control::encode(message));
+}
+
+/// Reads the messages of a frame that holds many, one after the other: all at once would take many
+/// times their memory. The last is [`DecodeError::Malformed`] if the bytes are malformed from there
+/// on.
+pub fn messages<'a, M: Deserialize<'a>>(
+    mut bytes: &'a [u8],
+) -> impl Iterator<Item = Result<M, DecodeError>> {
+    std::iter::from_fn(move || {
+        if bytes.is_empty() {
+            return None;
+        }
+        let taken = postcard::take_from_bytes(std::mem::take(&mut bytes));
+        Some(
+            taken
+                .map_err(|_| DecodeError::Malformed)
+                .map(|(message, rest)| {
+                    bytes = rest;
+                    message
+                }),
+        )
+    })
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)] // a test fails by panicking
+mod tests {
+    use bytes::Bytes;
+
+    use super::*;
+    use crate::limits::MAX_NESTING;
+
+    #[test]
+    fn a_task_for_many_engines_is_read_as_it_was_written() {
+        let many = AssignMany {
+            offers: vec![
+                (EngineId(3), TaskKey(1 << 40), 7),
+                (EngineId(5), TaskKey(2), 0),
+            ],
+            function: FunctionId(9),
+            depth: 2,
+            payload: Payload {
+                bytes: Bytes::from_static(b"arguments"),
+                ..Payload::default()
+            },
+        };
+        let mut body = Vec::new();
+        many.encode(&mut body);
+        for end in 0..body.len() {
+            let mut reader = Reader::new(Bytes::copy_from_slice(&body[..end]));
+            assert!(AssignMany::decode(&mut reader).is_err(), "{end}");
+        }
+        let mut reader = Reader::new(body.into());
+        assert_eq!(AssignMany::decode(&mut reader).unwrap(), many);
+        assert!(reader.is_empty());
+    }
+
+    #[test]
+    fn no_engine_is_given_a_task_nested_deeper_than_its_stack() {
+        let assigned = |depth| {
+            let task = crate::AssignRecord {
+                key: TaskKey(1),
+                offer: 2,
+                function: FunctionId(3),
+                depth,
+                payload: Payload::default(),
+            };
+            let mut body = Vec::new();
+            task.encode(&mut body);
+            crate::AssignRecord::decode(&mut Reader::new(body.into())).map(|task| task.depth)
+        };
+        assert_eq!(assigned(MAX_NESTING), Ok(MAX_NESTING));
+        for depth in [MAX_NESTING + 1, u16::MAX] {
+            assert!(matches!(assigned(depth), Err(DecodeError::TooLong { .. })));
+        }
+    }
+
+    #[test]
+    fn a_relay_lists_no_more_offers_than_a_board_has() {
+        let down = |n| {
+            crate::messages::control::encode(&RelayEvent::EngineDown {
+                engine: EngineId(1),
+                unclaimed_offers: vec![7; n],
+                next_offer: 0,
+            })
+        };
+        assert!(crate::messages::control::decode::<RelayEvent>(&down(CLAIM_SLOTS)).is_ok());
+        assert!(crate::messages::control::decode::<RelayEvent>(&down(CLAIM_SLOTS + 1)).is_err());
+    }
+
+    #[test]
+    fn claimed_lengths_are_limited() {
+        let claim = u32::MAX.to_le_bytes().to_vec();
+        let many = AssignMany::decode(&mut Reader::new(claim.into()));
+        assert!(matches!(many, Err(DecodeError::TooLong { .. })));
+    }
+
+    #[test]
+    fn many_messages_share_a_frame() {
+        let messages = [
+            RelayCommand::Ping { sent_ns: 5 },
+            RelayCommand::Forget(vec![ObjectId::new(HostId(2), 7)]),
+        ];
+        let mut body = Vec::new();
+        for message in &messages {
+            append(message, &mut body);
+        }
+        let decode =
+            |body: &[u8]| super::messages::<RelayCommand>(body).collect::<Result<Vec<_>, _>>();
+        assert_eq!(decode(&body).unwrap(), messages);
+        body.push(0xff);
+        assert!(decode(&body).is_err());
+    }
+
+    #[test]
+    fn an_object_knows_its_origin() {
+        let object = ObjectId::new(HostId(77), 123);
+        assert_eq!(object.origin(), HostId(77));
+    }
+}

@@ -1,0 +1,41 @@
+//! Results of tasks that somebody else submitted, or of tasks run again, as requests of this client.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use broadleaf_net::LinkError;
+use broadleaf_proto::control::{self, ControlRequest};
+use broadleaf_proto::{FrameKind, TaskSeq};
+
+use crate::client::requests::request::Request;
+use crate::client::shared::{Shared, SubmittedParts, wall_ns};
+use crate::payload::lock;
+
+impl Shared {
+    /// Sends a request whose answer is a result for each of `n` tasks; `make` builds it from their first number.
+    pub fn start_adoption(
+        &self,
+        n: usize,
+        make: impl FnOnce(TaskSeq) -> ControlRequest,
+    ) -> Result<Arc<Request>, LinkError> {
+        self.wire.with(|net| {
+            self.append_submissions(net);
+            let first = self.next_seq.fetch_add(n as u64, Ordering::Relaxed);
+            let request = Arc::new(Request::new(first, n, wall_ns()));
+            let parts = SubmittedParts {
+                seq: first,
+                len: n,
+                weight_bytes: 0,
+                request: Arc::clone(&request),
+            };
+            lock(&self.submission).parts.push(parts);
+            self.register_submissions();
+            // Nobody waits for the reply: the results say everything.
+            let number = self.next_request.fetch_add(1, Ordering::Relaxed);
+            let body = control::encode(&(number, make(TaskSeq(first))));
+            net.send(FrameKind::Request, &body, &[])?;
+            self.flush_into(net)?;
+            Ok(request)
+        })
+    }
+}

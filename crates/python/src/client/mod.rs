@@ -1,0 +1,18 @@
+//! The client's endpoint.
+
+mod background;
+mod incoming;
+mod link;
+mod outgoing;
+mod requests;
+mod shared;
+mod waiting;
+mod wire;
+
+pub use incoming::tell::tell;
+pub use link::Link;
+pub use outgoing::announce::split_announce;
+pub use outgoing::submit::Submitter;
+pub use requests::history::History;
+pub use requests::pending::Pending;
+pub use shared::{Incoming, Step, wall_ns};

@@ -1,0 +1,99 @@
+//! A call on its way out: its function resolved, its arguments encoded.
+
+use broadleaf_proto::FunctionId;
+use broadleaf_proto::layout::{Delivery, PLAIN};
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyDict, PyDictMethods, PyTuple};
+
+use crate::client::link::Link;
+use crate::client::outgoing::announce::announce;
+use crate::client::outgoing::record::{Dependencies, check_together};
+use crate::errors::PayloadTooLarge;
+use crate::payload::plain;
+use crate::payload::{Captured, Encoded, Way};
+
+/// Resolves a call's function and puts its captured values into segments.
+pub(in crate::client) fn place_function<'py, 'l>(
+    py: Python<'py>,
+    link: &'l Link,
+    function: &Bound<'py, PyAny>,
+    many: bool,
+) -> PyResult<(FunctionId, Option<Box<Captured<'l>>>)> {
+    let (id, buffers) = link.resolve_function(py, function, many)?;
+    if buffers.is_empty() {
+        return Ok((id, None));
+    }
+    let mut captured = link.shared.data.capture(&buffers, many)?;
+    announce(py, link, captured.encoded())?;
+    Ok((id, Some(Box::new(captured))))
+}
+
+/// Encodes a call into `scratch` if it is plain and has no buffers, else returns the payload.
+pub(in crate::client) fn encode_call(
+    link: &Link,
+    way: Way,
+    function: &Bound<'_, PyAny>,
+    call: (&Bound<'_, PyTuple>, Option<&Bound<'_, PyDict>>),
+    captured: Option<&Captured<'_>>,
+    dependencies: Dependencies<'_>,
+    scratch: &mut Vec<u8>,
+) -> PyResult<Option<Box<Encoded>>> {
+    scratch.clear();
+    let (args, kwargs) = (call.0, call.1.filter(|kwargs| !kwargs.is_empty()));
+    let has_arguments = !args.is_empty() || kwargs.is_some();
+    if !has_arguments && captured.is_none() {
+        return Ok(None);
+    }
+    let mut out_of_band = plain::OutOfBand::default();
+    if has_arguments {
+        scratch.push(PLAIN);
+    }
+    let is_plain = !has_arguments || plain::encode_call(args, kwargs, scratch, &mut out_of_band);
+    if is_plain && out_of_band.buffers.is_empty() && captured.is_none() {
+        return Ok(None);
+    }
+    let py = args.py();
+    let data = &link.shared.data;
+    let encoded = if is_plain {
+        data.encode_compound(scratch, &out_of_band.buffers, way, captured)
+    } else {
+        pickle(link, args, kwargs, way.delivery).and_then(|(pickle, buffers)| {
+            data.encode_compound(pickle.as_bytes(), &buffers, way, captured)
+        })
+    };
+    let mut encoded = encoded.map_err(|error| {
+        if error.is_instance_of::<PayloadTooLarge>(py) {
+            link.explain_too_large(&error, function, args, kwargs)
+        } else {
+            error
+        }
+    })?;
+    if let Err(error) = check_together(dependencies, &encoded.bytes) {
+        data.give_back(&mut encoded);
+        return Err(error);
+    }
+    if !encoded.announce.is_empty() {
+        announce(py, link, &mut encoded)?;
+    }
+    Ok(Some(Box::new(encoded)))
+}
+
+/// A call's arguments as a pickle and its buffers.
+fn pickle<'py>(
+    link: &Link,
+    args: &Bound<'py, PyTuple>,
+    kwargs: Option<&Bound<'py, PyDict>>,
+    delivery: Delivery,
+) -> PyResult<(Bound<'py, PyBytes>, Vec<Bound<'py, PyAny>>)> {
+    let py = args.py();
+    let named = kwargs.into_iter().flat_map(PyDictMethods::iter);
+    let values = args.iter().chain(named.map(|(_, value)| value));
+    link.shared.data.check_size(values)?;
+    let kwargs = kwargs.map_or_else(|| PyDict::new(py), Clone::clone);
+    let dumped = link.hooks.bind(py).call_method1(
+        intern!(py, "dump_args"),
+        (args, kwargs, delivery == Delivery::Shared),
+    )?;
+    dumped.extract()
+}

@@ -1,0 +1,124 @@
+//! Functions on their way to the controller: their templates once per connection, and their captured values with each
+//! call.
+
+use broadleaf_proto::task::FunctionRecord;
+use broadleaf_proto::{FrameKind, FunctionHash, FunctionId};
+use bytes::Bytes;
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyDict, PyTuple};
+use ring::digest::{SHA256, digest};
+use rustc_hash::FxHashMap;
+
+use crate::client::link::Link;
+use crate::errors::link_error;
+use crate::payload::lock;
+
+/// Number of functions cached by identity before the cache is cleared.
+const MAX_CACHED_FUNCTIONS: usize = 10_000;
+
+/// Names given to functions on this connection.
+#[derive(Default)]
+pub struct Functions {
+    pub(in crate::client) by_identity: FxHashMap<usize, (Py<PyAny>, FunctionId)>,
+    by_hash: FxHashMap<FunctionHash, FunctionId>,
+}
+
+impl Link {
+    /// The id of a function on this connection, and the buffers that travel with each call of it. Its template is sent
+    /// before the first task that names it. It has no buffers if they would be sent `many` times.
+    pub(in crate::client) fn resolve_function<'py>(
+        &self,
+        py: Python<'py>,
+        function: &Bound<'py, PyAny>,
+        many: bool,
+    ) -> PyResult<(FunctionId, Vec<Bound<'py, PyAny>>)> {
+        let identity = function.as_ptr() as usize;
+        if let Some((_, id)) = lock(&self.functions).by_identity.get(&identity) {
+            return Ok((*id, Vec::new()));
+        }
+        let out_of_band = !many || self.shared.data.on_this_host();
+        let resolved = self
+            .hooks
+            .bind(py)
+            .call_method1(intern!(py, "resolve_function"), (function, out_of_band))?;
+        let (body, cacheable, buffers): (Bound<'_, PyBytes>, bool, Vec<Bound<'py, PyAny>>) =
+            resolved.extract()?;
+        let id = match self.known_function(body.as_bytes()) {
+            (_, Some(id)) => id,
+            (hash, None) => {
+                // Engines may need something else first, which is sent before the body.
+                self.hooks
+                    .bind(py)
+                    .call_method0(intern!(py, "on_new_function"))?;
+                let name = self.hooks.bind(py);
+                let name = name.call_method1(intern!(py, "function_name"), (function,))?;
+                self.define_function(py, hash, &name.extract::<String>()?, body.as_bytes())?
+            }
+        };
+        if cacheable {
+            let mut functions = lock(&self.functions);
+            if functions.by_identity.len() >= MAX_CACHED_FUNCTIONS {
+                functions.by_identity.clear();
+            }
+            functions
+                .by_identity
+                .insert(identity, (function.clone().unbind(), id));
+        }
+        Ok((id, buffers))
+    }
+
+    /// The exception for a call that does not fit into a message, which names what is large about it.
+    pub(in crate::client) fn explain_too_large(
+        &self,
+        error: &PyErr,
+        function: &Bound<'_, PyAny>,
+        args: &Bound<'_, PyTuple>,
+        kwargs: Option<&Bound<'_, PyDict>>,
+    ) -> PyErr {
+        let py = function.py();
+        let explained = error.value(py).getattr("args").and_then(|sizes| {
+            let hooks = self.hooks.bind(py);
+            hooks.call_method1("explain_too_large", (function, args, kwargs, sizes))
+        });
+        explained.map_or_else(|error| error, PyErr::from_value)
+    }
+
+    /// The name of a body, and its id if it was sent.
+    pub(in crate::client) fn known_function(
+        &self,
+        body: &[u8],
+    ) -> (FunctionHash, Option<FunctionId>) {
+        let mut hash = [0; 16];
+        hash.copy_from_slice(&digest(&SHA256, body).as_ref()[..16]);
+        let hash = FunctionHash(hash);
+        (hash, lock(&self.functions).by_hash.get(&hash).copied())
+    }
+
+    pub(in crate::client) fn define_function(
+        &self,
+        py: Python<'_>,
+        hash: FunctionHash,
+        name: &str,
+        body: &[u8],
+    ) -> PyResult<FunctionId> {
+        let mut functions = lock(&self.functions);
+        if let Some(id) = functions.by_hash.get(&hash) {
+            return Ok(*id);
+        }
+        let id = FunctionId(functions.by_hash.len() as u32);
+        let record = FunctionRecord {
+            function: id,
+            hash,
+            name: Bytes::copy_from_slice(name.as_bytes()),
+            body: Bytes::copy_from_slice(body),
+        };
+        let mut frame = Vec::with_capacity(body.len() + 32);
+        record.encode(&mut frame);
+        self.shared
+            .queue(FrameKind::Function, &frame, &[])
+            .map_err(|error| link_error(py, &error))?;
+        functions.by_hash.insert(hash, id);
+        Ok(id)
+    }
+}

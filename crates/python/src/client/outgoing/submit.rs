@@ -1,0 +1,486 @@
+//! `_native.Submitter`: the submission path of one view, with everything constant computed once.
+
+#![expect(
+    clippy::needless_pass_by_value,
+    reason = "Python's arguments arrive as values"
+)]
+
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
+
+use broadleaf_proto::control::{ControlRequest, TaskName};
+use broadleaf_proto::layout::Delivery;
+use broadleaf_proto::{ClientId, OptionsId, TaskSeq};
+use pyo3::exceptions::PyValueError;
+use pyo3::gc::{PyTraverseError, PyVisit};
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyTuple, PyType};
+
+use crate::client::link::Link;
+use crate::client::outgoing::call::{encode_call, place_function};
+use crate::client::outgoing::record::{
+    Dependencies, Head, check_dependencies, dependency_weight, parts_of,
+};
+use crate::client::outgoing::upload::upload;
+use crate::client::requests::history::History;
+use crate::client::requests::pending::Pending;
+use crate::client::requests::request::Request;
+use crate::client::shared::{SubmittedParts, wall_ns};
+use crate::engine::checked_depth;
+use crate::errors::{link_closed, link_error};
+use crate::payload::{Counted, Encoded, Way, lock};
+
+/// Submits for one view, with options, targets and result type fixed once, so a call is cheap.
+#[pyclass(frozen, module = "broadleaf._native")]
+pub struct Submitter {
+    link: Py<Link>,
+    result_type: Py<PyType>,
+    origin: Py<PyAny>,
+    options: OptionsId,
+    /// 0 for load-balanced tasks, and otherwise the number of targets.
+    n_targets: usize,
+    /// The results arrive together.
+    coalesce: bool,
+    /// How the buffers of its calls are delivered.
+    way: Way,
+    /// The client's and the view's.
+    histories: Vec<Py<History>>,
+    scratch: Mutex<Vec<u8>>,
+}
+
+/// Who waits for the result, which decides whether the background thread must watch for it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Waiter {
+    Caller,
+    Anyone,
+}
+
+/// A call of a request, and the options that it is sent with.
+struct Call<'a, 'py> {
+    args: &'a Bound<'py, PyTuple>,
+    kwargs: Option<&'a Bound<'py, PyDict>>,
+    options: OptionsId,
+}
+
+impl<'a, 'py> Call<'a, 'py> {
+    /// Of a tuple of arguments.
+    fn positional(args: &'a Bound<'py, PyAny>, options: OptionsId) -> PyResult<Self> {
+        Ok(Self {
+            args: args.cast()?,
+            kwargs: None,
+            options,
+        })
+    }
+}
+
+/// What comes back for the calls of a request.
+#[derive(Clone, Copy)]
+struct Replies {
+    /// Parts of each call: one per target.
+    n_per_call: usize,
+    /// The results arrive together.
+    coalesce: bool,
+}
+
+impl Replies {
+    /// Each call has one, of its own.
+    const SINGLE: Self = Self {
+        n_per_call: 1,
+        coalesce: false,
+    };
+}
+
+impl Submitter {
+    fn pending<'py>(
+        &self,
+        py: Python<'py>,
+        request: Arc<Request>,
+        function: &Bound<'py, PyAny>,
+    ) -> PyResult<Bound<'py, Pending>> {
+        for history in &self.histories {
+            history.get().record(request.base, request.len);
+        }
+        let pending = self.result_type.bind(py).call0()?.cast_into::<Pending>()?;
+        Pending::fill(&pending, request, &self.link, &self.origin, function);
+        Ok(pending)
+    }
+
+    /// Makes sure that submitted tasks are sent soon, and that somebody reads the replies.
+    fn after_submit(
+        py: Python<'_>,
+        link: &Link,
+        at_once: bool,
+        is_full: bool,
+        waiter: Waiter,
+    ) -> PyResult<()> {
+        let shared = &link.shared;
+        if at_once || is_full {
+            link.flush_fully(py)?;
+            if at_once && waiter == Waiter::Anyone && shared.parked.load(Ordering::Acquire) {
+                shared.wake_background();
+            }
+        } else if waiter == Waiter::Anyone && !shared.armed.swap(true, Ordering::AcqRel) {
+            shared.wake_background();
+        }
+        Ok(())
+    }
+
+    /// As `admit`, including what the payload and the function refer to, and then sends what the payload uploads; if
+    /// that fails, the call's references are released.
+    fn admit_call(
+        py: Python<'_>,
+        link: &Link,
+        (n, weight_bytes): (u64, u64),
+        mut encoded: Option<&mut Encoded>,
+        captured: &[Arc<Counted>],
+    ) -> PyResult<bool> {
+        if encoded.is_none() && captured.is_empty() {
+            return Self::admit(py, link, n, weight_bytes);
+        }
+        let named = encoded.iter().flat_map(|encoded| encoded.counted.iter());
+        let claimed_bytes: u64 = named.chain(captured).map(|c| c.claim()).sum();
+        let weight_bytes = weight_bytes + claimed_bytes;
+        let sent = Self::admit(py, link, n, weight_bytes).and_then(|at_once| {
+            if let Some(encoded) = encoded.as_deref_mut() {
+                upload(py, link, encoded).inspect_err(|_| {
+                    let shared = &link.shared;
+                    shared.outstanding.fetch_sub(n, Ordering::AcqRel);
+                    let outstanding_bytes = &shared.outstanding_bytes;
+                    outstanding_bytes.fetch_sub(weight_bytes, Ordering::AcqRel);
+                })?;
+            }
+            Ok(at_once)
+        });
+        if sent.is_err() {
+            // Whoever holds a claim releases it.
+            let outstanding_bytes = &link.shared.outstanding_bytes;
+            outstanding_bytes.fetch_add(claimed_bytes, Ordering::AcqRel);
+            if let Some(encoded) = encoded {
+                link.shared.data.give_back(encoded);
+            }
+        }
+        sent
+    }
+
+    /// Waits until `n` more tasks of `weight_bytes` in total fit the limits: a submitter that does not read is slowed
+    /// down. Returns whether an engine may be idle, so that the tasks should be sent at once.
+    fn admit(py: Python<'_>, link: &Link, n: u64, weight_bytes: u64) -> PyResult<bool> {
+        let shared = &link.shared;
+        if shared.is_closed() {
+            return Err(link_closed(py));
+        }
+        let before = shared.outstanding.fetch_add(n, Ordering::AcqRel);
+        let bytes_before = shared
+            .outstanding_bytes
+            .fetch_add(weight_bytes, Ordering::AcqRel);
+        // Only holders of the interpreter lock write it, so this is a plain store, which costs a tenth of an exchange.
+        let submitted = &shared.counters.submitted;
+        submitted.store(submitted.load(Ordering::Relaxed) + n, Ordering::Relaxed);
+        let max_bytes = shared.tuning.max_bytes;
+        // A task that exceeds the limit by itself waits for others only if these have many bytes.
+        let is_much_beside_few = |bytes: u64| weight_bytes > max_bytes && bytes <= max_bytes / 16;
+        let over = |tasks: u64, bytes: u64| {
+            (tasks + n > shared.tuning.max_tasks && tasks > 0)
+                || (bytes + weight_bytes > max_bytes && bytes > 0 && !is_much_beside_few(bytes))
+        };
+        if !over(before, bytes_before) {
+            return Ok(before < shared.n_engines.load(Ordering::Relaxed));
+        }
+        shared.outstanding.fetch_sub(n, Ordering::AcqRel);
+        shared
+            .outstanding_bytes
+            .fetch_sub(weight_bytes, Ordering::AcqRel);
+        shared.counters.throttled.fetch_add(1, Ordering::Relaxed);
+        let fits = || {
+            !over(
+                shared.outstanding.load(Ordering::Acquire),
+                shared.outstanding_bytes.load(Ordering::Acquire),
+            )
+        };
+        let admitted = link.wait_for_tasks(py, None, &fits);
+        let before = shared.outstanding.fetch_add(n, Ordering::AcqRel);
+        shared
+            .outstanding_bytes
+            .fetch_add(weight_bytes, Ordering::AcqRel);
+        if let Err(error) = admitted {
+            shared.outstanding.fetch_sub(n, Ordering::AcqRel);
+            shared
+                .outstanding_bytes
+                .fetch_sub(weight_bytes, Ordering::AcqRel);
+            return Err(error);
+        }
+        Ok(before < shared.n_engines.load(Ordering::Relaxed))
+    }
+
+    /// Submits calls as one request, one record for each call.
+    ///
+    /// Its numbers are drawn and it is recorded when the first call is admitted, so a call that cannot be encoded leaves
+    /// nothing behind.
+    fn submit<'a, 'py: 'a>(
+        &self,
+        py: Python<'py>,
+        function: &Bound<'py, PyAny>,
+        calls: impl ExactSizeIterator<Item = PyResult<Call<'a, 'py>>>,
+        replies: Replies,
+        dependencies: Dependencies<'_>,
+        waiter: Waiter,
+    ) -> PyResult<Bound<'py, Pending>> {
+        let link = self.link.get();
+        link.check_process(py)?;
+        check_dependencies(dependencies)?;
+        let depth = checked_depth()?;
+        let n_calls = calls.len();
+        let (id, mut captured) = place_function(py, link, function, n_calls > 1)?;
+        let counted = captured
+            .as_mut()
+            .map(|captured| &mut captured.encoded().counted);
+        let mut counted = counted.map(std::mem::take).unwrap_or_default();
+        let mut scratch = std::mem::take(&mut *lock(&self.scratch));
+        let n = replies.n_per_call;
+        let mut pending: Option<Bound<'py, Pending>> = None;
+        for (index, call) in calls.enumerate() {
+            let Call {
+                args,
+                kwargs,
+                options,
+            } = call?;
+            let mut encoded = encode_call(
+                link,
+                self.way,
+                function,
+                (args, kwargs),
+                captured.as_deref(),
+                dependencies,
+                &mut scratch,
+            )?;
+            let weight = encoded
+                .as_deref()
+                .map_or(scratch.len() as u64, Encoded::own_weight_bytes);
+            // The arguments exist once, however many engines share them.
+            let share = weight.div_ceil(n as u64) + dependency_weight(dependencies);
+            let weights = (n as u64, share * n as u64);
+            let at_once = Self::admit_call(py, link, weights, encoded.as_deref_mut(), &counted)?;
+            let (bytes, segments) = parts_of(encoded.as_deref(), &scratch);
+            let (request, is_full) = {
+                let mut submission = lock(&link.shared.submission);
+                let request = match &pending {
+                    None => Self::new_request(link, n_calls * n, replies.coalesce),
+                    Some(pending) => Arc::clone(pending.get().request()?),
+                };
+                let head = Head {
+                    seq: request.base + (index * n) as u64,
+                    function: id,
+                    options,
+                    depth,
+                    dependencies,
+                };
+                submission.records.push(&head, bytes, segments);
+                submission.parts.push(SubmittedParts {
+                    seq: head.seq,
+                    len: n,
+                    weight_bytes: share,
+                    request: Arc::clone(&request),
+                });
+                let is_full = submission.records.hold(link.shared.tuning.flush_bytes);
+                (request, is_full)
+            };
+            if let Some(encoded) = &mut encoded {
+                // What the function captured is named by each call and counted once.
+                request.count(encoded.counted.drain(..).chain(counted.drain(..)));
+            }
+            if pending.is_none() {
+                pending = Some(self.pending(py, request, function)?);
+            }
+            Self::after_submit(py, link, at_once, is_full, waiter)?;
+        }
+        *lock(&self.scratch) = scratch;
+        pending.ok_or_else(|| PyValueError::new_err("a request needs at least one call"))
+    }
+
+    /// A request with the next `len` numbers.
+    fn new_request(link: &Link, len: usize, coalesce: bool) -> Arc<Request> {
+        let base = link
+            .shared
+            .next_seq
+            .fetch_add(len as u64, Ordering::Relaxed);
+        Arc::new(if coalesce {
+            Request::coalescing(base, len, wall_ns())
+        } else {
+            Request::new(base, len, wall_ns())
+        })
+    }
+}
+
+#[pymethods]
+impl Submitter {
+    /// A view and its submitter refer to each other, so the collector must see it.
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        visit.call(&self.link)?;
+        visit.call(&self.result_type)?;
+        visit.call(&self.origin)
+    }
+
+    #[new]
+    #[pyo3(signature = (link, result_type, origin, options_id, n_targets, coalesce = false, delivery = "private", histories = Vec::new()))]
+    #[expect(clippy::too_many_arguments, reason = "they are Python's")]
+    fn new(
+        link: Py<Link>,
+        result_type: Py<PyType>,
+        origin: Py<PyAny>,
+        options_id: u32,
+        n_targets: usize,
+        coalesce: bool,
+        delivery: &str,
+        histories: Vec<Py<History>>,
+    ) -> PyResult<Self> {
+        let delivery = match delivery {
+            "private" => Delivery::Private,
+            "readonly" => Delivery::Readonly,
+            "shared" => Delivery::Shared,
+            other => {
+                return Err(PyValueError::new_err(format!(
+                    "mode '{other}' is none of 'private', 'readonly' and 'shared'"
+                )));
+            }
+        };
+        Ok(Self {
+            link,
+            result_type,
+            origin,
+            options: OptionsId(options_id),
+            n_targets,
+            coalesce,
+            way: Way {
+                delivery,
+                // A call with one target is often one of many with the same argument.
+                again: n_targets == 0,
+            },
+            histories,
+            scratch: Mutex::default(),
+        })
+    }
+
+    /// With `caller_waits` no other thread is woken to read the result.
+    #[pyo3(signature = (function, args, kwargs, after = Vec::new(), follow = Vec::new(), caller_waits = false))]
+    #[expect(clippy::too_many_arguments, reason = "they are Python's")]
+    fn __call__<'py>(
+        &self,
+        py: Python<'py>,
+        function: &Bound<'py, PyAny>,
+        args: &Bound<'py, PyTuple>,
+        kwargs: Option<&Bound<'py, PyDict>>,
+        after: Vec<u64>,
+        follow: Vec<u64>,
+        caller_waits: bool,
+    ) -> PyResult<Bound<'py, Pending>> {
+        let waiter = if caller_waits {
+            Waiter::Caller
+        } else {
+            Waiter::Anyone
+        };
+        let call = Call {
+            args,
+            kwargs,
+            options: self.options,
+        };
+        let replies = Replies {
+            n_per_call: self.n_targets.max(1),
+            coalesce: self.coalesce,
+        };
+        let calls = std::iter::once(Ok(call));
+        self.submit(py, function, calls, replies, (&after, &follow), waiter)
+    }
+
+    #[pyo3(signature = (function, calls, after = Vec::new(), follow = Vec::new()))]
+    fn many<'py>(
+        &self,
+        py: Python<'py>,
+        function: &Bound<'py, PyAny>,
+        calls: &Bound<'py, PyAny>,
+        after: Vec<u64>,
+        follow: Vec<u64>,
+    ) -> PyResult<Bound<'py, Pending>> {
+        let calls = calls.try_iter()?.collect::<PyResult<Vec<_>>>()?;
+        let calls = calls
+            .iter()
+            .map(|call| Call::positional(call, self.options));
+        let dependencies: Dependencies<'_> = (&after, &follow);
+        self.submit(
+            py,
+            function,
+            calls,
+            Replies::SINGLE,
+            dependencies,
+            Waiter::Anyone,
+        )
+    }
+
+    /// The results of any client's tasks, or of running them again, as one request.
+    fn subscribe<'py>(
+        &self,
+        py: Python<'py>,
+        function: &Bound<'py, PyAny>,
+        tasks: Vec<(u32, u64)>,
+        run_again: bool,
+    ) -> PyResult<Bound<'py, Pending>> {
+        let link = self.link.get();
+        link.check_process(py)?;
+        let tasks: Vec<TaskName> = tasks
+            .into_iter()
+            .map(|(client, seq)| (ClientId(client), TaskSeq(seq)))
+            .collect();
+        let (n, depth) = (tasks.len(), checked_depth()?);
+        let max_tasks = link.shared.tuning.max_tasks;
+        if n as u64 > max_tasks {
+            return Err(PyValueError::new_err(format!(
+                "{n} results are requested at once, and the limit is {max_tasks}: request fewer at a time"
+            )));
+        }
+        Self::admit(py, link, n as u64, 0)?;
+        let make = |first| {
+            if run_again {
+                ControlRequest::Resubmit {
+                    first,
+                    tasks,
+                    depth,
+                }
+            } else {
+                ControlRequest::Subscribe { first, tasks }
+            }
+        };
+        let request = link
+            .shared
+            .start_adoption(n, make)
+            .map_err(|error| link_error(py, &error))?;
+        let pending = self.pending(py, request, function)?;
+        Self::after_submit(py, link, true, false, Waiter::Anyone)?;
+        Ok(pending)
+    }
+
+    /// The i-th call is sent with the i-th options: one request whose parts have their own targets.
+    fn each<'py>(
+        &self,
+        py: Python<'py>,
+        function: &Bound<'py, PyAny>,
+        calls: &Bound<'py, PyAny>,
+        options_ids: Vec<u32>,
+    ) -> PyResult<Bound<'py, Pending>> {
+        let calls = calls.try_iter()?.collect::<PyResult<Vec<_>>>()?;
+        if calls.len() != options_ids.len() {
+            return Err(PyValueError::new_err("each call needs its own options"));
+        }
+        let calls = calls
+            .iter()
+            .zip(options_ids)
+            .map(|(call, options)| Call::positional(call, OptionsId(options)));
+        let dependencies: Dependencies<'_> = (&[], &[]);
+        self.submit(
+            py,
+            function,
+            calls,
+            Replies::SINGLE,
+            dependencies,
+            Waiter::Anyone,
+        )
+    }
+}

@@ -1,0 +1,459 @@
+//! `_native.Engine`: receives tasks, runs them on Python's main thread, and sends their outcomes.
+
+mod call;
+mod child;
+mod log;
+mod nested;
+mod outgoing;
+mod output;
+mod unfit;
+mod wakeups;
+
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, OnceLock};
+use std::time::{Duration, Instant};
+
+use broadleaf_net::LinkError;
+use broadleaf_proto::control::{self, Role};
+use broadleaf_proto::engine::EngineCommand;
+use broadleaf_proto::limits::MAX_INLINE_PAYLOAD_BYTES;
+use broadleaf_proto::task::{AssignRecord, FunctionRecord, PREPARATION};
+use broadleaf_proto::wire::Reader;
+use broadleaf_proto::{DecodeError, EngineId, FrameKind};
+use broadleaf_shm::{ClaimBoard, ShmError, UnsentOutput, raise_descriptor_limit};
+use pyo3::exceptions::{PyMemoryError, PyValueError};
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyDict};
+use rustc_hash::FxHashMap;
+use rustix::event::{PollFd, PollFlags};
+use rustix::time::Timespec;
+
+use self::nested::Stack;
+use self::outgoing::Io;
+use self::output::{Captured, Output, Stream};
+use self::wakeups::Wakeups;
+use crate::buffer::address_of;
+use crate::errors::link_error;
+use crate::forks::{Owner, Sockets};
+use crate::held_key::become_engine;
+use crate::node::connect::{ConnectError, Connection, dial_local, handshake};
+use crate::payload::{DataPlane, lock};
+
+pub use self::nested::{checked_depth, engine_to_free, submitted_depth};
+
+/// A function on this engine.
+enum Function {
+    Unloaded(bytes::Bytes),
+    Loaded(Py<PyAny>),
+}
+
+struct Work {
+    tasks: VecDeque<AssignRecord>,
+    /// Those that are nested in another.
+    n_nested: usize,
+    functions: FxHashMap<u32, Function>,
+    /// To run before the next task.
+    preparations: VecDeque<bytes::Bytes>,
+    stop: bool,
+}
+
+/// An engine's connection to its node.
+#[pyclass(frozen, module = "broadleaf._native")]
+pub struct Engine {
+    /// Dropped before the descriptors are closed.
+    _sockets: Arc<Sockets>,
+    owner: Owner,
+    io: Arc<Io>,
+    poll_fd: OwnedFd,
+    board: ClaimBoard,
+    hooks: Py<PyAny>,
+    id: EngineId,
+    uuid: String,
+    cluster_id: String,
+    output: Arc<Output>,
+    wakeups: Arc<Wakeups>,
+    stack: Stack,
+    /// Why it cannot run tasks any more.
+    unfit: OnceLock<String>,
+    work: Mutex<Work>,
+}
+
+/// Idle time after which dropped ranges are unmapped: the other engines of a broadcast run first.
+const UNMAP_AFTER: Timespec = Timespec {
+    tv_sec: 0,
+    tv_nsec: 10_000_000,
+};
+/// Idle time after which free segments are checked.
+const TRIM_AFTER: Timespec = Timespec {
+    tv_sec: 1,
+    tv_nsec: 0,
+};
+
+impl Engine {
+    /// Handles what has arrived; returns whether anything had.
+    fn read(&self) -> Result<bool, LinkError> {
+        let received_bytes = lock(&self.io.link).fill()?;
+        self.take_frames()?;
+        Ok(received_bytes > 0)
+    }
+
+    /// Handles what has been received. The first frames may have arrived together with the welcome.
+    fn take_frames(&self) -> Result<(), LinkError> {
+        let mut frames = Vec::new();
+        {
+            let mut link = lock(&self.io.link);
+            while let Some(frame) = link.next_frame()? {
+                frames.push(frame);
+            }
+        }
+        let mut work = lock(&self.work);
+        for frame in frames {
+            let mut reader = Reader::new(frame.body.clone());
+            match frame.kind {
+                FrameKind::Assign => {
+                    while !reader.is_empty() {
+                        let mut record = AssignRecord::decode(&mut reader)?;
+                        self.io.data.adopt(&mut record.payload);
+                        work.push(record);
+                    }
+                }
+                FrameKind::Function => {
+                    while !reader.is_empty() {
+                        let record = FunctionRecord::decode(&mut reader)?;
+                        if record.body.first() == Some(&PREPARATION) {
+                            work.preparations.push_back(record.body.slice(1..));
+                            continue;
+                        }
+                        work.functions
+                            .insert(record.function.0, Function::Unloaded(record.body));
+                    }
+                }
+                FrameKind::SegmentAnnounce => {
+                    self.io
+                        .data
+                        .on_announce(control::decode(&frame.body)?, frame.fds);
+                }
+                FrameKind::SegmentRelease => {
+                    self.io.data.on_release(&control::decode(&frame.body)?);
+                    self.io.on_segments_retired();
+                }
+                FrameKind::EngineCommand => {
+                    let EngineCommand::Stop = control::decode(&frame.body)?;
+                    work.stop = true;
+                }
+                kind => return Err(DecodeError::UnknownKind(kind as u8).into()),
+            }
+        }
+        Ok(())
+    }
+
+    /// Claims a task at the current level.
+    fn claim(&self, task: &AssignRecord) -> bool {
+        self.board.claim(self.stack.level(), task.offer)
+    }
+
+    /// Waits for something to do; `false` if there was nothing for that long.
+    fn wait(&self, for_write: bool, longest: Option<&Timespec>) -> bool {
+        let flags = if for_write {
+            PollFlags::IN | PollFlags::OUT
+        } else {
+            PollFlags::IN
+        };
+        // An interruption by a signal is a reason to check, not a failure.
+        rustix::event::poll(&mut [PollFd::new(&self.poll_fd, flags)], longest) != Ok(0)
+    }
+
+    /// Its outcome goes to the log: tasks that need it say what they lack.
+    fn prepare(&self, py: Python<'_>, preparations: VecDeque<bytes::Bytes>) {
+        self.io.before_user_code();
+        for content in preparations {
+            let hooks = self.hooks.bind(py);
+            let content = PyBytes::new(py, &content);
+            let prepared = hooks.call_method1(intern!(py, "prepare"), (content,));
+            self.end_child(py, prepared.as_ref().err());
+            if let Err(error) = prepared {
+                error.write_unraisable(py, Some(hooks));
+            }
+        }
+    }
+
+    fn serve(&self, py: Python<'_>) -> PyResult<Result<(), LinkError>> {
+        if let Err(error) = self.take_frames() {
+            return Ok(Err(error));
+        }
+        loop {
+            let next = {
+                let mut work = lock(&self.work);
+                if work.preparations.is_empty() {
+                    work.pop()
+                } else {
+                    let preparations = std::mem::take(&mut work.preparations);
+                    drop(work);
+                    self.prepare(py, preparations);
+                    continue;
+                }
+            };
+            let received = self.io.data.received();
+            if let Some(task) = next {
+                drop(received.take_retired());
+                self.io.before_user_code();
+                if self.claim(&task)
+                    && let Err(error) = self.run_task(py, task)
+                {
+                    self.check_fit()?;
+                    return Ok(Err(error));
+                }
+                continue;
+            }
+            if lock(&self.work).stop {
+                return Ok(self.io.flush().map(drop));
+            }
+            let flushed = match self.io.flush() {
+                Ok(flushed) => flushed,
+                Err(error) => return Ok(Err(error)),
+            };
+            // If tasks are on their way, there is already something to read, and nothing to wait for.
+            match self.read() {
+                Ok(true) if flushed => continue,
+                Ok(_) => {}
+                Err(error) => return Ok(Err(error)),
+            }
+            let longest = if received.has_retired() {
+                Some(&UNMAP_AFTER)
+            } else {
+                self.io.data.needs_trim().then_some(&TRIM_AFTER)
+            };
+            if !py.detach(|| self.wait(!flushed, longest)) {
+                drop(received.take_retired());
+            }
+            py.check_signals()?;
+        }
+    }
+}
+
+#[pymethods]
+impl Engine {
+    #[new]
+    fn new(
+        py: Python<'_>,
+        connection: &str,
+        engine_id: Option<u32>,
+        hooks: Py<PyAny>,
+        captured: Option<Captured>,
+    ) -> PyResult<Self> {
+        raise_descriptor_limit();
+        let connection = Connection::parse(connection)?;
+        let role = Role::Engine {
+            engine: engine_id.map(EngineId),
+            pid: std::process::id(),
+        };
+        let hello = connection.hello(py, role);
+        let out_of_memory = |error: ShmError| PyMemoryError::new_err(error.to_string());
+        let (board, board_fd) = ClaimBoard::create().map_err(out_of_memory)?;
+        let unsent = UnsentOutput::of_engine(&board_fd).map_err(out_of_memory)?;
+        let deadline = Instant::now() + Duration::from_secs(30);
+        let (link, welcome, _) = py
+            .detach(|| -> Result<_, ConnectError> {
+                handshake(
+                    dial_local(&connection)?,
+                    &hello,
+                    &[board_fd.as_fd()],
+                    deadline,
+                )
+            })
+            .map_err(|error| error.into_py(py))?;
+        let data = DataPlane::new(
+            welcome.segment_token,
+            connection.large_buffers(true),
+            &connection.options,
+        );
+        let poll_fd = link.as_fd().try_clone_to_owned()?;
+        let wakeups = Wakeups::new()?;
+        let sockets = Sockets::register(py, &[link.as_fd(), poll_fd.as_fd(), wakeups.write_end()]);
+        let io = Arc::new(Io {
+            link: Mutex::new(link),
+            unflushed_since_ns: AtomicU64::new(0),
+            flusher_asleep: AtomicBool::new(false),
+            flusher: (Mutex::new(()), Condvar::new()),
+            closed: AtomicBool::new(false),
+            data,
+            flush_after: Duration::from_micros(connection.options.engine_flush_us),
+            flush_bytes: connection.options.engine_flush_bytes,
+        });
+        let uuid = welcome
+            .engines
+            .first()
+            .map(|e| e.uuid.clone())
+            .unwrap_or_default();
+        become_engine();
+        let output = Output::new(Arc::clone(&io), welcome.engine, captured, unsent)?;
+        Ok(Self {
+            _sockets: sockets,
+            owner: Owner::this(),
+            io,
+            poll_fd,
+            board,
+            hooks,
+            id: welcome.engine,
+            uuid,
+            cluster_id: connection.cluster_id,
+            output: Arc::new(output),
+            wakeups,
+            stack: Stack::default(),
+            unfit: OnceLock::new(),
+            work: Mutex::new(Work {
+                tasks: VecDeque::new(),
+                n_nested: 0,
+                functions: FxHashMap::default(),
+                preparations: VecDeque::new(),
+                stop: false,
+            }),
+        })
+    }
+
+    #[getter]
+    fn engine_id(&self) -> u32 {
+        self.id.0
+    }
+
+    #[getter]
+    fn uuid(&self) -> &str {
+        &self.uuid
+    }
+
+    fn run(slf: &Bound<'_, Self>) -> PyResult<()> {
+        let (py, this) = (slf.py(), slf.get());
+        let io = Arc::clone(&this.io);
+        let flusher = std::thread::Builder::new()
+            .name("broadleaf-flush".to_owned())
+            .spawn(move || io.run_flusher())?;
+        let output = Arc::clone(&this.output);
+        // It continues after this loop: exit handlers print too.
+        std::thread::Builder::new()
+            .name("broadleaf-output".to_owned())
+            .spawn(move || output.run_reader())?;
+        let wakeups = Arc::clone(&this.wakeups);
+        std::thread::Builder::new()
+            .name("broadleaf-wake".to_owned())
+            .spawn(move || wakeups.run())?;
+        Self::set_thread(Some(slf.clone().unbind()));
+        let result = this.serve(py);
+        Self::set_thread(None);
+        this.io.closed.store(true, Ordering::Release);
+        this.io.flusher.1.notify_one();
+        drop(flusher);
+        match result? {
+            Ok(()) => Ok(()),
+            Err(error) if error.is_closed() => Ok(()),
+            Err(error) => Err(link_error(py, &error)),
+        }
+    }
+
+    /// Passed to `EngineHooks.run_nested`.
+    fn run_next(&self, py: Python<'_>) -> PyResult<()> {
+        self.run_chosen(py).map_err(|error| link_error(py, &error))
+    }
+
+    fn current_task(&self) -> Option<u64> {
+        self.output.task()
+    }
+
+    fn counters<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let dict = PyDict::new(py);
+        crate::pool_counters_into(&dict, &self.io.data.counters())?;
+        Ok(dict)
+    }
+
+    /// Maps the bytes received as `source` over `destination`, without a copy.
+    fn replace(&self, destination: &Bound<'_, PyAny>, source: &Bound<'_, PyAny>) -> PyResult<bool> {
+        let (to, len_bytes) = address_of(destination)?;
+        let (from, source_bytes) = address_of(source)?;
+        Ok(!self.owner.is_elsewhere()
+            && len_bytes == source_bytes
+            && self.io.data.replace(to, from, len_bytes))
+    }
+
+    /// Large received buffers that the running task drops from here on are unmapped after its reply.
+    fn retire_buffers(&self) {
+        if self.owner.is_elsewhere() {
+            return;
+        }
+        self.io.data.received().retire();
+    }
+
+    fn interrupt_pending(&self) -> bool {
+        // Only the sender of a signal to a child knows its purpose.
+        if self.owner.is_elsewhere() {
+            return true;
+        }
+        self.board.take_interrupt(self.stack.level())
+    }
+
+    fn is_interrupt_requested(&self) -> bool {
+        self.owner.is_elsewhere() || self.board.is_interrupt_requested(self.stack.level())
+    }
+
+    fn wakeup_fd(&self) -> i32 {
+        self.wakeups.number()
+    }
+
+    fn on_interrupted(&self) {
+        self.wakeups.on_acted();
+    }
+
+    /// Accepts what Python writes to a stream, 1 or 2.
+    fn write_output(&self, py: Python<'_>, stream: u8, data: &[u8]) -> PyResult<()> {
+        let Some(stream) = Stream::of(stream) else {
+            return Err(PyValueError::new_err("no such stream"));
+        };
+        if self.owner.is_elsewhere() {
+            return Ok(());
+        }
+        let written = self.output.write(stream, data);
+        self.after_output(py, written)
+    }
+
+    /// Sends the unfinished line of a stream, 1 or 2, or of both, and everything queued: flushed output is not lost
+    /// when the process dies.
+    #[pyo3(signature = (stream=None))]
+    fn flush_output(&self, py: Python<'_>, stream: Option<u8>) {
+        if self.owner.is_elsewhere() {
+            return;
+        }
+        self.output.flush(stream.and_then(Stream::of));
+        // The next use of the link notices if it has ended.
+        let _ = py.detach(|| self.io.drain());
+    }
+
+    /// Sends a pickled message of the running task.
+    fn send_message(&self, py: Python<'_>, data: &[u8]) -> PyResult<()> {
+        if data.len() > MAX_INLINE_PAYLOAD_BYTES {
+            return Err(PyValueError::new_err(format!(
+                "a message of {} bytes is too long to be published: at most {MAX_INLINE_PAYLOAD_BYTES} bytes are sent. \
+                 Return large data as the task's value",
+                data.len()
+            )));
+        }
+        if self.owner.is_elsewhere() {
+            return Ok(());
+        }
+        let sent = self.output.send_message(data);
+        self.after_output(py, sent)
+    }
+}
+
+impl Engine {
+    fn after_output(&self, py: Python<'_>, written: Result<(), LinkError>) -> PyResult<()> {
+        written
+            .and_then(|()| {
+                if self.output.has_room() {
+                    return Ok(());
+                }
+                py.detach(|| self.output.await_room())
+            })
+            .map_err(|error| link_error(py, &error))
+    }
+}

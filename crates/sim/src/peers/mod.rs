@@ -1,0 +1,8 @@
+//! Simulated peers of the controller.
+
+pub(crate) mod client;
+pub(crate) mod engine;
+pub(crate) mod hosts;
+pub(crate) mod liar;
+pub(crate) mod processes;
+pub(crate) mod worlds;

@@ -1,0 +1,4 @@
+//! What simulated tasks do.
+
+pub(crate) mod job;
+pub(crate) mod nested;
