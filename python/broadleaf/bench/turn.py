@@ -29,6 +29,8 @@ STOP_TIMEOUT_S = 60.0
 START_TIMEOUT_S_PER_WORKER = 5.0
 # And longer on several hosts, where jobs are queued as well.
 START_TIMEOUT_S_ON_SITE = 900.0
+# IPython Parallel stops engines by one login after the other.
+STOP_TIMEOUT_S_ON_SITE = 300.0
 PR_SET_PDEATHSIG = 1
 libc: ctypes.CDLL = ctypes.CDLL(None)
 
@@ -98,7 +100,7 @@ class Turn:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         try:
             if self.started and self.usable:
-                self.ask({"do": "stop"}, STOP_TIMEOUT_S)
+                self.ask({"do": "stop"}, STOP_TIMEOUT_S if self.site is None else STOP_TIMEOUT_S_ON_SITE)
         finally:
             self.end()
 
