@@ -1,5 +1,5 @@
-//! What a node sends to an engine, taken apart as the engine does, with segments to map. Whatever the numbers say, no view
-//! leaves its segment and nothing is nested deeper than an engine has room for.
+//! What a node sends to an engine, taken apart as the engine does, with segments to map. Whatever the numbers say, no
+//! view leaves its segment and nothing is nested deeper than an engine has room for.
 
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
@@ -14,9 +14,9 @@ use broadleaf_proto::{DecodeError, FrameKind, Payload, SegmentId, SegmentRef};
 use broadleaf_shm::{Announced, Segment, ShmError};
 use bytes::Bytes;
 
-/// Bytes of the segment that every announcement comes with.
+/// Size of the segment that every announcement comes with.
 const SEGMENT_BYTES: u64 = 3 * 4096;
-/// Payloads that are mapped, of one input.
+/// Maximum number of payloads of one input that are mapped.
 const MAX_MAPPED: usize = 32;
 
 static SEGMENT: LazyLock<Segment> = LazyLock::new(|| {
@@ -135,7 +135,7 @@ impl Engine {
         let view = match view {
             Ok(view) => view,
             Err(ShmError::BadRange { .. }) => return None,
-            // Nobody may write to a sealed segment for all.
+            // A sealed segment cannot be mapped for shared writing.
             Err(_) => {
                 assert_eq!(delivery, Delivery::Shared);
                 return None;

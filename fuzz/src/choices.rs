@@ -1,5 +1,5 @@
-//! Inputs as choices: a message is built from them field by field, so that what is tried are messages and not what fails
-//! to decode.
+//! Inputs as choices: a message is built from them field by field, so that the fuzzer tries messages, and not bytes
+//! that fail to decode.
 
 /// What is left of an input.
 #[derive(Debug)]

@@ -1,5 +1,5 @@
-//! What each fuzz target does with an input. The fuzzer is not part of it, so that tests run the committed corpora through
-//! the same code (`crates/node/tests/corpora.rs`).
+//! What each fuzz target does with an input. The fuzzer is not part of it, so that tests run the committed corpora
+//! through the same code (`crates/node/tests/corpora.rs`).
 
 pub mod assigned;
 pub mod choices;

@@ -1,4 +1,5 @@
-//! The first inputs of each corpus: messages as the encoders write them. `cargo run --bin seeds` in `fuzz/` writes them.
+//! The first inputs of each corpus: messages as the encoders write them. `cargo run --bin seeds` in `fuzz/` writes the
+//! files.
 
 mod assigned;
 mod client;

@@ -129,7 +129,7 @@ impl Controller {
         let at = |what: &str| format!("engine {} ({}): {what}", engine.id.0, engine.state_name());
         ensure(engine.is_consistent(), || at("miscounts its offers"))?;
         ensure(engine.pinned.is_consistent(&self.tasks), || {
-            at("Requests whose results reach their client together.")
+            at("miscounts the tasks that must run there")
         })?;
         let idle = engine.outstanding == 0 && engine.stack.is_empty();
         ensure(idle || engine.is_connected(), || {

@@ -40,7 +40,8 @@ pub struct Config {
     pub restart_backoff_ns: Nanos,
     /// Maximum delay before a restart. Default: 10 s.
     pub restart_backoff_max_ns: Nanos,
-    /// How long an interrupted or timed-out task may take to end before its engine is killed. Default: 2 s.
+    /// How long a task that has timed out may take to end after its interrupt, before its engine is killed.
+    /// Default: 2 s.
     pub interrupt_grace_ns: Nanos,
     /// How long an engine that is told to stop may spend on its current task. Default: 5 s.
     pub stop_grace_ns: Nanos,

@@ -60,7 +60,7 @@ pub struct Controller {
     pub(crate) result_store: ResultStore,
     /// By slot of a live task: who besides its client gets its result, and under which number.
     pub(crate) awaited: IndexMap<u32, Vec<(ClientId, TaskSeq)>, FxBuildHasher>,
-    /// Number of tasks with such entries.
+    /// Total number of these subscribers, over all tasks.
     pub(crate) n_awaited: u64,
     /// Clients that start engines.
     pub(crate) n_awaiting: u32,
@@ -70,7 +70,7 @@ pub struct Controller {
     pub(crate) preparations: Preparations,
     /// Number of offers made; orders engines by last use.
     pub(crate) tick: u64,
-    /// Memory of the placement heap: (outstanding, last used, engine).
+    /// Memory of the placement heap: (load, last used, engine).
     pub(crate) heap: Vec<Reverse<(u32, u64, u32)>>,
     /// When to look again if an engine is idle while the waiting tasks are too short to be worth
     /// moving.

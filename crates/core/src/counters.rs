@@ -151,7 +151,7 @@ impl Controller {
             .then(|| (self.functions.name(task.function), engine.head_since))
     }
 
-    /// The functions whose tasks took most time, at most this many, slowest first.
+    /// The functions whose tasks took most time in total, at most this many, longest first.
     pub fn busiest_functions(&self, max_functions: usize) -> Vec<FunctionTimes> {
         let mut called: Vec<_> = self.functions.called().collect();
         called.sort_by_key(|f| core::cmp::Reverse((f.times.total_ns, f.tag)));

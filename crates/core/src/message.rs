@@ -286,7 +286,7 @@ pub enum Output {
         /// The event.
         event: Event,
     },
-    /// The answer to a request. The driver answers `Status`, `Trace`, `SetLog` and `Config`; they never get here.
+    /// The answer to a request. The driver answers `Status`, `Trace`, `Watch`, `SetLog` and `Config` itself.
     Reply {
         /// The client.
         client: ClientId,

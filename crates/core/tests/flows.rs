@@ -29,7 +29,7 @@ enum Process {
     Gone,
 }
 
-/// What a host's mover was told to do and has not ended.
+/// A flow that a host's mover was told to receive, and has not ended.
 #[derive(Clone, Copy, Debug)]
 struct Incoming {
     flow: u32,

@@ -49,7 +49,7 @@ pub enum FrameKind {
     Options = 22,
     /// New segments whose descriptors ride with the frame: [`crate::messages::control::SegmentAnnounce`].
     SegmentAnnounce = 23,
-    /// Segments no longer mapped by the sender: [`crate::messages::control::SegmentRelease`].
+    /// References to segments that the sender no longer holds: [`crate::messages::control::SegmentRelease`].
     SegmentRelease = 24,
     /// Client on another host to controller: [`crate::messages::upload::UploadChunk`].
     Upload = 27,
@@ -77,7 +77,7 @@ pub enum FrameKind {
     RelayedDone = 51,
     /// Between hosts, in either direction: [`crate::messages::relay::PayloadCommand`].
     PayloadCommand = 52,
-    /// Between hosts, in the opposite direction: [`crate::chunk::Chunk`].
+    /// Between hosts, in answer to a pull: [`crate::chunk::Chunk`].
     Chunk = 53,
     /// Payload plane to mover: [`crate::messages::mover::MoverCommand`].
     MoverCommand = 54,

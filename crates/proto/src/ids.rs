@@ -29,8 +29,8 @@ id!(/// A shared-memory segment, unique on its host: the owner's token in the hi
     SegmentId(u64));
 id!(/// A host of the cluster; handed out by the controller, whose own is 0, and never used again.
     HostId(u32));
-id!(/// Bytes that travel between hosts: made once, never changed, never named again. The host that
-    /// made it in the high 24 bits.
+id!(/// Bytes that travel between hosts and never change. An id is never used again; its high 24 bits
+    /// are the number of the host that created the object.
     ObjectId(u64));
 id!(/// First 16 bytes of the SHA-256 of a function's pickled content.
     FunctionHash([u8; 16]));

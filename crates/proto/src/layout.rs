@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! (empty)                                no arguments, or None
-//! 1, compact encoding                      small values
+//! 1, compact encoding                    small values
 //! 2, n u32, n x (delivery u8, length u64), length of value u32, value, inline buffers in order
 //! ```
 //!

@@ -59,9 +59,9 @@ pub const MAX_OPTIONS_BYTES: usize = 4 * 1024 * 1024;
 pub const MAX_CHUNK_FRAME_BYTES: u32 = CHUNK_BYTES.1 + 1024;
 /// Maximum size of a pickled function.
 pub const MAX_FUNCTION_BYTES: usize = 64 * 1024 * 1024;
-/// Maximum length of a function's name; its length is one byte.
+/// Maximum length of a function's name. One byte encodes the length.
 pub const MAX_FUNCTION_NAME_BYTES: usize = 120;
-/// Size of the last output of an engine that its death certificate contains.
+/// Maximum size of an engine's last output in its death certificate.
 pub const LAST_OUTPUT_BYTES: usize = 4096;
 /// Default limit on the unresolved tasks of one client.
 pub const DEFAULT_MAX_OUTSTANDING_TASKS: u64 = 262_144;

@@ -29,8 +29,8 @@ pub enum DecodeError {
     /// The body ends inside a record.
     #[error("frame ends inside a record")]
     Truncated,
-    /// A control message that does not decode.
-    #[error("malformed control message")]
+    /// A message or record that does not decode.
+    #[error("malformed message")]
     Malformed,
 }
 

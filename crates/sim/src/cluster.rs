@@ -287,8 +287,8 @@ impl Cluster {
         text
     }
 
-    /// Once every result and reply has arrived, the clients leave and the last one stops the
-    /// cluster.
+    /// Once every result and reply has arrived, the first client stops the cluster and the others
+    /// leave.
     pub(crate) fn end_if_quiet(&mut self) {
         let quiet = |c: &Client| {
             !c.alive

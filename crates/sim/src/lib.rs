@@ -63,7 +63,7 @@ pub struct Plan {
     pub n_worlds: u32,
     /// Number of functions that each client defines.
     pub n_functions: u32,
-    /// Maximum number of times that each submits.
+    /// Each client submits tasks fewer times than this.
     pub bursts: u32,
     /// Whether some tasks submit tasks and wait for them.
     pub nests: bool,
@@ -75,7 +75,7 @@ pub struct Plan {
     pub busy_ns: Nanos,
     /// Percentage of engines that end before their hello.
     pub bad_start_percent: u64,
-    /// Percentage of attempts to start an engine that find no process for it.
+    /// Percentage of attempts to start an engine in which no process can be created.
     pub no_process_percent: u64,
     /// The fault put in.
     pub mutation: Mutation,
@@ -146,7 +146,7 @@ pub struct Outcome {
     pub trace_hash: u64,
     /// The controller's counters at its end.
     pub counters: Counters,
-    /// Virtual time that it took.
+    /// The virtual clock at its end.
     pub took_ns: Nanos,
     /// The maximum number of tasks that one engine had begun at a time.
     pub max_levels: usize,
@@ -154,7 +154,7 @@ pub struct Outcome {
     pub expelled: u32,
     /// Ranks of worlds that became engines.
     pub seated: u32,
-    /// Engines that were asked to drain, and hosts that were released.
+    /// Requests to drain engines, and hosts that were released.
     pub drained: (u32, u32),
 }
 

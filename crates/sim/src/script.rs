@@ -462,7 +462,7 @@ impl Cluster {
     }
 }
 
-/// What the controller hears of a record.
+/// The input that a record becomes for the controller.
 fn submission(client: ClientId, record: SubmitRecord, fate: Fate) -> Input {
     if fate != Fate::Incomplete {
         return Input::Submit { client, record };

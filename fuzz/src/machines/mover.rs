@@ -1,6 +1,6 @@
 //! What a mover says to the payload plane of its host, and what other hosts ask it to be told. However they lie, an
-//! object is got in one way at a time, memory is held as long as MPI may use it and no longer, and the mover is told
-//! nothing that MPI cannot do.
+//! object is received in one way at a time, memory is held as long as MPI may use it and no longer, and the mover is
+//! told nothing that MPI cannot do.
 
 use std::collections::BTreeMap;
 
@@ -104,7 +104,7 @@ impl Trial {
                 MoverEvent::Moved { flow, end_bytes } => self.moved(flow, end_bytes),
                 MoverEvent::Ended { flow } => self.ended(flow),
             },
-            // Of another host, about this one's mover.
+            // From another host, for this host's mover.
             FrameKind::PayloadCommand => {
                 if let PayloadCommand::Pull {
                     object,
@@ -152,7 +152,7 @@ impl Trial {
                 for stopped in self.flows.stop(self.now, object, only) {
                     let told = &self.told[&stopped];
                     assert!(told.object == object && only.is_none_or(|d| d == told.direction));
-                    // Whoever was told once is not told again.
+                    // The mover is told once.
                     assert!(!self.flows.stop_one(self.now, stopped));
                 }
             }

@@ -1,5 +1,5 @@
-//! What a relay sends to the controller. However it lies, engines of other hosts and their tasks come to no harm, nobody's
-//! process is signalled but its own, and what is made of it is bounded.
+//! What a relay sends to the controller. However it lies, engines of other hosts and their tasks come to no harm, only
+//! processes of its own host are signalled, and the controller's outputs are limited.
 
 use broadleaf_core::transfer::{TopologyChoice, Transfers};
 use broadleaf_core::{HostEvent, Input, Output};
@@ -18,7 +18,7 @@ use super::world::{HOST, HOST_ENGINES, N_ENGINES, World};
 
 const OBJECT: ObjectId = ObjectId(7);
 const OBJECT_BYTES: u64 = 8 << 20;
-/// No news makes the controller want more than its tasks and engines give reason for.
+/// Maximum number of the controller's outputs after one event.
 const MAX_OUTPUTS: usize = 256;
 
 /// The first byte says whether frames follow, or choices.

@@ -1,5 +1,5 @@
-//! What a client sends: sets of options, functions, tasks, requests. Whatever it asks for, it alone is refused, the bounds
-//! on what it has unresolved hold, and the answers are not many times as long as what was asked.
+//! What a client sends: sets of options, functions, tasks, requests. Whatever it asks for, it alone is refused, the
+//! limits on its unresolved tasks and bytes hold, and the answers are not many times as long as the messages.
 
 use broadleaf_core::{Input, Output};
 use broadleaf_proto::control::{
@@ -17,8 +17,8 @@ use smallvec::SmallVec;
 use super::super::choices::Choices;
 use super::world::{CLIENT, N_ENGINES, OTHER_CLIENT, World};
 
-/// Maximum number of bytes of answers to one message, beside those that its own bytes, and its live and kept tasks, give
-/// reason for.
+/// Maximum size of the answers to one message, besides what is allowed for its own length and for each live or stored
+/// task.
 const ANSWER_BYTES: usize = 16 * 1024;
 /// Bytes of a record in a reply, with the longest label.
 const RECORD_BYTES: usize = 1200;
@@ -49,7 +49,7 @@ pub fn run(data: &[u8]) {
 struct Trial {
     world: World,
     next_seq: u64,
-    /// Live and kept, after the last message.
+    /// Live and stored tasks after the last message.
     n_tasks: usize,
 }
 
@@ -98,7 +98,7 @@ impl Trial {
     }
 
     fn request(&mut self, number: u64, request: ControlRequest, bytes: usize) {
-        // Somebody who ends the cluster, or has it start processes, has the right to.
+        // Any client may stop the cluster, and start or stop its engines: that is not tried.
         if matches!(
             request,
             ControlRequest::Shutdown
@@ -157,7 +157,7 @@ impl Trial {
             name: Bytes::new(),
             body: Bytes::from(vec![7; 1 << 16]),
         };
-        // Beside what it defined before there is no room for this one.
+        // There is no room for this one besides the function that the client defined before.
         self.world.input(Input::Function { client, record });
         let record = FunctionRecord {
             function: FunctionId(2),
@@ -297,7 +297,7 @@ impl Trial {
                         lease: None,
                     },
                 };
-                // About the length of its record: to encode it would take as long as to take it in.
+                // The approximate length of the record: encoding it would take as long as handling it.
                 let n_numbers = record.after.len() + record.follow.len();
                 let bytes = 32 + 8 * n_numbers + record.payload.bytes.len();
                 (Input::Submit { client, record }, bytes)

@@ -1,5 +1,5 @@
-//! Output that an engine left in the memory that it shares with its node. Whatever is there, nothing beyond the memory is
-//! read and no byte is told twice. What an engine wrote by the rules is told exactly, as far as it has not arrived.
+//! Output that an engine left in the memory that it shares with its node. Whatever is there, nothing beyond the memory
+//! is read and no byte is reported twice. What an engine wrote by the rules and has not arrived is reported exactly.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -10,7 +10,7 @@ use broadleaf_shm::{
 
 use super::super::choices::Choices;
 
-/// Standard output and standard error, which have lines; messages do not.
+/// The stream of messages. The two before it, standard output and standard error, have lines.
 const MESSAGES: usize = 2;
 
 /// The first byte says whether the memory's bytes follow, or what an engine writes.

@@ -14,22 +14,22 @@ use broadleaf_proto::{
 use bytes::Bytes;
 use smallvec::SmallVec;
 
-/// The client whose words are tried.
+/// The client whose messages are tried.
 pub const CLIENT: ClientId = ClientId(1);
-/// Somebody else.
+/// Another client, which must come to no harm.
 pub const OTHER_CLIENT: ClientId = ClientId(2);
-/// The relay whose words are tried.
+/// The relay whose messages are tried.
 pub const HOST: HostId = HostId(1);
 /// Its engines.
 pub const HOST_ENGINES: [u32; 2] = [2, 3];
-/// Somebody else.
+/// Another relay, which must come to no harm.
 pub const OTHER_HOST: HostId = HostId(2);
-/// Engines, all up.
+/// Number of engines, all up.
 pub const N_ENGINES: u32 = 5;
 
-/// Messages after each of which every invariant is verified.
+/// Number of first messages after each of which every invariant is verified.
 const FIRST_MESSAGES: u64 = 4;
-/// One in so many of those that come later is followed by that.
+/// Of later messages, one in this many is followed by that check.
 const CHECKED_MESSAGES: u64 = 16;
 
 /// The beginning, made once: what follows differs from input to input.
@@ -42,7 +42,7 @@ pub struct World {
     pub controller: Controller,
     /// Its clock.
     pub now: u64,
-    /// What it wants, since the last look.
+    /// Its outputs since they were last taken.
     pub out: Vec<Output>,
     /// Tasks that were offered at the beginning: engine, key.
     pub offered: Vec<(EngineId, TaskKey)>,
@@ -178,9 +178,9 @@ impl World {
         up.iter().map(|info| info.engine.0).collect()
     }
 
-    /// Places ready tasks after a message, and verifies every invariant: after the first messages, and then after some.
-    /// To do so after each takes most of the time. Those that are left out end shorter inputs, and there is a check at
-    /// the [end](Self::check).
+    /// Places ready tasks after a message, and verifies every invariant: after each of the first messages, and then
+    /// after some. Verification after each message would take most of the time. A state that is skipped here is the
+    /// last one of a shorter input, and callers verify that with [`Self::check`].
     ///
     /// # Panics
     /// When one is broken.

@@ -33,7 +33,7 @@ pub fn relay(seeds: &mut Seeds) {
         frame(FrameKind::RelayedDone, &body, &mut input);
     }
     seeds.add("relay", "ended-tasks", &input);
-    // Those that stopped a controller, or had it kill.
+    // Events that once stopped a controller, or made it kill a process.
     let down = RelayEvent::EngineDown {
         engine: EngineId(2),
         unclaimed_offers: Vec::new(),
@@ -101,7 +101,7 @@ pub fn submissions(seeds: &mut Seeds) {
         frame(FrameKind::Request, &body, &mut input);
     }
     seeds.add("submissions", "a-session", &input);
-    // A broadcast to every engine that could exist, by a function that does not.
+    // A broadcast to every engine that could exist, first of a function that does not.
     let mut input = vec![0];
     let everywhere = DefineOptions {
         id: OptionsId(2),

@@ -18,7 +18,8 @@ pub fn unsent(seeds: &mut Seeds) {
     long[..8].fill(0xff);
     seeds.add("unsent", "longer-than-the-memory", &input([16; 3], &long));
     let mut choices = vec![1];
-    // A line, more of it, all of it; a message; output that does not fit; the kernel has all; see `unsent::Engine::run`.
+    // A line, more of it, all of it; a message; output that does not fit; the kernel has all: see
+    // `unsent::Engine::run`.
     let steps: [&[u8]; 6] = [
         &[0, 0, b'a', 3, 20, 16, 16, 16],
         &[0, 0, b'b', 2, 20, 16, 16, 16],

@@ -138,7 +138,7 @@ impl History {
         }
     }
 
-    /// Slots of all live tasks, oldest first within the ring.
+    /// Slots of all live tasks, in no particular order.
     pub fn live(&self) -> impl Iterator<Item = u32> {
         self.overtaken
             .values()

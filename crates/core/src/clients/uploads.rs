@@ -1,5 +1,5 @@
-//! Arguments that a client on another host sends ahead of the record that names them: where each goes, and what a record
-//! gets.
+//! Arguments that a client on another host sends ahead of the record that names them: where each goes, and what a
+//! record gets.
 //!
 //! A pure machine over any kind of memory `M`. The parts of one upload come in order; those of several may alternate.
 //! What cannot be stored is still read to its end, so that only the record that names it is refused.
@@ -43,8 +43,8 @@ impl<M> Default for Uploads<M> {
 }
 
 impl<M> Uploads<M> {
-    /// A part arrived. Returns the memory of its upload and the offset at which to write it, or nothing if the upload is
-    /// not stored. The first part takes memory for all of them with `allocate`.
+    /// A part arrived. Returns the memory of its upload and the offset at which to write it, or nothing if the upload
+    /// is not stored. The first part takes memory for all of them with `allocate`.
     ///
     /// # Errors
     /// [`DecodeError`] if no honest client would have sent it.

@@ -23,7 +23,7 @@ impl Engine {
         (self.state == State::Up && self.is_drained()).then_some(self.head_since)
     }
 
-    /// Whether a client may have left data in its memory: it has received a task addressed to it.
+    /// Whether a client may have left data in its memory: it has received a task addressed to it, or one is queued.
     fn may_hold_data(&self) -> bool {
         self.holds_data || self.pinned.len() > 0
     }

@@ -1,7 +1,7 @@
 //! Functions that the engines of another host were given and may not have read: an estimate that is never too low.
 //!
-//! A relay says in each of its answers to pings how much waits for its engines. What it was told to give them after that
-//! ping was sent counts separately, in full, until a later answer.
+//! A relay says in each of its answers to pings how much waits for its engines. What it was told to give them after
+//! that ping was sent counts separately, in full, until a later answer.
 
 /// See the module.
 #[derive(Clone, Debug, Default)]

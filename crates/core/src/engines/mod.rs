@@ -21,7 +21,7 @@ use crate::placement::ready::ReadyQueue;
 use crate::tasks::nesting::Suspended;
 use crate::{Config, Nanos};
 
-/// Number of engine slots; also the maximum number of targets of one request.
+/// Maximum number of engine slots, and of targets of one request.
 pub(crate) const MAX_ENGINES: u32 = 65_536;
 
 /// The state of an engine's life.
@@ -104,7 +104,7 @@ pub(crate) struct Engine {
     pub holds_data: bool,
     /// Tasks that must run here.
     pub pinned: ReadyQueue,
-    /// Without those of `stack`.
+    /// Its offers in order, without those of `stack`.
     pub(crate) offers: VecDeque<Offer>,
     pub(crate) first_offer: u32,
     /// Its unfinished tasks that have waited for others, each started while the previous one waited.
@@ -113,7 +113,7 @@ pub(crate) struct Engine {
     pub outstanding: u32,
     /// Offers that could be taken back for another engine.
     pub(crate) takeable: u32,
-    /// Offers that are nested.
+    /// Of those, the offers of nested tasks.
     pub(crate) takeable_nested: u32,
     /// Offers being taken back that later ones must not overtake: those of mode `Each`.
     pub returning: u32,

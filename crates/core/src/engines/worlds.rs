@@ -27,7 +27,7 @@ struct World {
 pub(crate) struct Worlds(BTreeMap<String, World>);
 
 impl Controller {
-    /// A rank requests its slot. Whether that is possible: a world always has the same number of
+    /// A rank requests its slot. Returns false if the request is impossible: a world always has the same number of
     /// ranks.
     #[expect(clippy::too_many_arguments, reason = "the fields of a message")]
     pub(crate) fn on_guest(

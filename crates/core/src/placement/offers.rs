@@ -198,12 +198,12 @@ impl Engine {
         self.takeable_nested - u32::from(head)
     }
 
-    /// How long the tail of those will take, estimated from earlier tasks here; 0 while that is unknown.
+    /// How long the stealable offers will take, estimated from earlier tasks here; 0 while that is unknown.
     pub fn tail_ns(&self) -> Nanos {
         u64::from(self.n_stealable()).saturating_mul(self.mean_task_ns)
     }
 
-    /// Those offers, latest first.
+    /// Offers behind the head that could be taken back for another engine, latest first.
     pub fn stealable(&self) -> impl Iterator<Item = (u32, TaskKey)> {
         let head = self.head_index();
         self.offers
@@ -224,7 +224,7 @@ impl Engine {
             .filter_map(|(i, o)| Some((self.first_offer.wrapping_add(i as u32), o.key?)))
     }
 
-    /// Those that may run elsewhere.
+    /// Offers that could be taken back for another engine, with the head, oldest first.
     pub fn movable(&self) -> impl Iterator<Item = (u32, TaskKey)> {
         self.offers
             .iter()

@@ -31,7 +31,7 @@ struct Lane {
 struct Level {
     lanes: SmallVec<[Lane; 1]>,
     live: usize,
-    /// The client served last.
+    /// Index of the lane served last.
     turn: usize,
 }
 
@@ -53,7 +53,7 @@ impl ReadyQueue {
         self.len
     }
 
-    /// The lane for a key; the caller appends it.
+    /// The lane for a key, with the key counted; the caller adds it.
     fn lane_for_push(&mut self, rank: Rank, client: ClientId, congested: bool) -> &mut Lane {
         self.len += 1;
         let level = self.levels.entry(Reverse(rank)).or_default();
@@ -175,7 +175,7 @@ impl ReadyQueue {
         self.levels.retain(|_, level| !level.lanes.is_empty());
     }
 
-    /// Every queued key, in the order of one client's turns, highest rank first.
+    /// Every queued key: highest rank first, then client by client.
     pub fn keys<'a>(&'a self, tasks: &'a TaskTable) -> impl Iterator<Item = TaskKey> + 'a {
         self.levels
             .values()

@@ -56,7 +56,7 @@ impl Controller {
                 let top = self.groups.at(ALL).queue.top_rank();
                 top.map_or(0, |rank| rank.depth)
             } else {
-                u16::MAX // Every engine accepts this rank, so it is not checked.
+                u16::MAX // Every engine accepts any depth, so it is not checked.
             };
             let Some(engine) = self.least_loaded(&mut heap, depth) else {
                 break;
@@ -78,7 +78,7 @@ impl Controller {
                 || (engine.pinned.top_rank()).is_some_and(|rank| engine.accepts(rank.depth)))
     }
 
-    /// With several groups, the highest rank goes first, and at equal rank the groups with fewer engines.
+    /// With several groups, the highest rank goes first, and at equal rank the group of all engines goes last.
     fn place_groups(&mut self, now: Nanos, out: &mut Vec<Output>) {
         let (mut heap, _) = self.heap_of_engines();
         let mut candidates: Vec<(Rank, GroupId)> = self
@@ -142,7 +142,7 @@ impl Controller {
         }
     }
 
-    /// Does the same within a restricted group.
+    /// As [`Self::least_loaded`], within a restricted group.
     fn least_loaded_of(&self, now: Nanos, group: GroupId, depth: u16) -> Option<u32> {
         let key = &self.groups.at(group).key;
         let allowed = self.engines.iter();

@@ -139,7 +139,7 @@ impl TaskTable {
         TaskKey::new(slot, 0)
     }
 
-    /// Frees a live task's slot and returns its content.
+    /// Frees a live task's slot and returns its payload.
     pub fn remove(&mut self, key: TaskKey) -> Payload {
         let task = self.at(key);
         task.state = TaskState::Vacant;

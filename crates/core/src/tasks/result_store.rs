@@ -82,8 +82,8 @@ pub(crate) struct StoredTask {
     small_at: u64,
     /// A payload in segments is omitted, and so is one that is too large.
     arguments: StoredPayload,
-    /// A value is omitted if it is too large, or if it is in segments and its client is not
-    /// connected to hold it.
+    /// A value is omitted if it is too large, or if it is in segments and its client is connected: the client then
+    /// holds it.
     result: StoredPayload,
 }
 
@@ -453,7 +453,7 @@ impl Controller {
                     Some((task.function, task.options, task.pinned, arguments))
                 });
             if let Some((function, options, ..)) = found {
-                // A task that exceeds the limit displaces the one it is copied from.
+                // A copy that is refused is stored as well, and may displace the task that it was copied from.
                 self.functions.retain(function);
                 self.options.retain(options);
             }

@@ -74,7 +74,7 @@ pub(crate) struct Part {
 const MAX_RUNS: usize = 64;
 
 impl Submission {
-    /// A part without dependencies.
+    /// A submission without dependencies.
     pub fn bare(client: ClientId, options: u32, function: u32, depth: u16) -> Self {
         Self {
             client,
@@ -142,7 +142,7 @@ impl Controller {
         };
         let n_parts = if balanced { 1 } else { targets.len() };
         let n_dependencies = record.after.len() + record.follow.len();
-        // Everything in a record is refused here, before memory is taken for any part of it.
+        // A record is refused as a whole here, before memory is taken for any part of it.
         let objection = match function {
             _ if n_parts == 0 => Some(RefusalReason::NoEngines),
             None => Some(RefusalReason::Undefined),
@@ -287,9 +287,9 @@ impl Controller {
 
     /// Whether this payload would exceed the client's limit on unresolved bytes. If the client has no other unresolved
     /// bytes, it is always accepted, as the arguments of one task or of all parts of a broadcast: it could never be
-    /// sent otherwise. A very large payload is accepted beside a small one as well, so that it need
-    /// not wait for the end of a long task with a small argument. (Clients do the same, with
-    /// slightly stricter thresholds: what they let through is never refused.)
+    /// sent otherwise. A very large payload is accepted beside a small one as well, so that it need not wait for the
+    /// end of a long task with a small argument. (Clients do the same, with slightly stricter thresholds: what they
+    /// let through is never refused.)
     fn is_over_bytes(&self, client: &Client, payload: &Payload, dependency_bytes: u64) -> bool {
         let max_bytes = self.config.max_outstanding_bytes;
         if dependency_bytes > max_bytes {
@@ -304,7 +304,7 @@ impl Controller {
         client.outstanding_bytes > 0 && bytes > max_bytes && !is_much_beside_few
     }
 
-    /// Why this many tasks of a client cannot be accepted, whatever they are.
+    /// Why this many tasks of a client with this payload cannot be accepted; `None` if they can.
     pub(crate) fn objection(
         &self,
         client: ClientId,

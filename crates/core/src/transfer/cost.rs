@@ -1,16 +1,16 @@
 //! Estimates what a broadcast costs, in closed form; `python/broadleaf/plan/transfer.py` has the
 //! same model.
 //!
-//! A machine can send one message while it receives one. The origin is one of p = hosts + 1 machines.
+//! A host can send one message while it receives one. The origin is not counted among the hosts.
 
 use broadleaf_proto::limits::CHUNK_BYTES;
 
 /// One hop between two hosts.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Hop {
-    /// Seconds a message.
+    /// Seconds per message.
     pub latency_s: f64,
-    /// Seconds a byte.
+    /// Seconds per byte.
     pub seconds_per_byte: f64,
 }
 
@@ -95,7 +95,7 @@ const SHORT_NS: u64 = 2_000_000;
 /// Bandwidth assumed of a longer link: 1 Gb/s. What was measured may be what a limit allowed.
 const LONG_BYTES_PER_S: f64 = 125e6;
 
-/// Whether a round trip of 0, which was not measured, or of this length is one within one network.
+/// Whether a round trip of this length is one within a network. So is 0, for one that was not measured.
 pub(super) fn is_short(round_trip_ns: u64) -> bool {
     round_trip_ns <= SHORT_NS
 }

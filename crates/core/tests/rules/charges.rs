@@ -62,7 +62,7 @@ fn refused_runs_are_remembered_as_refused() {
     define(&mut bench, 1, everywhere(Mode::Each));
     bench.submit_record(CLIENT, 100, OptionsId(1), 9, &[], &[]);
     bench.results();
-    // The same number again belongs to nobody.
+    // A number of that run is not accepted again.
     bench.submit_record(CLIENT, 60_000, OptionsId(0), 0, &[], &[]);
     assert_eq!(bench.results(), []);
     // A task that may run after a failure does run.
@@ -178,7 +178,7 @@ fn dependencies_count_as_bytes() {
         ..config()
     };
     let mut bench = Bench::new(limits, 1);
-    // The same engine, again and again: the list is just as long.
+    // The same task, again and again: the list is just as long.
     bench.submit_record(CLIENT, 0, OptionsId(0), 0, &[], &[]);
     bench.submit_record(CLIENT, 1, OptionsId(0), 0, &[0; 50], &[]);
     assert_eq!(bench.results(), []);
@@ -186,7 +186,7 @@ fn dependencies_count_as_bytes() {
     assert_eq!(refusal(&bench.results()[0]), RefusalReason::OverLimit);
     bench.schedule();
     bench.run_all(1);
-    // Also without other tasks: each part of a broadcast has its own arguments.
+    // Also without other tasks: the dependencies of a broadcast count once for each part.
     bench.results();
     bench.submit_record(CLIENT, 3, OptionsId(0), 0, &[0; 101], &[]);
     assert_eq!(refusal(&bench.results()[0]), RefusalReason::OverLimit);

@@ -268,7 +268,7 @@ fn a_broadcast_over_the_bound_goes_to_all_or_to_none() {
         ..config()
     };
     let mut bench = Bench::new(limits, 3);
-    // A single task is admitted, however large it is.
+    // The only request of a client is admitted, however large it is.
     bench.submit_with(each(&[0, 1, 2]));
     assert_eq!(bench.results().len(), 0);
     bench.submit_with(each(&[0, 1, 2]));
@@ -298,7 +298,7 @@ fn a_range_counts_once_however_many_tasks_name_it() {
     for _ in 0..5 {
         bench.submit_ranges(1, &[(7, 60)]);
     }
-    // A range of another segment, or elsewhere in the same one, is a different range.
+    // A range of another segment, or of another length, is a different range.
     bench.submit_ranges(1, &[(8, 60)]);
     bench.submit_ranges(1, &[(7, 59)]);
     let refused = bench.results();

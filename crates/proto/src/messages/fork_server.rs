@@ -9,7 +9,7 @@ use crate::ids::EngineId;
 /// Node to fork server.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ForkServerCommand {
-    /// Start an engine for this slot.
+    /// Start an engine for this slot, with this environment in addition to its own.
     Spawn(EngineId, BTreeMap<String, String>),
     /// Give this slot to a guest: a rank of a world that has announced itself.
     Seat {

@@ -1,4 +1,4 @@
-//! Messages, one to a frame: between which peers, and what they say.
+//! Messages: between which peers, and what they say. One to a frame, except for commands to relays and their events.
 
 pub mod control;
 pub mod engine;

@@ -9,7 +9,7 @@ use crate::wire::{DecodeError, Reader};
 
 /// A part of an upload, which follows the previous part; one per frame.
 ///
-/// The record names the upload as a segment, in which the client has given it this number.
+/// The record names the upload as a segment, by the number that the client gave it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UploadChunk {
     /// The client's number for the upload.

@@ -138,10 +138,10 @@ mod tests {
 
     const NOW_NS: u64 = 1_790_000_000_000_000_000;
 
-    /// Of the columns: least value u64 and width u8 of each.
+    /// Size of what precedes the columns: minimum u64 and width u8 of each.
     const HEAD_BYTES: usize = COLUMNS * 9;
 
-    /// Encodes and decodes them; how many bytes they took.
+    /// Encodes and decodes spans; returns how many bytes they took.
     fn round_trip(spans: &[Span]) -> usize {
         let packed = Spans::pack(spans);
         let mut bytes = Vec::new();

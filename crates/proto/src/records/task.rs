@@ -113,7 +113,7 @@ pub(crate) fn check(claimed: usize, limit: usize) -> Result<(), DecodeError> {
     Ok(())
 }
 
-/// A task's nesting depth.
+/// Reads a task's nesting depth.
 pub(crate) fn depth(r: &mut Reader) -> Result<u16, DecodeError> {
     let depth = r.u16()?;
     check(usize::from(depth), usize::from(MAX_NESTING))?;
@@ -170,10 +170,9 @@ pub struct SubmitRecord {
     pub options: OptionsId,
     /// Its nesting depth: 0, or one more than that of the task that submits it.
     pub depth: u16,
-    /// Tasks of the same client that must end first (`after`), then those whose engine it must
-    /// run on (`follow`).
+    /// Tasks of the same client that must end first.
     pub after: SmallVec<[TaskSeq; 0]>,
-    /// See `after`.
+    /// Tasks of the same client that must end first, and on whose engines it must run.
     pub follow: SmallVec<[TaskSeq; 0]>,
     /// Arguments.
     pub payload: Payload,

@@ -223,7 +223,7 @@ impl World {
         }
     }
 
-    /// An object arrives, if the controller still has its bytes, or fails.
+    /// An object arrives, or fails to. Until then the controller must hold its bytes.
     fn move_payload(&mut self, random: &mut Random, fails: u64) -> Result<(), String> {
         let n = random.below(self.getting.len() as u64) as usize;
         let Some(object) = self.getting.iter().nth(n).copied() else {

@@ -22,9 +22,9 @@ pub struct Expected {
     pub status: Option<Status>,
     /// Whether it was cancelled.
     pub cancelled: bool,
-    /// The job that it is a copy of.
+    /// How it came to belong to its client.
     pub copy: Copy,
-    /// Bytes that its tasks wrote: those that arrived, and those reported as dropped.
+    /// Bytes that its runs wrote: those that arrived, and those reported as dropped.
     pub output_bytes: u64,
 }
 
@@ -116,7 +116,7 @@ impl Client {
         }
     }
 
-    /// Number of tasks without a result.
+    /// Tasks without a result.
     pub fn unresolved(&self) -> impl Iterator<Item = TaskSeq> {
         let open = self.tasks.iter().filter(|(_, t)| t.status.is_none());
         open.map(|(seq, _)| *seq)

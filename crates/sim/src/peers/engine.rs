@@ -38,7 +38,7 @@ pub(crate) struct Running {
     pub interrupted: bool,
     /// Its nesting depth.
     pub depth: u16,
-    /// The task that it waits for.
+    /// The tasks that it waits for.
     pub wait: Option<Wait>,
 }
 

@@ -90,7 +90,7 @@ impl Cluster {
         Some(left)
     }
 
-    /// The scheduler then ends the host, and announces it first.
+    /// The batch scheduler ends the host after this time, and announces it first.
     fn end_after_notice(&mut self, host: HostId, after: Nanos) {
         let notice = self.random.below(after);
         self.after(after - notice, Event::HostIsTold(host, notice));

@@ -12,7 +12,7 @@ use bytes::Bytes;
 
 use crate::cluster::{Cluster, Event, Link, NodeEvent};
 
-/// Engines that no plan has.
+/// An engine that no plan has.
 const NOBODYS: u32 = 100_000;
 
 impl Cluster {

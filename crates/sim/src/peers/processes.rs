@@ -36,7 +36,7 @@ impl Cluster {
         }
     }
 
-    /// What a fork server occasionally reports when it finds no process for an engine.
+    /// Occasionally no process can be created for an engine: the event that reports this.
     pub(crate) fn fails_to_start(&mut self, engine: EngineId) -> Option<NodeEvent> {
         if !self.random.chance(self.plan.no_process_percent) {
             return None;

@@ -49,7 +49,7 @@ pub struct Job {
     pub stubborn: bool,
     /// How it was submitted.
     pub options: TaskOptions,
-    /// What its client had had engines prepare when it submitted it.
+    /// The preparations that its client had requested when it submitted the job.
     pub prepared: Vec<Preparation>,
     /// How many tasks it submits and waits for.
     pub children: u64,
