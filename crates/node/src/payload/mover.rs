@@ -75,7 +75,7 @@ impl Mover {
         self.flows.is_busy() || !self.wanted.is_empty()
     }
 
-    /// Holds the memory of a dropped object while MPI may use it, and releases it otherwise.
+    /// Holds the memory of a dropped object while MPI may use it, and returns it otherwise.
     pub(super) fn hold(&mut self, object: ObjectId, lease: Lease) -> Option<Lease> {
         if self.flows.holds(object) {
             self.held.insert(object, lease);
@@ -383,7 +383,7 @@ impl PlaneThread {
         }
     }
 
-    /// The other mover waits for the message that says that nothing more follows, even if nothing has arrived.
+    /// Ends a transfer to another host, whose mover waits for the message that nothing more follows even if none came.
     fn end_wanted(&mut self, wanted: &Wanted, now: Instant) {
         let now_ns = self.mover.ns(now);
         let mover = &mut self.mover;
