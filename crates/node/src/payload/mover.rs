@@ -451,7 +451,7 @@ impl PlaneThread {
             } else {
                 EventFlags::IN
             };
-            // As above.
+            // This can only fail for a descriptor that is not registered, and this one is.
             let _ = epoll::modify(
                 &self.poller,
                 process.link.as_fd(),
@@ -486,7 +486,7 @@ impl PlaneThread {
         }
         for (token, word) in words {
             if let Some(connection) = self.connections.get_mut(token) {
-                // As above.
+                // The next event shows if the connection fails.
                 let _ = connection.say(&word);
             }
         }
