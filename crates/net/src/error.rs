@@ -5,7 +5,8 @@ use std::io;
 use broadleaf_proto::DecodeError;
 use broadleaf_proto::control::Refusal;
 
-/// Why a link cannot continue. After any of these errors the link is unusable: drop it.
+/// Why a link cannot continue, or cannot send a frame. Unless the call says otherwise, the link is unusable then: drop
+/// it.
 #[derive(Debug, thiserror::Error)]
 pub enum LinkError {
     /// The peer closed the connection between two frames.
@@ -28,7 +29,7 @@ pub enum LinkError {
         "the listener does not hold the cluster's key: it has another version, belongs to another cluster, or has replaced a cluster that is gone; nothing was sent to it"
     )]
     Impostor,
-    /// The operating system failed a call.
+    /// A system call failed.
     #[error("input or output failed: {0}")]
     Io(#[from] io::Error),
     /// The peer holds none of the keys in the connection file.

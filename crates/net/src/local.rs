@@ -1,7 +1,7 @@
 //! Unix sockets in private directories, so that no other user can impersonate the listener.
 //!
-//! A socket is reached through a descriptor of its directory, which is checked first: so no other user can have made it,
-//! nor exchange it in between, and its path may be longer than the 107 bytes of a socket's address.
+//! A socket is reached through a descriptor of its directory, which is checked first: so no other user can have made
+//! it, nor exchange it in between, and its path may be longer than the 107 bytes of a socket's address.
 
 use std::fs::{self, DirBuilder, Permissions};
 use std::io;

@@ -210,7 +210,7 @@ fn of_many_blocks_only_the_first_is_moved() {
         });
         in_place.push(of_block);
     }
-    // It brings the header of the next block, and nothing with the last one.
+    // Each block but the last brings the header of the next one.
     assert!(in_place[1] >= bytes.len(), "{in_place:?}");
     assert!(in_place[2] == bytes.len(), "{in_place:?}");
 }

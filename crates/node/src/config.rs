@@ -81,7 +81,7 @@ pub struct KeyPair {
     pub public: String,
 }
 
-/// The keys a node needs: its own pair, and the public halves of its peers'.
+/// The keys a node needs: its own pair, and those of its peers.
 #[derive(Clone, Debug, Default, Deserialize)]
 pub struct Keys {
     /// The node's own.
@@ -225,7 +225,7 @@ impl NodeOptions {
     }
 }
 
-/// Nanoseconds of a time in seconds; a negative one is none.
+/// A time in seconds as nanoseconds; 0 for a negative one.
 #[expect(clippy::cast_sign_loss, reason = "a negative time is clamped to none")]
 fn to_ns(seconds: f64) -> u64 {
     (seconds.max(0.0) * 1e9) as u64
@@ -236,7 +236,7 @@ fn to_ns(seconds: f64) -> u64 {
 pub struct NodeConfig {
     /// The cluster's name; peers must name it in their hello.
     pub cluster_id: String,
-    /// Directory or path of its socket.
+    /// Path of its socket.
     pub unix_path: PathBuf,
     /// `major.minor` of the cluster's Python.
     pub python: String,

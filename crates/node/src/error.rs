@@ -9,7 +9,7 @@ use broadleaf_net::tls::KeyError;
 /// See the module.
 #[derive(Debug, thiserror::Error)]
 pub enum NodeError {
-    /// The operating system failed a call.
+    /// A system call failed.
     #[error("{context}: {source}")]
     Io {
         /// The operation that failed.

@@ -37,7 +37,7 @@ impl Node {
         self.return_segments();
     }
 
-    /// Returns whether the controller received new inputs.
+    /// Carries out one output; returns whether the controller received new inputs.
     pub(crate) fn carry_out_one(&mut self, output: Output) -> bool {
         let Some(output) = self.relay_out(output) else {
             return false;
@@ -132,7 +132,7 @@ impl Node {
         false
     }
 
-    /// Whether there was a relay whose link had to be closed.
+    /// Closes the link of a host's relay; returns whether there was one.
     fn close_relay(&mut self, host: HostId, is_malformed: bool) -> bool {
         let Some(token) = self.relays.links.get(&host).map(|link| link.token) else {
             return false;
@@ -154,8 +154,8 @@ impl Node {
         }
     }
 
-    /// Makes a result's payload readable by its client: exported on this host, inline for another
-    /// host.
+    /// Makes a result's payload readable by its client: exported on this host; as objects or inline
+    /// for another host.
     fn lend_result(&mut self, token: usize, status: &mut Status, payload: &mut Payload) {
         if payload.segments.is_empty()
             || (self.peers[token].link.is_local() && self.lend(token, payload))

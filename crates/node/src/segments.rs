@@ -1,7 +1,8 @@
 //! Tracks who owns each segment, who maps it, and when its owner may use it again.
 //!
 //! Every record in which an owner names its segment is one credit. The node holds the credits until neither a payload
-//! in the controller ([`Guard`]) nor a peer holds the segment. Then all of them are returned. A peer may also name a segment that it holds and another peer owns: it passes on what it received.
+//! in the controller ([`Guard`]) nor a peer holds the segment. Then all of them are returned. A peer may also name a
+//! segment that it holds and another peer owns: it passes on what it received.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{BorrowedFd, OwnedFd};

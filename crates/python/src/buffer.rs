@@ -18,7 +18,7 @@ use pyo3::prelude::*;
 use crate::memory::allocations;
 use crate::memory::received::{Received, ReceivedTable};
 
-/// Bytes received out of band: a private mapping of a shared segment. Writable; writes stay here.
+/// Bytes received out of band: a view of a shared segment, private, read-only or shared, as they were delivered.
 #[pyclass(frozen, module = "broadleaf._native")]
 pub struct Buffer {
     received: Arc<Received>,

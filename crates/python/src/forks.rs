@@ -1,5 +1,5 @@
-//! Forks. A child has copies of its parent's endpoints. It must not speak on their sockets, nor keep them open, nor wait
-//! for threads that only its parent has.
+//! Forks. A child has copies of its parent's endpoints. It must not speak on their sockets, nor keep them open, nor
+//! wait for threads that only its parent has.
 
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};

@@ -38,7 +38,7 @@ impl Memory {
 /// Free segments, warm for the next array, each with the number of [`trim_allocations`] calls it has survived.
 struct Warm {
     process: u32,
-    /// Without a connection nothing will be sent soon, and nobody trims.
+    /// Open connections. Without one nothing will be sent soon, and nobody trims.
     connections: u64,
     /// Number of [`trim_allocations`] calls that a free segment survives, as the last connection requested.
     keep_trims: u64,
@@ -67,7 +67,7 @@ fn warm() -> MutexGuard<'static, Warm> {
 /// An open segment; it becomes free for another array when its last holder releases it.
 #[derive(Debug)]
 pub struct AllocationSegment {
-    /// Removed when it is dropped.
+    /// Taken out when this value is dropped.
     memory: ManuallyDrop<Memory>,
     process: u32,
     /// Whether it held another array before.
@@ -106,17 +106,14 @@ impl AllocationSegment {
     }
 
     /// The segment.
-    ///
-    /// # Panics
-    /// Never: only dropping removes it.
     pub fn segment(&self) -> &Segment {
         &self.memory.segment
     }
 
-    /// Overwrites its start, while nobody else has it.
+    /// Writes `content` to the start of the segment, which nobody else may have yet.
     ///
     /// # Errors
-    /// [`ShmError::SizeMismatch`] when they do not fit; [`ShmError::OutOfMemory`], [`ShmError::System`].
+    /// [`ShmError::SizeMismatch`] if `content` does not fit; [`ShmError::OutOfMemory`], [`ShmError::System`].
     pub fn write(&mut self, content: &[u8]) -> Result<(), ShmError> {
         let segment = self.segment();
         if content.len() as u64 > segment.len() {
@@ -179,7 +176,8 @@ pub fn give_up_allocations() -> bool {
     !std::mem::take(&mut warm().segments).is_empty()
 }
 
-/// Whether a call of [`trim_allocations`] has, or will have, something to do. Engines ask before they sleep: no system call.
+/// Whether a call of [`trim_allocations`] has, or will have, something to do. Takes no system call: engines ask before
+/// they sleep.
 pub fn allocations_need_trim() -> bool {
     let warm = WARM.lock().unwrap_or_else(PoisonError::into_inner);
     !warm.segments.is_empty()
@@ -192,8 +190,7 @@ pub fn on_connected(warm_s: u64) {
     warm.keep_trims = warm_s;
 }
 
-/// A connection for which [`on_connected`] was called has ended; the last one closes every free
-/// segment.
+/// A connection for which [`on_connected`] was called has ended; the last one closes every free segment.
 pub fn on_disconnected() {
     let mut warm = warm();
     warm.connections = warm.connections.saturating_sub(1);

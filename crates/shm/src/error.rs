@@ -8,7 +8,7 @@ pub enum ShmError {
     /// The descriptor is no memory file, or its size is not sealed.
     #[error("the descriptor is not a memory file with a sealed size")]
     NotSealed,
-    /// The descriptor's memory is smaller than its sender claimed, or than needed.
+    /// Memory, or a buffer, does not have the size that was claimed or is needed.
     #[error("shared memory of {actual_bytes} bytes where {claimed_bytes} were claimed")]
     SizeMismatch {
         /// The claimed size.

@@ -13,7 +13,7 @@ pub struct LinkCounters {
     pub bytes_out: u64,
     /// Frames taken by [`Link::next_frame`](crate::Link::next_frame).
     pub frames_in: u64,
-    /// Frames begun by [`Link::append`](crate::Link::append) and
-    /// [`Link::send`](crate::Link::send).
+    /// Frames begun by [`Link::append`](crate::Link::append), [`Link::send`](crate::Link::send) and
+    /// [`Link::send_parts`](crate::Link::send_parts).
     pub frames_out: u64,
 }

@@ -12,7 +12,7 @@ impl Link {
         self.inbox.capacity_bytes() + self.outbox.capacity_bytes() > QUIET_BYTES
     }
 
-    /// Gives its buffers back if nothing was sent or received since the last call. Returns how many bytes it held.
+    /// Gives its buffers back if nothing was sent or received since the last call. Returns how many bytes it freed.
     pub fn shrink_if_idle(&mut self) -> usize {
         let counters = self.counters();
         let travelled_bytes = counters.bytes_in.wrapping_add(counters.bytes_out);

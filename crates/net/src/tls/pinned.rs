@@ -22,14 +22,14 @@ use rustls::{
 use super::keys::{decode_private, decode_public};
 use super::{KeyError, PeerKey};
 
-/// The dialing side of TLS: a client or an engine.
+/// The dialing side of TLS: a client or a relay.
 #[derive(Clone, Debug)]
 pub struct ClientTls {
     pub(super) config: Arc<ClientConfig>,
     pub(super) peers: Arc<[Pin]>,
 }
 
-/// The listening side of TLS: the controller.
+/// The listening side of TLS: the controller, or a relay for other relays.
 #[derive(Clone, Debug)]
 pub struct ServerTls {
     pub(super) config: Arc<ServerConfig>,

@@ -177,7 +177,7 @@ impl Session {
         self.incoming.block_received(count);
     }
 
-    /// Queues a block of `len_bytes`, in the order of writing: its ciphertext, after which its header is known.
+    /// Queues a block of `len_bytes`. `write` fills in its ciphertext first, because only then its header is known.
     pub(crate) fn send_block<E>(
         &mut self,
         len_bytes: usize,

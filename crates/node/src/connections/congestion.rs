@@ -42,8 +42,8 @@ impl Node {
         links.sum()
     }
 
-    /// Number of bytes that engines have not read: in the queues here, and in those of the relays. If a relay was given
-    /// more than that since it last said what is in its own, what it was given.
+    /// Number of bytes that engines have not read: in the queues here, and in those of the relays. If one relay was
+    /// given more than that since its last report, that number instead.
     pub(crate) fn unread_by_engines_bytes(&self) -> u64 {
         let relays = || self.relays.links.values().map(|link| &link.given);
         let queued_bytes = self.queued_for_engines_bytes();

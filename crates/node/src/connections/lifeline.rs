@@ -1,5 +1,5 @@
 //! The pipe from the process that started this node. The other end belongs to the owner, which may
-//! write about the host's end.
+//! write how long the host still has.
 
 use std::io::Read;
 use std::time::Duration;

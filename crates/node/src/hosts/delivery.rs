@@ -243,7 +243,7 @@ impl Node {
             }
             let host = self.decider.host_of(engine);
             for event in self.waiting.news.remove(&engine).unwrap_or_default() {
-                // The record was checked when it arrived.
+                // The event was checked when it arrived.
                 let _ = self.on_relay_event(host, event);
             }
         }
@@ -452,7 +452,7 @@ impl Node {
         }
     }
 
-    /// The payload plane, for the poller.
+    /// Has the poller watch the payload plane, if there is one.
     pub(crate) fn watch_plane(&self) -> Result<(), crate::error::NodeError> {
         match &self.objects.plane {
             Some(plane) => self.watch(plane.as_fd(), crate::node::PLANE),

@@ -58,7 +58,7 @@ fn connect(host: &str, port: u16) -> std::io::Result<TcpStream> {
     Err(last)
 }
 
-/// How this relay proves its identity to another node; `tls` defines that identity.
+/// How this relay proves its key to another node; for TLS, `tls` gets the private key and makes the dialing side.
 fn dial_security(
     config: &NodeConfig,
     relay: &RelayConfig,

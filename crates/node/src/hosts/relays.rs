@@ -420,8 +420,8 @@ impl Node {
             }
             event => {
                 if let RelayEvent::EngineUp(info) = &event {
-                    // This is about the previous relay, which the controller has long given up.
                     self.check_host(host, info.engine)?;
+                    // These are about the previous engine of that slot, which the controller gave up long ago.
                     self.waiting.drop_events(info.engine);
                 }
                 self.relay_says(host, HostEvent::Event(event));
@@ -444,7 +444,7 @@ impl Node {
         self.input(Input::HostDown { host });
     }
 
-    /// When the next heartbeat is due; `None` if no relay is connected.
+    /// When the next heartbeat is due; `None` if this node has no relay and is none.
     pub(crate) fn heartbeat_at(&self) -> Option<Instant> {
         let watched = !self.relays.links.is_empty() || self.decider.is_upstream();
         watched.then_some(self.relays.beat_at)

@@ -1,4 +1,4 @@
-//! Has objects come: asks a source, turns to the next one, gives up.
+//! Gets objects: asks a source, turns to the next one, or gives up.
 
 use std::time::Instant;
 
@@ -64,7 +64,7 @@ impl PlaneThread {
             return;
         };
         if self.stops_receiving(id, now) {
-            return; // It is asked once it has been introduced.
+            return; // It is asked once MPI has stopped.
         }
         let token = self
             .find(source.host)

@@ -150,7 +150,7 @@ impl Connection {
         self.received_bytes - before
     }
 
-    /// Says something.
+    /// Queues a command for the other end.
     ///
     /// # Errors
     /// The connection is unusable.
@@ -196,7 +196,7 @@ impl Connection {
         });
     }
 
-    /// It no longer wants the object.
+    /// The other end no longer wants the object.
     pub fn cancel(&mut self, object: ObjectId) {
         self.streams.retain(|s| s.object != object);
     }
@@ -216,6 +216,7 @@ impl Connection {
     /// were sent; returns whether the latter happened. The socket's own buffer limits how far the
     /// sender runs ahead of the receiver.
     ///
+    /// # Errors
     /// The connection is unusable.
     pub fn pump(
         &mut self,
@@ -275,6 +276,7 @@ impl Connection {
 
     /// Tells waiting hosts that their object is still on its way, or that it will not arrive.
     ///
+    /// # Errors
     /// The connection is unusable.
     pub fn on_tick(
         &mut self,

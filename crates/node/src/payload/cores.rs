@@ -34,7 +34,7 @@ pub struct Cores {
     away_until: Option<Instant>,
 }
 
-/// When the core was last checked.
+/// What a check of the last core has measured.
 #[derive(Clone, Copy, Debug)]
 struct Look {
     at: Instant,
@@ -124,7 +124,7 @@ fn keep_to(cores: &[usize]) -> rustix::io::Result<()> {
     rustix::thread::sched_setaffinity(None, &set)
 }
 
-/// `None` if the system does not provide them.
+/// Measures a core and this thread; `None` if the system does not provide the figures.
 fn look(core: usize, now: Instant) -> Option<Look> {
     let text = std::fs::read_to_string("/proc/stat").ok()?;
     let (idle, total) = core_ticks(&text, core)?;

@@ -19,7 +19,7 @@ const ROUNDS: u32 = 8;
 pub struct Joined {
     /// The connection.
     pub token: usize,
-    /// Whether it was not told to stop since; then only what was on its way arrives.
+    /// False once it was told to stop: after that, only what was on its way arrives.
     pub is_sending: bool,
 }
 

@@ -46,7 +46,7 @@ pub enum PlaneCommand {
         /// Where MPI finds it: a segment, and where it begins there.
         memory: Option<(OwnedFd, u64)>,
     },
-    /// Get an object; without a lease, get one that is under way elsewhere.
+    /// Get an object; without a lease, redirect a fetch of it that is already under way.
     Fetch {
         /// What, and from whom.
         fetch: Fetch,
@@ -107,11 +107,11 @@ pub enum PlaneEvent {
 /// How this host reaches others.
 #[derive(Debug)]
 pub struct Dialer {
-    /// Of the controller.
+    /// The controller's address.
     pub controller: SocketAddr,
-    /// For the controller.
+    /// Security of connections to the controller.
     pub to_controller: DialSecurity,
-    /// For other relays.
+    /// Security of connections to other relays.
     pub to_relays: DialSecurity,
 }
 
@@ -132,7 +132,8 @@ pub struct Setup {
     pub streams: usize,
     /// Bytes of a message of MPI.
     pub piece_bytes: u32,
-    /// Cores that the thread keeps to, the last of those the process may use; 0 for the last one as long as it suffices.
+    /// Number of cores that the thread keeps to, the last of those that the process may use; 0 for the last one as long
+    /// as it suffices.
     pub cores: usize,
     /// Niceness of the thread above its process's.
     pub niceness: u8,

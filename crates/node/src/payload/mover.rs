@@ -75,7 +75,7 @@ impl Mover {
         self.flows.is_busy() || !self.wanted.is_empty()
     }
 
-    /// Holds the memory of a dropped object while MPI may use it, and releases it otherwise.
+    /// Holds the memory of a dropped object while MPI may use it, and returns it otherwise.
     pub(super) fn hold(&mut self, object: ObjectId, lease: Lease) -> Option<Lease> {
         if self.flows.holds(object) {
             self.held.insert(object, lease);
@@ -383,7 +383,7 @@ impl PlaneThread {
         }
     }
 
-    /// The other mover waits for the message that says that nothing more follows, even if nothing has arrived.
+    /// Ends a transfer to another host, whose mover waits for the message that nothing more follows even if none came.
     fn end_wanted(&mut self, wanted: &Wanted, now: Instant) {
         let now_ns = self.mover.ns(now);
         let mover = &mut self.mover;
@@ -451,7 +451,7 @@ impl PlaneThread {
             } else {
                 EventFlags::IN
             };
-            // As above.
+            // This can only fail for a descriptor that is not registered, and this one is.
             let _ = epoll::modify(
                 &self.poller,
                 process.link.as_fd(),
@@ -486,7 +486,7 @@ impl PlaneThread {
         }
         for (token, word) in words {
             if let Some(connection) = self.connections.get_mut(token) {
-                // As above.
+                // The next event shows if the connection fails.
                 let _ = connection.say(&word);
             }
         }

@@ -37,8 +37,8 @@ pub struct Object {
     have_bytes: u64,
     /// Later chunks, which are in memory but still sealed.
     sealed: VecDeque<SealedHead>,
-    /// Chunks after the first that is missing, by offset, with their heads if they are sealed. Only an object that comes
-    /// over several connections has any.
+    /// Chunks after the first that is missing, by offset, with their heads if they are sealed. Only an object that
+    /// comes over several connections has any.
     ahead: BTreeMap<u64, Option<SealedHead>>,
     proof: Proof,
 }
@@ -231,8 +231,8 @@ impl Object {
         self.ahead.clear();
     }
 
-    /// Whether the chunk at an offset after the first that is missing is missing too. There are never more than the
-    /// object has.
+    /// Whether a chunk after the first that is missing is missing too. Each is entered once, so `ahead` never has more
+    /// entries than the object has chunks.
     fn is_missing(&self, offset_bytes: u64) -> bool {
         offset_bytes > self.arrived_bytes()
             && offset_bytes.is_multiple_of(u64::from(self.chunk_bytes))
@@ -402,7 +402,7 @@ impl Object {
         is_whole && is_next
     }
 
-    /// Releases that segment.
+    /// Gives up the object, and returns its segment if that is from this host's pool.
     pub fn into_lease(self) -> Option<Lease> {
         match self.memory {
             Memory::Own(lease) => Some(lease),

@@ -11,11 +11,11 @@ use super::shared::{Incoming, Shared};
 use super::wire::poll;
 use crate::payload::TRIM_PERIOD;
 
-/// How often a thread that left the socket to callers checks whether they still read it. Each check costs a round trip
-/// one wake-up on its core.
+/// How often a thread that left the socket to callers checks whether they still read it. Each check wakes
+/// this thread, which delays a round trip on the same core.
 const LOOK_PERIOD: Duration = Duration::from_millis(100);
 
-/// Number of unfinished tasks per engine from which on further tasks may be batched longer: the engines have work in
+/// With this many unfinished tasks per engine or more, further tasks may be batched longer: the engines have work in
 /// the meantime, and each batch costs a wake-up in every process.
 const BACKLOG_TASKS: u64 = 64;
 /// The factor by which the delay is longer.

@@ -58,7 +58,7 @@ pub struct SubmittedParts {
 
 /// An event for the Python side.
 pub struct Notice {
-    /// `engine_up`, `engine_down`, `stopping` or `link_lost`.
+    /// `engine_up`, `engine_draining`, `engine_down`, `stopping` or `link_lost`.
     pub kind: &'static str,
     /// JSON.
     pub body: String,
@@ -113,7 +113,7 @@ pub struct Counters {
     pub submitted: AtomicU64,
     /// Tasks resolved.
     pub resolved: AtomicU64,
-    /// How often a submission woke the background thread.
+    /// How often the background thread was woken.
     pub wakeups: AtomicU64,
     /// How often a submission had to wait because of the limits.
     pub throttled: AtomicU64,
@@ -154,8 +154,8 @@ pub struct Shared {
     pub deaths: Mutex<Deaths>,
     /// The number of engines. With fewer tasks in flight an engine may be idle, so the next one is sent at once.
     pub n_engines: AtomicU64,
-    /// Counts their changes and the link's end: Python caches values derived from them until then. Kept here because
-    /// the code that tells Python about a change may run after a later result.
+    /// Counts changes of the engines, and the link's end: Python caches values derived from the engines until then.
+    /// Kept here because the code that tells Python about a change may run after a later result.
     pub engines_version: AtomicU64,
     pub(super) replies: Mutex<FxHashMap<u64, Option<ControlReply>>>,
     pub(super) next_request: AtomicU64,
@@ -165,7 +165,7 @@ pub struct Shared {
     /// Cores that this process may use.
     pub(super) n_cores: u64,
     closed: AtomicBool,
-    /// Number of requests with completion callbacks.
+    /// Number of completion callbacks of unresolved requests.
     pub callbacks: AtomicUsize,
     /// Live output is wanted.
     pub live_output: AtomicBool,

@@ -166,7 +166,7 @@ impl Engine {
         rustix::event::poll(&mut [PollFd::new(&self.poll_fd, flags)], longest) != Ok(0)
     }
 
-    /// Its outcome goes to the log: tasks that need it say what they lack.
+    /// Runs preparations. A failure goes to the log: tasks that need the preparation say what they lack.
     fn prepare(&self, py: Python<'_>, preparations: VecDeque<bytes::Bytes>) {
         self.io.before_user_code();
         for content in preparations {

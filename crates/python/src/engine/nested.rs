@@ -1,5 +1,5 @@
-//! Tasks that wait for tasks. While the task that runs waits for results of its own cluster on the engine's main thread,
-//! the engine runs others in the middle of it: those nested deeper, which the controller sends it once it knows.
+//! Tasks that wait for tasks. While the task that runs waits for results of its own cluster on the engine's main
+//! thread, the engine runs others in the middle of it: those nested deeper, which the controller sends once it is told.
 
 use std::cell::RefCell;
 use std::sync::Mutex;
@@ -67,7 +67,7 @@ pub fn engine_to_free(py: Python<'_>, link: &Link) -> Option<Py<Engine>> {
 pub struct Stack {
     /// The running task's level on the claim board.
     level: AtomicUsize,
-    /// Whether the controller has been told that it waits.
+    /// Whether the controller has been told that this task waits.
     waits: AtomicBool,
     /// The task to run on top of it.
     next: Mutex<Option<AssignRecord>>,

@@ -99,7 +99,7 @@ impl Pipes {
         task_ns >= self.lone_write_ns
     }
 
-    /// Whether there is something in one of them: checked at once, or after waiting for something.
+    /// Waits until there is something in one of them, for at most `longest` if that is given; returns whether there is.
     fn wait(&self, longest: Option<&Timespec>) -> bool {
         let mut events = [epoll::Event {
             flags: EventFlags::empty(),
@@ -139,11 +139,11 @@ struct Writing {
     /// Unfinished lines of Python's streams.
     held: [Vec<u8>; 2],
     piece: Vec<u8>,
-    /// Where the pipes are emptied into.
+    /// What the pipes are emptied into.
     log: Option<Log>,
     /// What is reported if this process dies.
     recent: Option<RecentBytes>,
-    /// What the node finds of it then.
+    /// Output that the node finds if this process dies before it is sent.
     unsent: UnsentOutput,
 }
 
@@ -342,7 +342,6 @@ impl Output {
 
     fn take(&self, writing: &mut Writing, stream: Stream, end: BorrowedFd<'_>) -> usize {
         let mut piece = std::mem::take(&mut writing.piece);
-        // The held text was written earlier: anything in the pipe at that time would have been taken first.
         if let Some(log) = &mut writing.log {
             log.take(end, &mut piece);
         }
@@ -350,6 +349,7 @@ impl Output {
             if let Some(pipes) = &self.pipes {
                 pipes.reader_awake.store(AWAKE_TASKS, Ordering::Relaxed);
             }
+            // The held text was written earlier: anything in the pipe at that time would have been taken first.
             self.flush_held(writing, stream);
             if let Some(recent) = &mut writing.recent {
                 recent.append(&piece);

@@ -46,7 +46,7 @@ impl Source {
 #[derive(Default)]
 pub struct ReceivedTable {
     by_start: Mutex<BTreeMap<usize, Arc<Received>>>,
-    /// Ranges that are still mapped; `None` if they are unmapped at once.
+    /// Dropped ranges that are still mapped; `None` if dropped ranges are unmapped at once.
     retired: Mutex<Option<Retired>>,
 }
 
@@ -99,7 +99,8 @@ impl ReceivedTable {
         lock(&self.retired).get_or_insert_default();
     }
 
-    /// Returns whether there were any; if not, dropped ranges are unmapped at once again from now on.
+    /// Whether ranges were dropped or replaced since [`Self::retire`]; if not, they are unmapped at once again from now
+    /// on.
     pub fn has_retired(&self) -> bool {
         let mut retired = lock(&self.retired);
         let none = |retired: &Retired| retired.dropped.is_empty() && retired.replaced.is_empty();

@@ -128,7 +128,7 @@ impl Connection {
         Ok(connection)
     }
 
-    /// The private key, for the cluster of that name.
+    /// The cluster's name and the private key, if there is one.
     pub fn into_key(self) -> Option<(String, String)> {
         self.private_key.map(|key| (self.cluster_id, key))
     }
@@ -180,7 +180,7 @@ impl Connection {
 /// Why no connection was made.
 #[derive(Debug)]
 pub enum ConnectError {
-    /// The operating system failed a call.
+    /// A system call failed.
     Io(io::Error),
     /// The link failed.
     Link(LinkError),

@@ -45,7 +45,7 @@ pub fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Segments of other processes, and this process's state of segments.
+/// Segments of other processes, and the references that this process holds.
 #[derive(Default)]
 struct Borrowed {
     by_id: FxHashMap<SegmentId, Arc<Announced>>,
@@ -211,7 +211,7 @@ impl DataPlane {
         }
     }
 
-    /// References to release to the peer now, if any.
+    /// What to tell the peer now, if anything: references to release, and own segments that are gone.
     pub fn take_releases(&self) -> Option<control::SegmentRelease> {
         let released = std::mem::take(&mut lock(&self.borrowed).released);
         let mut retired = self.trim();

@@ -10,7 +10,7 @@ use super::DataPlane;
 use super::encode::{Encoded, with_raw};
 use super::upload::LargeBuffers;
 
-/// If a payload has too many large buffers, those up to this size stay separate, if that is enough.
+/// If a payload has too many large buffers, those up to this size are packed; if that is not enough, all are.
 const PACKED_BUFFER_BYTES: usize = 1024 * 1024;
 
 impl DataPlane {
@@ -49,7 +49,8 @@ impl DataPlane {
         Ok(packed.map(|(index, _)| index).collect())
     }
 
-    /// Copies these buffers into one segment; `None` if descriptors are short.
+    /// Copies these buffers into one segment or upload; `None` if there is no descriptor or no room for a segment: then
+    /// they stay separate.
     pub(super) fn pack(
         &self,
         buffers: &[Bound<'_, PyAny>],

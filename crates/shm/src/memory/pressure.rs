@@ -8,11 +8,11 @@ use crate::platform;
 
 /// How old the information may be: looking takes longer than copying 100 kB.
 const FRESH: Duration = Duration::from_millis(200);
-/// The share of the remaining memory that one process keeps warm: other processes do the same.
+/// One process keeps at most one part in this many of the remaining memory warm: other processes do the same.
 const WARM_SHARE: u64 = 8;
 /// How long observed pressure counts, so that everyone who looks once a second notices it.
 const NOTICE: Duration = Duration::from_millis(1500);
-/// Stalling on memory for this share of the time is pressure.
+/// Stalling on memory for one part in this many of the time is pressure.
 const STALLED_SHARE: u32 = 10;
 
 /// Time between two checks while waiting for memory.

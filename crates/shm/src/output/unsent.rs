@@ -16,7 +16,7 @@ use crate::platform::{self, Access, Region};
 pub const OUTPUT_STREAMS: usize = 3;
 /// Maximum length of an unfinished line that is kept.
 pub const HELD_BYTES: usize = 4096;
-/// Streams that have lines.
+/// Number of streams that have lines: the first ones.
 const LINE_STREAMS: usize = 2;
 /// Space for what is written between two passes of the thread that sends it: the end of the memory of a claim board.
 pub const UNSENT_BYTES: usize = 24 * 1024;
@@ -98,8 +98,8 @@ impl UnsentOutput {
         reason = "a region starts on a page boundary"
     )]
     fn head(&self) -> &Head {
-        // SAFETY: the region is page-aligned, larger than `Head`, of sealed size, and lives as long as `self`; every bit
-        // pattern is a valid `Head`, and all access is atomic.
+        // SAFETY: the region is page-aligned, larger than `Head`, of sealed size, and lives as long as `self`; every
+        // bit pattern is a valid `Head`, and all access is atomic.
         unsafe { &*self.region.as_ptr().cast::<Head>() }
     }
 
@@ -129,7 +129,7 @@ impl UnsentOutput {
         held.len_bytes.store(len_bytes, Ordering::Release);
     }
 
-    /// Engine: an unfinished line left in another way.
+    /// Engine: an unfinished line was written elsewhere, and is not to be reported.
     pub fn drop_held(&self, stream: usize) {
         self.head().held[stream]
             .len_bytes
@@ -141,8 +141,8 @@ impl UnsentOutput {
         self.head().len_bytes.store(0, Ordering::Release);
     }
 
-    /// Engine: `bytes` are about to be handed to the link, preceded by the held part of that stream. False if they do
-    /// not fit here and so may be lost.
+    /// Engine: `bytes` are about to be handed to the link; they begin with the held line of that stream, if there is
+    /// one. False if they do not fit here and so may be lost.
     pub fn add(&self, task: u64, stream: usize, bytes: &[u8]) -> bool {
         let head = self.head();
         let begin_bytes = head.handed_bytes[stream].load(Ordering::Relaxed);

@@ -6,7 +6,7 @@ use rustix::process::{Resource, Rlimit};
 
 /// The limit is raised no further: some programs close every descriptor that they might have when they start.
 const MAX_DESCRIPTORS: u64 = 65_536;
-/// Descriptors that segments leave to others: this share of the limit, and at most this many.
+/// Descriptors that segments leave to others: one part in this many of the limit, and at most `MAX_RESERVED`.
 const RESERVED_SHARE: u64 = 4;
 const MAX_RESERVED: u64 = 256;
 

@@ -366,15 +366,15 @@ impl Drop for Region {
     }
 }
 
-/// Moves the pages mapped in one range to another, in place of what is mapped there. The first range stays mapped to its
-/// file, without pages.
+/// Moves the pages mapped in one range to another, in place of what is mapped there. The first range stays mapped to
+/// its file, without pages.
 fn move_pages(from: *mut u8, to: *mut u8, len: usize) -> Result<(), Errno> {
     let flags = MremapFlags::MAYMOVE | MremapFlags::DONTUNMAP;
     // SAFETY: both ranges belong to regions of the caller, who wants the second replaced; the first stays readable.
     unsafe { rustix::mm::mremap_fixed(from.cast(), len, len, flags, to.cast()) }.map(drop)
 }
 
-/// Writes bytes over the start of a memory file whose pages exist.
+/// Writes bytes over the start of a memory file.
 pub(crate) fn write_all(fd: BorrowedFd<'_>, content: &[u8]) -> Result<(), ShmError> {
     let mut done = 0;
     while done < content.len() {

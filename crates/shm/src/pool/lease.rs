@@ -15,7 +15,7 @@ pub(crate) struct Memory {
     has_bytes: u64,
 }
 
-/// Bytes whose pages are taken at a time by who writes a segment in order: a few milliseconds of new memory.
+/// Bytes whose pages are taken at a time while a segment is written in order: a few milliseconds of new memory.
 const PAGES_STEP_BYTES: u64 = 8 * 1024 * 1024;
 
 /// The memory that a lease writes to.
@@ -110,8 +110,8 @@ impl Lease {
 }
 
 impl Lease {
-    /// The first `len_bytes` of the requested bytes, to write in place: for who writes them in order, over some time. A new
-    /// segment has memory so far, and a little further.
+    /// The first `len_bytes` of the requested bytes, to write in place: for bytes that are written in order, over some
+    /// time. A new segment has memory so far, and a little further.
     ///
     /// # Errors
     /// As [`Lease::as_mut_slice`].
@@ -171,7 +171,7 @@ impl Memory {
     }
 
     fn new(segment: Segment, mapping: WritableMapping, has_bytes: u64) -> Result<Self, ShmError> {
-        // The last ones are reserved for essential uses.
+        // The last descriptors are reserved for essential uses.
         if platform::is_among_last_descriptors(segment.fd()) {
             return Err(ShmError::DescriptorsShort);
         }

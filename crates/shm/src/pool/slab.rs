@@ -56,7 +56,7 @@ impl Pool {
             Some((size, id)) => (size, id, Holds::Whole(self.take_warm(id))),
             None => match self.make_room(new_bytes) {
                 Ok(id) => (new_bytes, id, Holds::Nothing),
-                // What is left is too small for another buffer.
+                // No room for a slab, but perhaps for this buffer alone.
                 Err(_) => return self.allocate(len_bytes),
             },
         };
@@ -98,8 +98,8 @@ impl Pool {
         }
     }
 
-    /// The rest of a slab may hold other buffers from now on: everyone who is told of one already knows the segment. It
-    /// has no meaning for other segments.
+    /// The rest of a slab may hold other buffers from now on: everyone who is told of one already knows the segment.
+    /// Does nothing for other segments.
     pub fn share_rest(&mut self, id: SegmentId) {
         let room_bytes = self.room_bytes(id);
         let present = self.filling.map_or(0, |id| self.room_bytes(id));

@@ -58,12 +58,12 @@ impl Pool {
         std::mem::take(&mut self.retired)
     }
 
-    /// Whether there are any.
+    /// Whether [`Pool::take_retired`] would return any.
     pub fn has_retired(&self) -> bool {
         !self.retired.is_empty()
     }
 
-    /// Retires all segments except these and those being filled: no reference will be released any more.
+    /// Retires all segments except those to keep and those being filled: no reference will be released any more.
     pub fn retain(&mut self, keep: impl Fn(&SegmentId) -> bool) {
         let unwanted: Vec<_> = self
             .entries

@@ -195,7 +195,8 @@ impl Mapping {
     /// dropping it, takes time.
     ///
     /// # Errors
-    /// [`ShmError::BadRange`] when the range is not of this length, or either does not start on a page.
+    /// [`ShmError::BadRange`] if the range is not of this length, if either does not start on a page, or if this view
+    /// is not private; [`ShmError::OutOfMemory`] or [`ShmError::System`].
     pub fn replace(
         &self,
         segment: &Segment,
@@ -302,7 +303,7 @@ pub struct WritableMapping {
 }
 
 impl WritableMapping {
-    /// Takes the pages between two offsets of a segment made without.
+    /// Takes the pages between two offsets of a segment that was made without pages.
     ///
     /// # Errors
     /// [`ShmError::OutOfMemory`] or [`ShmError::System`].

@@ -109,7 +109,7 @@ pub(super) fn next_pull(link: &mut Link) -> Option<(u64, u32)> {
     }
 }
 
-/// Sends at most `n` chunks from an offset on; those at `spoilt` have a wrong byte.
+/// Sends at most `n` chunks from an offset on; the one at `spoilt` has a wrong byte.
 pub(super) fn send(link: &mut Link, (mut offset, pull): (u64, u32), n: u64, spoilt: Option<u64>) {
     let data = data();
     for _ in 0..n {

@@ -1,7 +1,7 @@
 //! Large results of a client on another host: objects that it pulls over a connection of its own, which it opens.
 //!
-//! What to get, and which results wait for it, is decided in [`Values`]; the payload plane's thread moves the bytes into
-//! segments. They are mapped from there as if the controller's node had passed them on.
+//! What to get, and which results wait for it, is decided in [`Values`]; the payload plane's thread moves the bytes
+//! into segments. They are mapped from there as if the controller's node had passed them on.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -69,7 +69,7 @@ struct Inner {
     objects: FxHashMap<SegmentId, ObjectId>,
 }
 
-/// The outcome of records.
+/// What the handling of commands, records or events leads to.
 #[derive(Default)]
 pub struct Arrived {
     /// Records that are complete, or that never will be.

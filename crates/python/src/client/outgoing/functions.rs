@@ -26,7 +26,7 @@ pub struct Functions {
 
 impl Link {
     /// The id of a function on this connection, and the buffers that travel with each call of it. Its template is sent
-    /// before the first task that names it. It has no buffers if they would be sent `many` times.
+    /// before the first task that names it. There are no buffers if they would be sent to another host `many` times.
     pub(in crate::client) fn resolve_function<'py>(
         &self,
         py: Python<'py>,

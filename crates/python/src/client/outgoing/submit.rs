@@ -214,8 +214,8 @@ impl Submitter {
 
     /// Submits calls as one request, one record for each call.
     ///
-    /// Its numbers are drawn and it is recorded when the first call is admitted, so a call that cannot be encoded leaves
-    /// nothing behind.
+    /// Its numbers are drawn and it is recorded when the first call is admitted, so a call that cannot be encoded
+    /// leaves nothing behind.
     fn submit<'a, 'py: 'a>(
         &self,
         py: Python<'py>,

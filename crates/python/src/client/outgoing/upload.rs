@@ -1,4 +1,4 @@
-//! Sends what a payload has ahead of it to a controller on another host.
+//! Sends a payload's large buffers, ahead of the payload, to a controller on another host.
 
 use broadleaf_proto::{FrameKind, UploadChunk, control};
 use pyo3::prelude::*;
