@@ -22,7 +22,7 @@ class BroadcastView(DirectView):
         client: The client whose engines these are. `Client.broadcast_view` makes such views.
         targets: An engine's id, a list of ids, or 'all', which is looked up at each call.
         coalescing: Whether the replies to a call arrive together: the flag `is_coalescing`.
-        **flags: Other flags by name: `block`, `mode`, `plan`, `label`.
+        **flags: Other flags by name: `block`, `mode`, `topology`, `label`.
 
     Example:
         >>> everyone = rc.broadcast_view(coalescing=True)
