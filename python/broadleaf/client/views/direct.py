@@ -386,7 +386,7 @@ class DirectView(View):
             targets: Engines to use instead of the view's own: an id, a list of ids, a slice, or 'all'.
             block: Whether to wait until the engines have them; by default, the view's flag `block` decides.
             track: Accepted for compatibility, without effect.
-            mode: What engines may do with large buffers: 'private', 'readonly' or 'shared', by default, the view's flag
+            mode: What engines may do with large buffers: 'private', 'readonly' or 'shared'; by default, the view's flag
                 `mode` decides. Or 'inplace': the arrays that the names stand for on the engines keep their identity and
                 address and get new contents. Arrays, SciPy's sparse matrices, and dicts, lists and tuples of them can
                 be overwritten, by values of the same shapes, dtypes and orders.

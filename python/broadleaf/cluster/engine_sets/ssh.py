@@ -41,8 +41,8 @@ class SSH(EngineSet):
     ``"ssh://a:2222"`` are reached at port 2222. Logins must work without a password: with a key or an agent.
 
     A host that cannot connect to this one reaches it through its ssh connection, from a port on its own loopback
-    interface; with ``tunnel="never"`` its start fails. Then payload also takes that route, instead of going from host
-    to host.
+    interface. Its payload also takes that route, instead of going from host to host. With ``tunnel="never"``, the start
+    of such a host fails.
 
     With `ship`, hosts need no Broadleaf: it is sent over the connection, and stored in ``~/.cache/broadleaf`` there.
 

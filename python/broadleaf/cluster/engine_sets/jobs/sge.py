@@ -31,8 +31,8 @@ class SGE(BatchSet):
     """Engines in Grid Engine jobs.
 
     One job of `slots` slots in the parallel environment `pe`, with an engine for each slot on the hosts that Grid
-    Engine chooses; `n` means the same as `slots`. With `array` and without a `pe`, an array of jobs that can start one
-    by one, with one slot each; with a `pe`, `engines_per_host` slots each. The script has a line for each option that
+    Engine chooses; `n` means the same as `slots`. With `array`, or without a `pe`, an array of jobs that can start one
+    by one: with one slot each, or with `engines_per_host` slots of the `pe`. The script has a line for each option that
     you give, and no other: `walltime` ("2h", "30m", or any value of `-l h_rt`), `queue`, `project`, and for everything
     else the lines in `sge`, such as ``["-l mem_free=8G", "-R y"]``.
 
