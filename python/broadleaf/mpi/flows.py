@@ -32,7 +32,7 @@ class Memory:
         return self._view[start:end]
 
     def exposable(self, mpi: Any) -> Any:
-        """All of it as a buffer that MPI attaches to a window, which it does only for writable memory."""
+        """All of it as a buffer for a window. It counts as writable, because mpi4py attaches no other buffers."""
         return mpi.buffer.fromaddress(mpi.Get_address(self._view), len(self._view))
 
 
