@@ -265,7 +265,7 @@ __all__ = [
 
 _sys.meta_path.append(_OldPaths)
 
-# This is done again for each client, for programs that import joblib later.
+# Programs that import joblib later find the backends too.
 _offer_backends()
 
 

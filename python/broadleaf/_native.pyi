@@ -107,8 +107,8 @@ class Link:
     def engines(self) -> list[tuple[int, str, int, str]]:
         """(engine id, uuid, pid, host) of every known engine, by id."""
     def deaths_after(self, n: int) -> tuple[int, list[str]]:
-        """The number of deaths of engines so far, and the certificates after the first `n` as JSON: of the last 256
-        deaths. An engine that has died is here before it is gone from `engines`."""
+        """The number of deaths of engines so far, and the certificates after the first `n` as JSON. Only the last 256
+        certificates are kept. An engine that has died is here before it is gone from `engines`."""
     def frees_engine(self) -> bool:
         """Whether a task of the link's cluster waits on this thread; its engine then runs other tasks in the
         meantime."""
@@ -193,7 +193,7 @@ class Submitter:
 
     def subscribe(self, function: Callable[..., Any], tasks: Sequence[tuple[int, int]], run_again: bool) -> Pending:
         """The results of any client's tasks, given as (client id, number), or of running those tasks again: one part
-        for each. A part that the controller does not have ends as refused with 'NotKept'. `function` becomes the
+        for each. A part that the controller does not have ends as refused with 'NotStored'. `function` becomes the
         pending's function."""
 
 class Pending:
@@ -232,7 +232,7 @@ class Pending:
         """All values in order; None if a part has no value. Every part must be resolved."""
     def failure(self, part: int) -> BaseException | None: ...
     def times(self, part: int) -> tuple[int, int, int, int]:
-        """(started_ns, completed_ns, received_ns, engine id): wall clock; 0, and -1 for no engine."""
+        """(started_ns, completed_ns, received_ns, engine id): wall clock. A time not known is 0, no engine is -1."""
     def text_since(self, part: int, stream: int, position_bytes: int) -> tuple[str, int]:
         """The text of stream 1 or 2 of a part from a position on, and the position of its end. Only the latest text is
         kept, and it says how much is missing. Bytes that are not UTF-8 are replaced by U+FFFD."""
@@ -300,7 +300,7 @@ class Engine:
         """Runs tasks until told to stop or the node is gone. A KeyboardInterrupt raised by the SIGINT handler while a
         task runs becomes that task's error; `interrupt_pending` says whether the signal is meant for the task."""
     def run_next(self) -> None:
-        """The argument of `run_nested`."""
+        """Runs a task while the current one waits; passed to `EngineHooks.run_nested`."""
     def current_task(self) -> int | None: ...
     def counters(self) -> dict[str, int]:
         """Figures on this engine's own segments: segments, segment_bytes, warm_bytes, copies, copied_bytes and
@@ -313,7 +313,7 @@ class Engine:
         """The descriptor for `signal.set_wakeup_fd`. After a SIGINT a thread sends SIGURG until `on_interrupted` is
         called, for at most 10 s, so that the main thread leaves a call that blocks."""
     def on_interrupted(self) -> None:
-        """The handler of SIGINT has run."""
+        """Called by the handler of SIGINT: no more SIGURG is sent."""
     def replace(self, destination: Any, source: Any) -> bool:
         """Maps the bytes of `source` over those of `destination`, without a copy. Both are contiguous buffers. Returns
         False and does nothing unless each is a whole buffer received in a segment, both have the same length, and
@@ -386,12 +386,14 @@ def hold_key(connection: str) -> str:
     Raises ValueError for a text without a key."""
 
 def give_key() -> str:
-    """The held key, to pass on to an interpreter that this process starts. Raises RuntimeError in an engine."""
+    """The held key, to pass on to an interpreter that this process starts. Raises RuntimeError in an engine, and if no
+    key is held."""
 
 def run_node(config: str) -> int:
     """Runs a node on the calling thread until it is stopped; returns its exit code. Releases the GIL.
 
     `config` is JSON: cluster_id, unix_path, ready_fd, lifeline_fd, tcp {host, port, tls}, keys, n_engines,
     python, engine_env, options {...}. `ready_fd` and `lifeline_fd` may be null, and so may `tcp`. When the
-    node listens it writes one line of JSON to `ready_fd` and closes it: {"pid": 1, "tcp_port": 2 or null}; closing
-    it without a line means that the start failed. End of file on `lifeline_fd` means that the client is gone."""
+    node listens it writes one line of JSON to `ready_fd` and closes it: unix_path, tcp_port (null without `tcp`) and
+    pid; closing it without a line means that the start failed. End of file on `lifeline_fd` means that the client is
+    gone."""

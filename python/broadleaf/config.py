@@ -18,8 +18,8 @@ Kind = Literal["int", "float", "bool", "str", "choice", "list"]
 Value = int | float | bool | str | list[str]
 
 _MIB = 1 << 20
-# Upper bounds: an hour and a second in microseconds, a year in seconds, more bytes than any machine has, most tasks of
-# a client's history, and half of what a frame has left beside the largest payload.
+# Upper bounds: an hour and a second in microseconds, a year in seconds, more bytes than any machine has, the tasks of a
+# client's history, and half of what a frame has left beside the largest payload.
 _HOUR_US = 3_600_000_000
 _SECOND_US = 1_000_000
 _YEAR_S = 31_536_000

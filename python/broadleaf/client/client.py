@@ -426,7 +426,7 @@ class Client(RegisteredResults, Interactive, PublicNames):
 
         Args:
             targets: An engine's id, a list of ids, a slice of `ids`, or 'all', which is looked up at each call.
-            **flags: Flags of the view: `block`, `mode`, `plan`, `label`.
+            **flags: Flags of the view: `block`, `mode`, `topology`, `label`.
 
         Returns:
             The view. For a single id it returns single values, otherwise lists.
@@ -461,7 +461,7 @@ class Client(RegisteredResults, Interactive, PublicNames):
             targets: An engine's id, a list of ids, a slice of `ids`, or 'all', which is looked up at each call.
             is_coalescing: Whether the replies to a call arrive together.
             coalescing: Another name for `is_coalescing`; takes precedence.
-            **flags: Other flags of the view: `block`, `mode`, `plan`, `label`.
+            **flags: Other flags of the view: `block`, `mode`, `topology`, `label`.
 
         Returns:
             The view.
@@ -628,7 +628,7 @@ class Client(RegisteredResults, Interactive, PublicNames):
 
     @property
     def history(self) -> list[str]:
-        """Ids of the last `HISTORY_TASKS` tasks submitted, oldest first."""
+        """Ids of the last 65,536 tasks submitted, oldest first."""
         return self.tasks.msg_ids()
 
     @property
@@ -639,7 +639,7 @@ class Client(RegisteredResults, Interactive, PublicNames):
 
     @property
     def results(self) -> KnownResults:
-        """Values by task id, for results that are done, still exist, and are not held by a variable of yours."""
+        """Values by task id, for results that are done, still exist, and have their attribute `owner` set to False."""
         return KnownResults(self.tasks, lambda result, part: result._part_value(part))
 
     @property

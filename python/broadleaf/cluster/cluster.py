@@ -37,7 +37,7 @@ _STOP_GRACE_S = 10.0
 
 
 class ClusterStateError(BroadleafError, RuntimeError):
-    """The cluster runs already, does not run, or is one of another host."""
+    """The cluster is already running, is not running, or belongs to another host."""
 
 
 class Cluster(ClusterCoroutines, Elastic, OwnDashboard):
@@ -51,7 +51,7 @@ class Cluster(ClusterCoroutines, Elastic, OwnDashboard):
         n: Number of engines. By default the cores that this process may use; of engines on other hosts, as many as the
             options of the engine set say.
         profile: The profile, a folder of clusters and settings.
-        cluster_id: The cluster's id. '' stands for "default", that of `broadleaf start`. Without one it is made up.
+        cluster_id: The cluster's id. '' stands for "default", that of `broadleaf start`. By default, one is generated.
         engines: An engine set, or the name of one; by default the option `engines`.
         controller_ip: Short for ``listen="<ip>:0"``: the address that the controller listens on for other hosts.
         detached: Whether it outlives this process. Any other cluster is stopped when the process ends, however it ends.
@@ -62,7 +62,7 @@ class Cluster(ClusterCoroutines, Elastic, OwnDashboard):
 
     Raises:
         ValueError: An option does not exist, or does not take this value (then it is a `ConfigError`); there is no such
-            engine set; `n` is negative; or the profile or id is no name of a folder.
+            engine set; `n` is negative; or the profile or id cannot be the name of a folder.
         TypeError: `n` is not an int.
 
     Example:
@@ -366,7 +366,7 @@ class Cluster(ClusterCoroutines, Elastic, OwnDashboard):
 
         Args:
             n: How many; by default as many as the cluster is made for.
-            engine_set_id: The id of these engines together; by default one that is made up.
+            engine_set_id: The id of these engines together; by default, one is generated.
 
         Returns:
             That id.
@@ -593,7 +593,7 @@ class Cluster(ClusterCoroutines, Elastic, OwnDashboard):
 
         Args:
             state: That dict.
-            **old_arguments: Arguments of IPython Parallel's; they change nothing in a cluster that runs.
+            **old_arguments: Arguments of IPython Parallel's `Cluster`; they change nothing in a running cluster.
 
         Returns:
             The cluster.
@@ -628,7 +628,7 @@ class Cluster(ClusterCoroutines, Elastic, OwnDashboard):
             cluster_file: The path of the file, a `cluster_file`.
             profile: Without a file: the cluster's profile.
             cluster_id: Without a file: the cluster's id.
-            **old_arguments: Arguments of IPython Parallel's; a `profile_dir` names the profile.
+            **old_arguments: Arguments of IPython Parallel's `Cluster`; a `profile_dir` names the profile.
 
         Returns:
             The cluster.

@@ -16,14 +16,13 @@ class ClusterManager:
     The key of a cluster is ``profile:cluster_id``.
 
     Args:
-        **old_arguments: Arguments of IPython Parallel's (`log`, `parent`, `config`); they are not needed.
+        **old_arguments: Arguments of IPython Parallel's `ClusterManager` (`log`, `parent`, `config`), without effect.
 
     Raises:
-        TypeError: IPython Parallel's has no argument of that name either.
+        TypeError: IPython Parallel's `ClusterManager` has no argument with this name either.
     """
 
     def __init__(self, **old_arguments: Any) -> None:
-        """`old_arguments` are IPython Parallel's (`log`, `parent`, `config`); they are not needed."""
         if old_arguments:
             from broadleaf.compat.cluster_arguments import check_manager_arguments
 

@@ -54,7 +54,7 @@ class LocalControllerLauncher(LocalProcessLauncher, ControllerLauncher):
 
     @property
     def pid(self) -> int:
-        """Number of the process. Raises `NotRunning` when there is none."""
+        """The process id. Raises `NotRunning` when there is no process."""
         if self.cluster is None or not self.cluster.running:
             raise NotRunning("the controller is not running")
         return int(self.cluster.to_dict()["controller"]["fork_server_pid"])
@@ -73,7 +73,7 @@ class LocalControllerLauncher(LocalProcessLauncher, ControllerLauncher):
 
     @property
     def config(self) -> Any:
-        """The cluster's."""
+        """The cluster's configuration."""
         return getattr(self.cluster, "config", None)
 
     def get_output(self) -> str:

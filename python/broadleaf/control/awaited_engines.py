@@ -43,7 +43,7 @@ def wait_for_engines(link: Any, n: int, timeout_s: float | None, n_deaths: Calla
 def _hopeless(engines: list[dict[str, Any]], n: int) -> EngineError | None:
     """The error to raise if there will never be `n` engines: the missing ones died while starting.
 
-    If more are missing than have died, this waits for others, which a user or another host has yet to start.
+    None if more are missing than have died: a user or another host may have yet to start the others.
     """
     living = [entry for entry in engines if entry["state"] != "gone"]
     failed = died_at_start(engines)

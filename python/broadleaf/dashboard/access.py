@@ -22,7 +22,7 @@ class Asked:
     host: str
     origin: str | None
     token: str | None
-    """Of its address, or of its cookie."""
+    """The token in its address or in its cookie."""
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,7 @@ class Control(Protocol):
         ...
 
     def watch(self, after: int, max_events: int) -> dict[str, Any]:
-        """Events since, functions, transfers."""
+        """Events from number `after` on, the busiest functions, and transfers."""
         ...
 
 

@@ -36,11 +36,11 @@ class Frames:
         self._memory_at_s = -1e9
         self._latest: dict[str, Any] | None = None
         self.series: deque[list[float | None]] = deque(maxlen=HISTORY_LOOKS)
-        """Of each look: time, tasks and errors per second, bytes per second, percent busy, waiting, running."""
+        """For each update: time, tasks and errors per second, bytes per second, percent busy, waiting, running."""
         self.tasks: deque[list[Any]] = deque(maxlen=HISTORY_TASKS)
         """Ended tasks: engine, start, milliseconds, function's name, whether it failed."""
         self.lines: deque[list[Any]] = deque(maxlen=HISTORY_LINES)
-        """Time or None, and text."""
+        """Lines of the log and of events: time, None for a line of the log, and text."""
 
     def history(self) -> dict[str, Any]:
         """What a page is sent first."""
@@ -89,7 +89,7 @@ class Frames:
 
 
 def _memory_interval_s(n_engines: int) -> float:
-    """Asking about one process takes about 10 us, a thousandth of the time."""
+    """Seconds between two readings of the engines' memory: at 10 us per engine, they take a thousandth of the time."""
     return max(2.0, n_engines * 10e-6 * 1000)
 
 

@@ -13,7 +13,7 @@ class Rates:
     tasks_per_s: float
     bytes_per_s: float
     busy_percent: float
-    """Of the time of the engines that are up."""
+    """Mean share of the time that tasks took, over all engines."""
 
 
 @dataclass(frozen=True)

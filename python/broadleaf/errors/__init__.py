@@ -334,7 +334,7 @@ class EngineError(Verdict):
         message: What happened; by default what the certificate says.
         engine_info: Which engine it was.
         certificate: All that is known of the death.
-        retries: How often the task was to be tried again; None where it cannot be.
+        retries: The task's number of retries; None if it cannot be retried.
     """
 
     def __init__(
@@ -467,7 +467,7 @@ class CompositeError(RemoteError):
             excid: The index of one of the exceptions.
 
         Returns:
-            The lines of that one. By default alike ones once, and `tb_limit` at most.
+            The lines of that exception. By default those of up to `tb_limit` exceptions, identical ones once.
 
         Raises:
             IndexError: There is no exception of that index.
@@ -614,7 +614,7 @@ def unwrap_exception(content: Mapping[str, Any]) -> RemoteError:
         The error.
 
     Raises:
-        KeyError: The dict is another.
+        KeyError: It is not such a dict.
     """
     return RemoteError(
         content["ename"], content["evalue"], "\n".join(content["traceback"]), content.get("engine_info", {})

@@ -16,7 +16,7 @@ class DeathCertificate:
     engine_id: int
     """The engine's id."""
     uuid: str = ""
-    """What tells it from others that had its id."""
+    """Distinguishes it from other engines that had the same id."""
     pid: int = 0
     """Its process id; 0 if it is not known."""
     host: str = ""
@@ -27,11 +27,11 @@ class DeathCertificate:
     code: int | None = None
     """Exit code or signal number, for these two causes; for 'rank_died' the rank."""
     last_output: str = ""
-    """The end of what it wrote; of one that was not started, what the operating system said."""
+    """The end of what it wrote; for an engine that was not started, what the operating system said."""
     task_started: bool = False
     """Whether the task had been started on it."""
     block_end: str = ""
-    """Of one that is gone with its host: why the job has ended that the host came with, in the scheduler's words."""
+    """For an engine that was lost with its host: why the batch job of that host ended, in the scheduler's words."""
 
     @property
     def reason(self) -> str:
@@ -70,7 +70,7 @@ class ControllerDeath:
     """Everything that a client knows about a controller it has lost."""
 
     pid: int
-    """0 where it is not known."""
+    """Its process id; 0 if it is not known."""
     address: str = ""
     """Where it listens; '' for this host."""
     cause: str = "disconnected"
@@ -80,7 +80,7 @@ class ControllerDeath:
     failure: str = ""
     """What the connection failed with."""
     log_path: str = ""
-    """Where it has written, if it is on this host and was started by this process."""
+    """The path of its log, if it is on this host and was started by this process."""
 
     @property
     def text(self) -> str:
@@ -114,7 +114,7 @@ def _signal_name(number: int | None) -> str:
 
 
 def obituary(certificate: DeathCertificate, retries: int | None) -> str:
-    """The certificate as text, with advice. `retries` is the task's, None where it can have none."""
+    """The certificate as text, with advice. `retries` is the task's number of retries, None if it cannot be retried."""
     c = certificate
     if c.cause == "not_started":
         return f"engine {c.engine_id} {c.reason}. {c.advice}"

@@ -1,4 +1,4 @@
-"""Broadleaf's names among joblib's backends, given without importing joblib."""
+"""Registers Broadleaf's names among joblib's backends, without importing joblib."""
 
 from __future__ import annotations
 

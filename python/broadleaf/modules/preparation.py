@@ -15,7 +15,7 @@ from broadleaf.serialize.pickle import dumps_in_band, loads
 _PATH, _MODULE, _ANSWER, _CALL = "search path", "module", "answer", "call"
 
 awaited_answers: dict[str, Callable[[Any], object]] = {}
-"""What takes the answers that tasks here wait for, by the name of the question."""
+"""Callbacks for the answers that tasks here wait for, by the name of the question."""
 
 
 def of_search_path(entries: list[str]) -> bytes:

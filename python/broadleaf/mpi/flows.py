@@ -32,7 +32,7 @@ class Memory:
         return self._view[start:end]
 
     def exposable(self, mpi: Any) -> Any:
-        """All of it, for a window, to which MPI attaches nothing that cannot be written."""
+        """All of it as a buffer for a window. It counts as writable, because mpi4py attaches no other buffers."""
         return mpi.buffer.fromaddress(mpi.Get_address(self._view), len(self._view))
 
 
@@ -45,7 +45,7 @@ class Receiving:
         self.at: int = at
         self._memory = Memory(fd, offset, self._len_bytes, writable=True)
         self._next = self._ready_bytes = self.at
-        # Each with the end of what is there once it has come.
+        # Each with the number of bytes that are here once it has arrived.
         self._requests: deque[tuple[Any, int]] = deque()
         self._is_stopped = self._is_over = False
         self._status = mpi.Status()

@@ -47,7 +47,7 @@ class Reading:
         self.at: int = at
         self._memory = Memory(fd, offset, self._len_bytes, writable=True)
         self._next = self._ready_bytes = self._readable_bytes = at
-        # Each with the end of what is there once it has come.
+        # Each with the number of bytes that are here once it has arrived.
         self._requests: deque[tuple[Any, int]] = deque()
         self._is_stopped = self._is_abandoned = False
         self._address = 0

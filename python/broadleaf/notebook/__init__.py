@@ -18,7 +18,7 @@ def current_ipython() -> Any:
 
 def activate(view: DirectView, suffix: str = "") -> None:
     """Makes `%px`, `%%px`, `%autopx`, `%pxresult` and `%pxconfig`, with `suffix` appended to their names, act on
-    `view`. Existing magics of these names act on it too. Outside IPython it only warns.
+    `view`. They replace existing magics of these names. Outside IPython it only warns.
     """
     ipython = current_ipython()
     if ipython is None:

@@ -115,7 +115,7 @@ class ParallelMagics(Magics):
 
     @classmethod
     def register(cls, shell: Any, view: DirectView, suffix: str = "") -> ParallelMagics:
-        """Registers magics of this suffix for `view`; those there were end with it."""
+        """Registers magics with this suffix for `view`, in place of existing ones."""
         old = getattr(shell.magics_manager.magics["cell"].get(f"px{suffix}"), "__self__", None)
         if isinstance(old, cls):
             old._stop_auto()

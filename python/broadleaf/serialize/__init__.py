@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 PROTOCOL = 5
-"""Of pickle: the first with buffers out of band."""
+"""The pickle protocol: the first one with out-of-band buffers."""
 
 if not TYPE_CHECKING:
 

@@ -69,7 +69,7 @@ def loads(data: bytes, buffers: Sequence[Any] = ()) -> Any:
 
 
 FAULTS = (Exception, SystemExit)
-"""What an object's own code raises while it is pickled, of which nothing is to end but the call."""
+"""Exceptions from an object's own code while it is pickled. They fail the call and nothing else."""
 
 
 def load_result(data: bytes, buffers: Sequence[Any] = ()) -> Any:

@@ -159,8 +159,8 @@ class Control:
 
         These are the current engines, and each one that joins while this client is connected, before its first task.
         So engines that come later can load or compute what the others have; nothing else that was done before is
-        repeated on them. Its return value is dropped. If it raises, the engine's log contains the traceback, and
-        the engine continues.
+        repeated on them. The function's return value is dropped. If it raises, the traceback goes to the engine's log,
+        and the engine continues.
 
         Args:
             function: The function to call, without arguments.
@@ -262,7 +262,7 @@ class Control:
         """Counters of the controller and the engines.
 
         Returns:
-            A dict. The names end with their units. Names end in their units.
+            A dict. Under 'engines' it has a list of dicts, one for each engine slot. Names end in their units.
 
         Raises:
             LinkLost: The connection is closed or was lost.

@@ -18,7 +18,7 @@ class RegisteredResults(Control):
     def get_result(self, indices_or_msg_ids: Any = None, block: bool | None = None, owner: bool = True) -> AsyncResult:
         """The result of tasks given by their ids, or by indices of the history.
 
-        An attribute of every result, by task id, that is done, still exists, is known, and is not held by a variable.
+        They may be tasks of other clients, including clients that have left, if the controller still has the results.
 
         Args:
             indices_or_msg_ids: A task's id, an index of `history`, a result, or a list of these; by default the last
@@ -250,7 +250,7 @@ class RegisteredResults(Control):
 
 
 class KnownResults(Mapping[str, Any]):
-    """An attribute of every result that is done, alive, known, and not held by a variable, by task id."""
+    """A mapping from task ids to values or metadata: of results that are done, alive, and have `owner` set to False."""
 
     def __init__(self, tasks: TaskIndex, get: Callable[[AsyncResult, int], Any]) -> None:
         self._tasks = tasks

@@ -113,8 +113,7 @@ class Debugging:
                 print("--KeyboardInterrupt--")
                 continue
             except (OSError, RuntimeError, ValueError):
-                # Set when it turns out that nobody can be asked: a program executes this notebook, or has taken the
-                # terminal away.
+                # Nobody can be asked after all: a program executes this notebook, or has taken the terminal away.
                 _tell_passed_over(said)
                 line = "continue"
             self._questions.pop(session, None)
@@ -181,7 +180,7 @@ def listen() -> bool:
     """Makes other threads notify the main thread, which calls this, of questions that they read. False if nobody can
     answer.
 
-    It uses a signal that nobody sends and programs hardly use: the signal is only marked as pending.
+    It uses SIGURG, which programs hardly use. No signal is sent: `_thread.interrupt_main` only marks it as pending.
     """
     if not _can_ask() or threading.current_thread() is not threading.main_thread():
         return False

@@ -32,7 +32,7 @@ class OutputStream:
 
     def __init__(self, result: AsyncResult, grouped: bool = False, errors: bool = False) -> None:
         self._result = result
-        # This is only done for parts that have written: most cells on many engines write nothing.
+        # Keyed by part, and only for parts that have written: most cells on many engines write nothing.
         self._positions: defaultdict[tuple[int, int], int] = defaultdict(int)
         self._unfinished: dict[tuple[int, int], str] = {}
         self._n_messages: defaultdict[int, int] = defaultdict(int)

@@ -529,7 +529,7 @@ class AsyncResult(ShownResult[Value]):
                 return self._metadata_values(key)
             known = getattr(type(self), key, None)
             if isinstance(known, property):
-                # It is a remote AttributeError that the property raised.
+                # The property itself raised AttributeError, such as one from an engine: raise it again.
                 return known.__get__(self)
             raise AttributeError(f"{self._kind!r} object has no attribute {key!r}")
 

@@ -117,7 +117,7 @@ class Parts(PublicNames):
         raise NotImplementedError
 
     def times(self, part: int) -> tuple[int, int, int, int]:
-        """(started, completed, received, engine id) of a part; 0, and -1 for no engine."""
+        """(started, completed, received, engine id) of a part. A time not known is 0, no engine is -1."""
         raise NotImplementedError
 
     def text_since(self, part: int, stream: int, position_bytes: int) -> tuple[str, int]:

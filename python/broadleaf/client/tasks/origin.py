@@ -35,4 +35,4 @@ class Origin:
         self.label: str | None = label
         self.timeout_s: float | None = timeout_s
         self.retries: int | None = retries
-        """How often a task is tried again; None for one that is sent to an engine of the user's choice."""
+        """Number of times a task is retried; None for one that is sent to an engine of the user's choice."""

@@ -129,7 +129,7 @@ class LoadBalancedView(View):
             SerializationError: The function or an argument cannot be pickled.
             LinkLost: The connection is closed or was lost.
         """
-        # This is the hot path: a flag changed clears the submitter, so nothing is looked up here.
+        # This is the hot path: changing a flag drops the submitter, so nothing is looked up here.
         submit = self._submit_one
         if submit is None:
             self._prepare()

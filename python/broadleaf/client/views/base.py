@@ -403,7 +403,7 @@ class View(PublicNames):
 
     @property
     def history(self) -> list[str]:
-        """Ids of the last `HISTORY_TASKS` tasks submitted, oldest first."""
+        """Ids of the last 65,536 tasks submitted by this view, oldest first."""
         return [self.client.tasks.msg_id(seq) for seq in self._submitted.seqs()]
 
     def _outstanding_seqs(self) -> list[int]:

@@ -15,14 +15,14 @@ class BroadcastView(DirectView):
     """A direct view whose replies can be coalesced: one message to all its engines, and one back.
 
     With `is_coalescing`, the replies to a call are collected on their way and arrive together, once the last engine has
-    answered. That is the cheapest way for many engines and small values. Every error is kept, and if an
-    engine dies, so are the values of the others. Without it, each reply arrives as soon as it is available.
+    answered. That is the cheapest way for many engines and small values. Every error is kept. If an engine dies, the
+    values of the others are kept too. Without it, each reply arrives as soon as it is available.
 
     Args:
         client: The client whose engines these are. `Client.broadcast_view` makes such views.
         targets: An engine's id, a list of ids, or 'all', which is looked up at each call.
         coalescing: Whether the replies to a call arrive together: the flag `is_coalescing`.
-        **flags: Other flags by name: `block`, `mode`, `plan`, `label`.
+        **flags: Other flags by name: `block`, `mode`, `topology`, `label`.
 
     Example:
         >>> everyone = rc.broadcast_view(coalescing=True)

@@ -28,7 +28,7 @@ __tracebackhide__ = hides_frames
 
 # Names of functions in `broadleaf.engine.operations`, each called with the arguments that its method here passes.
 _OPERATIONS = "broadleaf.engine.operations"
-# Submitters that a view keeps; one for each method, target set and label.
+# Maximum number of submitters that a view keeps; it has one for each method, target set, label and mode.
 _SUBMITTERS = 64
 # Kinds of calls whose replies a broadcast view may coalesce; output and parts of maps are needed as they arrive.
 _COALESCED = ("applied",)
@@ -62,7 +62,7 @@ class DirectView(View):
     Args:
         client: The client whose engines these are. `rc[...]` and `Client.direct_view` make views.
         targets: An engine's id, a list of ids, or 'all', which is looked up at each call.
-        **flags: Flags by name: `block`, `mode`, `plan`, `label`, `track`.
+        **flags: Flags by name: `block`, `mode`, `topology`, `label`, `track`.
 
     Example:
         >>> view = rc[:2]
@@ -386,7 +386,7 @@ class DirectView(View):
             targets: Engines to use instead of the view's own: an id, a list of ids, a slice, or 'all'.
             block: Whether to wait until the engines have them; by default, the view's flag `block` decides.
             track: Accepted for compatibility, without effect.
-            mode: What engines may do with large buffers: 'private', 'readonly' or 'shared', by default, the view's flag
+            mode: What engines may do with large buffers: 'private', 'readonly' or 'shared'; by default, the view's flag
                 `mode` decides. Or 'inplace': the arrays that the names stand for on the engines keep their identity and
                 address and get new contents. Arrays, SciPy's sparse matrices, and dicts, lists and tuples of them can
                 be overwritten, by values of the same shapes, dtypes and orders.

@@ -59,10 +59,10 @@ class Elastic:
         """The batch jobs or connections that started the cluster's engines on other hosts.
 
         Returns:
-            Of each its state and the reason for it, its hosts, engines and deadline, as they are now.
+            The blocks, each with its current state and the reason for it, its hosts, engines and deadline.
 
         Raises:
-            ClusterConnectionError: The cluster stops.
+            ClusterConnectionError: The cluster has stopped.
         """
         with self.lock:
             if not self.running or not self.all_blocks():
@@ -236,7 +236,7 @@ class Elastic:
         return self.detached and self.engines_from.is_adoptable
 
     def share_state(self) -> None:
-        """A steward in another process may change its sets and its file."""
+        """Shares the lock with a steward in another process, and takes over what that one changes."""
         if self.may_have_steward_process:
             self.lock.share(self.cluster_dir, self._take_over_changes)
 

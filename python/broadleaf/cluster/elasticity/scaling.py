@@ -43,7 +43,7 @@ class Unit:
 
 @dataclass(frozen=True)
 class Load:
-    """The steps to take."""
+    """The work that the cluster has."""
 
     n_waiting: int
     """Tasks that no engine runs."""
@@ -143,7 +143,7 @@ class Starts:
 
     def __init__(self) -> None:
         self.start_s: float = 5.0
-        """Time from a submission to engines that are up, in seconds: the longest of late, or a guess."""
+        """Time from a submission to engines that are up, in seconds: the longest recent one, or a guess."""
         self._failed = list[str]()
 
     def came_up(self, took_s: float) -> None:

@@ -179,7 +179,7 @@ class Steward:
             lasts_s = None
             if block.deadline is not None:
                 left_s = block.deadline - time.time()
-                # Like the controller: it takes no new tasks for the last `drain_s`, at most a tenth of its time.
+                # As at the controller: a block takes no new tasks for its last `drain_s`, at most a tenth of its time.
                 drain_s = self._cluster.settings["drain_s"]
                 lasts_s = left_s - min(drain_s, self._had_s.get(block.id, left_s) / 10)
             units.append(_unit(block.id, max(1, block.n_engines or len(engines)), engines, lasts_s))

@@ -40,7 +40,7 @@ _OURS = {
 def find_engine_set(name: str) -> type[EngineSet]:
     """The class registered as `name`. Raises ValueError that lists the existing ones.
 
-    If IPython Parallel has this one and nobody has registered it here, the start fails.
+    For a name that only IPython Parallel has, the class is a placeholder whose start fails.
     """
     if name in _OURS:  # need not wait for a scan of the installed packages
         from importlib import import_module

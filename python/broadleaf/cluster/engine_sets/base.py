@@ -51,14 +51,14 @@ class BlockRequest:
 
     cluster_id: str
     cluster_dir: Path
-    """Where the set may keep files, logs among them; ours alone."""
+    """A private directory where the set may keep files, such as logs."""
     n: int | None
     """Engines asked for; None for as many as the hosts have cores."""
     connection: Mapping[str, Any]
     """What relays join by: the content of `engine.json`. It holds a key, which must travel by standard input or in a
     file of mode 0600, and never in a command line, a script or a log."""
     first_block: int = 0
-    """Blocks that the cluster has already, where their ids are numbers."""
+    """Number of blocks that the cluster has already, for sets that number their blocks."""
 
 
 @dataclass
@@ -179,7 +179,7 @@ class EngineSet(ABC):
             block: The block.
 
         Returns:
-            The text; '' where there is nothing.
+            The text; '' if there is none.
         """
 
     def look_now(self) -> None:  # noqa: B027 (nothing, for a set that always looks)
@@ -193,11 +193,11 @@ class EngineSet(ABC):
         """
 
     def start_again(self, block: Block, request: BlockRequest) -> None:
-        """Starts a block that has ended again, with the same id; for sets that `restarts_blocks`.
+        """Restarts a block that has ended, with the same id; only for sets with `restarts_blocks`.
 
         Args:
             block: The block.
-            request: What its engines are to know.
+            request: What its engines need to know.
 
         Raises:
             ClusterStartError: It does not start.
@@ -260,15 +260,15 @@ class EngineSet(ABC):
     def join_order(
         self, request: BlockRequest, *, block: str = "", name: str = "", n: int = 0, tunnel_port: int = 0
     ) -> dict[str, Any]:
-        """The text that `join_command` reads.
+        """The order that the relay of `join_command` reads.
 
         Args:
             request: What was asked for.
             block: The block's id; it may be left to the environment variable ``BROADLEAF_BLOCK``.
             name: The host's name in the cluster; by default the host's own.
             n: Number of engines; by default `engines_per_host`.
-            tunnel_port: A port of the host's own loopback interface that leads to the controller: the relay takes it if
-                it gets there by none of the controller's addresses.
+            tunnel_port: A port of the host's own loopback interface that leads to the controller: the relay uses it if
+                it can reach none of the controller's addresses.
 
         Returns:
             A dict, ready for JSON. It contains a key.

@@ -72,7 +72,7 @@ class MPI(EngineSet):
         return [block]
 
     def start_again(self, block: Block, request: BlockRequest) -> None:
-        """Starts the world of a block that has ended again, with the same engine ids."""
+        """Restarts the world of a block that has ended, with the same engine ids."""
         self._start(block, request, Path(block.facts["log"]))
 
     def _start(self, block: Block, request: BlockRequest, log_path: Path) -> None:

@@ -35,9 +35,9 @@ class OnRay(EngineSet):
     hosts: int = 1
     """Number of nodes."""
     cpus: int = 1
-    """CPUs of Ray's on each."""
+    """CPUs to take from Ray on each node."""
     gpus: int = 0
-    """GPUs of Ray's on each, which the engines there see."""
+    """GPUs to take from Ray on each node; the engines there see them."""
     address: str = "auto"
     """Address of the Ray cluster, where this process uses none."""
 
@@ -114,7 +114,7 @@ class OnRay(EngineSet):
             self._next_look_at = time.monotonic() + _LOOK_EVERY_S
 
     def cancel(self, blocks: Sequence[Block]) -> None:
-        """Ends the actors, and returns what they took from Ray."""
+        """Ends the actors, and gives back to Ray what they took."""
         from broadleaf.cluster.engine_sets.ray_actor import end_group
 
         self._ray()

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 # sshd drops logins beyond MaxStartups, by default 10, including those that a jump host passes on.
 _LOGINS_AT_ONCE = 8
 _STOP_GRACE_S = 20.0
-# Lower than the priority that systems give to connections by themselves.
+# Below the ports that systems choose for connections by themselves.
 _FIRST_TUNNEL_PORT, _TUNNEL_PORTS = 20_000, 12_000
 _CONNECTED = "broadleaf: connected"
 
@@ -41,8 +41,8 @@ class SSH(EngineSet):
     ``"ssh://a:2222"`` are reached at port 2222. Logins must work without a password: with a key or an agent.
 
     A host that cannot connect to this one reaches it through its ssh connection, from a port on its own loopback
-    interface; with ``tunnel="never"`` its start fails. Then payload also takes that route, instead of going from host
-    to host.
+    interface. Its payload also takes that route, instead of going from host to host. With ``tunnel="never"``, the start
+    of such a host fails.
 
     With `ship`, hosts need no Broadleaf: it is sent over the connection, and stored in ``~/.cache/broadleaf`` there.
 
@@ -55,7 +55,7 @@ class SSH(EngineSet):
     name: ClassVar[str] = "ssh"
 
     hosts: Sequence[str] = field(default_factory=list)
-    """The hosts; of a text, those between its commas."""
+    """The hosts; a str lists them, separated by commas."""
     jump: str = ""
     """Host to go through, as ssh's ``-J``."""
     tunnel: str = "auto"

@@ -21,7 +21,7 @@ _CAUSES = (
 _DROPPED = re.compile(r"kex_exchange_identification|Connection (closed|reset) by|Broken pipe|Exceeded MaxStartups")
 
 FAILED = 255
-"""The exit code of ssh where it is not that of the command on the host."""
+"""The exit code with which ssh reports its own failure; otherwise it has that of the command on the host."""
 
 
 def is_installed() -> bool:

@@ -78,9 +78,9 @@ class FarCluster:
     port: int = 0
     profile: str = "default"
     cluster_id: str = ""
-    """Of the cluster; '' for the profile's latest that runs."""
+    """The cluster's id; '' for the profile's most recent running one."""
     path: str = ""
-    """Of the connection file there, in place of profile and id."""
+    """The path of the connection file there, instead of profile and id."""
 
     @property
     def login(self) -> str:
@@ -135,7 +135,7 @@ class Tunnel:
             raise ClusterConnectionError("there is no program `ssh` here: install OpenSSH's client")
         self.cluster = cluster
         self.connection: dict[str, Any] = dict(connection or {})
-        """What to connect with."""
+        """The content of a connection file that leads through the tunnel."""
         self._timeout_s, self._key, self._ssh_args = timeout_s, key, ssh_args
         self._deadline = time.monotonic() + timeout_s
         self._directory = _control_directory()

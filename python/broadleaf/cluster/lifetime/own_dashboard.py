@@ -14,7 +14,7 @@ class OwnDashboard:
 
     @cached_property
     def dashboard(self) -> Dashboard:
-        """A page that shows what the cluster does: `cluster.dashboard.url`, or show it in a notebook to serve it."""
+        """A page that shows what the cluster does, at `cluster.dashboard.url` or in a notebook's output."""
         from broadleaf.dashboard.server import Dashboard
 
         return Dashboard(cast(Any, self))

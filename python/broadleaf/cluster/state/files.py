@@ -7,10 +7,10 @@ Each cluster has a directory of its own under its profile, ``<base>/profiles/<pr
 - ``owner.json``, which host and container it runs on,
 - ``node.log``, the output of the node and the fork server,
 - ``steward.lock`` and ``steward.json``, with which processes find the one that scales a detached cluster, and
-``steward.log``, its output,
+  ``steward.log``, its output,
 - ``state.lock``, held by a process that changes the state of a detached cluster,
 - ``block-<id>.log``, the output of a batch job or an ssh connection; ``order-<set>.json``, with which jobs join; and
-``block-<id>.sh``, which some jobs run,
+  ``block-<id>.sh``, which some jobs run,
 
 and a run directory, which holds the socket, the engines' logs, the modules that clients have sent, and another
 ``owner.json``. The run directory is where only this user can create files: under ``$XDG_RUNTIME_DIR``, or in

@@ -60,7 +60,7 @@ def serve(config: HostConfig, node_pid: int, ready_write: int, node_ready_read: 
     gc.disable()  # the heap built here is shared with every engine; a collection would unshare it
     process.set_process_name("broadleaf-host")
     prepare(config)
-    if config.n_engines:  # otherwise nobody shall wait for what may never be needed
+    if config.n_engines:  # otherwise the start does not wait for what may never be needed
         import_for_engines(config.options)
     readiness = _read_line(node_ready_read)
     if not readiness:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 SOCKET = "guests.sock"
 MAX_BYTES = 1 << 17
-"""Bytes of one message."""
+"""Maximum size of a message."""
 # Asks again for a slot whose last engine has not ended yet.
 _ASK_AGAIN_S = 0.25
 # What mpiexec says about the end of a world arrives a moment later, and a task waits a second for its certificate.
@@ -50,12 +50,12 @@ class _Guest:
     log_path: str = ""
     """Where mpiexec writes, if that is a file of this host."""
     log_bytes: int = 0
-    """What was in there when the guest came."""
+    """The size of that file when the guest came."""
     engine_id: int | None = None
     capture: Capture | None = None
     ask_at: float = float("inf")
     left: bool = False
-    """Whether it said that it leaves of its own."""
+    """Whether it said that it leaves of its own accord."""
     ended_at: float | None = None
     is_heard: bool = True
     """Whether its connection is read."""

@@ -18,7 +18,7 @@ class dependent:
 
     Args:
         function: The function.
-        condition: What is called before it.
+        condition: The function to call first.
         *args: Positional arguments of the condition.
         **kwargs: Keyword arguments of the condition.
     """
@@ -53,7 +53,7 @@ class depend:
     is refused with `ImpossibleDependency`.
 
     Args:
-        condition: What is called on the engine before the function.
+        condition: The function to call on the engine first.
         *args: Its positional arguments.
         **kwargs: Its keyword arguments.
 
@@ -84,7 +84,7 @@ def require(*objects: Any, **mapping: Any) -> depend:
         **mapping: Anything else, by the name that it gets.
 
     Returns:
-        What makes a function one with this condition, as `depend` does.
+        A decorator that adds this condition to a function.
 
     Raises:
         TypeError: An object has no name and was not given by keyword.

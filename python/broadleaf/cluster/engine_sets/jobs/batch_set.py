@@ -43,14 +43,14 @@ class BatchSet(EngineSet):
         login = via_host(self.via) if self.via else None
         self.submit_host: SubmitHost = ThisHost() if login is None else LoginHost(login, self.shared_dir)
         self.news: News = News()
-        """When the scheduler is asked for news of the jobs."""
+        """Decides when to ask the scheduler for news of the jobs."""
 
     def require(self) -> None:
         """Raises `ClusterStartError` if the scheduler's programs are missing."""
         self.submit_host.require(self.program)
 
     def script(self, request: BlockRequest) -> str:
-        """The batch script. With `via`, the login host is not asked which directory that is."""
+        """The batch script. With `via`, its directory is as configured: the login host is not asked for the path."""
         return self.batch_script(request, self._shown_directory(request), "PACKAGE" if self.ship else None)
 
     def _shown_directory(self, request: BlockRequest) -> Path:
@@ -123,7 +123,7 @@ class BatchSet(EngineSet):
         ]
 
     def look_now(self) -> None:
-        """Has the next `poll` ask the scheduler."""
+        """Makes the next `poll` ask the scheduler."""
         self.news.want_now()
 
     def poll(self, blocks: Sequence[Block]) -> None:
@@ -141,7 +141,7 @@ class BatchSet(EngineSet):
             self.news.want_ends()
 
     def read_log(self, block: Block, log: str) -> None:
-        """Notes what a job's log says of its block.
+        """Notes what a job's log says about its block.
 
         Args:
             block: The block.
@@ -156,13 +156,13 @@ class BatchSet(EngineSet):
             jobs: The blocks that are not over, by their jobs.
 
         Returns:
-            Whether there were news; not so where the scheduler is busy or away.
+            Whether the scheduler answered.
         """
 
     def cancel(self, blocks: Sequence[Block]) -> None:
-        """Ends the jobs that the scheduler has not told to be over, with one call.
+        """Ends the jobs that are not over according to the scheduler, with one call.
 
-        Some that count as failed may be pending.
+        The job of a block that counts as failed may still be pending.
 
         Args:
             blocks: Their blocks.
@@ -177,7 +177,7 @@ class BatchSet(EngineSet):
         self.remove_logs(blocks)
 
     def argument(self, job: str) -> str:
-        """What the command that ends jobs calls one of them.
+        """A job's name as the command that ends jobs takes it.
 
         Args:
             job: The job's name.
@@ -204,7 +204,7 @@ class BatchSet(EngineSet):
         return self.logs([block])[block.facts["job"]]
 
     def remove_logs(self, blocks: Sequence[Block]) -> None:
-        """Removes what jobs have left where they were submitted, if nobody else does.
+        """Removes the logs of jobs from the host that submitted them, unless they go with the cluster's directory.
 
         Args:
             blocks: Their blocks.

@@ -21,7 +21,7 @@ _HOSTS = re.compile(r"^broadleaf: the job has (\d+) hosts$", re.MULTILINE)
 # A job's end appears in the accounting file after the queue has forgotten the job.
 _ACCOUNTING_S = 10.0
 _MAX_REASONS = 4
-# Words of `qacct`, and what they mean to whoever started the cluster.
+# Codes in the field `failed` of `qacct`: the job exceeded a limit; the job was killed.
 _LIMITS = "37"
 _KILLED = "100"
 
@@ -31,8 +31,8 @@ class SGE(BatchSet):
     """Engines in Grid Engine jobs.
 
     One job of `slots` slots in the parallel environment `pe`, with an engine for each slot on the hosts that Grid
-    Engine chooses; `n` means the same as `slots`. With `array` and without a `pe`, an array of jobs that can start one
-    by one, with one slot each; with a `pe`, `engines_per_host` slots each. The script has a line for each option that
+    Engine chooses; `n` means the same as `slots`. With `array`, or without a `pe`, an array of jobs that can start one
+    by one: with one slot each, or with `engines_per_host` slots of the `pe`. The script has a line for each option that
     you give, and no other: `walltime` ("2h", "30m", or any value of `-l h_rt`), `queue`, `project`, and for everything
     else the lines in `sge`, such as ``["-l mem_free=8G", "-R y"]``.
 
@@ -148,7 +148,7 @@ class SGE(BatchSet):
             block.n_hosts = int(told[1])
 
     def note_news(self, jobs: Mapping[str, Block]) -> bool:
-        """Asks `qstat` once for all of them, and once more why those wait that do."""
+        """Asks `qstat` once for all of them, and once more for the reasons of those that wait."""
         try:
             seen = _states(self.submit_host.run(["qstat", "-xml", "-u", self.submit_host.user()]))
         except CommandError:

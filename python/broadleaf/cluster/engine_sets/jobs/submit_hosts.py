@@ -150,7 +150,7 @@ class LoginHost(SubmitHost):
             ) from None
 
     def user(self) -> str:
-        """The user who was logged in."""
+        """The user of the login there."""
         if not self._user:
             self._user = self.run(["id", "-un"]).strip().splitlines()[-1]
         return self._user

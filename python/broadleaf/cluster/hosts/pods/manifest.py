@@ -118,7 +118,7 @@ class Pods:
 
 
 def connection(credentials: Credentials, settings: Settings, role: str, host: str) -> dict[str, Any]:
-    """A connection file for clients that reach the controller at `host`."""
+    """The content of a connection file for this role, 'client' or 'engine', with the controller at `host`."""
     return credentials.connection(role, settings, unix_path="") | {
         "unix_path": None,
         "tcp": {"host": host, "port": PORT},
