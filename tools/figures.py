@@ -83,7 +83,7 @@ def _table(root: Path, declared: dict[str, Any], titles: dict[str, str]) -> Tabl
 def _row(declared: dict[str, Any], systems: list[str], runs: list[dict[str, Any]]) -> Row:
     medians: dict[str, list[float]] = {}
     units, cases_run = set(), []
-    # What stands beside it, such as what the bare machine does, is `also` a record; it has the same metric.
+    # `also` selects further records for the row, such as those of the bare machine; they have the same metric.
     selectors = [declared, *({"metric": declared["metric"]} | also for also in declared.get("also", ()))]
     for run in runs:
         if run["name"] not in declared.get("results", [run["name"]]):

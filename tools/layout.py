@@ -154,7 +154,7 @@ def written(root: Path) -> str:
     return "\n".join(parts)
 
 
-# Circles of imports
+# Cycles of imports
 
 
 def modules(root: Path) -> dict[str, Path]:
@@ -231,7 +231,7 @@ def cycles(graph: dict[str, set[str]]) -> list[list[str]]:
 
 
 def parts_graph(graph: dict[str, set[str]], package: str) -> dict[str, set[str]]:
-    """The same for the parts of one package: its folders, and the modules beside them."""
+    """The graph of imports between the parts of one package: its folders, and the modules beside them."""
     depth = package.count(".") + 2
     inside = f"{package}."
     merged: dict[str, set[str]] = {}

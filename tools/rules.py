@@ -16,7 +16,7 @@ MAX_LINES = 500
 # Lists that are as long as what they list.
 LISTS = {"CHANGELOG.md", "layout.md"}
 
-# Crate -> crates of this workspace it may use; in its tests it may also use those of DEV.
+# Crate -> crates of this workspace it may use; its tests may use all but broadleaf-python.
 CRATES = {
     "broadleaf-proto": set(),
     "broadleaf-core": {"broadleaf-proto"},
@@ -39,8 +39,8 @@ UNSAFE = re.compile(r"\bunsafe\s*(?:\{|fn|impl|extern|trait)|allow\(unsafe_code\
 # Packages of python/broadleaf that may import `_native`, and those that may use only what `import broadleaf` offers.
 NATIVE_USERS = {"client", "engine", "cluster"}
 PUBLIC_API_USERS = {"cli", "dashboard", "lab", "bench", "plan", "notebook", "interop"}
-# What they may import besides: the version, the errors, the words for figures and the public objects' own modules
-# contain no machinery.
+# What they may import besides: errors, options, settings, the memory of a process and texts for figures contain no
+# machinery.
 PUBLIC_MODULES = {"errors", "options", "config", "process_memory", "text"}
 # A command is a thin face of one of these.
 CLI_MODULES = PUBLIC_MODULES | {"cluster"} | PUBLIC_API_USERS

@@ -1,6 +1,6 @@
 """The sum of parts that are on engines: by MPI among the engines, and by the client.
 
-Every engine is a rank and holds a part of an array. `MPI.COMM_WORLD.allreduce` adds up the parts where they are. Run it
+Every engine is a rank and holds a part of an array. `MPI.COMM_WORLD.Allreduce` adds up the parts where they are. Run it
 with the number of engines: `python psum.py 4`.
 """
 

@@ -1,7 +1,7 @@
 """Empty tasks through Parsl's HighThroughputExecutor on this machine, under one setting: time per task.
 
 Runs in an environment that has Parsl (see README.md). The clock runs from the first submission to the last result; the
-start of the executor is not counted, and one task per worker has run before.
+start of the executor is not counted, and ten tasks per worker have run before.
 """
 
 from __future__ import annotations

@@ -22,8 +22,9 @@ class System:
     name: str
     adapter: str
     requirements: tuple[str, ...] = ()
-    #: Arguments before `-m peers`, and words before the interpreter, for this many workers.
+    #: Words before the interpreter, given the environment's folder and the number of workers.
     prefix: Callable[[Path, int], list[str]] | None = None
+    #: Arguments of the interpreter before `-m peers`.
     interpreter_arguments: tuple[str, ...] = ()
     #: Whether its own environment must also find the Broadleaf that this process uses.
     has_ours: bool = False
@@ -73,7 +74,7 @@ ON_SITES = {
     )
 }
 _NEEDED = ("click==8.5.1", "cloudpickle==3.1.2", "rich==15.0.0")
-#: Systems that use Broadleaf there: their environments do not contain Broadleaf, but find it.
+#: Broadleaf on a site by MPI, Dask or Ray: their environments do not contain Broadleaf, but find it.
 WITH_MPI = System("broadleaf-mpi", "sites.mpi_", (*_NEEDED, *SYSTEMS["mpi4py"].requirements), has_ours=True)
 WITH_DASK = System("broadleaf-dask", "sites.on_dask_", (*_NEEDED, *_DASK), has_ours=True)
 WITH_RAY = System("broadleaf-ray", "sites.on_ray_", (*_NEEDED, *SYSTEMS["ray"].requirements), has_ours=True)

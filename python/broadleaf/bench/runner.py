@@ -60,7 +60,7 @@ class Run:
         self.configs: dict[str, list[str]] = {}
         self.values: defaultdict[Key, list[float]] = defaultdict(list)
         self.failures: dict[tuple[str, str, str], Record] = {}
-        #: How often a step may still be repeated, if it turned out to be slow.
+        #: How often a step may be run in all, if it turned out to be slow.
         self.limits: dict[tuple[str, str, str], int] = {}
 
     def records(self) -> Iterator[Record]:
@@ -108,7 +108,7 @@ class Run:
                 takers = [(name, config) for name, config in takers if self._turn(name, config, session, repeat)]
 
     def _turn(self, name: str, config: str, session: Session, repeat: int) -> bool:
-        """One repeat of one system. Whether it could be started and finished."""
+        """One repeat of one system; returns whether it could be started and finished."""
         shown: dict[str, Any] = {"workers": session.workers, "config": config} if session.workers else {}
         done: set[tuple[str, str, str]] = set()
         while True:

@@ -128,7 +128,7 @@ class Turn:
         stdin, stdout = self.process.stdin, self.process.stdout
         assert stdin is not None
         assert stdout is not None
-        # Checked before anything is written: a child that just died may still look alive.
+        # Set before anything is written: a child that just died may still look alive, and is not usable.
         self.owing = True
         try:
             stdin.write(json.dumps(request).encode() + b"\n")

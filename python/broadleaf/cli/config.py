@@ -41,8 +41,9 @@ def command() -> None:
 def show(names: tuple[str, ...], profile: str, long_: bool, form: str | None) -> None:
     """Show each option's value and where it comes from.
 
-    The last of these that has a value wins: the default, config.toml in Broadleaf's directory, config.toml in the
-    profile's directory, the environment variable BROADLEAF_<NAME>, and an argument of Cluster or `broadleaf start -o`.
+    The last of these that has a value wins: the default, config.toml in /etc/broadleaf, in Broadleaf's directory and in
+    the profile's directory, the environment variable BROADLEAF_<NAME>, and an argument of Cluster or `broadleaf start
+    -o`.
     """
     from broadleaf import config
     from broadleaf.cluster.state import files

@@ -83,7 +83,7 @@ class Study(StudySpec):
         **options: Any,
     ) -> Fit:
         """The model of main effects and pairs over the factors that were varied. `options` are those of
-        `analysis.fit.fit`."""
+        `analysis.model.fit.fit`."""
         from broadleaf.lab.analysis.model.fit import of_study
 
         return of_study(self, scale, response, **options)
@@ -112,14 +112,14 @@ class Study(StudySpec):
         return paths.custom(made, order, self.rules(), scale)
 
     def pca(self, log2: bool = False, **options: Any) -> Pca:
-        """Principal components of the measured random orders. `options` are those of `analysis.pca.pca`."""
+        """Principal components of the measured random orders. `options` are those of `analysis.paths.pca.pca`."""
         from broadleaf.lab.analysis.paths.path import path_vectors
         from broadleaf.lab.analysis.paths.pca import pca
 
         return pca(path_vectors(self.runs(), self.factors, log2), **options)
 
     def compare(self, patch: str | Path, budget: str | float | None = None, **options: Any) -> Comparison:
-        """Would this patch help or hinder? `options` are those of `compare.compare`."""
+        """Would this patch help or hinder? `options` are those of `comparisons.compare.compare`."""
         from broadleaf.lab.comparisons.compare import compare, patched
 
         return compare(self, *patched(Path(patch)), budget_s=_seconds(budget), **options)

@@ -172,7 +172,7 @@ class HostBench:
     def small_task(self) -> Iterator[Record]:
         """The round trip of an empty task to an idle engine of the first host, alone and beside 1 GB to all others.
 
-        Returns nothing if this machine's memory cannot hold 1 GB for each host and 4 GB here.
+        Yields nothing if this machine's memory cannot hold 1 GB for each host and 4 GB here.
         """
         needed_bytes = (len(self.hosts) + 4) * LARGE_BYTES
         if needed_bytes > (available_bytes := measure.available_bytes()):

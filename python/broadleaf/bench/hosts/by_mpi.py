@@ -33,7 +33,7 @@ WARMING_ROUNDS = 2
 
 @broadleaf.interactive
 def checksum() -> float:
-    """On an engine: the checksum of the data it holds; `payloads` knows its parts."""
+    """On an engine: the checksum of the data it holds, as `payloads.checksum` computes it."""
     held = globals()["held"]
     return float((held.data if hasattr(held, "indptr") else held).sum())
 
@@ -59,7 +59,7 @@ def measure(
             network = opened.enter_context(Network(n, rate_mbit=gbit * 1000))
             clusters = {TCP: opened.enter_context(HostedCluster(network, 1, "tcp"))}
             for payload in movers:
-                # It ends when its cluster has ended.
+                # The movers end when their cluster has ended.
                 world = opened.enter_context(ExitStack())
                 cluster = HostedCluster(network, 1, payload, payload=payload, payload_trust="fabric")
                 clusters[MOVERS[payload]] = opened.enter_context(cluster)
@@ -110,7 +110,7 @@ class Comparison:
 
     def __init__(self, network: Network, clusters: dict[str, HostedCluster], ranks: Ranks, gbit: float) -> None:
         self._network, self._ranks, self._gbit = network, ranks, gbit
-        # By way.
+        # The cluster of each way.
         self._clusters = clusters
 
     def broadcasts(self, forms: Sequence[str], repeats: int) -> Iterator[Record]:
@@ -155,7 +155,10 @@ class Comparison:
         return Record(peer, version, "movers", shared | {"mode": way}, metric, values, note)
 
     def _lack_of_memory(self, form: str) -> str | None:
-        """Of each cluster a host has one copy in shared memory and one in its engine, and of MPI one in its rank."""
+        """Why this machine's memory cannot hold a form on all hosts, or None.
+
+        For each cluster a host has one copy in shared memory and one in its engine, and for MPI one in its rank.
+        """
         n_hosts, n_clusters = len(self._network.hosts) - 1, len(self._clusters)
         n_copies = (2 * n_clusters + 1) * n_hosts + 2 * n_clusters + 2
         needed, available = n_copies * payloads.expected_bytes(form), available_bytes()

@@ -115,7 +115,7 @@ def _get_over_socket(address: str, n_bytes: int) -> None:
 
 
 def _receive_over_streams(address: str, n_bytes: int, rounds: int, streams: Sequence[int]) -> None:
-    """A result over so many connections each, by a client each."""
+    """Times a result over each number of connections, with a client for each number."""
     import broadleaf
 
     connection = json.load(sys.stdin)
@@ -195,12 +195,12 @@ def _trip_us(view: Any) -> float:
 def main(arguments: Sequence[str] | None = None) -> None:
     """The command."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--bytes", type=int, default=1_000_000_000, help="of the result")
+    parser.add_argument("--bytes", type=int, default=1_000_000_000, help="size of the result")
     parser.add_argument("--gbit", type=float, default=1.0, help="bandwidth of each host's link, in Gb/s")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--trips", type=int, default=500, help="small tasks to time while nothing else is sent")
-    parser.add_argument("--round-trip-ms", type=float, default=0.0, help="of the link, added by holding packets")
-    parser.add_argument("--option", action="append", default=[], metavar="NAME=VALUE", help="of the cluster")
+    parser.add_argument("--round-trip-ms", type=float, default=0.0, help="of the link, by holding packets")
+    parser.add_argument("--option", action="append", default=[], metavar="NAME=VALUE", help="option of the cluster")
     parser.add_argument("--streams", type=int, nargs="*", default=[], metavar="N", help="compare results over so many "
                         "connections; 0 = automatic")  # fmt: skip
     parser.add_argument("--send-buffer-max", type=int, metavar="BYTES", help="what the kernel lets a connection of the "

@@ -91,7 +91,7 @@ class Parts:
                     going.popleft()
 
     def get_along_chain(self) -> None:
-        """Each rank reads all parts of the rank before it, piece by piece, as these come to be there."""
+        """Each rank reads all parts of the rank before it, each piece as soon as that rank has it."""
         for tag, (buffer, window) in enumerate(zip(self.buffers, self.windows, strict=True)):
             if self._comm.rank == 0:
                 self._tell_next(len(buffer), tag)

@@ -106,7 +106,7 @@ class Network:
         self.execute(self.router, ["sysctl", "-qw", "net.ipv4.ip_forward=1"])
         for host in self.hosts:
             _run("ip", "netns", "add", host.namespace)
-            # The one that every kernel has and any namespace may set. Others pace by timers, all on the same few cores.
+            # Every kernel has Reno, and any namespace may set it. Others pace by timers, all on the same few cores.
             self.execute(host.namespace, ["sysctl", "-qw", "net.ipv4.tcp_congestion_control=reno"])
             _run("ip", "link", "add", "eth0", "netns", host.namespace, "type", "veth",
                  "peer", "name", host.port, "netns", self.router)  # fmt: skip

@@ -19,7 +19,7 @@ Send = tuple[Callable[[list[Any]], Any], Callable[[Any], Any]]
 class Way(NamedTuple):
     """A way of giving a value to every worker."""
 
-    #: Until every worker has it.
+    #: Gives it to all workers; returns once every worker has it.
     give: Callable[[Any], Any]
     #: The checksum of what each worker has.
     check: Callable[[], list[float]]

@@ -69,7 +69,9 @@ def sleep_map(peer: Adapter, mode: str, n: int, ms: float, workers: int, warmup:
 
 
 def straggler(peer: Adapter, mode: str, n: int, ms: float, straggler_s: float, position: int, warmup: int) -> Values:
-    """One long task among n short ones: how long the last short one took, and how long all took."""
+    """One long task among n short ones: when the last short one ended, how many ended after the long
+    one, and how long all took.
+    """
     go = peer.naps()[mode]
     go([ms / 1e3] * warmup)
     lengths = [ms / 1e3] * n
@@ -192,7 +194,10 @@ def expect(condition: bool, message: str) -> None:
 
 
 def descendants() -> set[int]:
-    """This process's descendants, and orphans of this session's process namespace when it has its own."""
+    """This process's descendants, including orphans.
+
+    Those are all processes of its process namespace if it has its own, otherwise also those that carry the turn's tag.
+    """
     parents = {}
     for name in os.listdir("/proc"):
         if name.isdigit():

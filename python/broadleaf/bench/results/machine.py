@@ -5,7 +5,7 @@ import platform
 
 from broadleaf.text.units import size
 
-#: The address when nothing else can be reached.
+#: How turns are kept apart if namespaces are permitted.
 ISOLATED = "network and process namespace, loopback only"
 
 

@@ -28,7 +28,7 @@ class Standing:
 
 
 def standings(times: Mapping[str, list[float]]) -> list[Standing]:
-    """All ways, that with the least median first.
+    """All ways, the one with the smallest median first.
 
     A way is *slower* if the whole interval of its ratio lies above 1, and *as fast* if not: then these rounds do not
     tell the two apart. `times` has one number for each round, in the same order for each way.

@@ -30,7 +30,7 @@ class BenchGroup(SuggestingGroup):
             ALL: "Measure all of these, one after another.",
             HOSTS: "Measure broadcasts to several hosts, made of network namespaces (needs root).",
             CLUSTERS: "Measure the start of engines on the hosts of a site, by Slurm and SSH.",
-            MOVERS: "Compare payload over TCP, by MPI's movers, and MPI's own broadcasts (needs root).",
+            MOVERS: "Compare broadcasts over TCP and by movers with those of MPI itself (needs root).",
         }
 
     def list_commands(self, ctx: click.Context) -> list[str]:

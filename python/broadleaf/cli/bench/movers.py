@@ -11,7 +11,7 @@ from broadleaf.cli.bench.output import Records, json_option, now, record_option,
 from broadleaf.cli.terminal.console import TableCommand, console, fail, plain_table
 from broadleaf.cli.terminal.extras import require
 
-# Those of the benchmark of Dagger's broadcast, and one that fits eight hosts of one machine.
+# The payloads of Dagger's broadcast benchmark, and one that fits eight hosts of one machine.
 _FORMS = "array 100,array 4000,array 10000,csc 0.0008,csc 0.008,csc 0.6"
 
 
@@ -65,7 +65,7 @@ def command(
     json_file: str | None,
     results: Path | None,
 ) -> None:
-    """Compare payload over TCP, by MPI's movers, and MPI's own broadcasts (needs root).
+    """Compare broadcasts over TCP and by movers with those of MPI itself (needs root).
 
     The hosts are network namespaces of this machine, with links of limited bandwidth; they are removed at the end. Each
     way overwrites an array that is already on every host, and all ways take turns. The last table names the fastest

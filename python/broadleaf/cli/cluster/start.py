@@ -86,8 +86,11 @@ def command(n: int | None, detach: bool, profile: str, cluster_id: str, tcp: str
 
 
 def run_cluster(cluster: Cluster, detach: bool) -> None:
-    """Starts a cluster and says how to use it; without `detach` it stays until the cluster is stopped, from here or
-    elsewhere, or ends by itself."""
+    """Starts a cluster and says how to use it.
+
+    Without `detach` it returns once the cluster is stopped, from here or elsewhere; it fails if the cluster ends by
+    itself.
+    """
     stop = _StopSignals()
     started = time.perf_counter()
     try:

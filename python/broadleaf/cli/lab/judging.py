@@ -12,8 +12,10 @@ from broadleaf.lab.comparisons.exit_codes import COULD_NOT_RUN
 
 
 class JudgingCommand(click.Command):
-    """A command that ends with 3 if it could not reach a verdict, for whatever reason. A script that stops a merge
-    at exit code 1 must not take a full disk for a slower program."""
+    """A command that ends with 3 if it could not reach a verdict, for whatever reason.
+
+    A script that stops a merge at exit code 1 must not take a full disk for a slower program.
+    """
 
     def invoke(self, ctx: click.Context) -> Any:
         try:

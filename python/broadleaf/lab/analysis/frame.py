@@ -26,7 +26,7 @@ _NUMBERS = (
     "replicate",
 )
 _SMALL_BYTES = 1 << 18
-"""Up to this size the strict reader of the runner is fast enough."""
+"""Up to this size `read_runs`, which checks every row, is fast enough."""
 _ABSENT = {
     "block": 0,
     "order_in_block": 0,
@@ -127,7 +127,7 @@ _TEXT = (
 
 def read(path: Path, factors: Sequence[Factor]) -> pd.DataFrame:
     """All rows of a runs.csv; words become categories, so that a million runs fit into memory. An incomplete last line
-    is ignored. AnalysisError if the file is not a table of runs.
+    is ignored. RunError if the file is not a table of runs.
     """
     from broadleaf.lab.errors import RunError
     from broadleaf.lab.spec.runs import read_runs

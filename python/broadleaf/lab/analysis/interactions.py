@@ -22,8 +22,8 @@ _Q = 0.05
 _LITTLE = 0.2
 """The second of two redundant factors adds less than this part of what it does alone."""
 _MAX_KEPT = 0.5
-"""Or each of them adds less than this part of what it does alone once the other is applied: whichever comes first, the
-one that comes second is not worth much any more."""
+"""Or each of the two keeps less than this part of its effect once the other is applied: whichever comes first, the
+other is not worth much any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Interaction:
 
     `kind`: "additive" if the interval lies within the range of no practical difference; "sign-flip" if one of them is
     proven to help without the other and to hinder with it, or the reverse; "either-or" if both are proven alone and the
-    second adds nothing or less than a fifth of its effect, or either removes more than half of the other's;
+    second adds nothing or less than a fifth of its effect, or each removes more than half of the other's;
     "synergistic" and "antagonistic" if together they do more or less than the sum; otherwise "undetermined".
     """
 

@@ -69,7 +69,7 @@ def word_for(low: float, high: float, estimate: float, rope_pct: float) -> Word:
 
 def runs_needed(low: float, high: float, estimate: float, rope_pct: float, n_runs: int) -> int:
     """About how many more runs would settle an unknown verdict: widths shrink with the square root of their number.
-    If the estimate lies on the limit of practical difference, enough to halve the width to that limit.
+    If the estimate lies on the limit of practical difference, enough for a half-width of half that limit.
     """
     rope = math.log1p(rope_pct / 100)
     half = (high - low) / 2
@@ -182,7 +182,7 @@ def _conditional(fit: Fit, factor: Factor, other: str, at: Level, it: Interval, 
 
 
 def _disagreeing(conditionals: Sequence[Conditional]) -> list[str]:
-    """Factors at whose levels the words differ, and those known at each level."""
+    """The factors at whose levels the words differ, where none of the words is unknown."""
     words: dict[str, list[str]] = {}
     for it in conditionals:
         words.setdefault(it.factor, []).append(it.word)

@@ -56,7 +56,7 @@ class Judgement:
 
     @property
     def exit_code(self) -> int:
-        """0 no harm, 1 hinders, 4 undecided."""
+        """0 no harm, 1 hinders or fails more, 4 undecided."""
         return {True: NO_HARM, False: HARM, None: UNDECIDED}[self.harmless]
 
 
@@ -88,7 +88,7 @@ class Comparison:
 
     @property
     def exit_code(self) -> int:
-        """0 no harm, 1 hinders, 4 undecided."""
+        """0 no harm, 1 hinders or fails more, 4 undecided."""
         return self.judgement.exit_code
 
 

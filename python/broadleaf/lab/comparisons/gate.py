@@ -51,7 +51,7 @@ class Outcome:
 
     @property
     def exit_code(self) -> int:
-        """0 no harm, 1 hinders, 4 undecided."""
+        """0 no harm, 1 hinders or fails more, 4 undecided."""
         return self.judgement.exit_code
 
 

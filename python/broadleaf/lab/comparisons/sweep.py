@@ -76,7 +76,9 @@ def sweep(
     say: Callable[[str], None] = lambda _: None,
 ) -> Sweep:
     """Measures the levels in `context` (the baseline if None), `replicates` times, each time in a different order. Runs
-    made before count: a sweep that was stopped continues. Levels that the constraints forbid are left out."""
+    made before count: a sweep that was stopped continues. Levels that the constraints forbid are left out. Raises
+    RunError if fewer than two are left.
+    """
     study = with_excludes(study)
     context = context or study.baseline
     rules = study.rules()

@@ -20,8 +20,8 @@ VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class PlanRow:
-    """One run to make. `purpose` is design, path, edge, control, placebo, explicit, sweep, ...; rows of a path contain
-    its number and their step (0 is the baseline).
+    """One run to make. `purpose` is design, path, edge, control, confirm, explicit or sweep; rows of a path contain its
+    number and their step (0 is the baseline).
     """
 
     row: int
@@ -36,8 +36,8 @@ class PlanRow:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The runs of a study in the order in which they are made. `spec` says how they were chosen: kind, seed, counts by
-    purpose and the diagnostics of the design.
+    """The runs of a study in the order in which they are made. `spec` says how they were chosen: the kind of design,
+    replicates and blocks, the diagnostics of each part, and the additional constraints.
     """
 
     study_name: str

@@ -23,7 +23,7 @@ from broadleaf.lab.spec.settings import RunSettings
 from broadleaf.lab.spec.study import StudySpec
 
 FILE_KINDS = ("config", "env")
-"""Kinds of factors whose settings are keys of a file; the others are said."""
+"""Kinds of factors whose settings are keys of a file; those of other kinds are only named in words."""
 
 
 @dataclass(frozen=True, slots=True)

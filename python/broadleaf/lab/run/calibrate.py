@@ -70,7 +70,7 @@ class Calibration:
         session_id: str | None = None,
         made: Iterable[Run] = (),
     ) -> Runner:
-        """What makes runs compatible; `made` are earlier runs of the study."""
+        """A runner whose runs can be compared with those made before; `made` are earlier runs of the study."""
         tasks = None
         if self.min_tasks is not None:
             tasks = TasksByConfig(self.min_tasks, self.n_tasks, environments.study.calibrate.min_s, made)
@@ -187,8 +187,10 @@ def reachable_all_on(runner: Runner, variant: Variant = HERE) -> dict[str, Level
 
 
 def pilot(runner: Runner, config: Config, variant: Variant = HERE) -> tuple[int, float | None, float | None]:
-    """Measures how starts and iterations vary and what they cost; returns the most efficient number of iterations per
-    start.
+    """Measures how starts and iterations vary and what they cost.
+
+    Returns the most efficient number of iterations per start, and the spreads between starts and between iterations in
+    percent; 1 and no spreads if there is nothing to optimise.
     """
     starts: list[list[float]] = []
     start_cost_s, iteration_cost_s = [], []

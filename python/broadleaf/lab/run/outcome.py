@@ -25,7 +25,7 @@ class Invalid(Exception):
 
 
 def measure(study: StudySpec, finished: Finished, n_tasks: int) -> Run:
-    """The columns from `duration_s` to `ctx_switches` of a run. A failure is recorded in `status` and `error`."""
+    """The columns that say how a run ended, its score and what it used. A failure is in `status` and `error`."""
     row: Run = {
         "duration_s": finished.duration_s,
         "exit_code": finished.exit_code,

@@ -38,7 +38,7 @@ class Finished:
     queued_s: float = 0.0
     """How long that thread could have run, but waited for a processor."""
     late_s: float = 0.0
-    """How long what watched it waited for a processor itself, so that it saw the end so much later."""
+    """How long the supervisor itself waited for a processor, and so saw the end later."""
     max_rss_kb: int = 0
     ctx_switches: int = 0
     bytes_written: int = 0

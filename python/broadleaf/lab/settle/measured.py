@@ -27,8 +27,8 @@ def settle(
     on_run: Callable[[Run], None] | None = None,
 ) -> Settler:
     """Makes blocks of runs until nothing is open, or `max_runs` (as many as the study's plan has, if None) or
-    `budget_s` is spent. Side by side, if the study says so, each pair in random order. Raises RunError if nothing can
-    be run, or if no run of the first block ended well.
+    `budget_s` is spent. If the study says so, runs are made two at once, each pair in random order. Raises RunError if
+    nothing can be run, or if no run of the first block ended well.
     """
     begin = time.monotonic()
     study = with_excludes(study)

@@ -145,7 +145,7 @@ class Settler:
         try:
             made = self._fitted(alpha)
         except AnalysisError:
-            # Nothing can be said about times yet, but about failures.
+            # Nothing can be said about times yet, only about failures.
             made = None
         if made is not None:
             for effect in made.effects():

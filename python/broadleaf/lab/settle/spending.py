@@ -9,7 +9,7 @@ _GROWTH = 1.25
 
 
 def spent(share: float, alpha: float = ALPHA) -> float:
-    """Which share of all allowed errors may have been made after this share of the runs: Lan and DeMets' function of
+    """How much of the error probability `alpha` may be spent after this share of the runs: Lan and DeMets' function of
     Pocock's kind, which leaves enough for early checks.
     """
     return alpha * math.log(1 + (math.e - 1) * min(max(share, 0.0), 1.0))
@@ -31,7 +31,7 @@ class Looks:
         return runs >= min(self._next, self.max_runs)
 
     def take(self, runs: int) -> float:
-        """The share of errors that this check may make."""
+        """The error probability of this check."""
         whole = spent(runs / self.max_runs)
         alpha, self._spent = whole - self._spent, whole
         self._next = math.ceil(max(runs * _GROWTH, runs + 1))

@@ -13,8 +13,10 @@ from broadleaf.lab.spec.study import StudySpec
 
 @dataclass(frozen=True, slots=True)
 class RunSettings:
-    """`source` is the directory in which commands run and from which worktrees of patches and git refs are made;
-    `build` runs in each of these before the first measurement; `env` is set in every run. With `marginal`, each run is
+    """How the runs of a study are made.
+
+    `source` is the directory in which commands run and from which worktrees of patches and git refs are made; `build`
+    runs in each of these before the first measurement; `env` is set in every run. With `marginal`, each run is
     repeated with a quarter of the tasks, which gives the cost of one more task without the start-up. Options of factors
     of kind `config` become environment variables that start with `config_prefix`, unless the command has a place for
     the file `{config}`. With `side_by_side`, the sides of a comparison run at once on one processor: both commits of a

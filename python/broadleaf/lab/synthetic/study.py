@@ -20,7 +20,8 @@ _NO_EFFECT = 8
 
 
 def system(name: str, **options: Any) -> SyntheticSystem:
-    """A system by name: the published study, eight factors with two strong pairs, or factors without any effect.
+    """A system by name: the published study, eight factors with three pairs that interact, or factors without
+    any effect.
     `options` are fields of the system."""
     if name == "seedlike":
         return seedlike(**options)

@@ -61,9 +61,9 @@ class Meter:
     budget: Budget
     clock: Callable[[], float] = time.monotonic
     known: list[Trial] = field(default_factory=list)
-    """Runs made before: they guide the search, and prove nothing."""
+    """Runs made before that ended well: they guide the search, and prove nothing."""
     known_failed: list[Trial] = field(default_factory=list)
-    """Those of them that failed."""
+    """Runs made before that failed."""
     trials: list[Trial] = field(default_factory=list)
     began: float = field(init=False)
     _block: int = field(init=False, default=0)
@@ -125,5 +125,5 @@ class Meter:
         return [*self.known, *self.known_failed, *self.trials]
 
     def explored(self) -> list[Trial]:
-        """These, and those known before."""
+        """The runs that did not fail, including those known before."""
         return [*self.known, *self.succeeded()]

@@ -104,7 +104,7 @@ class Kept:
 
 @dataclass(frozen=True, slots=True)
 class Ablation:
-    """What is left of a winner, the settings judged, and the number of runs."""
+    """What is left of a winner, and what was found out about each of its settings."""
 
     config: dict[str, Level]
     settings: tuple[Kept, ...]

@@ -26,7 +26,7 @@ _TRIES = 3
 
 @dataclass
 class Search:
-    """What every algorithm needs. `study_seed` makes it repeatable."""
+    """What every algorithm needs. `seed` makes it repeatable."""
 
     meter: Meter
     rng: np.random.Generator

@@ -95,7 +95,7 @@ def tune(
     """Tunes `study` within `budget`, measuring with `evaluate`. `known` are runs made before, to start the search with.
 
     The default is recommended unless a configuration is faster on fresh runs with an interval (95 %) that excludes 1.
-    Raises RunError if the default itself cannot be run.
+    Raises RunError if the default itself cannot be run, and DesignError for an unknown algorithm or too small a budget.
     """
     if algorithm not in ALGORITHMS:
         raise DesignError(f"no algorithm {algorithm!r}. Choose one of {', '.join(ALGORITHMS)}.")

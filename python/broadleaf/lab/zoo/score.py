@@ -25,7 +25,7 @@ class Score:
     critical_path_s: float
     work_s: float
     submit_s: float
-    """Until the last task was given to the system; with a driver that waits for dependencies, until then."""
+    """Time until the last task was submitted, including waits for dependencies if the system has none of its own."""
 
     @property
     def overhead_us(self) -> float:
@@ -86,7 +86,7 @@ def _submit_all(system: System, workload: Workload) -> list[Any]:
 
 
 def _submit_when_ready(system: System, workload: Workload) -> list[Any]:
-    """For systems of futures without dependencies: a task is submitted when the last one before it is done."""
+    """For systems of futures without dependencies: a task is submitted when all that it waits for are done."""
     tasks = workload.tasks
     missing = [len(task.after) for task in tasks]
     waiting: list[list[int]] = [[] for _ in tasks]

@@ -19,7 +19,7 @@ from ..adapter import Submit, Way
 from ..measure import expect
 from .views import ViewsAdapter, gather
 
-# Without a name: unix sockets, with all defaults. Without a name: unix sockets, everything at its default.
+# By setting: options of the cluster, and the transport of the client.
 CONFIGS: dict[str, tuple[dict[str, Any], str]] = {
     "unix": ({}, "unix"),
     "tcp + tls": ({"listen": "127.0.0.1:0"}, "tcp"),

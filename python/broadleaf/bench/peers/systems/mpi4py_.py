@@ -11,7 +11,7 @@ from .. import payloads
 from ..adapter import PoolAdapter, Way
 from ..measure import available_bytes
 
-#: What a rank does next, and what it holds.
+#: What rank 0 has the ranks do next.
 END, EMPTY, PICKLED, IN_PLACE, WINDOW, CHECK = range(6)
 
 

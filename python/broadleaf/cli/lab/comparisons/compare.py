@@ -45,7 +45,7 @@ def command(
     Compares B with A: two git refs, or two settings such as `cfg_log=debug` and `cfg_log=off` (`baseline` for none), or
     the source with and without a --patch.
 
-    Exit codes: 0 no harm, 1 hinders, 2 a wrong option, 3 could not run, 4 undecided.
+    Exit codes: 0 no harm, 1 hinders or fails more, 2 a wrong option, 3 could not run, 4 undecided.
     """
     from broadleaf.lab.comparisons.compare import compare, patched, side
     from broadleaf.lab.spec.factors import describe

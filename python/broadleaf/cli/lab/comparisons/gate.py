@@ -52,7 +52,7 @@ def command(
     Builds both, runs them in pairs in random order, and checks after 8, 12, 18, ... pairs whether the question is
     decided. Differences within the study's rope_pct do not matter.
 
-    Exit codes: 0 no harm, 1 hinders, 2 a wrong option, 3 could not run, 4 undecided.
+    Exit codes: 0 no harm, 1 hinders or fails more, 2 a wrong option, 3 could not run, 4 undecided.
     """
     from broadleaf.lab.comparisons.compare import parse_settings
     from broadleaf.lab.comparisons.gate import gate, look_line, markdown

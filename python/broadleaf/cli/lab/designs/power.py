@@ -42,9 +42,10 @@ def command(
     seconds: float,
     as_json: bool,
 ) -> None:
-    """Show how many runs an effect needs, or with --runs the smallest effect that this number of runs can show. This is
-    for designs with off/on factors in which no effect is confounded with another. `broadleaf lab plan` shows what a
-    study's own plan can detect.
+    """Show how many runs an effect needs, or with --runs the smallest effect that so many runs can show.
+
+    This is for designs with off/on factors in which no effect is confounded with another. `broadleaf lab plan` shows
+    what a study's own plan can detect.
     """
     from broadleaf.lab.designs import power
 

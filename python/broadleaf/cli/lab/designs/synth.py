@@ -51,8 +51,9 @@ def command(
     seconds: float,
     force: bool,
 ) -> None:
-    """Write a synthetic study with known effects, and its runs, into DIRECTORY (default: the system's name). The true
-    effects are in truth.json. `broadleaf lab analyse` and `report` work on it as on a measured study.
+    """Write a synthetic study with known effects, and its runs, into DIRECTORY (default: the system's name).
+
+    The true effects are in truth.json. `broadleaf lab analyse` and `report` work on it as on a measured study.
     """
     target = directory or Path(system)
     if not force and any((target / name).exists() for name in ("study.toml", "runs.csv")):

@@ -25,7 +25,7 @@ _ALGORITHMS = ("tpe", "greedy", "ga", "random")
               help="Time to spend, such as 30m; by default the study's, unless --runs is given.")  # fmt: skip
 @click.option("--runs", type=click.IntRange(1), metavar="N", help="Maximum number of runs to make.")
 @click.option("--against", "against", multiple=True, metavar="COLUMN",
-              help="Another response, such as max_rss_kb: show what gains in time cost in this response. May be "
+              help="Another response, such as max_rss_kb: also show how much of it each gain in time costs. May be "
                    "given several "
               "times.")  # fmt: skip
 @click.option("--algorithm", type=click.Choice(_ALGORITHMS), default="tpe", show_default=True,

@@ -292,7 +292,7 @@ class Fit:
 
     def bootstrap(self, rng: np.random.Generator, draws: int) -> np.ndarray:
         """Treatment coefficients (kept x draws) drawn from Student's distribution around the estimate with the robust
-        covariance. The result of refitting to resampled runs, at no cost per run.
+        covariance. This gives what refitting to resampled runs would, at no cost per run.
         """
         size, basis = np.linalg.eigh(self.covariance[: self._size, : self._size])
         root = basis * np.sqrt(np.maximum(size, 0.0))

@@ -53,7 +53,9 @@ def lack_of_fit(linear: Linear, y: np.ndarray, rest_square: float) -> LackOfFit 
 
 
 def _pure_error(linear: Linear, y: np.ndarray, cell: np.ndarray, used: np.ndarray) -> tuple[float, int]:
-    """The residuals of repeated cells' runs, with a mean of its own for each cell, besides blocks and time."""
+    """The residual sum of squares of repeated cells, each with its own mean, beside blocks and time; and its degrees
+    of freedom.
+    """
     from scipy import sparse
 
     cells = int(cell.max()) + 1

@@ -101,7 +101,7 @@ def incomplete_beta(a: float, b: float, x: float) -> float:
 
 
 def fails_more_p(only_a: int, only_b: int) -> float:
-    """Probability that B alone fails in as many pairs, if it fails no more often than A (McNemar's exact test,
+    """Probability that B alone fails in so many pairs or more, if it fails no more often than A (McNemar's exact test,
     one-sided). `only_a` and `only_b` count the pairs in which only one side failed.
     """
     n = only_a + only_b

@@ -27,7 +27,7 @@ _SHELL = set("|&;<>()$`*?[~#\n")
 _BUSY = 0.9
 _LOOKS = 4
 _LONG_S = 10.0
-"""The runs of a command that takes longer are analysed once."""
+"""A command that takes longer than this is looked at only once."""
 
 
 @dataclass(frozen=True, slots=True)

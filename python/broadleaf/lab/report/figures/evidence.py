@@ -27,7 +27,7 @@ class Roles:
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """A fitted model as figures need it: a table with actual_us and predicted_us, its R², and a description."""
+    """A fitted model as figures need it: a table with actual_us and predicted_us, its R squared, and a description."""
 
     table: pd.DataFrame
     r_squared: float

@@ -37,7 +37,7 @@ class Peer(OnSite):
         return f"{jobqueue}distributed {distributed.__version__}"
 
     def __init__(self) -> None:
-        #: Of Dask, by host, where they are not a job's.
+        #: Dask's processes by host, unless they belong to a job.
         self.processes: dict[str, set[int]] = {}
 
     def bring_up(self, workers: int, config: str) -> Iterable[os.uname_result]:
@@ -52,7 +52,7 @@ class Peer(OnSite):
         return found.values()
 
     def note_processes(self, hosts: dict[str, os.uname_result]) -> None:
-        """Each worker has a parent, and the scheduler is on the first host."""
+        """Notes each worker with its parent, and the scheduler, which is on the first host."""
         self.processes = {host: set() for host in self.site.hosts}
         self.processes[self.site.hosts[0]].add(self.client.run_on_scheduler(os.getpid))
         for one in (os.getpid, os.getppid):
@@ -86,4 +86,4 @@ class Peer(OnSite):
     def take_down(self) -> None:
         self.client.close()
         self.cluster.close(timeout=60)
-        wait_until_ended(self.processes)  # SSHCluster does not, and the next system would have them beside it
+        wait_until_ended(self.processes)  # SSHCluster does not wait, and they would disturb the next system

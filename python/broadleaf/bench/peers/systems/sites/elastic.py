@@ -16,7 +16,7 @@ from ...site import Site
 from .jobs import Jobs, status_calls
 
 START_TIMEOUT_S = 120.0
-# Nothing is heard of tasks that are lost.
+# How much longer than expected to wait for results: a lost task may never give one.
 LATE_S = 240.0
 RELEASED_TIMEOUT_S = 60.0
 

@@ -18,7 +18,6 @@ START_TIMEOUT_S = 120
 class Peer(Hosted):
     def start(self, workers: int, config: str) -> None:
         site = Site.here()
-        # A worker's nanny would restart it when it is told to end.
         scheduler = [self.python, "-m", "distributed.cli.dask_scheduler", "--no-dashboard", "--port", "0"]
         address = site.address or socket.gethostname()
         self.running: list[subprocess.Popen[str]] = [

@@ -37,7 +37,7 @@ def convergence(table: pd.DataFrame, fig_number: int, key: str, half_width_pct: 
     largest = last.reindex(last["estimate_pct"].abs().sort_values(ascending=False).index)["name"].head(MAX_FACTORS)
     shown = table[table["name"].isin(largest)].round(3)
     end = float(last[last["name"].isin(largest)][["ci_low_pct", "ci_high_pct"]].abs().to_numpy().max())
-    # Early intervals may be huge; the axis shows three times the final reach.
+    # Early intervals may be huge; the axis shows twice the final reach.
     reach = min(float(shown[["ci_low_pct", "ci_high_pct"]].abs().to_numpy().max()), 2.0 * end)
     low = min(float(max(-reach, shown["ci_low_pct"].min())), 0.0)
     high = max(float(min(reach, shown["ci_high_pct"].max())), 0.0)

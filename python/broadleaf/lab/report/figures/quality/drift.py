@@ -111,7 +111,7 @@ def _trend(controls: pd.DataFrame, span: float) -> str:
 
 
 def _smoothed(points: pd.DataFrame) -> pd.DataFrame:
-    """The mean of the controls around each of them, over a tenth of the session."""
+    """A running mean of the controls, with Gaussian weights over about a tenth of the session."""
     if points.empty:
         return points[["elapsed", "percent"]]
     at, value = points["elapsed"].to_numpy(dtype=float), points["percent"].to_numpy(dtype=float)
