@@ -21,12 +21,13 @@ class Footprint:
 
     @classmethod
     def of(cls, pid: int) -> Footprint:
-        files = memory_files(pid)
+        # A file that a process holds twice takes its memory once.
+        files = dict(memory_files(pid))
         status = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
         return cls(
             descriptors=len(os.listdir(f"/proc/{pid}/fd")),
             memory_files=len(files),
-            memory_file_bytes=sum(size for _, size in files),
+            memory_file_bytes=sum(files.values()),
             threads=int(status["Threads"]),
             anonymous_bytes=int(status["RssAnon"].split()[0]) * 1024,
         )

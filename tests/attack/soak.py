@@ -25,6 +25,7 @@ import broadleaf as ipp
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from attack.footprint import Footprint
+from processes import memory_files
 from waiting import until
 
 HERE = Path(__file__).parent
@@ -82,6 +83,11 @@ class Soak:
 
     def footprints(self) -> dict[str, Footprint]:
         return {name: Footprint.of(pid) for name, pid in self.pids.items()}
+
+    def held(self) -> dict[str, Any]:
+        """What the controller's node says it holds, and the memory of its files."""
+        status = self.cluster.status_sync()
+        return {"node": status["node"], "files": sorted(dict(memory_files(status["pid"])).values())}
 
     def start_attackers(self, seconds: float) -> None:
         for index, connection in enumerate([*self.files, self.files[0]]):
@@ -209,13 +215,16 @@ def run(seconds: float, seed: int) -> dict[str, Any]:
             reports = soak.reports(150)
             soak.settle()
             until(lambda: not excess(soak, before), timeout_s=10 * WARM_S + 10)
+            too_much = excess(soak, before)
             return {
                 "seed": seed,
                 "operations": sum((Counter(report["done"]) for report in reports), Counter()),
                 "errors of faults": sum((Counter(report["faults"]) for report in reports), Counter()),
                 "faults": soak.faults,
                 "wrong": wrong + [text for report in reports for text in report["wrong"]],
-                "excess": excess(soak, before),
+                "excess": too_much,
+                # Where to look for it.
+                "held": soak.held() if too_much else {},
             }
         finally:
             soak.close()

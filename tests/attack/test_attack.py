@@ -11,4 +11,4 @@ def test_a_short_attack():
     found = soak.run(15.0, seed=1)
     assert found["operations"].total() > 20, "the attackers hardly did anything"
     assert not found["wrong"], "\n".join(found["wrong"])
-    assert not found["excess"], json.dumps(found["excess"])
+    assert not found["excess"], json.dumps([found["excess"], found["held"]])
