@@ -58,7 +58,7 @@ def _outdated(module: str, name: str) -> str:
 
 def _advice(name: str) -> str:
     if not _engine:
-        return " Install it here, or add its folder to sys.path, and get the result again."
+        return " Install it here, or add its folder to sys.path, and run the task again."
     return (
         f" If it is yours, client.ship_module({name!r}) sends it to the engines; if it is a package you installed, "
         "install it on the engines' host too."
