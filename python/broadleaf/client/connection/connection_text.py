@@ -82,11 +82,12 @@ def connection_text(info: str | os.PathLike[str] | dict[str, Any] | None, profil
     if info is None:
         files = importlib.import_module("broadleaf.cluster.state.files")
         info = files.find_connection_file(profile or "default", cluster_id or None)
+    path = os.path.expanduser(os.fspath(info))  # type: ignore[arg-type]
     try:
-        with open(os.path.expanduser(os.fspath(info)), encoding="utf-8") as file:  # type: ignore[arg-type]
+        with open(path, encoding="utf-8") as file:
             return file.read()
     except OSError as error:
         raise ClusterConnectionError(
-            f"connection file {os.fspath(info)} cannot be read ({error.strerror}). Client() finds a cluster that "
+            f"connection file {path} cannot be read ({error.strerror}). Client() finds a cluster that "
             "runs on this host, and Client(profile=NAME, cluster_id=ID) one of that name; `broadleaf list` shows them"
         ) from error
