@@ -161,9 +161,10 @@ class Soak:
         return found
 
     def settle(self) -> None:
-        """Returns when all engines are up and idle."""
+        """Returns when all engines are up, idle, and without variables: what was interrupted leaves some there."""
         self.client.wait_for_engines(2 * ENGINES, timeout=60)
         self.client[:].apply_async(abs, -1).get(60)
+        self.client[:].clear(block=False).get(60)
 
     def has_given_back(self) -> bool:
         """Whether node and client hold no free shared memory."""
