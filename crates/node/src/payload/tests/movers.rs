@@ -2,8 +2,10 @@
 #![allow(clippy::unwrap_used)] // a test fails by panicking
 
 use std::fs::File;
+use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use broadleaf_net::Link;
@@ -13,7 +15,7 @@ use broadleaf_proto::{FrameKind, HostId, ObjectId, control};
 use broadleaf_shm::{Pool, PoolConfig, Segment};
 
 use super::{CHUNK, N_CHUNKS, OBJECT, accept, data, next, plane, send, serve, wait_for};
-use crate::payload::{Plane, PlaneCommand};
+use crate::payload::{Plane, PlaneCommand, PlaneEvent};
 
 const OURS: MoverRank = MoverRank { world: 7, rank: 1 };
 const THEIRS: MoverRank = MoverRank { world: 7, rank: 0 };
@@ -135,6 +137,20 @@ fn next_pull(link: &mut Link) -> Option<(u64, u32, Option<Landing>)> {
     }
 }
 
+/// A source that takes one pull, and sends nothing over TCP until the plane is gone.
+fn source_that_sends_by_mpi() -> (SocketAddr, JoinHandle<()>) {
+    serve(|listener| {
+        let mut link = accept(&listener);
+        next_pull(&mut link);
+        next_pull(&mut link);
+    })
+}
+
+/// Whether the plane has told of such an event since the last call.
+fn has_told(plane: &Plane, is_it: impl Fn(&PlaneEvent) -> bool) -> bool {
+    plane.take_events().iter().any(is_it)
+}
+
 fn len() -> u64 {
     data().len() as u64
 }
@@ -164,11 +180,7 @@ fn an_object_comes_by_mpi_and_no_chunk_over_tcp() {
 
 #[test]
 fn memory_of_a_large_object_is_allocated_as_it_arrives() {
-    let (address, server) = serve(|listener| {
-        let mut link = accept(&listener);
-        next_pull(&mut link);
-        next_pull(&mut link);
-    });
+    let (address, server) = source_that_sends_by_mpi();
     let plane = plane(address);
     let mut mover = FakeMover::at(&plane);
     let n_bytes = 256 << 20;
@@ -206,12 +218,7 @@ fn memory_of_a_large_object_is_allocated_as_it_arrives() {
     }
     assert!(rooms >= 8);
     mover.say(&MoverEvent::Ended { flow: flow.flow });
-    super::wait_until(|| {
-        let events = plane.take_events();
-        events
-            .iter()
-            .any(|e| matches!(e, crate::payload::PlaneEvent::Ready { .. }))
-    });
+    super::wait_until(|| has_told(&plane, |e| matches!(e, PlaneEvent::Ready { .. })));
     drop(plane);
     server.join().unwrap();
 }
@@ -281,11 +288,7 @@ fn a_source_without_a_mover_sends_over_tcp() {
 
 #[test]
 fn memory_that_mpi_may_write_is_given_back_once_it_may_not() {
-    let (address, server) = serve(|listener| {
-        let mut link = accept(&listener);
-        next_pull(&mut link);
-        next_pull(&mut link);
-    });
+    let (address, server) = source_that_sends_by_mpi();
     let plane = plane(address);
     let mut mover = FakeMover::at(&plane);
     fetch_by_mpi(&plane, &mut open_pool());
@@ -294,15 +297,10 @@ fn memory_that_mpi_may_write_is_given_back_once_it_may_not() {
     plane.order(PlaneCommand::Drop(OBJECT));
     let flow = flow.flow;
     assert_eq!(mover.command().unwrap().0, MoverCommand::Stop { flow });
-    let gives_back = |plane: &Plane| {
-        let events = plane.take_events();
-        events
-            .iter()
-            .any(|e| matches!(e, crate::payload::PlaneEvent::Dropped(_)))
-    };
-    assert!(!gives_back(&plane));
+    let gives_back = || has_told(&plane, |e| matches!(e, PlaneEvent::Dropped(_)));
+    assert!(!gives_back());
     mover.say(&MoverEvent::Ended { flow });
-    super::wait_until(|| gives_back(&plane));
+    super::wait_until(gives_back);
     drop(plane);
     server.join().unwrap();
 }

@@ -1,0 +1,7 @@
+//! Rules of engines and their hosts.
+
+mod draining;
+mod lives;
+mod preparations;
+mod relays;
+mod worlds;

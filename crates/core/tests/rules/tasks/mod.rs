@@ -1,0 +1,9 @@
+//! Rules of tasks: where they go, how they end, what they count for.
+
+mod charges;
+mod coalesce;
+mod dependencies;
+mod endings;
+mod nesting;
+mod placement;
+mod result_store;
