@@ -86,8 +86,8 @@ def test_the_front_has_what_none_beats_in_all(measured):
     points = pareto(Study.load(measured), ("time_per_task_us", "joules"))
     assert [point.config for point in points] == [{"a": 1, "b": 1}, {"a": 0, "b": 1}]
     at, low, high = points[0].ratios["joules"]
-    assert low < 1.6 < high
-    assert 1.5 < at < 1.7
+    # One interval of twenty does not cover the truth, 1.6. Its standard error is 0.001.
+    assert 1.59 < low < at < high < 1.61
 
 
 def test_a_front_keeps_one_of_those_alike():
