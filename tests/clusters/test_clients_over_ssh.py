@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -51,12 +52,19 @@ def cluster_on(ssh_hosts):
 
 @pytest.fixture
 def login_host(cluster_on, ssh_hosts):
-    """n1 has a cluster that listens where nobody else has access."""
-    cluster_on("n1", "-n", "2", "--tcp", "127.0.0.1")
+    """n1 has a cluster, which listens on its socket only."""
+    cluster_on("n1", "-n", "2")
     return ssh_hosts
 
 
-def test_a_client_finds_the_cluster_of_its_login_host_and_ssh_ends_with_it(login_host):
+@pytest.fixture(params=["socket", "port"])
+def both_ways(request, cluster_on, ssh_hosts):
+    """n1 has a cluster, which listens on its socket only, or also on a port of the loopback interface."""
+    cluster_on("n1", "-n", "2", *(["--tcp", "127.0.0.1"] if request.param == "port" else []))
+    return ssh_hosts
+
+
+def test_a_client_finds_the_cluster_of_its_login_host_and_ssh_ends_with_it(both_ways):
     program = """
 import os, socket, subprocess, broadleaf as ipp
 
@@ -73,27 +81,47 @@ with ipp.Client(sshserver="n1", profile="default", cluster_id="default") as rc:
 rc = ipp.Client("ssh://n1")
 print(rc.ids)
 """
-    said = login_host.python(program).stdout.splitlines()
+    said = both_ways.python(program).stdout.splitlines()
     assert said == ["['n1', 'n1'] default", "[3, 2, 1]", "[0, 1]"]
-    assert until(lambda: not login_host.processes("head")), "ssh outlives a client that was not closed"
+    assert until(lambda: not both_ways.processes("head")), "ssh outlives a client that was not closed"
 
 
-def test_a_copy_of_the_connection_file_goes_through_the_login_host(login_host):
-    file = login_host.path("n1", "/root/.local/state/broadleaf/profiles/default/default/client.json").read_text()
-    login_host.write("head", "/root/copy.json", file, 0o600)
+def test_large_values_travel_both_ways_and_a_task_is_aborted(both_ways):
+    program = """
+import time, numpy as np, broadleaf as ipp
+data = np.random.default_rng(1).random(3_000_000)
+with ipp.Client("ssh://n1") as rc:
+    rc.broadcast(data, "data")
+    assert all(rc[:].apply_sync(lambda total: data.sum() == total, data.sum()))
+    copies = rc[:].pull("data", block=True)
+    assert all(np.array_equal(copy, data) for copy in copies)
+    assert np.array_equal(rc[0].apply_sync(lambda x: x + 1, data), data + 1)
+    slept = rc[0].apply_async(time.sleep, 60)
+    slept.abort()
+    try:
+        slept.get(timeout=20)
+    except ipp.TaskAborted:
+        print("aborted")
+"""
+    assert both_ways.python(program).stdout == "aborted\n"
+
+
+def test_a_copy_of_the_connection_file_goes_through_the_login_host(both_ways):
+    file = both_ways.path("n1", "/root/.local/state/broadleaf/profiles/default/default/client.json").read_text()
+    both_ways.write("head", "/root/copy.json", file, 0o600)
     program = "import broadleaf as ipp; print(ipp.Client('copy.json', sshserver='n1')[:].apply_sync(lambda: 6 * 7))"
-    assert login_host.python(program).stdout == "[42, 42]\n"
+    assert both_ways.python(program).stdout == "[42, 42]\n"
 
 
 def test_a_file_is_named_where_logins_do_not_know_the_directory(ssh_hosts):
     bed = ssh_hosts
-    bed.run("n1", *BROADLEAF, "start", "-n", "1", "--tcp", "127.0.0.1", BROADLEAF_DIR="/root/else where")
+    bed.run("n1", *BROADLEAF, "start", "-n", "1", BROADLEAF_DIR="/root/else:where")
     try:
         assert "looked in /root/.local/state/broadleaf/profiles/default" in refusal(bed, "'ssh://n1'")
-        url = "ssh://n1/root/else%20where/profiles/default/default/client.json"
+        url = "ssh://n1/root/else:where/profiles/default/default/client.json"
         assert bed.python(f"import broadleaf as ipp; print(ipp.Client({url!r}).ids)").stdout == "[0]\n"
     finally:
-        bed.run("n1", *BROADLEAF, "stop", BROADLEAF_DIR="/root/else where")
+        bed.run("n1", *BROADLEAF, "stop", BROADLEAF_DIR="/root/else:where")
     check_nothing_is_left(bed)
 
 
@@ -142,30 +170,54 @@ def test_a_login_that_a_busy_sshd_drops_is_tried_again(login_host):
     assert refusal(login_host, "'ssh://n1:2202'") == "connected\n"
 
 
-def test_an_sshd_that_forwards_nothing_says_so(login_host):
-    start_sshd(login_host, "n1", "Port 2203\nMatch LocalPort 2203\n  AllowTcpForwarding no")
-    assert "lets nobody forward ports" in refusal(login_host, "'ssh://n1:2203'")
+def test_an_sshd_that_forwards_no_ports_says_so(cluster_on, ssh_hosts):
+    cluster_on("n1", "-n", "1", "--tcp", "127.0.0.1")
+    start_sshd(ssh_hosts, "n1", "Port 2203\nMatch LocalPort 2203\n  AllowTcpForwarding no")
+    assert "lets nobody forward ports" in refusal(ssh_hosts, "'ssh://n1:2203'")
 
 
-def test_a_cluster_without_a_port_says_how_to_start_it(cluster_on, ssh_hosts):
-    cluster_on("n1", "-n", "1")
-    assert "start it with `broadleaf start --tcp 127.0.0.1`" in refusal(ssh_hosts, "'ssh://n1'")
+def test_an_sshd_that_forwards_to_no_sockets_is_suspected(login_host):
+    start_sshd(login_host, "n1", "Port 2204\nMatch LocalPort 2204\n  AllowStreamLocalForwarding no")
+    assert "sshd_config may forbid it (AllowStreamLocalForwarding)" in refusal(login_host, "'ssh://n1:2204'")
+
+
+def test_a_socket_with_too_long_a_path_says_how_to_start_the_cluster(ssh_hosts):
+    directory = "/root/" + "long/" * 20
+    ssh_hosts.run("n1", *BROADLEAF, "start", "-n", "1", BROADLEAF_DIR=directory)
+    try:
+        said = refusal(ssh_hosts, f"'ssh://n1{directory}profiles/default/default/client.json'")
+        assert "start it with `broadleaf start --tcp 127.0.0.1`" in said
+    finally:
+        ssh_hosts.run("n1", *BROADLEAF, "stop", BROADLEAF_DIR=directory)
+    check_nothing_is_left(ssh_hosts)
+
+
+def test_a_cluster_of_another_host_says_where_it_runs(login_host):
+    """As with a home directory that login hosts share."""
+    state = "/root/.local/state/broadleaf"
+    profile = login_host.path("n1", f"{state}/profiles/default/default")
+    for name in ("client.json", "owner.json"):
+        login_host.write("n2", f"{state}/profiles/default/default/{name}", (profile / name).read_text(), 0o600)
+    try:
+        assert "runs on n1 and listens on that host's socket only: log in to n1" in refusal(login_host, "'ssh://n2'")
+    finally:
+        shutil.rmtree(login_host.path("n2", state))
 
 
 def test_a_cluster_that_was_killed_has_ended(cluster_on, ssh_hosts):
-    cluster_on("n1", "-n", "1", "--tcp", "127.0.0.1")
+    cluster_on("n1", "-n", "1")
     for pid in ssh_hosts.processes("n1"):
         os.kill(pid, signal.SIGKILL)
     assert until(lambda: not ssh_hosts.processes("n1"))
     assert "cluster 'default' on n1 has ended" in refusal(ssh_hosts, "'ssh://n1'")
 
 
-def test_the_controller_may_run_where_the_login_host_does_not_get(login_host):
-    file = login_host.path("n1", "/root/.local/state/broadleaf/profiles/default/default/client.json").read_text()
+def test_the_controller_may_run_where_the_login_host_does_not_get(both_ways):
+    file = both_ways.path("n1", "/root/.local/state/broadleaf/profiles/default/default/client.json").read_text()
     connection = json.loads(file)
-    login_host.write("head", "/root/copy.json", file, 0o600)
-    said = refusal(login_host, "'copy.json', sshserver='n2'")
-    there = f"127.0.0.1:{connection['tcp']['port']}"
+    both_ways.write("head", "/root/copy.json", file, 0o600)
+    said = refusal(both_ways, "'copy.json', sshserver='n2'")
+    there = f"127.0.0.1:{connection['tcp']['port']}" if connection["tcp"] else connection["unix_path"]
     assert f"the controller was not reached at {there} by ssh to n2" in said
 
 

@@ -23,7 +23,7 @@ def test_ssh(ssh_hosts):
 
 def test_from_your_laptop(ssh_hosts):
     command = (sys.executable, "-m", "broadleaf")
-    ssh_hosts.run("n1", *command, "start", "-n", "2", "--tcp", "127.0.0.1")
+    ssh_hosts.run("n1", *command, "start", "-n", "2")
     try:
         hosts, values = ssh_hosts.python(examples("from-your-laptop.md")).stdout.splitlines()
         assert (hosts, values) == ("['n1', 'n1']", "[3, 2, 1]")

@@ -17,7 +17,7 @@ pub struct Listener(Kind);
 
 #[derive(Debug)]
 enum Kind {
-    Unix(LocalListener, Arc<ListenProof>),
+    Unix(LocalListener, Arc<ListenProof>, Option<ServerTls>),
     Tcp(TcpListener, Security),
 }
 
@@ -31,14 +31,15 @@ enum Security {
 
 impl Listener {
     /// Listens on a unix socket that only this user can reach: mode 0600, in a directory of mode
-    /// 0700 (made if missing). A socket left by a dead process is replaced.
+    /// 0700 (made if missing). A socket left by a dead process is replaced. With `tls`, peers on other hosts may begin
+    /// with TLS, whose bytes somebody forwards.
     ///
     /// # Errors
     /// `AddrInUse` if somebody answers at `path`, `AlreadyExists` if something else is there,
     /// `PermissionDenied` if the directory belongs to another user or is open to others.
-    pub fn unix(path: &Path, proof: ListenProof) -> io::Result<Self> {
+    pub fn unix(path: &Path, proof: ListenProof, tls: Option<ServerTls>) -> io::Result<Self> {
         let listener = LocalListener::bind(path)?;
-        Ok(Self(Kind::Unix(listener, Arc::new(proof))))
+        Ok(Self(Kind::Unix(listener, Arc::new(proof), tls)))
     }
 
     /// Listens on plaintext TCP for peers that prove a key; port 0 picks a free one.
@@ -69,10 +70,14 @@ impl Listener {
     /// If accepting fails, usually because the process is out of descriptors.
     pub fn accept(&self) -> io::Result<Option<(Link, Option<IpAddr>)>> {
         let accepted = match &self.0 {
-            Kind::Unix(listener, proof) => listener
-                .socket
-                .accept()
-                .and_then(|(s, _)| Ok((Link::unix(s)?.prove_as_listener(proof)?, None))),
+            Kind::Unix(listener, proof, tls) => listener.socket.accept().and_then(|(s, _)| {
+                let link = Link::unix(s)?.prove_as_listener(proof)?;
+                let link = match tls {
+                    Some(tls) => link.or_tls(tls),
+                    None => link,
+                };
+                Ok((link, None))
+            }),
             Kind::Tcp(listener, security) => listener.accept().and_then(|(s, from)| {
                 let link = match security {
                     Security::Tls(tls) => Link::tls_server(s, tls)?,
@@ -100,7 +105,7 @@ impl Listener {
 impl AsFd for Listener {
     fn as_fd(&self) -> BorrowedFd<'_> {
         match &self.0 {
-            Kind::Unix(listener, _) => listener.socket.as_fd(),
+            Kind::Unix(listener, ..) => listener.socket.as_fd(),
             Kind::Tcp(listener, _) => listener.as_fd(),
         }
     }

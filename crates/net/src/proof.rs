@@ -17,7 +17,7 @@ use ring::rand::{SecureRandom, SystemRandom};
 
 use crate::error::LinkError;
 use crate::link::inbox::Frame;
-use crate::tls::{KeyError, PeerKey, decode_private};
+use crate::tls::{KeyError, PeerKey, ServerTls, decode_private};
 
 const OWN_VERSION: &str = env!("CARGO_PKG_VERSION");
 
@@ -90,6 +90,8 @@ pub(crate) struct Proving {
     /// Limits that hold once the peer has proven its key.
     pub(crate) frame_limit_bytes: Option<u32>,
     pub(crate) max_fds: Option<u16>,
+    /// What the peer may begin with instead.
+    pub(crate) tls: Option<ServerTls>,
 }
 
 #[derive(Debug)]
@@ -129,6 +131,7 @@ impl Proving {
             peer: None,
             frame_limit_bytes: None,
             max_fds: None,
+            tls: None,
         })
     }
 
@@ -233,6 +236,7 @@ impl Proving {
             proof: key.prove(&covered),
         };
         self.queue(FrameKind::Answer, &control::encode(&answer));
+        self.tls = None;
         self.side = Side::Listener(proof, Some(challenge));
         Ok(())
     }

@@ -13,7 +13,7 @@ use broadleaf_proto::FrameKind;
 use wires::{client_proof, establish, listen_proof, take, until};
 
 fn listen(path: &std::path::Path) -> std::io::Result<Listener> {
-    Listener::unix(path, listen_proof(&tls::generate().unwrap()))
+    Listener::unix(path, listen_proof(&tls::generate().unwrap()), None)
 }
 
 fn mode(path: &std::path::Path) -> u32 {
@@ -31,7 +31,7 @@ fn a_unix_listener_is_private_and_cleans_up() {
     let root = private_directory();
     let path = root.path().join("run/deep/node.sock");
     let keys = tls::generate().unwrap();
-    let listener = Listener::unix(&path, listen_proof(&keys)).unwrap();
+    let listener = Listener::unix(&path, listen_proof(&keys), None).unwrap();
     assert_eq!((mode(&path), mode(path.parent().unwrap())), (0o600, 0o700));
     assert!(listener.accept().unwrap().is_none());
     assert!(listener.tcp_address().is_none());

@@ -85,7 +85,9 @@ impl Node {
     fn start(config: NodeConfig) -> Result<Self, NodeError> {
         let poller = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(io_error("epoll"))?;
         let proof = config.listen_proof()?;
-        let unix = Listener::unix(&config.unix_path, proof.clone())
+        // A client on another host may come to the controller's socket by SSH.
+        let far = config.relay.is_none().then(|| config.server_tls());
+        let unix = Listener::unix(&config.unix_path, proof.clone(), far.transpose()?)
             .map_err(io_error("listening on the unix socket"))?;
         watch(&poller, unix.as_fd(), UNIX_LISTENER)?;
         let tcp = match &config.tcp {

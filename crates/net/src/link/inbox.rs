@@ -99,6 +99,19 @@ impl Inbox {
         self.filled
     }
 
+    /// Whether these are the first bytes received and not yet taken.
+    pub(crate) fn begins_with(&self, bytes: &[u8]) -> bool {
+        self.buffer[..self.filled].starts_with(bytes)
+    }
+
+    /// Takes everything received, which is no frame; descriptors that came with it are closed.
+    pub(crate) fn take_all(&mut self) -> Bytes {
+        self.fds.clear();
+        self.buffer
+            .split_to(std::mem::take(&mut self.filled))
+            .freeze()
+    }
+
     /// Frames taken so far.
     pub fn frames(&self) -> u64 {
         self.frames

@@ -154,6 +154,10 @@ impl Link {
         self.inbox.received(count);
         // The kernel ends a receive call after descriptors, even if more data is waiting.
         self.drained = count < room_bytes && !has_fds;
+        if self.begins_tls() {
+            self.take_up_tls()?;
+            return if self.drained { Ok(0) } else { self.fill_tls() };
+        }
         if self.proving.is_some() {
             self.prove()?;
         }
@@ -414,12 +418,13 @@ impl Link {
         self.socket.as_fd()
     }
 
-    /// Whether the peer is on this host and can take descriptors (a unix socket).
+    /// Whether the peer is on this host and can take descriptors: it is at a unix socket, and does not speak TLS. One
+    /// that does is on another host, and what is at the socket forwards its bytes.
     pub fn is_local(&self) -> bool {
-        matches!(self.socket, Socket::Unix(_))
+        matches!(self.socket, Socket::Unix(_)) && self.tls.is_none()
     }
 
-    /// Who the peer is, on a unix socket.
+    /// Who is at the other end of a unix socket.
     pub fn peer_credentials(&self) -> Option<PeerCredentials> {
         let Socket::Unix(stream) = &self.socket else {
             return None;

@@ -10,7 +10,11 @@ use broadleaf_proto::control::{self, Refusal};
 use crate::error::LinkError;
 use crate::link::Link;
 use crate::proof::{DialProof, ListenProof, Proving};
-use crate::tls::ClientTls;
+use crate::tls::{ClientTls, ServerTls, Session};
+
+/// How TLS begins (RFC 8446, section 5.1): the type of a handshake record, and the version that the first one names for
+/// compatibility. A frame whose length began so would exceed the limit before the proof.
+const TLS_BEGIN: [u8; 3] = [22, 3, 1];
 
 /// How the dialing end of a TCP connection proves who it is, and learns who is listening.
 #[derive(Clone, Debug)]
@@ -54,6 +58,45 @@ impl Link {
     pub fn prove_as_listener(mut self, proof: &Arc<ListenProof>) -> io::Result<Self> {
         self.proving = Some(Box::new(Proving::listener(proof)?));
         Ok(self)
+    }
+
+    /// Lets the dialing end begin with TLS instead; for the listening end of a unix socket. Then the peer is on another
+    /// host, and something forwards its bytes: see [`Link::is_local`].
+    #[must_use]
+    pub fn or_tls(mut self, tls: &ServerTls) -> Self {
+        if let Some(proving) = &mut self.proving {
+            proving.tls = Some(tls.clone());
+        }
+        self
+    }
+
+    /// Whether the peer has begun with TLS, and may.
+    pub(crate) fn begins_tls(&self) -> bool {
+        let is_allowed = self.proving.as_ref().is_some_and(|p| p.tls.is_some());
+        is_allowed && self.inbox.begins_with(&TLS_BEGIN)
+    }
+
+    /// Continues with TLS; what has arrived belongs to its handshake.
+    pub(crate) fn take_up_tls(&mut self) -> Result<(), LinkError> {
+        let Some(offer) = self.proving.take().and_then(|p| p.tls) else {
+            return Ok(());
+        };
+        let mut session = Session::server(&offer)?;
+        let arrived = self.inbox.take_all();
+        let mut rest = &arrived[..];
+        let mut result = Ok(());
+        while !rest.is_empty() && result.is_ok() {
+            let room = session.room();
+            let (piece, after) = rest.split_at(rest.len().min(room.len()));
+            room[..piece.len()].copy_from_slice(piece);
+            result = session.received(piece.len(), &mut self.inbox);
+            rest = after;
+        }
+        self.tls = Some(Box::new(session));
+        // The answer, or the alert that explains a failure, which is a courtesy: the first error is the one to report.
+        let flushed = self.flush();
+        result?;
+        flushed.map(drop)
     }
 
     /// Handles the frames of the proof, and answers them.

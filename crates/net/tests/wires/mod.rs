@@ -156,7 +156,12 @@ impl Relay {
     }
 }
 
-fn step(mut from: &TcpStream, mut to: &TcpStream, bytes: usize) -> Vec<u8> {
+/// Passes at most `bytes` from one nonblocking socket to another; returns them.
+pub fn step<'a, F, T>(mut from: &'a F, mut to: &'a T, bytes: usize) -> Vec<u8>
+where
+    &'a F: Read,
+    &'a T: Write,
+{
     let mut buffer = vec![0; bytes];
     match from.read(&mut buffer) {
         Ok(count) => {

@@ -74,7 +74,7 @@ pub fn check(config: &NodeConfig, hello: &Hello, link: &Link) -> Result<(), Refu
             ),
         ));
     }
-    let is_local = peer.is_some();
+    let is_local = link.is_local();
     match link.peer_key() {
         Some(PeerKey::Engine) if is_client && !is_local => {
             identity("an engine's key does not open a client's connection")

@@ -209,7 +209,7 @@ impl Node {
             return Ok(());
         }
         let host = HostId::CONTROLLER;
-        let is_encrypted = self.config.tcp.as_ref().is_some_and(|tcp| tcp.tls);
+        let is_encrypted = self.config.tcp.as_ref().is_none_or(|tcp| tcp.tls);
         self.objects.is_encrypted = is_encrypted;
         self.objects.secret = is_encrypted.then(generate_secret).transpose()?;
         let plane = Plane::start(Setup {

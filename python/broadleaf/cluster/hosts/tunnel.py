@@ -40,10 +40,12 @@ _PORT_TRIES = 5
 _END_S = 1.0
 # More than ssh writes.
 _LOG_BYTES = 1 << 20
-# The path of a unix socket has at most 107 bytes, and ssh makes its own under a longer name first.
+# Maximum length of a unix socket's path; ssh makes its own under a longer name first.
+_LONGEST_SOCKET_BYTES = 107
 _LONGEST_DIRECTORY = 70
 
-# Reports each matching connection file, newest first: where it is, whether its controller is running, and its content.
+# Reports each matching connection file, newest first: whether its controller is running, or is on another host; the
+# controller's host; and the file's content.
 # Arguments: a file's path; or a profile and, for one cluster only, its id.
 _FIND = r"""
 base=${BROADLEAF_DIR:-${XDG_STATE_HOME:-$HOME/.local/state}/broadleaf}
@@ -58,11 +60,12 @@ IFS='
 for file in $(ls -t -- "$@" 2>/dev/null); do
   pid=$(sed -n 's/^ *"pid": *\([0-9][0-9]*\).*/\1/p' "$file")
   host=$(sed -n 's/.*"host": *"\([^"]*\)".*/\1/p' "${file%/*}/owner.json" 2>/dev/null)
-  state=runs
+  state=elsewhere
   if [ "$host" = "$(uname -n)" ]; then
-    tr '\0' '\n' < "/proc/$pid/environ" 2>/dev/null | grep -q BROADLEAF_CLUSTER_ID= || state=gone
+    state=gone
+    tr '\0' '\n' < "/proc/$pid/environ" 2>/dev/null | grep -q BROADLEAF_CLUSTER_ID= && state=runs
   fi
-  echo "broadleaf: $state $file"
+  echo "broadleaf: $state $host"
   cat "$file"
 done
 echo "broadleaf: end"
@@ -241,22 +244,28 @@ class Tunnel:
 
     def _chosen(self, where: str, found: Sequence[str]) -> dict[str, Any]:
         """The connection file to use, out of all that were found."""
-        files: dict[str, list[str]] = {"runs": [], "gone": []}
+        unreachable = ""
+        far = self.cluster
         for one in found:
             head, _, text = one.partition("\n")
-            files[head.split()[1]].append(text)
-        for text in files["runs"] + files["gone"]:
+            _, state, *host = head.split()
             try:
                 connection: dict[str, Any] = json.loads(text)
             except ValueError:
                 continue  # written or removed just now
-            if files["runs"]:
+            cluster = f"cluster {connection['cluster_id']!r}"
+            if state == "gone":
+                why = f"{cluster} on {far.login} has ended; start one there with `broadleaf start`"
+            elif state == "elsewhere" and host and not connection.get("tcp"):
+                why = (
+                    f"{cluster} runs on {host[0]} and listens on that host's socket only: log in to {host[0]}, or "
+                    "start it with `broadleaf start --tcp 0.0.0.0`"
+                )
+            else:
                 return connection
-            raise ClusterConnectionError(
-                f"cluster {connection['cluster_id']!r} on {self.cluster.login} has ended; start one there with "
-                "`broadleaf start --tcp 0.0.0.0`"
-            )
-        far = self.cluster
+            unreachable = unreachable or why
+        if unreachable:
+            raise ClusterConnectionError(unreachable)
         what = (
             "no connection file"
             if far.path
@@ -272,16 +281,21 @@ class Tunnel:
     # The way to the controller
 
     def _forward(self) -> None:
-        tcp = self.connection.get("tcp")
-        if not tcp:
+        tcp, path = self.connection.get("tcp"), self.connection.get("unix_path")
+        if tcp:
+            there = f"[{tcp['host']}]:{tcp['port']}" if ":" in tcp["host"] else f"{tcp['host']}:{tcp['port']}"
+        elif path and len(os.fsencode(path)) <= _LONGEST_SOCKET_BYTES:
+            there = path
+            self.connection["tls"] = True  # the socket takes TLS from other hosts, whatever the cluster's option
+        else:
             raise ClusterConnectionError(
-                f"cluster {self.connection['cluster_id']!r} on {self.cluster.login} listens on its own host's socket "
-                "only: start it with `broadleaf start --tcp 127.0.0.1`"
+                f"cluster {self.connection['cluster_id']!r} on {self.cluster.login} has no port, and ssh does not "
+                f"reach its socket {path}: start it with `broadleaf start --tcp 127.0.0.1`"
             )
-        there = f"[{tcp['host']}]:{tcp['port']}" if ":" in tcp["host"] else f"{tcp['host']}:{tcp['port']}"
+        target = there if tcp else re.sub(r"([\\:])", r"\\\1", there)
         for _ in range(_PORT_TRIES):
             port = _free_port()
-            if self._add_forward(f"127.0.0.1:{port}:{there}"):
+            if self._add_forward(f"127.0.0.1:{port}:{target}"):
                 break
         else:
             raise ClusterConnectionError(
@@ -327,7 +341,15 @@ class Tunnel:
                 f"{self.cluster.login} lets nobody forward ports ({words[-1].strip()}): AllowTcpForwarding in its "
                 "sshd_config says so"
             )
-        return f"the controller was not reached at {self.connection['reached']} ({words[-1].strip()})"
+        reached = self.connection["reached"]
+        # Of a socket, sshd tells no more.
+        hint = (
+            "; if it runs there, sshd_config may forbid it (AllowStreamLocalForwarding): start it with "
+            "`broadleaf start --tcp 127.0.0.1`"
+            if reached.startswith("/")
+            else ""
+        )
+        return f"the controller was not reached at {reached} ({words[-1].strip()}){hint}"
 
 
 def _free_port() -> int:
