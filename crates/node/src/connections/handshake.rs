@@ -295,3 +295,6 @@ fn random_hex() -> String {
     }
     format!("{:032x}", u128::from_be_bytes(bytes))
 }
+
+#[cfg(test)]
+mod tests;
