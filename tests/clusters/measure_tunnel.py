@@ -23,7 +23,8 @@ def main() -> None:
         start_sshd(bed, "n1")
         bed.run("n1", *broadleaf, "start", "-n", "2", "--tcp", bed.host("n1").address)
         bed.write("head", "/root/client.json", bed.path("n1", _FILE).read_text(), 0o600)
-        measure = (sys.executable, "-m", "broadleaf.bench.hosts.tunnel_tasks", "/root/client.json", "n1", *sys.argv[1:])
+        measure = (sys.executable, "-m", "broadleaf.bench.hosts.tunnel_tasks", "/root/client.json", "n1",
+                   "--socket", *sys.argv[1:])  # fmt: skip
         print(bed.run("head", *measure, timeout_s=3600).stdout)
     finally:
         bed.close()

@@ -14,6 +14,6 @@ pub mod tls;
 pub use error::LinkError;
 pub use link::counters::LinkCounters;
 pub use link::inbox::{Frame, Inbox};
-pub use link::prove::DialSecurity;
+pub use link::prove::{DialSecurity, Route};
 pub use link::{Link, PeerCredentials, Readiness};
 pub use listener::Listener;

@@ -1,4 +1,4 @@
-//! TLS to a unix socket: the peer is on another host, and its bytes are forwarded, as sshd does it.
+//! TLS to a unix socket: the peer is on another host, and its bytes are forwarded, as ssh and sshd do it.
 #![allow(clippy::unwrap_used)] // a test fails by panicking
 
 mod wires;
@@ -12,7 +12,7 @@ use std::os::unix::net::UnixStream;
 use std::time::Instant;
 
 use broadleaf_net::tls::{self, ClientTls, ClusterKeys, PeerKey};
-use broadleaf_net::{Link, LinkError, Listener, local};
+use broadleaf_net::{DialSecurity, Link, LinkError, Listener, Route, local};
 use broadleaf_proto::FrameKind;
 use broadleaf_proto::limits::MAX_FRAME_BYTES;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
@@ -165,4 +165,39 @@ fn descriptors_that_come_with_the_begin_are_closed() {
         .read_to_end(&mut left)
         .unwrap();
     assert!(left.is_empty());
+}
+
+/// Whether the kernel delays acknowledgements, to send them along with data, as it does after an exchange or two.
+fn delays_acknowledgements(acknowledges_at_once: bool) -> bool {
+    let keys = tls::generate().unwrap();
+    let listener = Listener::tls(("127.0.0.1", 0), server_tls(&keys)).unwrap();
+    let mut route = Route::new(
+        listener.tcp_address().unwrap(),
+        DialSecurity::Tls(client_tls(&keys)),
+    );
+    route.acknowledges_at_once = acknowledges_at_once;
+    let mut a = route
+        .link(TcpStream::connect(route.address).unwrap())
+        .unwrap();
+    let (mut b, _) = until(|| listener.accept().unwrap());
+    establish(&mut a, &mut b).unwrap();
+    let say = |from: &mut Link, to: &mut Link| {
+        from.send(FrameKind::Hello, b"hi", &[]).unwrap();
+        from.flush().unwrap();
+        until(|| {
+            to.fill().unwrap();
+            to.next_frame().unwrap()
+        });
+    };
+    (0..100).any(|_| {
+        say(&mut a, &mut b);
+        say(&mut b, &mut a);
+        !rustix::net::sockopt::tcp_quickack(a.as_fd()).unwrap()
+    })
+}
+
+#[test]
+fn a_peer_that_waits_for_acknowledgements_gets_them_at_once() {
+    assert!(delays_acknowledgements(false));
+    assert!(!delays_acknowledgements(true));
 }

@@ -1,7 +1,7 @@
 //! The proof of keys as part of a link: it runs inside `fill` and `flush`, and other frames wait until it is done.
 
 use std::io;
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 
 use broadleaf_proto::FrameKind;
@@ -23,6 +23,41 @@ pub enum DialSecurity {
     Tls(ClientTls),
     /// The keys are proven, but nothing is encrypted.
     Proof(DialProof),
+}
+
+/// How a listener is reached over TCP.
+#[derive(Clone, Debug)]
+pub struct Route {
+    /// Where it listens.
+    pub address: SocketAddr,
+    /// How both ends prove their keys.
+    pub security: DialSecurity,
+    /// Whether to acknowledge what arrives as soon as it is read. A peer that has left Nagle's algorithm on holds the
+    /// end of what it sends back until then, and the kernel may take 40 ms to acknowledge by itself.
+    pub acknowledges_at_once: bool,
+}
+
+impl Route {
+    /// To a peer that sends small data at once.
+    pub fn new(address: SocketAddr, security: DialSecurity) -> Self {
+        Self {
+            address,
+            security,
+            acknowledges_at_once: false,
+        }
+    }
+
+    /// The dialing end of a connection to this listener.
+    ///
+    /// # Errors
+    /// When a socket option cannot be set or TLS cannot start.
+    pub fn link(&self, stream: TcpStream) -> io::Result<Link> {
+        let mut link = self.security.link(stream)?;
+        if self.acknowledges_at_once {
+            link.socket.acknowledge_at_once();
+        }
+        Ok(link)
+    }
 }
 
 impl DialSecurity {

@@ -24,7 +24,11 @@ const LOW_DELAY: u8 = 0x10;
 #[derive(Debug)]
 pub(crate) enum Socket {
     Unix(UnixStream),
-    Tcp(TcpStream),
+    Tcp {
+        stream: TcpStream,
+        /// See [`crate::Route::acknowledges_at_once`].
+        acknowledges_at_once: bool,
+    },
 }
 
 /// The result of one receive call.
@@ -50,13 +54,39 @@ impl Socket {
         stream.set_nodelay(true)?;
         // Asks routers and queues to send small messages first. If they cannot be asked, nothing is lost.
         let _ = rustix::net::sockopt::set_ip_tos(&stream, LOW_DELAY);
-        Ok(Self::Tcp(stream))
+        Ok(Self::Tcp {
+            stream,
+            acknowledges_at_once: false,
+        })
+    }
+
+    /// Acknowledges from now on whatever a receive call returns.
+    pub(crate) fn acknowledge_at_once(&mut self) {
+        if let Self::Tcp {
+            acknowledges_at_once,
+            ..
+        } = self
+        {
+            *acknowledges_at_once = true;
+        }
+    }
+
+    /// The kernel delays acknowledgements again after each exchange, so this is said again.
+    fn acknowledge(&self) {
+        if let Self::Tcp {
+            stream,
+            acknowledges_at_once: true,
+        } = self
+        {
+            // If it cannot be asked, data arrives later, and nothing is lost.
+            let _ = rustix::net::sockopt::set_tcp_quickack(stream, true);
+        }
     }
 
     pub(crate) fn as_fd(&self) -> BorrowedFd<'_> {
         match self {
             Self::Unix(stream) => stream.as_fd(),
-            Self::Tcp(stream) => stream.as_fd(),
+            Self::Tcp { stream, .. } => stream.as_fd(),
         }
     }
 
@@ -86,17 +116,18 @@ impl Socket {
                 }
                 Ok(Received::Bytes(message.bytes))
             }
-            Self::Tcp(stream) => rustix::net::recv(stream, &mut *room, RecvFlags::empty())
+            Self::Tcp { stream, .. } => rustix::net::recv(stream, &mut *room, RecvFlags::empty())
                 .map(|(_, bytes)| Received::Bytes(bytes)),
         });
+        self.acknowledge();
         came(result)
     }
 
     /// One receive call into several buffers, one after another; without descriptors.
     pub(crate) fn receive_parts(&self, parts: &mut [IoSliceMut<'_>]) -> io::Result<Received> {
-        came(retry(|| {
-            rustix::io::readv(self.as_fd(), parts).map(Received::Bytes)
-        }))
+        let result = retry(|| rustix::io::readv(self.as_fd(), parts).map(Received::Bytes));
+        self.acknowledge();
+        came(result)
     }
 
     /// One send call: returns how many bytes were taken, `None` if it would block.

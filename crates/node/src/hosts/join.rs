@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use broadleaf_net::proof::DialProof;
 use broadleaf_net::seal::generate_secret;
 use broadleaf_net::tls::{ClientTls, KeyError, ServerTls};
-use broadleaf_net::{DialSecurity, Link, LinkError, Listener, Readiness};
+use broadleaf_net::{DialSecurity, Link, LinkError, Listener, Readiness, Route};
 use broadleaf_proto::control::{self, Hello, Refusal, Role, Welcome};
 use broadleaf_proto::proof::DialKey;
 use broadleaf_proto::{FrameKind, HostId, PROTOCOL_VERSION, limits};
@@ -173,8 +173,7 @@ impl Node {
         let upstream = |private: &str| ClientTls::new(private, &config.keys.server.public);
         let dialer = controller.map(|controller| {
             Ok::<_, NodeError>(Dialer {
-                controller,
-                to_controller: dial_security(config, &relay, upstream)?,
+                controller: Route::new(controller, dial_security(config, &relay, upstream)?),
                 to_relays: dial_security(config, &relay, ClientTls::among_equals)?,
             })
         });

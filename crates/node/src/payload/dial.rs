@@ -65,13 +65,14 @@ impl PlaneThread {
 
     pub(super) fn dial(&mut self, host: HostId, address: Option<&str>) -> Option<usize> {
         let dialer = self.setup.dialer.as_ref()?;
-        let (address, security) = if host == HostId::CONTROLLER {
-            (dialer.controller, &dialer.to_controller)
+        let mut link = if host == HostId::CONTROLLER {
+            let route = &dialer.controller;
+            route.link(start_connecting(&route.address).ok()?).ok()?
         } else {
-            (address?.parse::<SocketAddr>().ok()?, &dialer.to_relays)
+            let address = address?.parse::<SocketAddr>().ok()?;
+            let stream = start_connecting(&address).ok()?;
+            dialer.to_relays.link(stream).ok()?
         };
-        let stream = start_connecting(&address).ok()?;
-        let mut link = security.link(stream).ok()?;
         let hello = control::encode(&self.setup.hello);
         link.send(FrameKind::Hello, &hello, &[]).ok()?;
         self.add(Connection::new(link, Some(host), false))

@@ -18,13 +18,12 @@ mod streams;
 mod tests;
 
 use std::io;
-use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 
-use broadleaf_net::{DialSecurity, Link, Listener};
+use broadleaf_net::{DialSecurity, Link, Listener, Route};
 use broadleaf_proto::control::Hello;
 use broadleaf_proto::relay::{Fetch, Progress};
 use broadleaf_proto::{HostId, MoverRank, ObjectId, PayloadSecret, SegmentId};
@@ -107,10 +106,8 @@ pub enum PlaneEvent {
 /// How this host reaches others.
 #[derive(Debug)]
 pub struct Dialer {
-    /// The controller's address.
-    pub controller: SocketAddr,
-    /// Security of connections to the controller.
-    pub to_controller: DialSecurity,
+    /// How the controller is reached.
+    pub controller: Route,
     /// Security of connections to other relays.
     pub to_relays: DialSecurity,
 }

@@ -22,7 +22,7 @@ use super::outgoing::functions::Functions;
 use super::shared::{Incoming, Shared, Step, Tuning};
 use crate::engine::{Engine, engine_to_free};
 use crate::errors::{forked, link_closed, link_error};
-use crate::node::connect::{Connection, dial, dial_tcp, handshake};
+use crate::node::connect::{Connection, dial, handshake, route};
 use crate::payload::{DataPlane, lock};
 
 /// One connection of a client to its controller. Thread-safe.
@@ -179,8 +179,8 @@ impl Link {
         let far = if welcome.host == HostId::CONTROLLER {
             None
         } else {
-            let way = dial_tcp(&connection).map_err(|error| error.into_py(py))?;
-            Some(FarValues::new(&connection.options, &hello, &welcome, way))
+            let route = route(&connection).map_err(|error| error.into_py(py))?;
+            Some(FarValues::new(&connection.options, &hello, &welcome, route))
         };
         let tuning = Tuning {
             linger: Duration::from_micros(connection.options.client_linger_us),

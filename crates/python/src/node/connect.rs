@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use broadleaf_net::proof::{DialProof, ProofKey};
 use broadleaf_net::tls::{ClientTls, KeyError};
-use broadleaf_net::{DialSecurity, Link, LinkError, Readiness, local};
+use broadleaf_net::{DialSecurity, Link, LinkError, Readiness, Route, local};
 use broadleaf_proto::control::{self, Hello, Refusal, Role, Welcome};
 use broadleaf_proto::proof::DialKey;
 use broadleaf_proto::{FrameKind, PROTOCOL_VERSION, limits};
@@ -25,6 +25,9 @@ use crate::payload::LargeBuffers;
 pub struct TcpAddress {
     host: String,
     port: u16,
+    /// See [`Route::acknowledges_at_once`].
+    #[serde(default)]
+    acknowledges_at_once: bool,
 }
 
 impl TcpAddress {
@@ -308,16 +311,16 @@ pub fn dial(connection: &Connection, deadline: Instant) -> Result<Link, ConnectE
     if connection.unix_path.is_some() && connection.transport.as_deref() != Some("tcp") {
         return dial_local(connection);
     }
-    let (address, security) = dial_tcp(connection)?;
+    let route = route(connection)?;
     let left = deadline
         .saturating_duration_since(Instant::now())
         .max(Duration::from_millis(1));
-    let stream = TcpStream::connect_timeout(&address, left)?;
-    Ok(security.link(stream)?)
+    let stream = TcpStream::connect_timeout(&route.address, left)?;
+    Ok(route.link(stream)?)
 }
 
 /// Where and how the node is dialled over TCP.
-pub fn dial_tcp(connection: &Connection) -> Result<(SocketAddr, DialSecurity), ConnectError> {
+pub fn route(connection: &Connection) -> Result<Route, ConnectError> {
     let Some(address) = &connection.tcp else {
         return Err(ConnectError::NoAddress);
     };
@@ -326,5 +329,9 @@ pub fn dial_tcp(connection: &Connection) -> Result<(SocketAddr, DialSecurity), C
     } else {
         DialSecurity::Proof(connection.proof()?)
     };
-    Ok((address.resolve()?, security))
+    Ok(Route {
+        address: address.resolve()?,
+        security,
+        acknowledges_at_once: address.acknowledges_at_once,
+    })
 }

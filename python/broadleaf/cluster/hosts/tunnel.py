@@ -303,7 +303,8 @@ class Tunnel:
             )
         self.connection |= {
             "unix_path": None,
-            "tcp": {"host": "127.0.0.1", "port": port},
+            # Where ssh forwards to a socket, it leaves Nagle's algorithm on at this end (channels.c).
+            "tcp": {"host": "127.0.0.1", "port": port, "acknowledges_at_once": not tcp},
             "transport": "tcp",
             "reached": f"{there} by ssh to {self.cluster.login}",
         }

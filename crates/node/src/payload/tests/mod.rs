@@ -12,7 +12,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use broadleaf_net::proof::{DialProof, ListenProof, ProofKey};
-use broadleaf_net::{DialSecurity, Link, tls};
+use broadleaf_net::{DialSecurity, Link, Route, tls};
 use broadleaf_proto::control::{Hello, Role, Welcome};
 use broadleaf_proto::proof::DialKey;
 use broadleaf_proto::relay::{Fetch, PayloadCommand, Progress, Source};
@@ -141,8 +141,7 @@ pub(super) fn plane(controller: SocketAddr) -> Plane {
         hello: hello(9),
         listener: None,
         dialer: Some(Dialer {
-            controller,
-            to_controller: DialSecurity::Proof(dial_proof()),
+            controller: Route::new(controller, DialSecurity::Proof(dial_proof())),
             to_relays: DialSecurity::Proof(dial_proof()),
         }),
         secret: None,
@@ -168,8 +167,7 @@ pub(super) fn relay_with(
         hello: hello(host),
         listener: Some(listener),
         dialer: Some(Dialer {
-            controller,
-            to_controller: DialSecurity::Proof(dial_proof()),
+            controller: Route::new(controller, DialSecurity::Proof(dial_proof())),
             to_relays: DialSecurity::Proof(dial_proof()),
         }),
         secret: None,

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 
 use broadleaf_net::seal::generate_secret;
 use broadleaf_net::tls::{self, ClientTls, ClusterKeys, ServerTls};
-use broadleaf_net::{DialSecurity, Link, Listener};
+use broadleaf_net::{DialSecurity, Link, Listener, Route};
 use broadleaf_proto::PayloadSecret;
 use broadleaf_shm::{Pool, Segment};
 
@@ -55,9 +55,9 @@ impl Cluster {
             hello: hello(host),
             listener: Some(listener),
             dialer: Some(Dialer {
-                controller: self.controller.local_addr().unwrap(),
-                to_controller: DialSecurity::Tls(
-                    ClientTls::new(private, &self.keys.server.public).unwrap(),
+                controller: Route::new(
+                    self.controller.local_addr().unwrap(),
+                    DialSecurity::Tls(ClientTls::new(private, &self.keys.server.public).unwrap()),
                 ),
                 to_relays: DialSecurity::Tls(ClientTls::among_equals(private).unwrap()),
             }),

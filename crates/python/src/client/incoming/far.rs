@@ -4,11 +4,10 @@
 //! into segments. They are mapped from there as if the controller's node had passed them on.
 
 use std::collections::VecDeque;
-use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Mutex;
 
-use broadleaf_net::{DialSecurity, LinkError};
+use broadleaf_net::{LinkError, Route};
 use broadleaf_node::payload::{Dialer, Plane, PlaneCommand, PlaneEvent, Setup};
 use broadleaf_node::{ValueCommand, Values};
 use broadleaf_proto::control::{
@@ -90,7 +89,7 @@ impl FarValues {
         options: &EndpointOptions,
         hello: &Hello,
         welcome: &Welcome,
-        (controller, security): (SocketAddr, DialSecurity),
+        controller: Route,
     ) -> Self {
         let role = Role::Payload { host: welcome.host };
         let setup = Setup {
@@ -100,9 +99,8 @@ impl FarValues {
             },
             listener: None,
             dialer: Some(Dialer {
+                to_relays: controller.security.clone(),
                 controller,
-                to_controller: security.clone(),
-                to_relays: security,
             }),
             secret: welcome.payload_secret.clone(),
             socket_buffer_bytes: options.payload_socket_bytes,
