@@ -2,6 +2,7 @@
 
 import json
 import os
+import tempfile
 import tomllib
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -24,6 +25,11 @@ class Site:
 
     def text(self) -> str:
         return json.dumps(asdict(self))
+
+    def fresh_folder(self) -> Path:
+        """A new folder that all hosts see."""
+        Path(self.shared).mkdir(parents=True, exist_ok=True)
+        return Path(tempfile.mkdtemp(prefix="bench-", dir=self.shared))
 
     @classmethod
     def here(cls) -> "Site":

@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -63,7 +62,7 @@ def turnover(peer: Any, workers: int, n: int, task_s: float, per_block: int, wal
 
 
 def rate(n: int, task_s: float, workers: int, per_block: int, walltime: str) -> dict[str, float]:
-    folder = tempfile.mkdtemp(prefix="bench-", dir=Site.here().shared)
+    folder = str(Site.here().fresh_folder())
     started, asked_before = time.monotonic(), status_calls()
     with elastic(per_block, walltime) as (cluster, client, jobs):
         cluster.scale_sync(workers)

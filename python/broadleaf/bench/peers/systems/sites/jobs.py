@@ -5,7 +5,6 @@ import re
 import shutil
 import stat
 import subprocess
-import tempfile
 import time
 from pathlib import Path
 
@@ -49,8 +48,7 @@ class Jobs:
     """Programs that precede Slurm's own in PATH, until `finish`."""
 
     def __init__(self, site: Site) -> None:
-        Path(site.shared).mkdir(parents=True, exist_ok=True)
-        self.folder: Path = Path(tempfile.mkdtemp(prefix="bench-", dir=site.shared))
+        self.folder: Path = site.fresh_folder()
         programs = self.folder / "bin"
         programs.mkdir()
         for name in COMMANDS:
