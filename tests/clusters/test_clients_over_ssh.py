@@ -106,6 +106,12 @@ with ipp.Client("ssh://n1") as rc:
     assert both_ways.python(program).stdout == "aborted\n"
 
 
+def test_the_socket_takes_tls_whatever_the_option_says(cluster_on, ssh_hosts):
+    cluster_on("n1", "-n", "1", "-o", "tls=false")
+    program = "import broadleaf as ipp; print(len(ipp.Client('ssh://n1')[0].apply_sync(bytes, 5_000_000)))"
+    assert ssh_hosts.python(program).stdout == "5000000\n"
+
+
 def test_a_copy_of_the_connection_file_goes_through_the_login_host(both_ways):
     file = both_ways.path("n1", "/root/.local/state/broadleaf/profiles/default/default/client.json").read_text()
     both_ways.write("head", "/root/copy.json", file, 0o600)
