@@ -39,7 +39,7 @@ pub fn run(data: &[u8]) {
     stranger.write_all(data).expect("fits the socket's buffer");
     stranger.shutdown(Shutdown::Write).expect("open");
     let link = Link::unix(accepted).and_then(|link| link.prove_as_listener(proof));
-    nobody_gets_in(link.expect("a socket").or_tls(tls));
+    nobody_gets_in(link.expect("a socket").or_tls(Some(tls)));
 }
 
 fn nobody_gets_in(mut link: Link) {

@@ -72,11 +72,7 @@ impl Listener {
         let accepted = match &self.0 {
             Kind::Unix(listener, proof, tls) => listener.socket.accept().and_then(|(s, _)| {
                 let link = Link::unix(s)?.prove_as_listener(proof)?;
-                let link = match tls {
-                    Some(tls) => link.or_tls(tls),
-                    None => link,
-                };
-                Ok((link, None))
+                Ok((link.or_tls(tls.as_ref()), None))
             }),
             Kind::Tcp(listener, security) => listener.accept().and_then(|(s, from)| {
                 let link = match security {

@@ -95,12 +95,12 @@ impl Link {
         Ok(self)
     }
 
-    /// Lets the dialing end begin with TLS instead; for the listening end of a unix socket. Then the peer is on another
-    /// host, and something forwards its bytes: see [`Link::is_local`].
+    /// With `tls`, lets the dialing end begin with TLS instead; for the listening end of a unix socket. Then the peer is
+    /// on another host, and something forwards its bytes: see [`Link::is_local`].
     #[must_use]
-    pub fn or_tls(mut self, tls: &ServerTls) -> Self {
+    pub fn or_tls(mut self, tls: Option<&ServerTls>) -> Self {
         if let Some(proving) = &mut self.proving {
-            proving.tls = Some(tls.clone());
+            proving.tls = tls.cloned();
         }
         self
     }
@@ -113,10 +113,11 @@ impl Link {
 
     /// Continues with TLS; what has arrived belongs to its handshake.
     pub(crate) fn take_up_tls(&mut self) -> Result<(), LinkError> {
-        let Some(offer) = self.proving.take().and_then(|p| p.tls) else {
+        let Some(tls) = self.proving.as_ref().and_then(|p| p.tls.as_ref()) else {
             return Ok(());
         };
-        let mut session = Session::server(&offer)?;
+        let mut session = Session::server(tls)?;
+        self.proving = None;
         let arrived = self.inbox.take_all();
         let mut rest = &arrived[..];
         let mut result = Ok(());

@@ -71,7 +71,7 @@ fn accepted(config: &NodeConfig, key: DialKey, way: Way) -> Link {
     let local = |stream| {
         let proof = Arc::new(config.listen_proof().unwrap());
         let link = Link::unix(stream).and_then(|link| link.prove_as_listener(&proof));
-        link.unwrap().or_tls(&config.server_tls().unwrap())
+        link.unwrap().or_tls(Some(&config.server_tls().unwrap()))
     };
     let (mut peer, mut node) = match way {
         Way::Socket => {
