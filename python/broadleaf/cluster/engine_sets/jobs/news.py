@@ -1,6 +1,6 @@
 """When a scheduler is asked for news of jobs: each call costs it something.
 
-On average it is one call in 30 s: an early call postpones the regular ones.
+On average it is one call in 30 s: any other call postpones the regular ones.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _EVERY_S = 30.0
 # A scheduler tells of a job's end later than the job does. It is asked again after ever longer times.
 _ENDING_S = 0.5
 _ENDING_FACTOR = 1.5
-# How long early calls may postpone the regular ones.
+# How long other calls may postpone the regular ones.
 _AHEAD_S = 120.0
 
 
@@ -42,7 +42,7 @@ class News:
         self._early_at = 0.0
 
     def want_ends(self) -> None:
-        """The scheduler does not know yet that jobs have ended. The call is repeated, which postpones nothing."""
+        """The scheduler does not know yet that jobs have ended. The call is repeated."""
         self._repeat_at = time.monotonic() + self._repeat_after_s
         self._repeat_after_s = min(self._repeat_after_s * _ENDING_FACTOR, _EVERY_S)
 
@@ -61,11 +61,8 @@ class News:
             self._repeat_after_s = _ENDING_S
             # Once early calls have postponed the regular ones for long, further ends wait.
             self._early_at = min(self._early_at, max(now, self._regular_at - _AHEAD_S))
-        if now >= self._repeat_at:
-            self._repeat_at = float("inf")
-            return True
-        if now < min(self._regular_at, self._early_at):
+        if now < min(self._regular_at, self._early_at, self._repeat_at):
             return False
         self._regular_at = min(max(self._regular_at, now) + _EVERY_S, now + _AHEAD_S + _EVERY_S)
-        self._early_at = float("inf")
+        self._early_at = self._repeat_at = float("inf")
         return True
