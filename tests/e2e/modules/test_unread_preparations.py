@@ -39,9 +39,13 @@ def refuse_until_read(client: ipp.Client, tmp_path: Path) -> None:
         assert not busy.ready()
     # Each is counted for its client once, and sent each time that it replaces the other.
     contents = [name + b"x" * (3 * MIB) for name in (b"# one ", b"# two ")]
-    answers = [prepare(client, contents[n % 2]) for n in range(12)]
+    answers = [prepare(client, contents[n % 2]) for n in range(24)]
     assert answers[:3] == ["done"] * 3
-    assert "are waiting for engines that are running tasks" in answers[-1], answers
+    # A late report of a relay may make room for a few more: what the socket of an engine has taken is not counted, nor
+    # all that is on its way.
+    refused = [answer for answer in answers if answer != "done"]
+    assert len(refused) >= len(answers) // 2, answers
+    assert all("are waiting for engines that are running tasks" in answer for answer in refused), answers
     gate.touch()
     busy.get(timeout=60)
     client[:].apply_sync(abs, -1)
