@@ -143,6 +143,7 @@ class Tunnel:
         self._deadline = time.monotonic() + timeout_s
         self._directory = _control_directory()
         self._end: Callable[[], object] = _nothing
+        self._leads_to_socket = False
         try:
             self._log_in()
             self._forward()
@@ -292,6 +293,7 @@ class Tunnel:
                 f"cluster {self.connection['cluster_id']!r} on {self.cluster.login} has no port, and ssh does not "
                 f"reach its socket {path}: start it with `broadleaf start --tcp 127.0.0.1`"
             )
+        self._leads_to_socket = not tcp
         target = there if tcp else re.sub(r"([\\:])", r"\\\1", there)
         for _ in range(_PORT_TRIES):
             port = _free_port()
@@ -304,7 +306,7 @@ class Tunnel:
         self.connection |= {
             "unix_path": None,
             # Where ssh forwards to a socket, it leaves Nagle's algorithm on at this end (channels.c).
-            "tcp": {"host": "127.0.0.1", "port": port, "acknowledges_at_once": not tcp},
+            "tcp": {"host": "127.0.0.1", "port": port, "acknowledges_at_once": self._leads_to_socket},
             "transport": "tcp",
             "reached": f"{there} by ssh to {self.cluster.login}",
         }
@@ -343,11 +345,11 @@ class Tunnel:
                 "sshd_config says so"
             )
         reached = self.connection["reached"]
-        # Of a socket, sshd tells no more.
+        # sshd gives no reason for a socket that it does not connect to.
         hint = (
             "; if it runs there, sshd_config may forbid it (AllowStreamLocalForwarding): start it with "
             "`broadleaf start --tcp 127.0.0.1`"
-            if reached.startswith("/")
+            if self._leads_to_socket
             else ""
         )
         return f"the controller was not reached at {reached} ({words[-1].strip()}){hint}"

@@ -144,22 +144,26 @@ fn a_relay_speaks_of_its_own_engines_alone() {
     assert!(!is_expelled(&mut bench, OWN));
 }
 
+/// The relay says that its engine is gone, and how many offers it was made.
+fn loses_engine(bench: &mut Bench, next_offer: u32) {
+    says(
+        bench,
+        OWN,
+        RelayEvent::EngineDown {
+            engine: EngineId(1),
+            unclaimed_offers: Vec::new(),
+            next_offer,
+        },
+    );
+}
+
 #[test]
 fn offers_that_were_never_made_are_not_counted() {
     for next_offer in [2, 500_000_001, u32::MAX, u32::MAX - 499_999_998] {
         let mut bench = bench();
         bench.submit(3);
         bench.out.clear();
-        let engine = EngineId(1);
-        says(
-            &mut bench,
-            OWN,
-            RelayEvent::EngineDown {
-                engine,
-                unclaimed_offers: Vec::new(),
-                next_offer,
-            },
-        );
+        loses_engine(&mut bench, next_offer);
         assert!(is_expelled(&mut bench, OWN), "{next_offer}");
         assert_eq!(up(&bench), [0, 1, 2]);
     }
@@ -170,16 +174,7 @@ fn offers_on_their_way_to_a_relay_run_elsewhere_when_their_engine_is_gone() {
     let mut bench = bench();
     bench.submit(3);
     bench.out.clear();
-    let engine = EngineId(1);
-    says(
-        &mut bench,
-        OWN,
-        RelayEvent::EngineDown {
-            engine,
-            unclaimed_offers: Vec::new(),
-            next_offer: 0,
-        },
-    );
+    loses_engine(&mut bench, 0);
     bench.schedule();
     let again = bench
         .out
