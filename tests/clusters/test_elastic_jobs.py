@@ -166,21 +166,29 @@ def test_a_relay_that_is_told_to_end_lets_its_engines_finish(slurm):
     program = """
 import signal
 
-def tell_relay(number):
+def tell_relay(number, released):
     # As Slurm does before it preempts a job. The relay's process is the parent of the parent of its engines.
     with open(f"/proc/{os.getppid()}/stat") as stat:
         os.kill(int(stat.read().rpartition(")")[2].split()[1]), number)
+    while not os.path.exists(released):
+        time.sleep(0.02)
+    return os.environ["SLURM_JOB_ID"]
+
+def leaving():
+    return [block for block in cluster.blocks() if block.draining and block.state != "ended"]
 
 path = os.path.join(cluster.cluster_dir, "lines")
 cluster.adapt_sync(0, 2)
 for number in (signal.SIGTERM, signal.SIGUSR1):
+    released = f"{path}-{number}"
     results = [lview.apply_async(write_line, path, i, 1) for i in range(4)]
-    told = lview.apply_async(tell_relay, number)
+    told = lview.apply_async(tell_relay, number, released)
     results += [lview.apply_async(write_line, path, i, 1) for i in range(4, 10)]
-    told.get(60)
-    left = cluster.blocks()[-1]
-    until(lambda: cluster.blocks() and left.draining)
+    until(leaving)
+    (left,) = leaving()
     assert left.deadline is None or left.deadline - time.time() <= cluster.settings["drain_s"], left
+    open(released, "w").close()
+    assert told.get(60) == left.facts["job"]
     assert [one.get(60) for one in results] == list(range(10))
     assert rc.status()["controller"]["resolved"]["lost"] == 0
     until(lambda: cluster.blocks() and left.state == "ended")
