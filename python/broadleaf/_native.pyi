@@ -380,6 +380,10 @@ def submitted_depth() -> int:
 def generate_keys() -> str:
     """Fresh Ed25519 keys as JSON: server, client and engine, each {private, public} in base64."""
 
+def derive_keys(secret: bytes, context: str) -> str:
+    """Keys in the form of `generate_keys` that are derived from a secret by HKDF-SHA256: the same for the same `secret`
+    and `context`."""
+
 def hold_key(connection: str) -> str:
     """Removes the private key from a connection file's text and keeps it, hidden from Python, for this process and
     those forked from it. `Client`, `Engine` and `ForkServer` use it for a text of the same cluster that has no key.

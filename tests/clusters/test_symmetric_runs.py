@@ -6,6 +6,8 @@ import subprocess
 import sys
 
 import pytest
+from broadleaf.cluster.hosts.symmetric.member import RunMember
+from broadleaf.cluster.hosts.symmetric.rendezvous import SharedSecret
 from programs import SHARED, check_nothing_is_left
 from waiting import until
 
@@ -31,11 +33,28 @@ def nothing_is_left(slurm):
     assert until(lambda: not slurm.run("head", "squeue", "-h").stdout, 60), slurm.run("head", "squeue").stdout
 
 
-def srun(slurm, *words: str) -> subprocess.Popen[str]:
+SECRET = "0123456789abcdef" * 2
+# Engines and the program have no use for the secret.
+WITHOUT_SECRET = """
+import os, socket, broadleaf as ipp
+rc = ipp.Client()
+print("BROADLEAF_SECRET" in os.environ, any(rc[:].apply_sync(os.environ.__contains__, "BROADLEAF_SECRET")))
+print(sorted(rc[:].apply_sync(socket.gethostname)), rc.load_balanced_view().map_sync(abs, [-1, -2, -3]))
+"""
+# Takes connections, and says nothing, until its input ends.
+SILENT = """
+import socket, sys
+with socket.create_server(("0.0.0.0", int(sys.argv[1]))):
+    print("listens", flush=True)
+    sys.stdin.read()
+"""
+
+
+def srun(slurm, *words: str, env: dict[str, str] = SHARED) -> subprocess.Popen[str]:
     """A step of its own allocation, which sees the shared folder."""
     command = ["srun", "--ntasks-per-node=1", "--overcommit", "--mpi=none", *words]
     return subprocess.Popen(
-        slurm.command("head", command, SHARED), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        slurm.command("head", command, env), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
 
 
@@ -79,4 +98,36 @@ def test_a_program_that_is_not_there(slurm):
     step = srun(slurm, "--nodes=2", *RUN, "-n", "1", "--", "/nowhere/program")
     _, errors = step.communicate(timeout=200)
     assert "there is no program '/nowhere/program' on n1" in errors, errors
+    assert step.returncode == 1
+
+
+def test_hosts_that_share_only_a_secret(slurm):
+    step = srun(slurm, "--nodes=3", *RUN, "-n", "1", "--", sys.executable, "-c", WITHOUT_SECRET,
+                env={"BROADLEAF_SECRET": SECRET})  # fmt: skip
+    said, errors = step.communicate(timeout=200)
+    assert said == "False False\n['n1', 'n2', 'n3'] [1, 2, 3]\n", errors
+    assert step.returncode == 0
+
+
+def test_a_stranger_listens_on_the_port(slurm):
+    first, _ = SharedSecret(RunMember(0, 1, "mine"), "default", SECRET).listen()
+    stranger = slurm.start("n1", sys.executable, "-c", SILENT, first.rpartition(":")[2],
+                           stdin=subprocess.PIPE, stdout=subprocess.PIPE)  # fmt: skip
+    try:
+        assert stranger.stdout.readline() == "listens\n"
+        step = srun(slurm, "--nodes=2", *RUN, "-n", "1", "--id", "mine", "--", sys.executable, "-c", WITHOUT_SECRET,
+                    env={"BROADLEAF_SECRET": SECRET})  # fmt: skip
+        said, errors = step.communicate(timeout=200)
+        assert said == "False False\n['n1', 'n2'] [1, 2, 3]\n", errors
+    finally:
+        stranger.communicate()
+
+
+def test_a_rank_with_another_secret(slurm):
+    other = ("env", "BROADLEAF_START_TIMEOUT_S=5", "sh", "-c",
+             'if [ "$SLURM_PROCID" = 1 ]; then BROADLEAF_SECRET=$BROADLEAF_SECRET-; fi; exec "$@"', "sh")  # fmt: skip
+    step = srun(slurm, "--nodes=2", *other, *RUN, "-n", "1", "--", "true", env={"BROADLEAF_SECRET": SECRET})
+    _, errors = step.communicate(timeout=200)
+    assert "1 of 2 hosts came up within 5 s; ranks without a host: 1. Can all hosts connect to n1, port " in errors
+    assert "rank 1 on n2 found no cluster of rank 0: " in errors
     assert step.returncode == 1

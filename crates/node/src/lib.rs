@@ -18,6 +18,7 @@ mod segments;
 mod timing;
 
 pub use broadleaf_core::transfer::values::{ValueCommand, Values};
+pub use broadleaf_net::tls::{derive as derive_keys, generate as generate_keys};
 pub use config::{ConfigError, NodeConfig};
 pub use connections::handshake::keys_json;
 pub use error::NodeError;

@@ -50,7 +50,16 @@ fn submitted_depth() -> u16 {
 
 #[pyfunction]
 fn generate_keys() -> PyResult<String> {
-    broadleaf_node::keys_json().map_err(|e| PyRuntimeError::new_err(e.to_string()))
+    let keys =
+        broadleaf_node::generate_keys().map_err(|e| PyRuntimeError::new_err(e.to_string()))?;
+    Ok(broadleaf_node::keys_json(&keys))
+}
+
+#[pyfunction]
+fn derive_keys(secret: &[u8], context: &str) -> PyResult<String> {
+    let keys = broadleaf_node::derive_keys(secret, context)
+        .map_err(|e| PyRuntimeError::new_err(e.to_string()))?;
+    Ok(broadleaf_node::keys_json(&keys))
 }
 
 #[pyfunction]
@@ -96,6 +105,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(decode_plain, module)?)?;
     module.add_function(wrap_pyfunction!(submitted_depth, module)?)?;
     module.add_function(wrap_pyfunction!(generate_keys, module)?)?;
+    module.add_function(wrap_pyfunction!(derive_keys, module)?)?;
     module.add_function(wrap_pyfunction!(held_key::hold_key, module)?)?;
     module.add_function(wrap_pyfunction!(held_key::give_key, module)?)?;
     module.add_function(wrap_pyfunction!(run_node, module)?)

@@ -9,7 +9,7 @@ mod pinned;
 mod session;
 
 pub(crate) use keys::decode_private;
-pub use keys::{ClusterKeys, KeyPair, generate};
+pub use keys::{ClusterKeys, KeyPair, derive, generate};
 pub use pinned::{ClientTls, ServerTls};
 pub(crate) use session::Session;
 

@@ -3,7 +3,7 @@
 use std::os::fd::AsFd;
 
 use broadleaf_core::Input;
-use broadleaf_net::tls::{self, KeyError, PeerKey};
+use broadleaf_net::tls::{ClusterKeys, KeyPair, PeerKey};
 use broadleaf_net::{Frame, Link, LinkError};
 use broadleaf_proto::control::{self, Hello, Refusal, RefusalKind, Welcome};
 use broadleaf_proto::proof::refuse_version;
@@ -16,16 +16,11 @@ use crate::node::Node;
 use crate::payload::PlaneCommand;
 use crate::reports::ring::Kind;
 
-/// Fresh keys as JSON: `server`, `client` and `engine`, each `private` and `public` in base64.
-///
-/// # Errors
-/// The system provides no randomness.
-pub fn keys_json() -> Result<String, KeyError> {
-    let keys = tls::generate()?;
-    let pair =
-        |pair: &tls::KeyPair| serde_json::json!({"private": pair.private, "public": pair.public});
-    Ok(serde_json::json!({"server": pair(&keys.server), "client": pair(&keys.client), "engine": pair(&keys.engine)})
-        .to_string())
+/// Keys as JSON: `server`, `client` and `engine`, each `private` and `public` in base64.
+pub fn keys_json(keys: &ClusterKeys) -> String {
+    let pair = |pair: &KeyPair| serde_json::json!({"private": pair.private, "public": pair.public});
+    serde_json::json!({"server": pair(&keys.server), "client": pair(&keys.client), "engine": pair(&keys.engine)})
+        .to_string()
 }
 
 fn refuse(kind: RefusalKind, message: String) -> Refusal {

@@ -16,23 +16,39 @@ from broadleaf.cli.terminal.console import checked_cluster_id, look_in_working_d
               help="Minimum number of hosts for COMMAND to start; by default all.")  # fmt: skip
 @click.option("--id", "run_id", metavar="ID", default="", callback=lambda c, p, v: checked_cluster_id(c, p, v or None),
               help="Name of this run, if the launcher does not set one.")  # fmt: skip
+@click.option("--controller", metavar="HOST", default="",
+              help="Host that runs the first of them, if the launcher does not name it; with BROADLEAF_SECRET.")
 @profile_option
 @click.argument("words", metavar="COMMAND...", nargs=-1, required=True, type=click.UNPROCESSED)
 def command(
-    engines: int | None, min_hosts: int | None, run_id: str | None, profile: str, words: tuple[str, ...]
+    engines: int | None,
+    min_hosts: int | None,
+    run_id: str | None,
+    controller: str,
+    profile: str,
+    words: tuple[str, ...],
 ) -> None:
     """Run COMMAND with a cluster of all hosts in an allocation.
 
     Start it once on each host, as with `srun --ntasks-per-node=1 broadleaf run -- python script.py`. The first runs the
     controller and COMMAND, where `broadleaf.Client()` connects to the cluster, and ends with its exit code; the others
-    provide their engines. Hosts must share the directory of clusters, as they do with a shared home directory.
+    provide their engines. Hosts must share the directory of clusters, as they do with a shared home directory. Without
+    one, set the variable BROADLEAF_SECRET to the same value for all, 32 random characters or more.
     """
-    from broadleaf.cluster.hosts.symmetric import RunMember, run
+    from broadleaf.cluster.hosts.symmetric.member import RunMember
+    from broadleaf.cluster.hosts.symmetric.rendezvous import Rendezvous, SharedDirectory, SharedSecret
+    from broadleaf.cluster.hosts.symmetric.run import run
 
     look_in_working_directory()
+    secret = os.environ.pop("BROADLEAF_SECRET", "")  # no process that is started here needs it
+    context = click.get_current_context()
+    if controller and not secret:
+        raise click.UsageError("--controller is for runs with BROADLEAF_SECRET", context)
     try:
         member = RunMember.of(os.environ, run_id or "")
+        rendezvous: Rendezvous = SharedDirectory(member, profile)
+        if secret:
+            rendezvous = SharedSecret(member, profile, secret, controller)
     except ValueError as error:
-        raise click.UsageError(str(error), click.get_current_context()) from None
-    code = run(member, words, n=engines, profile=profile, min_hosts=min_hosts or 0)
-    click.get_current_context().exit(code)
+        raise click.UsageError(str(error), context) from None
+    context.exit(run(member, rendezvous, words, n=engines, profile=profile, min_hosts=min_hosts or 0))

@@ -34,6 +34,11 @@ class Credentials:
         """Fresh ones."""
         return cls(cluster_id, json.loads(_native.generate_keys()))
 
+    @classmethod
+    def derive(cls, secret: str, cluster_id: str) -> Credentials:
+        """Those of the cluster with this id that follow from a secret."""
+        return cls(cluster_id, json.loads(_native.derive_keys(secret.encode(), cluster_id)))
+
     def connection(self, role: str, settings: Settings, *, unix_path: str) -> dict[str, Any]:
         """The content of a connection file for this role, 'client' or 'engine', before the controller listens."""
         return {
@@ -50,6 +55,14 @@ class Credentials:
             "search_path": search_path(),
             "directory": working_directory(),
             "options": settings.to_native() | {"preload": preload_modules(settings["preload"])},
+        }
+
+    def connection_at(self, role: str, settings: Settings, host: str, port: int) -> dict[str, Any]:
+        """The content of a connection file for this role, for a controller that will listen on this TCP port."""
+        return self.connection(role, settings, unix_path="") | {
+            "unix_path": None,
+            "tcp": {"host": host, "port": port},
+            "addresses": [host],
         }
 
     def write(

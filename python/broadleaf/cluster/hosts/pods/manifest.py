@@ -119,13 +119,7 @@ class Pods:
 
 def connection(credentials: Credentials, settings: Settings, role: str, host: str) -> dict[str, Any]:
     """The content of a connection file for this role, 'client' or 'engine', with the controller at `host`."""
-    return credentials.connection(role, settings, unix_path="") | {
-        "unix_path": None,
-        "tcp": {"host": host, "port": PORT},
-        "addresses": [host],
-        "search_path": [],
-        "directory": None,
-    }
+    return credentials.connection_at(role, settings, host, PORT) | {"search_path": [], "directory": None}
 
 
 def yaml(objects: Sequence[Mapping[str, Any]]) -> str:

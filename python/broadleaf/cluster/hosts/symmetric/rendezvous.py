@@ -1,0 +1,119 @@
+"""Where the ranks of one `broadleaf run` find the cluster that rank 0 starts."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import socket
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from broadleaf import config
+from broadleaf.cluster.hosts.symmetric.member import RunMember
+from broadleaf.cluster.start_error import ClusterStartError
+from broadleaf.cluster.state import addresses, files
+from broadleaf.cluster.state.credentials import Credentials
+
+# Whoever guesses the secret can run code as its owner: 128 bits in hexadecimal.
+_MIN_SECRET_LETTERS = 32
+# Below the ports that Linux gives to connections, and with a few to choose from where others listen.
+_PORTS = range(20_000, 30_000)
+_N_PORTS = 4
+_DIAL_TIMEOUT_S = 2.0
+
+
+class Rendezvous(ABC):
+    """What the ranks know before they have met."""
+
+    @abstractmethod
+    def listen(self) -> tuple[str, Credentials | None]:
+        """Where the controller of rank 0 listens, and its keys; None for new ones.
+
+        Raises `ClusterStartError` if it cannot.
+        """
+
+    @abstractmethod
+    def connections(self) -> Iterator[Path | dict[str, Any]]:
+        """Connection files of engines, or their content, at which the cluster may be now.
+
+        Raises `ClusterFileError` or OSError if it cannot be anywhere yet.
+        """
+
+    @abstractmethod
+    def requirement(self) -> str:
+        """What a rank that does not come up may lack, as a question."""
+
+
+class SharedDirectory(Rendezvous):
+    """All hosts see the directory of clusters."""
+
+    def __init__(self, member: RunMember, profile: str) -> None:
+        self._directory = files.cluster_dir(profile, member.run_id)
+
+    def listen(self) -> tuple[str, Credentials | None]:
+        """Where the controller listens, and that its keys are new."""
+        return "0.0.0.0:0", None
+
+    def connections(self) -> Iterator[Path | dict[str, Any]]:
+        """The file that the controller writes."""
+        yield self._directory / files.ENGINE_FILE
+
+    def requirement(self) -> str:
+        """Whether hosts see the directory."""
+        return f"Do all hosts see {self._directory}? If they share no directory, set BROADLEAF_SECRET"
+
+
+class SharedSecret(Rendezvous):
+    """All ranks hold a secret: keys and ports follow from it and from the run's id.
+
+    Raises ValueError for a secret that is too short, and if no host of rank 0 is known.
+    """
+
+    def __init__(self, member: RunMember, profile: str, secret: str, controller: str = "") -> None:
+        if len(secret) < _MIN_SECRET_LETTERS:
+            raise ValueError(
+                f"BROADLEAF_SECRET has {len(secret)} characters, and needs {_MIN_SECRET_LETTERS}, because whoever "
+                "guesses it can run code as you: `openssl rand -hex 32` makes one"
+            )
+        self._host = controller or member.first_host
+        if member.size > 1 and not self._host:
+            raise ValueError("the launcher does not say on which host rank 0 runs: give --controller HOST")
+        self._settings = config.resolve({}, files.profile_dir(profile))
+        self._credentials = Credentials.derive(secret, member.run_id)
+        digest = hmac.digest(secret.encode(), f"ports of {member.run_id}".encode(), hashlib.sha256)
+        chosen = (int.from_bytes(digest[at : at + 4]) % len(_PORTS) for at in range(0, 4 * _N_PORTS, 4))
+        self._ports = [_PORTS[one] for one in chosen]
+
+    def listen(self) -> tuple[str, Credentials | None]:
+        """The first of the ports that is free on this host, and the keys."""
+        for port in self._ports:
+            with socket.socket() as probe:
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                try:
+                    probe.bind(("0.0.0.0", port))
+                except OSError:
+                    continue
+                return f"0.0.0.0:{port}", self._credentials
+        raise ClusterStartError(f"other programs listen on {self._said()}: start again with another BROADLEAF_SECRET")
+
+    def connections(self) -> Iterator[Path | dict[str, Any]]:
+        """One for each of the ports on which something listens: the keys decide."""
+        unreachable = None
+        for port in self._ports:
+            try:
+                addresses.first_reachable([self._host], port, _DIAL_TIMEOUT_S)
+            except addresses.Unreachable as error:
+                unreachable = error
+                continue
+            yield self._credentials.connection_at("engine", self._settings, self._host, port)
+        if unreachable is not None:
+            raise unreachable
+
+    def requirement(self) -> str:
+        """Whether hosts can connect."""
+        return f"Can all hosts connect to {self._said()}, and have they the same BROADLEAF_SECRET?"
+
+    def _said(self) -> str:
+        return f"{self._host or socket.gethostname()}, port {', '.join(map(str, self._ports[:-1]))} or {self._ports[-1]}"
