@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
 import subprocess
 import sys
 
 import pytest
 from broadleaf.cluster.hosts.symmetric.member import RunMember
 from broadleaf.cluster.hosts.symmetric.rendezvous import SharedSecret
+from mpi_environments import EnvironmentUnavailable, mpi_python
 from programs import SHARED, check_nothing_is_left
 from waiting import until
 
@@ -99,6 +101,20 @@ def test_a_program_that_is_not_there(slurm):
     _, errors = step.communicate(timeout=200)
     assert "there is no program '/nowhere/program' on n1" in errors, errors
     assert step.returncode == 1
+
+
+def test_open_mpi_inside_a_job(slurm):
+    """Its daemon on the second node is a step of one task, with a rank 0 of its own."""
+    try:
+        mpiexec = mpi_python("openmpi").parent / "mpiexec"
+    except EnvironmentUnavailable as error:
+        pytest.skip(str(error))
+    slurm.write("head", "/shared/script.py", SCRIPT)
+    words = [mpiexec, "--allow-run-as-root", "--map-by", "ppr:1:node", *RUN, "-n", "1", "--", sys.executable,
+             "/shared/script.py", "0"]  # fmt: skip
+    slurm.run("head", "sbatch", "--wait", "--output=/shared/said", "--nodes=2", "--ntasks-per-node=1", "--overcommit",
+              "--wrap", shlex.join(map(str, words)), timeout_s=200, **SHARED)  # fmt: skip
+    assert slurm.run("head", "cat", "/shared/said").stdout == "0 ['n1', 'n2']\n"
 
 
 def test_hosts_that_share_only_a_secret(slurm):
