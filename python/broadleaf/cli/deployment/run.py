@@ -16,8 +16,12 @@ from broadleaf.cli.terminal.console import checked_cluster_id, look_in_working_d
               help="Minimum number of hosts for COMMAND to start; by default all.")  # fmt: skip
 @click.option("--id", "run_id", metavar="ID", default="", callback=lambda c, p, v: checked_cluster_id(c, p, v or None),
               help="Name of this run, if the launcher does not set one.")  # fmt: skip
-@click.option("--controller", metavar="HOST", default="",
-              help="Host that runs the first of them, if the launcher does not name it; with BROADLEAF_SECRET.")
+@click.option(
+    "--controller",
+    metavar="HOST",
+    default="",
+    help="Host that runs the first of them, if the launcher does not name it; with BROADLEAF_SECRET.",
+)
 @profile_option
 @click.argument("words", metavar="COMMAND...", nargs=-1, required=True, type=click.UNPROCESSED)
 def command(

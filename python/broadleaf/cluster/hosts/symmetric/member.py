@@ -7,8 +7,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-# Rank, number of ranks, and an id that only the ranks of one start share. An `mpiexec` inside a Slurm job starts its own
-# processes as a step, whose variables its ranks inherit: it comes first.
+# Rank, number of ranks, and an id that only the ranks of one start share. Open MPI comes first: inside a Slurm job its
+# daemons are steps of their own, whose variables its ranks inherit.
 _LAUNCHERS = (
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", ("PMIX_NAMESPACE",)),
     ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", ("SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_RESTART_COUNT")),

@@ -116,4 +116,5 @@ class SharedSecret(Rendezvous):
         return f"Can all hosts connect to {self._said()}, and have they the same BROADLEAF_SECRET?"
 
     def _said(self) -> str:
-        return f"{self._host or socket.gethostname()}, port {', '.join(map(str, self._ports[:-1]))} or {self._ports[-1]}"
+        *others, last = map(str, self._ports)
+        return f"{self._host or socket.gethostname()}, port {', '.join(others)} or {last}"
