@@ -67,8 +67,12 @@ def test_options():
 
 def test_clusters_that_run_and_profiles(base):
     child = subprocess.Popen(
-        [sys.executable, "-c", "input()"], stdin=subprocess.PIPE, env=os.environ | {"BROADLEAF_CLUSTER_ID": "alive"}
+        [sys.executable, "-c", "print(input('runs'))"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env=os.environ | {"BROADLEAF_CLUSTER_ID": "alive"},
     )
+    assert child.stdout.read(4) == b"runs"
     try:
         running_here(base, "default", "alive", child.pid)
         running_here(base, "other", "alive", child.pid)

@@ -69,7 +69,7 @@ def expect_all_but(cluster, result, before, data, dead):
 @pytest.fixture
 def five(hosted):
     # Slow enough that two thirds of the data take longer than finding the processes to end.
-    cluster = hosted(5, rate_mbit=60, host_timeout_s=3, broadcast_topology="chain")
+    cluster = hosted(5, rate_mbit=40, host_timeout_s=3, broadcast_topology="chain")
     cluster.host_of = {e: h.index for h in cluster.network.hosts[1:] for e in cluster.engines_of(h)}
     return cluster
 
@@ -137,17 +137,18 @@ def test_a_small_task_overtakes_the_data(hosted):
     cluster = hosted(2, 2, rate_mbit=100)
     first, second = cluster.engines_of(cluster.network.hosts[1])
     big = cluster.client[[first]].apply_async(checksum, payload(5))
-    assert cluster.client[second].apply_sync(int) == 0
-    assert not big.done()
+    small = cluster.client[second].apply_async(int)
+    assert small.get(timeout=60) == 0
     assert len(big.get(timeout=60)) == 1
+    assert small.completed < big.started[0]  # by the clock that all hosts here share
 
 
 def test_a_tasks_time_starts_when_its_arguments_are_there(hosted):
-    cluster = hosted(1, 1, rate_mbit=40)
+    cluster = hosted(1, 1, rate_mbit=20)
     view = cluster.client.load_balanced_view()
     assert view.apply_sync(int) == 0
-    data = payload(8)[: N_BYTES // 3]  # 1.6 s of the link
-    with view.temp_flags(timeout=0.5):
+    data = payload(8)[: N_BYTES // 3]  # 3.2 s of the link
+    with view.temp_flags(timeout=2):
         assert view.apply_async(len, data).get(timeout=60) == len(data)
         late = view.apply_async(lambda x: __import__("time").sleep(60), data[1:])
         with pytest.raises(broadleaf.TaskTimeout):
@@ -178,16 +179,16 @@ def test_hosts_that_nobody_can_dial_are_served_by_the_controller(hosted):
 
 
 def test_hosts_that_were_paused_together_do_not_take_each_other_for_dead(hosted):
-    cluster = hosted(2, host_timeout_s=1)
+    cluster = hosted(2, host_timeout_s=3)
     before = list(cluster.client.ids)
     for number in (signal.SIGSTOP, signal.SIGCONT):
         for host in cluster.network.hosts:
             cluster.network.signal(host, number)
         if number == signal.SIGSTOP:
-            time.sleep(3)  # Like a virtual machine that is suspended.
+            time.sleep(5)  # Like a virtual machine that is suspended.
     assert cluster.client[:].apply_sync(lambda: 1) == [1] * len(before)
     resumed_at = time.monotonic()
-    wait_until(lambda: time.monotonic() - resumed_at > 2, 30, "longer than the timeout")
+    wait_until(lambda: time.monotonic() - resumed_at > 4, 30, "longer than the timeout")
     assert list(cluster.client.ids) == before
     assert all(relay.poll() is None for relay in cluster.relays.values())
 

@@ -114,7 +114,7 @@ def test_one_sided_movers_send_no_data_in_messages(hosted, python):
     ("payload_way", "fraction"), [("mpi", 0), ("mpi", 0.5), ("mpi", 0.99), ("rma", 0.5), ("rma", 0.99)]
 )
 def test_a_mover_that_is_killed_costs_no_byte_twice(moved, payload_way, fraction):
-    cluster, _ = moved(3, broadcast_topology="chain", rate_mbit=60, payload=payload_way)
+    cluster, _ = moved(3, broadcast_topology="chain", rate_mbit=40, payload=payload_way)
     data = payload()
     pids = mover_pids(cluster)
     assert len(pids) == 4

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import os
 import resource
@@ -93,7 +94,7 @@ def test_an_interpreter_that_cannot_be_started_is_started_later(limited):
 
 
 def test_a_cluster_whose_engines_get_no_process_says_so():
-    cluster = ipp.Cluster(n=1, engine_start="spawn", start_timeout_s=3)
+    cluster = ipp.Cluster(n=1, engine_start="spawn")
     cluster.start_cluster_sync()
     try:
         cluster.wait_for_engines_sync()
@@ -101,6 +102,9 @@ def test_a_cluster_whose_engines_get_no_process_says_so():
         resource.prlimit(host, resource.RLIMIT_NOFILE, (3, resource.prlimit(host, resource.RLIMIT_NOFILE)[1]))
         cluster.start_engines_sync(1)
         cluster.n = 2
+        assert until(lambda: cluster.status_sync()["engines"][1]["last_death"])
+        values = cluster.settings.values | {"start_timeout_s": 1.0}
+        cluster.settings = dataclasses.replace(cluster.settings, values=values)
         with pytest.raises(ClusterStartError, match=r"only 1 of 2 engines came up.*: engine 1 could not be started"):
             cluster.wait_for_engines_sync()
     finally:

@@ -199,7 +199,8 @@ def test_a_hung_engine_is_killed_after_its_timeout():
         view.timeout = 0.2
         with pytest.raises((TaskTimeout, EngineError)):
             view.apply_async(hang).get(20)
-        assert until(lambda: rc.ids == [0] and rc[0].apply_sync(os.getpid) != pid)
+        assert until(lambda: rc.ids == [0] and rc.link.engines()[0][2] != pid)
+        assert rc[0].apply_sync(os.getpid) != pid
 
 
 def test_an_interrupt_reaches_the_task_and_not_the_engine(rc):

@@ -1,5 +1,6 @@
 """Engines killed at random under load: nothing is lost, nothing runs twice, nothing is left behind."""
 
+import contextlib
 import os
 import random
 import signal
@@ -42,7 +43,9 @@ def test_kills_under_load(tmp_path: Path) -> None:
             client.wait_for_engines(4, timeout=30)
             results = [view.apply_async(note, str(directory), task) for task in range(TASKS)]
             for engine in chance.sample(client.link.engines(), chance.choice([1, 1, 2])):
-                os.kill(engine[2], signal.SIGKILL)
+                # After the last round's kills a pid may be that of an engine that is gone already.
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(engine[2], signal.SIGKILL)
                 killed += 1
             runs = failures = 0
             for task, result in enumerate(results):

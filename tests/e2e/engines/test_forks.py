@@ -205,12 +205,13 @@ USES = {
 
 
 @pytest.mark.parametrize("name", USES)
-def test_a_forked_client_says_so_and_its_parent_goes_on(cluster, name):
+def test_a_forked_client_says_so_and_its_parent_goes_on(cluster, gate, name):
     with cluster.connect_client_sync() as client:
         view = client[:]
-        pending = view.apply_async(lambda: __import__("time").sleep(0.3) or "asked for before the fork")
+        pending = view.apply_async(gate.task(), "asked for before the fork")
         kind, text = in_child(lambda: USES[name](client, view, pending))
         assert (kind, SAYS in text) == ("LinkLost", True), (kind, text)
+        gate.open()
         assert pending.get(timeout=20) == ["asked for before the fork"] * 4
         assert view.apply_async(lambda: "after").get(timeout=20) == ["after"] * 4
 

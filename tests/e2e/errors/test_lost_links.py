@@ -53,6 +53,7 @@ def test_a_controller_that_was_killed(cluster, client):
     loud = client[1].apply_async(lambda: print("I run") or __import__("time").sleep(30))
     assert until(lambda: "I run" in loud.stdout)
     os.kill(pid, signal.SIGKILL)
+    assert cluster.wait_stopped(20)
     with pytest.raises(ipp.LinkLost) as lost:
         quiet.get(timeout=20)
     assert str(lost.value) == (

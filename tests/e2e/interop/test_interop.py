@@ -9,6 +9,7 @@ import broadleaf as ipp
 import pytest
 from broadleaf import error
 from broadleaf.interop import aio
+from gates import Gate
 from waiting import until
 
 
@@ -32,11 +33,12 @@ def test_executor_submit_and_map(rc):
     assert next(failing) == (0, 1)
 
 
-def test_executor_map_times_out(rc):
-    values = rc.executor().map(time.sleep, [0, 0, 3], timeout=1)
-    assert [next(values), next(values)] == [None, None]
+def test_executor_map_times_out(rc, gate):
+    values = rc.executor().map(gate.task_for(2), [0, 1, 2], timeout=3)
+    assert [next(values), next(values)] == [0, 1]
     with pytest.raises(concurrent.futures.TimeoutError):
         next(values)
+    gate.open()
 
 
 def test_executor_shutdown(rc):
@@ -55,15 +57,18 @@ def test_executor_shutdown(rc):
     assert view.apply_sync(abs, -1) == 1
 
 
-def test_executor_cancels_on_shutdown(rc):
+def test_executor_cancels_on_shutdown(rc, gate):
     """Tasks that have not started are cancelled; running ones continue, like the futures of a process pool."""
     executor = rc.load_balanced_view([0]).executor
-    futures = [executor.submit(time.sleep, 0.5)] + [executor.submit(time.sleep, 30) for _ in range(5)]
+    futures = [executor.submit(gate.task())] + [executor.submit(time.sleep, 30) for _ in range(5)]
     mapped = rc.load_balanced_view([0]).executor
     items = mapped.map(time.sleep, [30] * 3, chunksize=2)
+    gate.wait_for_tasks()
     assert until(futures[0].running)
     mapped.shutdown(wait=False, cancel_futures=True)
-    executor.shutdown(wait=True, cancel_futures=True)
+    executor.shutdown(wait=False, cancel_futures=True)
+    gate.open()
+    executor.shutdown(wait=True)
     assert [future.cancelled() for future in futures] == [False] + [True] * 5
     assert futures[0].exception() is None
     with pytest.raises(ipp.TaskAborted):
@@ -97,19 +102,23 @@ def test_joblib(rc):
         assert joblib.Parallel(n_jobs=2)(joblib.delayed(abs)(-i) for i in range(10)) == list(range(10))
 
 
-async def test_asyncio(rc):
+async def test_asyncio(rc, gate, tmp_path):
     view = rc.load_balanced_view()
-    slow, quick = view.apply_async(time.sleep, 0.5), view.apply_async(abs, -1)
+    slow, quick = view.apply_async(gate.task()), view.apply_async(abs, -1)
     done, pending = await aio.wait([slow, quick], return_when=ipp.FIRST_COMPLETED)
     assert done == {quick}
     assert pending == {slow}
-    order = [result async for result in aio.as_completed([slow, quick])]
+    order = []
+    async for result in aio.as_completed([slow, quick]):
+        order.append(result)
+        gate.open()
     assert order == [quick, slow]
     mapped = view.map_async(lambda x: x, range(10), chunksize=3)
     assert [value async for value in mapped] == list(range(10))
-    ticks = 0
-    waiting = asyncio.ensure_future(aio.wait([view.apply_async(time.sleep, 0.2)]))
+    ticks, second = 0, Gate(tmp_path / "second")
+    waiting = asyncio.ensure_future(aio.wait([view.apply_async(second.task())]))
     while not waiting.done():
         ticks += 1
         await asyncio.sleep(0.01)
-    assert ticks > 3
+        if ticks > 3:
+            second.open()

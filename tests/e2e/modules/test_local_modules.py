@@ -12,6 +12,7 @@ from pathlib import Path
 
 import broadleaf as ipp
 import pytest
+from waiting import until
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -131,9 +132,9 @@ def test_an_engine_that_starts_later_looks_there_too(detached, own_client, tmp_p
     monkeypatch.syspath_prepend(str(tmp_path))
     module = importlib.import_module("for_restarts")
     assert own_client[:].apply_sync(module.f, 1) == [7, 7]
-    before = own_client[:].apply_sync(os.getpid)
+    before = {own_client.engine_uuid(engine) for engine in own_client.ids}
     detached.restart_engines_sync([0, 1])
-    assert not set(own_client[:].apply_sync(os.getpid)) & set(before)
+    assert until(lambda: len(own_client) == 2 and not before & set(map(own_client.engine_uuid, own_client.ids)))
     assert own_client[:].apply_sync(module.f, 1) == [7, 7]
     assert own_client[:].apply_sync(getattr, module.Thing(), "x") == [6, 6]
     forget("for_restarts")

@@ -97,19 +97,21 @@ def test_a_client_leaves_and_another_finds_what_it_left(cluster, other, tmp_path
     assert all(record["client_uuid"] == leaver.tasks.session for record in other.db_query({"msg_id": {"$in": ids}}))
 
 
-def test_tasks_of_a_client_that_closes_do_not_start(cluster, other, tmp_path):
+def test_tasks_of_a_client_that_closes_do_not_start(cluster, other, gate, tmp_path):
     closer = cluster.connect_client_sync()
-    running = closer[0].apply_async(time.sleep, 0.3)
+    running = closer[0].apply_async(gate.task())
     queued = closer[0].apply_async(count, str(tmp_path / "count"))
     awaited = other.get_result(queued.msg_ids[0]) if queued.msg_ids[0] in other.hub_history() else None
     ids = running.msg_ids + queued.msg_ids
     closer.close()
     assert until(lambda: not other.db_query({"msg_id": {"$in": ids}, "completed": None}))
+    gate.open()
     with pytest.raises(KeyError, match="no result"):
         other.get_result(queued.msg_ids[0])
     if awaited is not None:
         with pytest.raises(ipp.TaskAborted):
             awaited.get(20)
+    assert other[0].apply_sync(int) == 0, "the engine goes on"
     assert not (tmp_path / "count").exists()
 
 
