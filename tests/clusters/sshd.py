@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from bed import Bed
 from waiting import until
 
@@ -21,6 +23,10 @@ def start_sshd(bed: Bed, name: str, more: str = "") -> None:
     bed.write(name, "/etc/ssh/sshd_config", _SSHD.format(more=more))
     bed.run(name, "/usr/sbin/sshd", "-E", "/run/sshd.log")
     assert until(lambda: bed.run("head", "ssh-keyscan", "-T", "2", name, check=False).stdout), f"no sshd on {name}"
+    for port in re.findall(r"^Port (\d+)", more, re.MULTILINE):
+        # It forks before it listens. With `MaxStartups 1`, who connects to find out would take the only place.
+        listens = f":{int(port):04X} 00000000:0000 0A "
+        assert until(lambda listens=listens: listens in bed.run(name, "cat", "/proc/net/tcp").stdout), f"port {port}"
 
 
 def open_with_key(bed: Bed) -> None:

@@ -169,7 +169,7 @@ def test_a_login_that_a_busy_sshd_drops_is_tried_again(login_host):
     holder = login_host.start("head", sys.executable, "-c", hold, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     try:
         assert "SSH" in holder.stdout.readline()
-        said = refusal(login_host, "'ssh://n1:2202', timeout=2")
+        said = refusal(login_host, "'ssh://n1:2202', timeout=5")
         assert re.search("kex_exchange_identification|Connection (closed|reset)", said), said
     finally:
         holder.communicate("\n")

@@ -135,6 +135,8 @@ cluster.stop_cluster_sync()
 
 ENDED = """
 import time, broadleaf as ipp
+from broadleaf.cluster.reports import block_ends
+block_ends._ENDING_S = 120.0  # the daemons share few processors here
 with ipp.Cluster(engines=ipp.SGE(slots=1, queue="main.q", {options})) as rc:
     running = rc[0].apply_async(time.sleep, 600)
     print(rc.cluster.blocks()[0].facts["job"].replace("_", "."), flush=True)
@@ -147,7 +149,7 @@ with ipp.Cluster(engines=ipp.SGE(slots=1, queue="main.q", {options})) as rc:
 
 @pytest.mark.parametrize(
     ("options", "cause"),
-    [("walltime='10s'", "its walltime is over, or another limit"), ("", "was deleted or killed")],
+    [("walltime='40s'", "its walltime is over, or another limit"), ("", "was deleted or killed")],
     ids=["walltime", "qdel"],
 )
 def test_a_death_certificate_names_what_ended_the_job(sge, options, cause):

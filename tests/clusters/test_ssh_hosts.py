@@ -38,6 +38,7 @@ def test_the_table_of_a_profile(ssh_hosts):
 def test_the_command_line_starts_it_another_process_uses_and_stops_it(ssh_hosts):
     bed = ssh_hosts
     broadleaf = (sys.executable, "-m", "broadleaf")
+    check_nothing_is_left(bed)  # of the test before
     shown = bed.run("head", *broadleaf, "start", "--hosts", "n1:1,n2:1", "--dry-run").stdout
     assert [line.split(" -- ")[1].split()[0] for line in shown.splitlines() if line.startswith("ssh ")] == ["n1", "n2"]
     assert bed.processes() == {}

@@ -1,6 +1,5 @@
 """Connections that take up room without identifying themselves keep nobody out who does."""
 
-import os
 import socket
 import subprocess
 import sys

@@ -6,10 +6,13 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import dataclass
+from typing import ClassVar
 
 import pytest
-from broadleaf import Client, Cluster
+from broadleaf import Client, Cluster, EngineSet
 from broadleaf.cluster.elasticity.elastic import ScalingError
+from broadleaf.cluster.engine_sets import Block
 from broadleaf.cluster.state.lock import StateLock
 from broadleaf.control.requests import RequestFailed
 from broadleaf.errors import EngineError
@@ -164,6 +167,39 @@ def set_mark() -> None:
 def get_mark() -> str | None:
     """What `set_mark` left."""
     return os.environ.get("MARK")
+
+
+@dataclass
+class Broken(EngineSet):
+    """A place where every block fails."""
+
+    name: ClassVar[str] = "broken"
+
+    def submit(self, request):
+        return [Block(f"broken-{request.first_block}", n_engines=1)]
+
+    def poll(self, blocks):
+        for block in blocks:
+            block.state, block.reason = "failed", "out of order"
+
+    def cancel(self, blocks):
+        pass
+
+    def log(self, block):
+        return ""
+
+
+def test_adapt_tries_again_where_blocks_failed_before():
+    cluster = Cluster(engines=Broken())
+    cluster.start_controller_sync()
+    try:
+        for n_blocks in (3, 6):
+            cluster.adapt_sync(1, 1)
+            assert until(lambda: cluster.scaling_paused)
+            assert cluster.scaling_paused == "3 blocks in a row did not start, the last one because: out of order"
+            assert len(cluster.blocks()) == n_blocks
+    finally:
+        cluster.stop_cluster_sync()
 
 
 ADAPT = """

@@ -10,7 +10,6 @@ import time
 
 import broadleaf as ipp
 import pytest
-from waiting import until
 
 pytestmark = pytest.mark.timeout(60)
 

@@ -42,7 +42,8 @@ class Steward:
         self._starts = Starts()
         self._submitted_at: dict[str, float] = {}
         self._had_s: dict[str, float] = {}
-        self._ended: set[str] = set()
+        # Earlier failures say nothing about what is tried now.
+        self._ended: set[str] = {block.id for block in cluster.all_blocks() if block.is_over}
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
 

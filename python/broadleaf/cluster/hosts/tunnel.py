@@ -144,6 +144,7 @@ class Tunnel:
         self._directory = _control_directory()
         self._end: Callable[[], object] = _nothing
         self._leads_to_socket = False
+        self._dropped = ""  # what ssh said of the last login that sshd dropped
         try:
             self._log_in()
             self._forward()
@@ -207,7 +208,7 @@ class Tunnel:
         if text is not None:
             return text
         if child.poll() is None:
-            words = openssh.last_words(self.said())
+            words = openssh.last_words(self.said()) or self._dropped
             raise ClusterConnectionError(
                 f"ssh to {self.cluster.login}: the host does not answer within {self._timeout_s:g} s"
                 + (f" ({words})" if words else "")
@@ -215,6 +216,7 @@ class Tunnel:
         self._end()
         words = self.said()
         if openssh.was_dropped(words) and time.monotonic() + _RETRY_AFTER_S < self._deadline:
+            self._dropped = openssh.last_words(words)
             return None
         raise ClusterConnectionError(openssh.why(self.cluster.login, words))
 
