@@ -9,7 +9,12 @@ from pathlib import Path
 
 import pytest
 from gates import Gate
+from hypothesis import HealthCheck, settings
 from processes import processes_with
+
+# How long an example takes says nothing on a busy machine; each test has a timeout.
+settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("untimed")
 
 # In the environment of every process that a test starts, however indirectly.
 MARKER = "BROADLEAF_TEST_RUN"

@@ -168,9 +168,15 @@ def interrupting(condition, on_sent=lambda moment: None):
     thread.join()
 
 
+def have_printed(px, n):
+    """Whether the output of that many engines is here."""
+    result = px.find_cell_magic("px").__self__.last_result
+    return result is not None and sum("begins" in text for text in result.stdout) == n
+
+
 @pytest.mark.parametrize("stream", ["--stream", "--no-stream"])
 def test_interrupting_a_cell(px, rc, capfd, stream, begun):
-    with interrupting(begun):
+    with interrupting(lambda: begun() and have_printed(px, 4)):
         px.run_cell_magic("px", stream, f"print('begins', flush=True)\n{SLEEP}\nprint('never')")
     shown = capfd.readouterr()
     assert "Received Keyboard Interrupt. Sending signal SIGINT to engines..." in shown.err
@@ -187,7 +193,7 @@ def test_a_cell_says_which_engines_go_on_in_compiled_code(px, rc, tmp_path, capf
     for gate in gates:
         os.mkfifo(gate)
     rc[:].push({"gates": str(tmp_path)}, block=True)
-    with interrupting(lambda: begun(2)):
+    with interrupting(lambda: begun(2) and have_printed(px, 2)):
         px.run_cell_magic("px", f"--targets 1:3 {stream}", CALL)
     shown = capfd.readouterr()
     assert "Still busy: engines 1-2. " in shown.err
@@ -216,9 +222,11 @@ def test_interrupting_a_cell_leaves_others_alone(px, rc, cluster, begun):
         theirs.wait(20)
 
 
-def test_an_interrupt_can_do_nothing(px, rc, begun):
+def test_an_interrupt_can_do_nothing(px, rc, begun, gate):
+    rc[:]["wait_at_gate"] = gate.task()
     with interrupting(begun):
-        px.run_cell_magic("px", "--signal-on-interrupt 0", f"{BEGUN}time.sleep(0.5); done = 1")
+        px.run_cell_magic("px", "--signal-on-interrupt 0", f"{BEGUN}wait_at_gate(); done = 1")
+    gate.open()
     assert rc.wait(timeout=20)
     assert rc[:]["done"] == [1] * 4
 

@@ -38,7 +38,7 @@ def cells(tmp_path_factory):
         "progress": "ar = rc.load_balanced_view().map_async(__import__('time').sleep, [0.01] * 20)\n"
         "ar.wait_interactive(interval=0.01)",
         "client": "rc",
-        "long": "%%px --progress-after 0\nimport time; time.sleep(0.3)",
+        "long": "%%px --progress-after 0\nimport time; time.sleep(3)",
         "auto": "%autopx",
         "on engines": "engine_id",
         "no auto": "%autopx",

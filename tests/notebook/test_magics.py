@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import broadleaf as ipp
 import pytest
+from broadleaf.notebook import completion
 from broadleaf.serialize.functions.namespace import evaluate
 from IPython.core.error import UsageError
 from IPython.core.magic import Magics, cell_magic, magics_class
@@ -143,15 +144,17 @@ def test_pxresult_before_any_result(px):
     assert "there is no result yet" in str(run(px, "%pxresult")[2])
 
 
-def test_after_a_cell_that_raises_those_started_meanwhile_do_not_run(px, rc):
+def test_after_a_cell_that_raises_those_started_meanwhile_do_not_run(px, rc, gate):
+    rc[:]["wait_at_gate"] = gate.task()
     run(px, "%pxconfig --noblock")
-    for line in ("import time; time.sleep(0.3); b = 10", "b / 0", "b *= 2"):
+    for line in ("wait_at_gate(); b = 10", "b / 0", "b *= 2"):
         run(px, f"%px {line}")
+    gate.open()
     with pytest.raises(ipp.CompositeError, match="TaskAborted: not run"):
         px.find_cell_magic("px").__self__.last_result.get(20)
     assert rc[0]["b"] == 10
     run(px, "%px b *= 3")
-    until(lambda: rc[0]["b"] == 30)
+    assert until(lambda: rc[0]["b"] == 30)
 
 
 def test_pxconfig(px, rc):
@@ -259,7 +262,8 @@ def test_help_about_engines_names(px, rc):
     assert "len(obj, /)" in run(px, "%%px -t 0\nlen?")[0]
 
 
-def test_completion_of_engines_names(px, rc):
+def test_completion_of_engines_names(px, rc, monkeypatch):
+    monkeypatch.setattr(completion, "_TIMEOUT_S", 30.0)
     provisional = pytest.importorskip("IPython.core.completer").provisionalcompleter
     rc[:]["only_there"] = {"key": 1}
 

@@ -121,7 +121,7 @@ def test_a_timeout(rc, on_terminal, gate):
 
 def test_a_cell_that_takes_long_has_a_bar_and_a_short_one_has_none(px, rc, on_terminal, gate):
     terminal = on_terminal()
-    px.run_cell_magic("px", "", "1")
+    px.run_cell_magic("px", "--progress-after 60", "1")
     assert terminal.getvalue() == ""
     rc[:]["wait_at_gate"] = gate.task()
     terminal.on_write = gate.open

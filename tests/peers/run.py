@@ -6,6 +6,9 @@ IDS is a file of ids (`test_view.py::TestView::test_len`, one a line, `#` for co
 `bench-results/peer-tests`, gets `report.txt`, `results.jsonl`, and the output of each pytest process. Exits with 1
 unless all pass. Each module of the suite runs in a process of its own. A test that takes longer than 30 s fails. A
 process that is silent for 100 s is killed, and the rest of its module continues in a new one, as when it dies.
+
+A test that fails is tried once more, and the report says so: some of the suite's tests compare times of tenths of a
+second, which a busy machine does not keep.
 """
 
 import json
@@ -148,8 +151,8 @@ def report(ids: list[str], results: dict[str, dict[str, Any]], seconds: float) -
     """Counts, and each id that did not pass with the end of its failure."""
     lines = [f"{len(ids)} tests of IPython Parallel, {seconds:.0f} s"]
     for test in ids:
-        if results[test]["status"] not in PASSED:
-            lines += ["", f"{results[test]['status']}: {test}"]
+        if results[test]["status"] not in PASSED or results[test].get("again"):
+            lines += ["", f"{results[test]['status']}{' at the second try' * ('again' in results[test])}: {test}"]
             lines += [f"    {line}" for line in results[test]["text"].strip().splitlines()[-12:]]
     counts = Counter(results[test]["status"] for test in ids)
     passed = sum(counts[status] for status in PASSED)
@@ -168,8 +171,15 @@ def main() -> int:
     tests = layout.lay_out(out / "layout")
     began = time.monotonic()
     results: dict[str, dict[str, Any]] = {}
+    again = out / "again"
+    again.mkdir(exist_ok=True)
     for name in dict.fromkeys(test.partition("::")[0] for test in ids):
-        results |= run_module(tests, name, [test for test in ids if test.startswith(f"{name}::")], out)
+        found = run_module(tests, name, [test for test in ids if test.startswith(f"{name}::")], out)
+        failed = [test for test, result in found.items() if result["status"] not in PASSED]
+        for test, result in run_module(tests, name, failed, again).items():
+            first = f"at the first try: {found[test]['status']}\n{found[test]['text']}"
+            found[test] = result | {"again": True, "text": result["text"] or first}
+        results |= found
     with (out / "results.jsonl").open("w") as file:
         file.writelines(json.dumps({"id": test} | results[test]) + "\n" for test in ids)
     text = report(ids, results, time.monotonic() - began)
