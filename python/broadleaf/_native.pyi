@@ -26,6 +26,7 @@ __all__ = [
     "Submitter",
     "__version__",
     "decode_plain",
+    "derive_keys",
     "encode_plain",
     "generate_keys",
     "give_key",
