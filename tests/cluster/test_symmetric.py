@@ -90,7 +90,7 @@ def test_ports_that_are_taken_are_passed_over():
             assert port not in seen
             seen.append(port)
             taken.append(socket.create_server((host, int(port))))
-        assert [one["tcp"]["port"] for one in shared_secret().connections()] == list(map(int, seen))
+        assert [one["tcp"]["port"] for one, _ in shared_secret().connections()] == list(map(int, seen))
         with pytest.raises(ClusterStartError, match=f"{seen[2]} or {seen[3]}: start again with another"):
             shared_secret().listen()
     finally:

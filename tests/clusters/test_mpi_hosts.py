@@ -33,7 +33,7 @@ def rank_and_sum():
     comm = MPI.COMM_WORLD
     return comm.Get_rank(), comm.allreduce(comm.Get_rank()), socket.gethostname()
 
-cluster = ipp.Cluster(engines=ipp.MPI(python={python!r}, mpi_args={arguments!r}), n={n})
+cluster = ipp.Cluster(engines=ipp.MPI(python={python!r}, mpi_args={arguments!r}, nested_tasks=True), n={n})
 with cluster as rc:
     {body}
 """
@@ -67,15 +67,17 @@ def output_of(mpi: tuple[Bed, str, str], hosts: dict[str, list[str]], body: str)
 @pytest.mark.parametrize("hosts", [HOSTS, ROUND_ROBIN], ids=["host by host", "round robin"])
 def test_an_engine_has_the_number_of_its_rank_wherever_that_is(mpi, hosts):
     n = N_HOSTS * PER_HOST
-    ids, ranks, relays = output_of(
+    ids, ranks, relays, nested = output_of(
         mpi,
         hosts,
         """
     print(json.dumps(rc.ids))
     print(json.dumps(rc[:].apply_sync(rank_and_sum)))
     print(json.dumps(sorted(host["name"] for host in cluster.status_sync()["hosts"])))
+    print(json.dumps(rc[-1].apply_sync(lambda: ipp.get_client()[0].apply_sync(abs, -1))))
 """,
     )
+    assert nested == 1
     assert ids == list(range(n))
     places = [f"n{1 + (rank // PER_HOST if hosts is HOSTS else rank % N_HOSTS)}" for rank in range(n)]
     assert ranks == [[rank, sum(range(n)), places[rank]] for rank in range(n)]

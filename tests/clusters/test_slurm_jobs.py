@@ -42,6 +42,15 @@ with ipp.Cluster(engines=ipp.Slurm(nodes=4, engines_per_host=2, walltime="5m")) 
     assert status_calls(slurm) - before <= 1
 
 
+def test_tasks_submit_tasks(slurm):
+    program = """
+import socket, broadleaf as ipp
+with ipp.Cluster(engines=ipp.Slurm(nodes=2, engines_per_host=1, nested_tasks=True)) as rc:
+    print(sorted(rc[0].apply_sync(lambda: ipp.get_client()[:].apply_sync(socket.gethostname))))
+"""
+    assert slurm.python(program, **SHARED).stdout == "['n1', 'n2']\n"
+
+
 def test_names_of_ipython_parallel_work(slurm):
     ids, _ = started(slurm, "ipp.Cluster(engines='Slurm', n=6)", **SHARED)
     assert len(ids) == 6, "one task each, wherever Slurm puts them"

@@ -49,6 +49,21 @@ def test_the_command_line_starts_it_another_process_uses_and_stops_it(ssh_hosts)
     check_nothing_is_left(bed)
 
 
+@pytest.mark.parametrize("may_nest", [True, False])
+def test_tasks_submit_tasks_where_they_may(ssh_hosts, may_nest):
+    program = f"""
+import socket, broadleaf as ipp
+with ipp.Cluster(engines=ipp.SSH(["n1:1", "n2:1"], nested_tasks={may_nest})) as rc:
+    try:
+        print(sorted(rc[0].apply_sync(lambda: ipp.get_client()[:].apply_sync(socket.gethostname))))
+    except ipp.RemoteError as error:
+        print(error)
+"""
+    said = ssh_hosts.python(program).stdout
+    assert said == "['n1', 'n2']\n" if may_nest else "give its engine set nested_tasks=True" in said
+    check_nothing_is_left(ssh_hosts)
+
+
 def test_arrays_go_from_host_to_host(ssh_hosts):
     program = """
 import numpy as np, broadleaf as ipp

@@ -23,6 +23,7 @@ SCRIPT = """
 import socket, sys, broadleaf as ipp
 rc = ipp.Client()
 print(sys.argv[1], sorted(rc[:].apply_sync(socket.gethostname)), flush=True)
+assert rc[-1].apply_sync(lambda: ipp.get_client()[0].apply_sync(abs, -1)) == 1
 sys.exit(int(sys.argv[1]))
 """
 
@@ -39,9 +40,13 @@ SECRET = "0123456789abcdef" * 2
 # Engines and the program have no use for the secret.
 WITHOUT_SECRET = """
 import os, socket, broadleaf as ipp
+
+def nested():
+    return ipp.get_client().load_balanced_view().map_sync(abs, [-1, -2, -3])
+
 rc = ipp.Client()
 print("BROADLEAF_SECRET" in os.environ, any(rc[:].apply_sync(os.environ.__contains__, "BROADLEAF_SECRET")))
-print(sorted(rc[:].apply_sync(socket.gethostname)), rc.load_balanced_view().map_sync(abs, [-1, -2, -3]))
+print(sorted(rc[:].apply_sync(socket.gethostname)), rc[-1].apply_sync(nested))
 """
 # Takes connections, and says nothing, until its input ends.
 SILENT = """

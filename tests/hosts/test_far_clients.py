@@ -170,7 +170,7 @@ def _send_buffers(cluster: FarClients) -> list[int]:
     return [int(size) for size in re.findall(r"\btb(\d+)", told)]
 
 
-# Linux doubles the size that it is given. A buffer with none grows with what is under way, slowly if both ends seldom run.
+# Linux doubles the size that it is given. Without one, a buffer grows with what is under way.
 _GIVEN_BYTES = 65_536
 
 

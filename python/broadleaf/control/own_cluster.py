@@ -41,8 +41,8 @@ def client_connection() -> str:
     if path is None:
         raise ClusterConnectionError(
             f"engines of host {connection['host']!r} cannot be clients of the cluster: their relay has an engines' "
-            "key, which does not open a client's connection; start it with `broadleaf relay --client-connection FILE`, "
-            "a copy of the cluster's client.json"
+            "key, which does not open a client's connection; give its engine set nested_tasks=True, or start it with "
+            "`broadleaf relay --client-connection FILE`, a copy of the cluster's client.json"
         )
     try:
         client = json.loads(Path(path).read_text())

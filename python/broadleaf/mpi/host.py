@@ -19,7 +19,7 @@ _TRIES = 5
 _ANSWER_S = 10.0
 
 
-def connect(connection: dict[str, Any]) -> socket.socket:
+def connect(connection: dict[str, Any], client_file: Path | None) -> socket.socket:
     """A connection to the fork server of this host's node. The node is started if there is none: a relay, which lives
     as long as some rank here is connected.
 
@@ -35,7 +35,7 @@ def connect(connection: dict[str, Any]) -> socket.socket:
             from broadleaf.cluster.hosts.relay import Relay  # one rank of a host needs it
 
             try:
-                Relay.for_guests(connection, name=f"{socket.gethostname()}:guests")
+                Relay.for_guests(connection, name=f"{socket.gethostname()}:guests", client_file=client_file)
             except ClusterStartError as error:
                 # The previous one has ended, but the controller has not noticed.
                 if attempt == _TRIES - 1 or "connected already" not in str(error):

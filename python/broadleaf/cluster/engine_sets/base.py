@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from broadleaf.cluster.hosts.package import receive_code
+from broadleaf.cluster.state import files
 from broadleaf.cluster.state.credentials import python_version
 
 BlockState = Literal["pending", "running", "ended", "failed"]
@@ -122,6 +123,8 @@ class EngineSet(ABC):
     """Command that starts Python there, such as ``apptainer exec image.sif``."""
     interface: str = ""
     """Network interface of this host that relays reach the controller by; by default any."""
+    nested_tasks: bool = False
+    """Whether tasks on the hosts may submit tasks: the clients' key is sent there as well."""
 
     @abstractmethod
     def submit(self, request: BlockRequest) -> list[Block]:
@@ -275,6 +278,7 @@ class EngineSet(ABC):
         """
         return {
             "connection": dict(request.connection),
+            "client": files.read_json(request.cluster_dir / files.CLIENT_FILE) if self.nested_tasks else None,
             "block": block,
             "name": name,
             "n": n or self.engines_per_host,

@@ -113,6 +113,8 @@ class MPI(EngineSet):
         """
         rank = [*shlex.split(self.wrap), self.python or sys.executable, "-m", "broadleaf.mpi", "--connection",
                 str(request.cluster_dir / files.ENGINE_FILE), "--world", block.id, "--log", str(log_path)]  # fmt: skip
+        if self.nested_tasks:
+            rank += ["--client-connection", str(request.cluster_dir / files.CLIENT_FILE)]
         if self.setup:
             rank = ["sh", "-c", "\n".join([*self.setup, f"exec {shlex.join(rank)}"])]
         return [*self._mpiexec(), *self.mpi_args, "-n", str(block.n_engines), *rank]

@@ -59,6 +59,7 @@ def join(order: Mapping[str, Any]) -> Relay:
         name=name,
         controller=controller,
         outbound_only=controller is not None,
+        client_file=order["client"],
         ends_at=float(os.environ.get("BROADLEAF_ENDS_AT") or 0) or None,
     )
 

@@ -37,7 +37,8 @@ class Relay:
         listen: Where other relays reach this one for payload: an address, or a network interface, and a port; by
             default the address that the controller is reached from.
         outbound_only: Whether it is never dialled. Its payload goes through the controller's host.
-        client_file: The cluster's `Cluster.connection_file`, for tasks on engines of this host that submit tasks.
+        client_file: The cluster's `Cluster.connection_file`, or the content of one, for tasks on engines of this host
+            that submit tasks.
         ends_at: When the batch job that it runs in ends, in seconds since 1970: it takes no new tasks shortly before.
 
     Raises:
@@ -55,7 +56,7 @@ class Relay:
         controller: str | None = None,
         listen: str | None = None,
         outbound_only: bool = False,
-        client_file: str | Path | None = None,
+        client_file: str | Path | dict[str, Any] | None = None,
         ends_at: float | None = None,
     ) -> None:
         self._ends_with_guests = False
@@ -63,7 +64,7 @@ class Relay:
         self._join(connection_file, n, name, controller, listen, outbound_only, client_file)
 
     @classmethod
-    def for_guests(cls, connection: dict[str, Any], *, name: str) -> Relay:
+    def for_guests(cls, connection: dict[str, Any], *, name: str, client_file: Path | None = None) -> Relay:
         """A relay whose engines are processes that it does not start.
 
         It outlives this process, and ends with the last of them.
@@ -71,6 +72,7 @@ class Relay:
         Args:
             connection: The content of the cluster's `Cluster.relay_file`.
             name: The host's name in the cluster.
+            client_file: As for other relays.
 
         Returns:
             The relay.
@@ -81,7 +83,7 @@ class Relay:
         relay = cls.__new__(cls)
         relay._ends_with_guests = True
         relay._ends_at = None
-        relay._join(connection, 0, name, None, None, False, None)
+        relay._join(connection, 0, name, None, None, False, client_file)
         return relay
 
     def _join(
@@ -92,7 +94,7 @@ class Relay:
         controller: str | None,
         listen: str | None,
         outbound_only: bool,
-        client_file: str | Path | None,
+        client_file: str | Path | dict[str, Any] | None,
     ) -> None:
         self.n: int = usable_cores() if n is None else engine_count(n)
         if isinstance(connection_file, dict):
@@ -109,6 +111,9 @@ class Relay:
         self.run_dir: Path = files.make_run_dir(self.cluster_id, outlives_session=True)
         try:
             address = _address(controller) if controller else _controller_of(connection, origin)
+            if isinstance(client_file, dict):
+                content, client_file = client_file, self.run_dir / files.CLIENT_FILE
+                files.write_json(client_file, content)
             self._client_file = str(Path(client_file).resolve(strict=True)) if client_file is not None else None
             self._host = self._start(connection, address, _listen_address(listen) if listen else None, outbound_only)
         except BaseException:

@@ -23,6 +23,9 @@ _PORTS = range(20_000, 30_000)
 _N_PORTS = 4
 _DIAL_TIMEOUT_S = 2.0
 
+ConnectionFile = Path | dict[str, Any]
+"""A connection file, or its content."""
+
 
 class Rendezvous(ABC):
     """What the ranks know before they have met."""
@@ -35,8 +38,8 @@ class Rendezvous(ABC):
         """
 
     @abstractmethod
-    def connections(self) -> Iterator[Path | dict[str, Any]]:
-        """Connection files of engines, or their content, at which the cluster may be now.
+    def connections(self) -> Iterator[tuple[ConnectionFile, ConnectionFile]]:
+        """Connection files of engines and of clients for the places where the cluster may be now.
 
         Raises `ClusterFileError` or OSError if it cannot be anywhere yet.
         """
@@ -56,9 +59,9 @@ class SharedDirectory(Rendezvous):
         """Where the controller listens, and that its keys are new."""
         return "0.0.0.0:0", None
 
-    def connections(self) -> Iterator[Path | dict[str, Any]]:
-        """The file that the controller writes."""
-        yield self._directory / files.ENGINE_FILE
+    def connections(self) -> Iterator[tuple[ConnectionFile, ConnectionFile]]:
+        """The files that the controller writes."""
+        yield self._directory / files.ENGINE_FILE, self._directory / files.CLIENT_FILE
 
     def requirement(self) -> str:
         """Whether hosts see the directory."""
@@ -98,7 +101,7 @@ class SharedSecret(Rendezvous):
                 return f"0.0.0.0:{port}", self._credentials
         raise ClusterStartError(f"other programs listen on {self._said()}: start again with another BROADLEAF_SECRET")
 
-    def connections(self) -> Iterator[Path | dict[str, Any]]:
+    def connections(self) -> Iterator[tuple[ConnectionFile, ConnectionFile]]:
         """One for each of the ports on which something listens: the keys decide."""
         unreachable = None
         for port in self._ports:
@@ -107,7 +110,10 @@ class SharedSecret(Rendezvous):
             except addresses.Unreachable as error:
                 unreachable = error
                 continue
-            yield self._credentials.connection_at("engine", self._settings, self._host, port)
+            engine, client = (
+                self._credentials.connection_at(role, self._settings, self._host, port) for role in ("engine", "client")
+            )
+            yield engine, client
         if unreachable is not None:
             raise unreachable
 

@@ -99,9 +99,9 @@ def _relay(member: RunMember, n: int | None, rendezvous: Rendezvous, timeout_s: 
     while True:
         failure: Exception | None = None
         try:
-            for connection in rendezvous.connections():
+            for connection, client in rendezvous.connections():
                 try:
-                    return Relay(connection, n, name=f"{here}:{member.rank}")
+                    return Relay(connection, n, name=f"{here}:{member.rank}", client_file=client)
                 except (ClusterStartError, ClusterConnectionError) as error:
                     failure = error
         except (ClusterFileError, OSError) as error:
