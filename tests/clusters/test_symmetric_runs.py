@@ -17,8 +17,8 @@ pytestmark = pytest.mark.timeout(240)
 
 RUN = (sys.executable, "-m", "broadleaf", "run")
 # The third rank never says a word.
-TWO_OF_THREE = ("env", "BROADLEAF_START_TIMEOUT_S=20", "sh", "-c",
-                'if [ "$SLURM_PROCID" = 2 ]; then exec sleep 25; fi; exec "$@"', "sh")  # fmt: skip
+TWO_OF_THREE = ("env", "BROADLEAF_START_TIMEOUT_S=10", "sh", "-c",
+                'if [ "$SLURM_PROCID" = 2 ]; then exec sleep 14; fi; exec "$@"', "sh")  # fmt: skip
 SCRIPT = """
 import socket, sys, broadleaf as ipp
 rc = ipp.Client()
@@ -88,7 +88,7 @@ def test_a_missing_host_is_named(slurm):
     step = srun(slurm, "--nodes=3", *TWO_OF_THREE, *RUN, "-n", "1", "--",
                 "true")  # fmt: skip
     _, errors = step.communicate(timeout=200)
-    assert "2 of 3 hosts came up within 20 s; ranks without a host: 2." in errors, errors
+    assert "2 of 3 hosts came up within 10 s; ranks without a host: 2." in errors, errors
     assert step.returncode == 1
 
 
@@ -145,10 +145,10 @@ def test_a_stranger_listens_on_the_port(slurm):
 
 
 def test_a_rank_with_another_secret(slurm):
-    other = ("env", "BROADLEAF_START_TIMEOUT_S=20", "sh", "-c",
+    other = ("env", "BROADLEAF_START_TIMEOUT_S=10", "sh", "-c",
              'if [ "$SLURM_PROCID" = 1 ]; then BROADLEAF_SECRET=$BROADLEAF_SECRET-; fi; exec "$@"', "sh")  # fmt: skip
     step = srun(slurm, "--nodes=2", *other, *RUN, "-n", "1", "--", "true", env={"BROADLEAF_SECRET": SECRET})
     _, errors = step.communicate(timeout=200)
-    assert "1 of 2 hosts came up within 20 s; ranks without a host: 1. Can all hosts connect to n1, port " in errors
+    assert "1 of 2 hosts came up within 10 s; ranks without a host: 1. Can all hosts connect to n1, port " in errors
     assert "rank 1 on n2 found no cluster of rank 0: " in errors
     assert step.returncode == 1
