@@ -4,30 +4,31 @@ from __future__ import annotations
 
 import pytest
 from bed import Bed
+from debian_layer import CHECKOUT
 from programs import SHARED, check_nothing_is_left
 from waiting import until
 
 pytestmark = pytest.mark.timeout(300)
 
-_HEAD = """
-import os, subprocess, time
+# What both kinds of program have in common. Tasks of a `Gate` are sent by value, and all hosts see its directory.
+_COMMON = f"""
+import os, signal, subprocess, sys, time
+from pathlib import Path
 import broadleaf as ipp
-from broadleaf.cluster.start_error import ClusterStartError
+sys.path.append({str(CHECKOUT / "tests")!r})
+import waiting
+from gates import Gate
 
-def until(condition, timeout_s=60):
-    give_up_at = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < give_up_at, "too late"
-        time.sleep(0.02)
+def until(condition):
+    assert waiting.until(condition, 60), "too late"
 
 def jobs(*states):
-    said = subprocess.run(["squeue", "-h", "-o", "%i", *(["-t", ",".join(states)] if states else [])],
-                          capture_output=True, text=True, check=True).stdout
-    return said.split()
+    command = ["squeue", "-h", "-o", "%i", *(["-t", ",".join(states)] if states else [])]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+"""
 
-def hold(released):
-    while not os.path.exists(released):
-        time.sleep(0.02)
+_HEAD = f"""{_COMMON}
+from broadleaf.cluster.start_error import ClusterStartError
 
 def write_line(path, line, seconds):
     time.sleep(seconds)
@@ -64,13 +65,13 @@ def test_jobs_come_with_tasks_and_go_when_idle(slurm):
 cluster.adapt_sync(0, 4, idle_s=3)
 assert not jobs()
 assert lview.apply_sync(lambda: 42) == 42
-released = os.path.join(cluster.cluster_dir, "released")
-held = lview.apply_async(hold, released)
+gate = Gate(Path(cluster.cluster_dir, "gate"))
+held = lview.apply_async(gate.task())
 (block,) = cluster.blocks()
 assert block.state == "running" and block.n_engines == 2 and len(block.hosts) == 1, block
 assert 240 < block.deadline - time.time() <= 300, block
 began = time.monotonic()
-open(released, "w").close()
+gate.open()
 held.get(60)
 until(lambda: not rc.ids)
 assert time.monotonic() - began >= 3
@@ -172,14 +173,11 @@ print(len(cluster.blocks()) >= 2)
 
 def test_a_relay_that_is_told_to_end_lets_its_engines_finish(slurm):
     program = """
-import signal
-
-def tell_relay(number, released):
+def tell_relay(number, wait_at_gate):
     # As Slurm does before it preempts a job. The relay's process is the parent of the parent of its engines.
     with open(f"/proc/{os.getppid()}/stat") as stat:
         os.kill(int(stat.read().rpartition(")")[2].split()[1]), number)
-    while not os.path.exists(released):
-        time.sleep(0.02)
+    wait_at_gate()
     return os.environ["SLURM_JOB_ID"]
 
 def leaving():
@@ -188,14 +186,14 @@ def leaving():
 path = os.path.join(cluster.cluster_dir, "lines")
 cluster.adapt_sync(0, 2)
 for number in (signal.SIGTERM, signal.SIGUSR1):
-    released = f"{path}-{number}"
+    gate = Gate(Path(cluster.cluster_dir, f"gate-{number}"))
     results = [lview.apply_async(write_line, path, i, 1) for i in range(4)]
-    told = lview.apply_async(tell_relay, number, released)
+    told = lview.apply_async(tell_relay, number, gate.task())
     results += [lview.apply_async(write_line, path, i, 1) for i in range(4, 10)]
     until(leaving)
     (left,) = leaving()
     assert left.deadline is None or left.deadline - time.time() <= cluster.settings["drain_s"], left
-    open(released, "w").close()
+    gate.open()
     assert told.get(60) == left.facts["job"]
     assert [one.get(60) for one in results] == list(range(10))
     assert rc.status()["controller"]["resolved"]["lost"] == 0
@@ -216,34 +214,17 @@ cluster.adapt_sync(0, 2, idle_s=2)
 print(cluster.cluster_file)
 """
 
-LATER = """
-import os, signal, subprocess, time
-import broadleaf as ipp
-
-def until(condition, timeout_s=60):
-    give_up_at = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < give_up_at, "too late"
-        time.sleep(0.02)
-
-def jobs(state):
-    said = subprocess.run(["squeue", "-h", "-o", "%i", "-t", state], capture_output=True, text=True, check=True)
-    return said.stdout.split()
-
-def hold(released):
-    while not os.path.exists(released):
-        time.sleep(0.02)
-
+LATER = f"""{_COMMON}
 cluster = ipp.Cluster.from_file(FILE)
 try:
     with cluster.connect_client_sync() as rc:
         lview = rc.load_balanced_view()
-        released = os.path.join(cluster.cluster_dir, "released")
-        held = lview.apply_async(hold, released)
+        gate = Gate(Path(cluster.cluster_dir, "gate"))
+        held = lview.apply_async(gate.task())
         assert lview.apply_sync(abs, -42) == 42
         (block,) = cluster.blocks()
         assert block.state == "running", block
-        open(released, "w").close()
+        gate.open()
         held.get(60)
         until(lambda: not jobs("R,CG"))
         assert [block.state for block in cluster.blocks()] == ["ended"]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import secrets
+import sys
 
 import pytest
 from bed import Bed
@@ -136,3 +138,18 @@ def test_a_rank_that_is_killed_on_one_host_ends_the_world_on_all(mpi):
     assert cause_and_rank == ["rank_died", 5]
     assert took_s < 5  # "certified within 5 s" is what was promised
     assert [one[:2] for one in again] == [[rank, 28] for rank in range(8)]
+
+
+def test_ranks_that_share_only_a_secret_run_a_program(mpi):
+    bed, name, python = mpi
+    arguments = {
+        "mpich": ["-hosts", "n1,n2", "-ppn", "1", "-n", "2"],
+        "openmpi": ["--allow-run-as-root", "--host", "n1,n2", "-x", "BROADLEAF_SECRET"],
+    }
+    program = "import socket, broadleaf as ipp; print(sorted(ipp.Client()[:].apply_sync(socket.gethostname)))"
+    run = [sys.executable, "-m", "broadleaf", "run", "-n", "1", "--id", "mine", "--controller", "n1"]
+    mpiexec = python.rpartition("/")[0] + "/mpiexec"
+    done = bed.run("head", mpiexec, *arguments[name], *run, "--", sys.executable, "-c", program,
+                   timeout_s=120, BROADLEAF_SECRET=secrets.token_hex(16))  # fmt: skip
+    assert done.stdout == "['n1', 'n2']\n"
+    assert until(lambda: not bed.processes()), bed.processes()

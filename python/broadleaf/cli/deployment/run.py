@@ -20,7 +20,7 @@ from broadleaf.cli.terminal.console import checked_cluster_id, look_in_working_d
     "--controller",
     metavar="HOST",
     default="",
-    help="Host that runs the first of them, if the launcher does not name it; with BROADLEAF_SECRET.",
+    help="Host of the first process, if the launcher does not name it; for runs with BROADLEAF_SECRET.",
 )
 @profile_option
 @click.argument("words", metavar="COMMAND...", nargs=-1, required=True, type=click.UNPROCESSED)
@@ -36,8 +36,8 @@ def command(
 
     Start it once on each host, as with `srun --ntasks-per-node=1 broadleaf run -- python script.py`. The first runs the
     controller and COMMAND, where `broadleaf.Client()` connects to the cluster, and ends with its exit code; the others
-    provide their engines. Hosts must share the directory of clusters, as they do with a shared home directory. Without
-    one, set the variable BROADLEAF_SECRET to the same value for all, 32 random characters or more.
+    provide their engines. Hosts must share the directory of clusters, as they do with a shared home directory. If they
+    share none, give all of them the same secret in the variable BROADLEAF_SECRET: at least 32 random characters.
     """
     from broadleaf.cluster.hosts.symmetric.member import RunMember
     from broadleaf.cluster.hosts.symmetric.rendezvous import Rendezvous, SharedDirectory, SharedSecret
@@ -47,7 +47,11 @@ def command(
     secret = os.environ.pop("BROADLEAF_SECRET", "")  # no process that is started here needs it
     context = click.get_current_context()
     if controller and not secret:
-        raise click.UsageError("--controller is for runs with BROADLEAF_SECRET", context)
+        raise click.UsageError(
+            "--controller is for runs with BROADLEAF_SECRET, which is not set here. Open MPI passes it on with "
+            "`mpiexec -x BROADLEAF_SECRET`",
+            context,
+        )
     try:
         member = RunMember.of(os.environ, run_id or "")
         rendezvous: Rendezvous = SharedDirectory(member, profile)

@@ -17,8 +17,8 @@ from broadleaf.cluster.state import addresses, files
 from broadleaf.cluster.state.credentials import Credentials
 
 # Whoever guesses the secret can run code as its owner: 128 bits in hexadecimal.
-_MIN_SECRET_LETTERS = 32
-# Below the ports that Linux gives to connections, and with a few to choose from where others listen.
+_MIN_SECRET_CHARACTERS = 32
+# Below the ports that Linux gives to connections. There are several, because other programs may listen on one.
 _PORTS = range(20_000, 30_000)
 _N_PORTS = 4
 _DIAL_TIMEOUT_S = 2.0
@@ -75,10 +75,10 @@ class SharedSecret(Rendezvous):
     """
 
     def __init__(self, member: RunMember, profile: str, secret: str, controller: str = "") -> None:
-        if len(secret) < _MIN_SECRET_LETTERS:
+        if len(secret) < _MIN_SECRET_CHARACTERS:
             raise ValueError(
-                f"BROADLEAF_SECRET has {len(secret)} characters, and needs {_MIN_SECRET_LETTERS}, because whoever "
-                "guesses it can run code as you: `openssl rand -hex 32` makes one"
+                f"BROADLEAF_SECRET has {len(secret)} characters and needs at least {_MIN_SECRET_CHARACTERS}: whoever "
+                "guesses it can run code as you. Make one with `openssl rand -hex 32`"
             )
         self._host = controller or member.first_host
         if member.size > 1 and not self._host:
@@ -86,8 +86,8 @@ class SharedSecret(Rendezvous):
         self._settings = config.resolve({}, files.profile_dir(profile))
         self._credentials = Credentials.derive(secret, member.run_id)
         digest = hmac.digest(secret.encode(), f"ports of {member.run_id}".encode(), hashlib.sha256)
-        chosen = (int.from_bytes(digest[at : at + 4]) % len(_PORTS) for at in range(0, 4 * _N_PORTS, 4))
-        self._ports = [_PORTS[one] for one in chosen]
+        chosen = (_PORTS[int.from_bytes(digest[at : at + 4]) % len(_PORTS)] for at in range(0, len(digest), 4))
+        self._ports = list(dict.fromkeys(chosen))[:_N_PORTS]
 
     def listen(self) -> tuple[str, Credentials | None]:
         """The first of the ports that is free on this host, and the keys."""
@@ -119,7 +119,7 @@ class SharedSecret(Rendezvous):
 
     def requirement(self) -> str:
         """Whether hosts can connect."""
-        return f"Can all hosts connect to {self._said()}, and have they the same BROADLEAF_SECRET?"
+        return f"Can all hosts connect to {self._said()}, and do they have the same BROADLEAF_SECRET?"
 
     def _said(self) -> str:
         *others, last = map(str, self._ports)
