@@ -30,7 +30,7 @@ RUST_TESTS_TIMEOUT_S := 1500
 
 unless_unchanged = $(BIN)/python tools/unchanged.py --record $(STAMPS)/$(1).json $(if $(AGAIN),--again)
 
-.PHONY: help demo test test-rust test-python peer-tests test-peers fuzz soak bench gate figures docs lint lock clean build installed
+.PHONY: help demo test test-rust test-python test-clusters peer-tests test-peers fuzz soak bench gate figures docs lint lock clean build installed compiled
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | expand -t 14
@@ -38,22 +38,27 @@ help: ## List the targets
 demo: $(STAMPS)/native ## Start four engines, run a map, print its result and timing
 	@$(BIN)/python examples/demo.py
 
-test: test-rust test-python test-peers ## Run all tests; what has passed on the same files is skipped, unless AGAIN=1
+test: test-rust test-python test-clusters test-peers ## Run all tests; what has passed on the same files is skipped, unless AGAIN=1
 
 test-rust: $(STAMPS)/native
 	@$(call unless_unchanged,rust-tests) --inputs crates fuzz/src fuzz/corpus Cargo.toml Cargo.lock -- \
 	  $(WITH_RUST) timeout $(RUST_TESTS_TIMEOUT_S) cargo test --release --locked --quiet --workspace --exclude broadleaf-python
 
-test-python: $(STAMPS)/native $(STAMPS)/test $(STAMPS)/ray-venv
-	@$(call unless_unchanged,python-tests) -- $(WITH_RUST) $(BIN)/python -m pytest tests $(TEST_ARGS)
+test-python: $(STAMPS)/test compiled
+	@$(call unless_unchanged,python-tests) -- \
+	  $(WITH_RUST) $(BIN)/python -m pytest tests --ignore=tests/clusters $(TEST_ARGS)
+
+# Those wait for schedulers most of the time, so they can run beside the others.
+test-clusters: $(STAMPS)/test $(STAMPS)/ray-venv compiled
+	@$(call unless_unchanged,cluster-tests) -- $(WITH_RUST) $(BIN)/python -m pytest tests/clusters $(TEST_ARGS)
 
 fuzz: $(STAMPS)/native ## Try each decoder with random input; FUZZ_S=60 says for how long
 	@$(WITH_RUST) $(BIN)/python tools/fuzz.py --seconds $(FUZZ_S)
 
-peer-tests: $(STAMPS)/native $(STAMPS)/peers-venv ## Run tests of IPython Parallel's own suite on Broadleaf; IDS=FILE lists them
+peer-tests: $(STAMPS)/peers-venv compiled ## Run tests of IPython Parallel's own suite on Broadleaf; IDS=FILE lists them
 	$(PEERS_VENV)/bin/python tests/peers/run.py "$(IDS)"
 
-test-peers: $(STAMPS)/native $(STAMPS)/peers-venv
+test-peers: $(STAMPS)/peers-venv compiled
 	@$(call unless_unchanged,peer-tests) -- $(PEERS_VENV)/bin/python tests/peers/run.py tests/peers/claimed.txt
 
 bench: $(STAMPS)/native $(STAMPS)/bench ## Run the benchmarks; BENCH_ARGS="latency --against ppe,ray" chooses which
@@ -88,7 +93,11 @@ lint: $(STAMPS)/native $(STAMPS)/lint ## Check formatting, lints and types of th
 	$(WITH_RUST) cargo clippy --release --locked --workspace --all-targets -- -D warnings
 
 # Before targets run side by side: pip does not share an environment with another pip.
-installed: $(STAMPS)/test $(STAMPS)/lint $(STAMPS)/docs $(STAMPS)/peers-venv $(STAMPS)/ray-venv $(STAMPS)/native
+installed: $(STAMPS)/test $(STAMPS)/lint $(STAMPS)/docs $(STAMPS)/peers-venv $(STAMPS)/ray-venv compiled
+
+# Tests start thousands of interpreters, and where PYTHONDONTWRITEBYTECODE is set each would compile what it imports.
+compiled: $(STAMPS)/native | $(STAMPS)/test
+	@$(BIN)/python -m compileall -q $(VENV)/lib python tests
 
 build: $(STAMPS)/native ## Build the native module and install the package into .venv
 

@@ -37,7 +37,7 @@ def mpi_python(name: str) -> Path:
             shutil.rmtree(ready, ignore_errors=True)
             subprocess.run([sys.executable, "-m", "venv", str(ready)], check=True, timeout=120)
             install = [str(python), "-m", "pip", "--disable-pip-version-check", "--no-input", "install", "--quiet",
-                       "--no-compile", "--requirement", str(requirements)]  # fmt: skip
+                       "--requirement", str(requirements)]  # fmt: skip
             done = subprocess.run(install, capture_output=True, text=True, timeout=_INSTALL_TIMEOUT_S, check=False)
             if done.returncode:
                 raise EnvironmentUnavailable(f"pip cannot install {name}: {done.stderr.strip()[-300:]}")

@@ -78,6 +78,26 @@ def test_without_a_request_a_handler_of_the_task_is_not_called(engine):
     assert heard == ["SIGINT"]
 
 
+def test_a_request_is_for_the_handler_that_heard_it_and_not_for_the_one_after(engine):
+    """It is repeated until it is settled, also in the moment between the end of a task's handler and that of the task."""
+    ours, heard = signal.getsignal(signal.SIGINT), []
+    signal.signal(signal.SIGINT, lambda *_: heard.append("SIGINT"))
+    signal.raise_signal(signal.SIGURG)
+    signal.raise_signal(signal.SIGURG)
+    signal.signal(signal.SIGINT, ours)
+    signal.raise_signal(signal.SIGURG)
+    assert heard == ["SIGINT"]
+
+
+def test_a_request_waits_while_sigint_is_ignored(engine):
+    ours = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.raise_signal(signal.SIGURG)
+    assert engine.is_open
+    signal.signal(signal.SIGINT, ours)
+    with pytest.raises(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGURG)
+
+
 def test_a_request_waits_for_an_import(engine, package):
     assert importlib.import_module(package).TWICE == 14
     assert engine.is_open

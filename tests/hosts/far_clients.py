@@ -36,6 +36,7 @@ class FarClients:
     def __init__(self, rate_mbit: float | None, latency_ms: float, **options: object) -> None:
         self.network = Network(1, rate_mbit=rate_mbit, latency_ms=latency_ms)
         self.controller, self.host = self.network.hosts
+        self.programs: list[subprocess.Popen[str]] = []
         self.cluster_id = f"far-{os.getpid()}"
         given = [f"--option={name}={value}" for name, value in options.items()]
         address = f"{self.controller.address}:0"
@@ -47,25 +48,27 @@ class FarClients:
         self.connection = connection | {"unix_path": None, "transport": "tcp"}
 
     def start(self, program: str) -> subprocess.Popen[str]:
-        """Starts a program with a client `rc`."""
+        """Starts a program with a client `rc`; `close` ends it."""
         command = [sys.executable, "-c", _PRELUDE + program, json.dumps(self.connection)]
-        return subprocess.Popen(
+        child = subprocess.Popen(
             ["ip", "netns", "exec", self.host.namespace, *command],
             stdout=subprocess.PIPE,
             stdin=subprocess.PIPE,
             text=True,
         )
+        self.programs.append(child)
+        return child
 
     def run(self, program: str) -> str:
         """Runs one to its end; returns its output."""
         child = self.start(program)
-        try:
-            out, _ = child.communicate(timeout=150)
-        finally:
-            child.kill()
+        out, _ = child.communicate(timeout=150)
         assert child.returncode == 0
         return out
 
     def close(self) -> None:
+        for program in self.programs:
+            with program:
+                program.kill()
         self.cluster.stop_cluster_sync()
         self.network.close()

@@ -194,11 +194,7 @@ for line in sys.stdin:
         assert client.stdout.readline() == "here\n"
         return is_right(_send_buffers(cluster))
 
-    try:
-        wait_until(is_right_after_another_result, 60, f"buffers for {latency_ms} ms")
-    finally:
-        client.kill()
-        client.communicate()
+    wait_until(is_right_after_another_result, 60, f"buffers for {latency_ms} ms")
 
 
 def test_results_that_lie_in_the_same_bytes_or_come_together(far):
@@ -258,12 +254,10 @@ until(lambda: rc.status()["node"]["objects_out"] > 0)
 print("under way", flush=True)
 large.get()
 """)
-    try:
-        assert client.stdout is not None
-        assert client.stdout.readline() == "under way\n"
-        client.send_signal(signal.SIGKILL)
-    finally:
-        client.communicate()
+    assert client.stdout is not None
+    assert client.stdout.readline() == "under way\n"
+    client.send_signal(signal.SIGKILL)
+    client.communicate()
     wait_until(lambda: cluster.cluster.status_sync()["node"]["objects_out"] == 0, 30, "the result's end")
 
 

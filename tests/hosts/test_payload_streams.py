@@ -18,10 +18,11 @@ def _connections(network: Network, host: Host, to: Host) -> list[tuple[str, str]
     return [(line.split()[2], line.split()[3]) for line in told.splitlines()]
 
 
-def _end_one(network: Network, host: Host, to: Host) -> None:
-    """Ends the connection between two hosts that was made last."""
+def _end_one(network: Network, host: Host, to: Host) -> tuple[str, str]:
+    """Ends the connection between two hosts that was made last; returns its ends."""
     near, far = max(_connections(network, host, to), key=lambda ends: int(ends[0].rsplit(":")[-1]))
     network.execute(host.namespace, ["ss", "-K", "src", near, "dst", far])
+    return near, far
 
 
 @pytest.mark.parametrize("tls", ["on", "off"])
@@ -41,18 +42,14 @@ for line in sys.stdin:
         client.stdin.flush()
         assert client.stdout.readline() == "here\n"
 
-    try:
-        wait_until(lambda: counted() == 1, 60, "the connection of the client")
-        get()
-        assert counted() == 5, "one for control, four for payload"
-        get()
-        assert counted() == 5, "they are used again"
-        wait_until(lambda: counted() == 2, 60, "the end of those without use")
-        get()
-        assert counted() == 5
-    finally:
-        client.kill()
-        client.communicate()
+    wait_until(lambda: counted() == 1, 60, "the connection of the client")
+    get()
+    assert counted() == 5, "one for control, four for payload"
+    get()
+    assert counted() == 5, "they are used again"
+    wait_until(lambda: counted() == 2, 60, "the end of those without use")
+    get()
+    assert counted() == 5
 
 
 def _under_way(cluster: FarClients, large_bytes: int) -> subprocess.Popen[str]:
@@ -72,14 +69,11 @@ def test_a_result_comes_when_one_of_its_connections_ends(far):
     # 64 MiB take five seconds.
     cluster = far(rate_mbit=100, payload_streams=3)
     client = _under_way(cluster, 64 << 20)
-    try:
-        ends = (cluster.network, cluster.host, cluster.controller)
-        wait_until(lambda: len(_connections(*ends)) == 4, 60, "the connections of payload")
-        _end_one(*ends)
-        wait_until(lambda: len(_connections(*ends)) == 3, 60, "the end of one of them")
-        out, _ = client.communicate(timeout=120)
-    finally:
-        client.kill()
+    ends = (cluster.network, cluster.host, cluster.controller)
+    wait_until(lambda: len(_connections(*ends)) == 4, 60, "the connections of payload")
+    ended = _end_one(*ends)
+    wait_until(lambda: ended not in _connections(*ends), 60, "the end of one of them")
+    out, _ = client.communicate(timeout=120)
     assert out == "True\n"
 
 
@@ -94,11 +88,8 @@ def test_on_a_link_with_a_long_round_trip_connections_are_added_where_one_has_to
         max_connections = max(max_connections, len(_connections(cluster.network, cluster.host, cluster.controller)))
         return max_connections > 2
 
-    try:
-        wait_until(has_added, 60, "a second connection for payload")
-        out, _ = client.communicate(timeout=120)
-    finally:
-        client.kill()
+    wait_until(has_added, 60, "a second connection for payload")
+    out, _ = client.communicate(timeout=120)
     assert out == "True\n"
 
 
@@ -106,12 +97,9 @@ def test_on_a_short_link_one_connection_carries_all(far):
     cluster: FarClients = far(rate_mbit=100)
     client = _under_way(cluster, 32 << 20)
     max_connections = 0
-    try:
-        while client.poll() is None:
-            max_connections = max(max_connections, len(_connections(cluster.network, cluster.host, cluster.controller)))
-        out, _ = client.communicate()
-    finally:
-        client.kill()
+    while client.poll() is None:
+        max_connections = max(max_connections, len(_connections(cluster.network, cluster.host, cluster.controller)))
+    out, _ = client.communicate()
     assert out == "True\n"
     assert max_connections == 2
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import contextlib
 import os
 import signal
@@ -111,6 +112,15 @@ def test_an_idle_engine_takes_no_notice(rc):
     assert rc[:].apply_sync(os.getpid) == pids
 
 
+def test_a_signal_that_came_before_a_task_is_not_the_task_s(rc):
+    """Also where neither is Python code, which would have acted on the signal at its first instruction."""
+    with rc[0].temp_flags(block=False):
+        queued = rc[0].apply(time.sleep, 0.1)
+        signalled = rc[0].apply(_thread.interrupt_main)
+        asleep = rc[0].apply(time.sleep, 0.1)
+    assert [queued.get(20), signalled.get(20), asleep.get(20)] == [None, None, None]
+
+
 def test_what_is_no_signal(rc):
     with pytest.raises(ValueError, match="'SIGNOTHING' is not a signal"):
         rc.send_signal("SIGNOTHING")
@@ -142,7 +152,7 @@ def test_a_task_that_handles_sigint_itself_is_asked_in_its_own_way(rc, tmp_path)
 
     ready = tmp_path / "ready"
     busy = rc[0].apply_async(run, ready)
-    until(ready.exists)
+    assert until(ready.exists)
     rc.interrupt(0)
     assert busy.get(20) == "ended well"
 

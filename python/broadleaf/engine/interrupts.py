@@ -43,20 +43,17 @@ def install(engine: _native.Engine) -> None:
             # Sent for a task that has ended, or to wake this thread for another signal.
             return
         handler: Any = signal.getsignal(signal.SIGINT)
-        if waits_for_import(frame):
-            # The request stays open, so it is repeated.
+        # A request stays open, and is repeated, until an import has ended or SIGINT is no longer ignored.
+        if waits_for_import(frame) or handler == signal.SIG_IGN or not engine.interrupt_pending():
             return
-        if handler is on_interrupt:
-            if engine.interrupt_pending():
-                raise KeyboardInterrupt
-        elif handler is None:
+        if handler is None:
             # Set by C code, which knows how to handle it.
             signal.raise_signal(signal.SIGINT)
-        elif callable(handler):
-            # The task's own. The request stays open, so it is repeated until the task ends.
-            handler(signal.SIGINT, frame)
-        elif handler == signal.SIG_DFL and engine.interrupt_pending():
+        elif handler is on_interrupt or handler == signal.SIG_DFL:
             raise KeyboardInterrupt
+        else:
+            # The task's own.
+            handler(signal.SIGINT, frame)
 
     signal.signal(signal.SIGINT, on_interrupt)
     signal.signal(signal.SIGURG, on_request)

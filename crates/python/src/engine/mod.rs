@@ -200,6 +200,8 @@ impl Engine {
             if let Some(task) = next {
                 drop(received.take_retired());
                 self.io.before_user_code();
+                // A SIGINT that came before a task is not the task's, although a task in C would act on it.
+                py.check_signals()?;
                 if self.claim(&task)
                     && let Err(error) = self.run_task(py, task)
                 {

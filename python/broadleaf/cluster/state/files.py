@@ -25,8 +25,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import secrets
-import shutil
 import stat
 import time
 from collections.abc import Mapping
@@ -192,7 +190,7 @@ def run_dirs(cluster_id: str = "*") -> list[Path]:
 def make_run_dir(cluster_id: str, *, outlives_session: bool = False) -> Path:
     """A fresh run directory. With `outlives_session` it is not in ``$XDG_RUNTIME_DIR``, which is emptied at logout."""
     parent = None if outlives_session else _session_run_dirs()
-    run_dir = make_private_dir(parent or _lasting_run_dirs()) / f"{cluster_id}-{secrets.token_hex(3)}"
+    run_dir = make_private_dir(parent or _lasting_run_dirs()) / f"{cluster_id}-{os.urandom(3).hex()}"
     make_private_dir(run_dir)
     try:
         owner.mark(run_dir)
@@ -209,7 +207,7 @@ def guests_lock() -> Path:
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
     """Writes `path` with mode 0600 so that a reader finds either the old content or the new, never a part."""
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    temporary = path.with_name(f".{path.name}.{os.urandom(4).hex()}")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
         with os.fdopen(descriptor, "w") as file:
@@ -254,7 +252,10 @@ def remove_cluster_files(cluster_path: str | Path, run_dir: str | Path, keep_log
             *cluster_path.glob(BLOCK_LOG.format("*")),
         ]
         dead += [path for path in run_dir.glob("*") if not path.is_dir()]
-    shutil.rmtree(run_dir / MODULES_DIR, ignore_errors=True)
+    if (modules := run_dir / MODULES_DIR).exists():
+        import shutil
+
+        shutil.rmtree(modules, ignore_errors=True)
     for path in dead:
         path.unlink(missing_ok=True)
     for directory in (run_dir, cluster_path):

@@ -101,6 +101,8 @@ def import_for_engines(options: Mapping[str, Any]) -> None:
     import traceback  # noqa: F401
 
     importlib.import_module("broadleaf.engine.main")
+    # What the first function that is sent by value needs.
+    importlib.import_module("broadleaf.serialize.functions.by_value")
     if options["engine_start"] == "fork":
         for module in options["preload"]:
             try:
