@@ -55,10 +55,10 @@ test-clusters: $(STAMPS)/test $(STAMPS)/ray-venv compiled
 fuzz: $(STAMPS)/native ## Try each decoder with random input; FUZZ_S=60 says for how long
 	@$(WITH_RUST) $(BIN)/python tools/fuzz.py --seconds $(FUZZ_S)
 
-peer-tests: $(STAMPS)/peers-venv compiled ## Run tests of IPython Parallel's own suite on Broadleaf; IDS=FILE lists them
+peer-tests: compiled $(STAMPS)/peers-venv ## Run tests of IPython Parallel's own suite on Broadleaf; IDS=FILE lists them
 	$(PEERS_VENV)/bin/python tests/peers/run.py "$(IDS)"
 
-test-peers: $(STAMPS)/peers-venv compiled
+test-peers: compiled $(STAMPS)/peers-venv
 	@$(call unless_unchanged,peer-tests) -- $(PEERS_VENV)/bin/python tests/peers/run.py tests/peers/claimed.txt
 
 bench: $(STAMPS)/native $(STAMPS)/bench ## Run the benchmarks; BENCH_ARGS="latency --against ppe,ray" chooses which

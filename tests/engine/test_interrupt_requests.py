@@ -17,9 +17,10 @@ class AskedEngine:
 
     def __init__(self) -> None:
         self.is_open = True
+        self.task = "a task"
 
     def current_task(self) -> str:
-        return "a task"
+        return self.task
 
     def is_interrupt_requested(self) -> bool:
         return self.is_open
@@ -78,8 +79,8 @@ def test_without_a_request_a_handler_of_the_task_is_not_called(engine):
     assert heard == ["SIGINT"]
 
 
-def test_a_request_is_for_the_handler_that_heard_it_and_not_for_the_one_after(engine):
-    """It is repeated until it is settled, also in the moment between the end of a task's handler and that of the task."""
+def test_a_task_that_has_handled_a_request_has_time_to_end(engine, monkeypatch):
+    """A request is repeated while its task goes on, also after the task's handler is gone."""
     ours, heard = signal.getsignal(signal.SIGINT), []
     signal.signal(signal.SIGINT, lambda *_: heard.append("SIGINT"))
     signal.raise_signal(signal.SIGURG)
@@ -87,6 +88,18 @@ def test_a_request_is_for_the_handler_that_heard_it_and_not_for_the_one_after(en
     signal.signal(signal.SIGINT, ours)
     signal.raise_signal(signal.SIGURG)
     assert heard == ["SIGINT"]
+    monkeypatch.setattr(interrupts, "HANDLER_PATIENCE_S", 0.0)
+    with pytest.raises(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGURG)
+
+
+def test_the_next_task_is_interrupted_at_once(engine):
+    ours = signal.signal(signal.SIGINT, lambda *_: None)
+    signal.raise_signal(signal.SIGURG)
+    signal.signal(signal.SIGINT, ours)
+    engine.task = "another task"
+    with pytest.raises(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGURG)
 
 
 def test_a_request_waits_while_sigint_is_ignored(engine):

@@ -114,11 +114,10 @@ def test_an_idle_engine_takes_no_notice(rc):
 
 def test_a_signal_that_came_before_a_task_is_not_the_task_s(rc):
     """Also where neither is Python code, which would have acted on the signal at its first instruction."""
-    with rc[0].temp_flags(block=False):
-        queued = rc[0].apply(time.sleep, 0.1)
-        signalled = rc[0].apply(_thread.interrupt_main)
-        asleep = rc[0].apply(time.sleep, 0.1)
-    assert [queued.get(20), signalled.get(20), asleep.get(20)] == [None, None, None]
+    rc[0].apply_sync(abs, -1)  # an engine's first task runs Python code
+    calls = ((time.sleep, 0.1), (_thread.interrupt_main,), (time.sleep, 0.1))
+    queued = [rc[0].apply_async(*call) for call in calls]
+    assert [one.get(20) for one in queued] == [None] * 3
 
 
 def test_what_is_no_signal(rc):

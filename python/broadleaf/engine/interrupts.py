@@ -12,6 +12,8 @@ from broadleaf import _native
 # An interrupted import leaves a package whose next import fails: its submodules exist, but their names are missing. So
 # a request waits for imports, which take less time than a task has before its engine is replaced.
 IMPORT_PATIENCE_S = 1.0
+# A task with a handler of its own for SIGINT has this long to end by itself before a request is repeated.
+HANDLER_PATIENCE_S = 1.0
 
 
 def install(engine: _native.Engine) -> None:
@@ -38,21 +40,30 @@ def install(engine: _native.Engine) -> None:
         importing_since_s = None
         return False
 
+    handled_by: int | None = None
+    handled_at_s = 0.0
+
+    def is_being_handled() -> bool:
+        return handled_by == engine.current_task() and time.monotonic() - handled_at_s < HANDLER_PATIENCE_S
+
     def on_request(_number: int, frame: FrameType | None) -> None:
         if not engine.is_interrupt_requested():
             # Sent for a task that has ended, or to wake this thread for another signal.
             return
-        handler: Any = signal.getsignal(signal.SIGINT)
-        # A request stays open, and is repeated, until an import has ended or SIGINT is no longer ignored.
-        if waits_for_import(frame) or handler == signal.SIG_IGN or not engine.interrupt_pending():
+        if is_being_handled() or waits_for_import(frame):
+            # The request stays open, so it is repeated.
             return
-        if handler is None:
+        handler: Any = signal.getsignal(signal.SIGINT)
+        if handler is on_interrupt or handler == signal.SIG_DFL:
+            if engine.interrupt_pending():
+                raise KeyboardInterrupt
+        elif handler is None:
             # Set by C code, which knows how to handle it.
             signal.raise_signal(signal.SIGINT)
-        elif handler is on_interrupt or handler == signal.SIG_DFL:
-            raise KeyboardInterrupt
-        else:
-            # The task's own.
+        elif callable(handler):
+            # The task's own. The request stays open until the task ends.
+            nonlocal handled_by, handled_at_s
+            handled_by, handled_at_s = engine.current_task(), time.monotonic()
             handler(signal.SIGINT, frame)
 
     signal.signal(signal.SIGINT, on_interrupt)
