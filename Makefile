@@ -28,9 +28,12 @@ GATE_WORKLOADS ?= throughput latency map broadcast
 # Longer than any run of the Rust tests, so that one that hangs ends the build.
 RUST_TESTS_TIMEOUT_S := 1500
 
+# Tests start thousands of interpreters, and where PYTHONDONTWRITEBYTECODE is set each would compile what it imports.
+COMPILE_MODULES := $(BIN)/python -m compileall -q $(VENV)/lib python tests
+
 unless_unchanged = $(BIN)/python tools/unchanged.py --record $(STAMPS)/$(1).json $(if $(AGAIN),--again)
 
-.PHONY: help demo test test-rust test-python test-clusters peer-tests test-peers fuzz soak bench gate figures docs lint lock clean build installed compiled
+.PHONY: help demo test test-rust test-python test-clusters peer-tests test-peers fuzz soak bench gate figures docs lint lock clean build installed
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | expand -t 14
@@ -44,21 +47,25 @@ test-rust: $(STAMPS)/native
 	@$(call unless_unchanged,rust-tests) --inputs crates fuzz/src fuzz/corpus Cargo.toml Cargo.lock -- \
 	  $(WITH_RUST) timeout $(RUST_TESTS_TIMEOUT_S) cargo test --release --locked --quiet --workspace --exclude broadleaf-python
 
-test-python: $(STAMPS)/test compiled
+test-python: $(STAMPS)/native $(STAMPS)/test
+	@$(COMPILE_MODULES)
 	@$(call unless_unchanged,python-tests) -- \
 	  $(WITH_RUST) $(BIN)/python -m pytest tests --ignore=tests/clusters $(TEST_ARGS)
 
 # Those wait for schedulers most of the time, so they can run beside the others.
-test-clusters: $(STAMPS)/test $(STAMPS)/ray-venv compiled
+test-clusters: $(STAMPS)/native $(STAMPS)/test $(STAMPS)/ray-venv
+	@$(COMPILE_MODULES)
 	@$(call unless_unchanged,cluster-tests) -- $(WITH_RUST) $(BIN)/python -m pytest tests/clusters $(TEST_ARGS)
 
 fuzz: $(STAMPS)/native ## Try each decoder with random input; FUZZ_S=60 says for how long
 	@$(WITH_RUST) $(BIN)/python tools/fuzz.py --seconds $(FUZZ_S)
 
-peer-tests: compiled $(STAMPS)/peers-venv ## Run tests of IPython Parallel's own suite on Broadleaf; IDS=FILE lists them
+peer-tests: $(STAMPS)/native $(STAMPS)/peers-venv ## Run tests of IPython Parallel's own suite on Broadleaf; IDS=FILE lists them
+	@$(COMPILE_MODULES)
 	$(PEERS_VENV)/bin/python tests/peers/run.py "$(IDS)"
 
-test-peers: compiled $(STAMPS)/peers-venv
+test-peers: $(STAMPS)/native $(STAMPS)/peers-venv
+	@$(COMPILE_MODULES)
 	@$(call unless_unchanged,peer-tests) -- $(PEERS_VENV)/bin/python tests/peers/run.py tests/peers/claimed.txt
 
 bench: $(STAMPS)/native $(STAMPS)/bench ## Run the benchmarks; BENCH_ARGS="latency --against ppe,ray" chooses which
@@ -93,11 +100,7 @@ lint: $(STAMPS)/native $(STAMPS)/lint ## Check formatting, lints and types of th
 	$(WITH_RUST) cargo clippy --release --locked --workspace --all-targets -- -D warnings
 
 # Before targets run side by side: pip does not share an environment with another pip.
-installed: $(STAMPS)/test $(STAMPS)/lint $(STAMPS)/docs $(STAMPS)/peers-venv $(STAMPS)/ray-venv compiled
-
-# Tests start thousands of interpreters, and where PYTHONDONTWRITEBYTECODE is set each would compile what it imports.
-compiled: $(STAMPS)/native | $(STAMPS)/test
-	@$(BIN)/python -m compileall -q $(VENV)/lib python tests
+installed: $(STAMPS)/test $(STAMPS)/lint $(STAMPS)/docs $(STAMPS)/peers-venv $(STAMPS)/ray-venv $(STAMPS)/native
 
 build: $(STAMPS)/native ## Build the native module and install the package into .venv
 

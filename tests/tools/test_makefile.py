@@ -49,7 +49,7 @@ def test_the_demo_installs_what_it_runs_with_and_no_more(clone):
 
 ADDED = {
     "test": ["test", "ray", "peers"],
-    "peer-tests": ["test", "peers"],
+    "peer-tests": ["peers"],
     "docs": ["docs"],
     "lint": ["lint"],
     "bench": ["bench"],
