@@ -15,8 +15,8 @@ __all__ = ["clean", "cluster", "rc"]
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
-    """A running cluster of four engines."""
-    cluster = Cluster(n=ENGINES)
+    """A running cluster of four engines, none of which is killed because it gets no processor for some seconds."""
+    cluster = Cluster(n=ENGINES, interrupt_grace_s=30)
     cluster.start_cluster_sync()
     yield cluster
     check_memory(cluster)

@@ -6,12 +6,14 @@ All hosts share one process table, which ends with the bed: nothing is left behi
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -172,6 +174,13 @@ class Bed:
             if "broadleaf" in line.replace(str(CHECKOUT), "") or b"BROADLEAF_CLUSTER_ID=" in environment:
                 found[int(path.name)] = line[:2000]
         return found
+
+    def signal(self, name: str, number: int = signal.SIGKILL, which: Callable[[str], bool] = bool) -> None:
+        """Sends a signal to those processes of Broadleaf on a host whose command line `which` accepts."""
+        for pid, line in self.processes(name).items():
+            if which(line):
+                with contextlib.suppress(ProcessLookupError):  # it ended with one before it
+                    os.kill(pid, number)
 
     def told_by_processes(self) -> dict[int, str]:
         """What every process on every host shows: its command line and its environment."""

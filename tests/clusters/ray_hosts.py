@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 from collections.abc import Iterator
@@ -67,7 +68,8 @@ def kill_ray(bed: Bed, *hosts: str) -> None:
     """Kills Ray's processes on these hosts, as in a power failure, except for what Ray has started there for others."""
     for name in hosts:
         for pid in _processes(bed, name):
-            os.kill(pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         assert until(lambda name=name: not _processes(bed, name)), _processes(bed, name)
 
 

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
 
@@ -26,7 +24,7 @@ try:
         print("connected")
 except (ipp.error.ClusterConnectionError, ValueError, TypeError) as error:
     print(type(error).__name__, error)
-assert time.monotonic() - started < 15
+assert time.monotonic() - started < 30
 """
 
 
@@ -66,7 +64,7 @@ def both_ways(request, cluster_on, ssh_hosts):
 
 def test_a_client_finds_the_cluster_of_its_login_host_and_ssh_ends_with_it(both_ways):
     program = """
-import os, socket, subprocess, broadleaf as ipp
+import os, socket, subprocess, time, broadleaf as ipp
 
 def logins():
     children = open(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read().split()
@@ -75,7 +73,10 @@ def logins():
 with ipp.Client("ssh://root@n1/default") as rc:
     print(rc[:].apply_sync(socket.gethostname), rc.profile)
     assert len(logins()) == 1
-assert logins() == []
+deadline = time.monotonic() + 30
+while logins():
+    assert time.monotonic() < deadline
+    time.sleep(0.05)
 with ipp.Client(sshserver="n1", profile="default", cluster_id="default") as rc:
     print(rc.load_balanced_view().map_sync(abs, range(-3, 0)))
 rc = ipp.Client("ssh://n1")
@@ -169,7 +170,7 @@ def test_a_login_that_a_busy_sshd_drops_is_tried_again(login_host):
     holder = login_host.start("head", sys.executable, "-c", hold, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     try:
         assert "SSH" in holder.stdout.readline()
-        said = refusal(login_host, "'ssh://n1:2202', timeout=5")
+        said = refusal(login_host, "'ssh://n1:2202', timeout=12")
         assert re.search("kex_exchange_identification|Connection (closed|reset)", said), said
     finally:
         holder.communicate("\n")
@@ -212,8 +213,7 @@ def test_a_cluster_of_another_host_says_where_it_runs(login_host):
 
 def test_a_cluster_that_was_killed_has_ended(cluster_on, ssh_hosts):
     cluster_on("n1", "-n", "1")
-    for pid in ssh_hosts.processes("n1"):
-        os.kill(pid, signal.SIGKILL)
+    ssh_hosts.signal("n1")
     assert until(lambda: not ssh_hosts.processes("n1"))
     assert "cluster 'default' on n1 has ended" in refusal(ssh_hosts, "'ssh://n1'")
 
@@ -236,9 +236,7 @@ def test_ssh_ends_with_a_client_that_is_killed(login_host):
         (file,) = login_host.path("n1", "/root/.local/state/broadleaf").glob("profiles/*/*/client.json")
         key = json.loads(file.read_text())["private_key"]
         assert key not in " ".join([*lines.values(), *login_host.processes("n1").values()])
-        for pid, line in lines.items():
-            if "print('up'" in line:
-                os.kill(pid, signal.SIGKILL)
+        login_host.signal("head", which=lambda line: "print('up'" in line)
         assert until(lambda: not login_host.processes("head")), login_host.processes("head")
     finally:
         client.communicate("\n")

@@ -7,7 +7,6 @@ and every file that was written on any host since the bed was made.
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -129,10 +128,12 @@ def running_on_dask(bed: Bed) -> Iterator[Path]:
         bed.command("head", [sys.executable, "-c", program]),
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
-    directory = client.stdout.readline().strip()
-    assert directory, client.stderr.read()
-    yield bed.path("head", directory)
-    client.communicate("\n", timeout=60)
+    try:
+        directory = client.stdout.readline().strip()
+        assert directory, client.stderr.read()
+        yield bed.path("head", directory)
+    finally:
+        client.communicate("\n", timeout=60)
 
 
 @pytest.mark.skipif(not RAY_PYTHON.exists(), reason="Ray is not installed: make .venv/.stamps/ray-venv")
@@ -165,9 +166,7 @@ def test_a_relay_that_was_started_by_hand(bed):
             assert "runs with 1 engine" in relay.stdout.readline()
             check(bed, directory)
         finally:
-            for pid, line in bed.processes("n1").items():
-                if "broadleaf relay" in line:
-                    os.kill(pid, signal.SIGTERM)
+            bed.signal("n1", signal.SIGTERM, lambda line: "broadleaf relay" in line)
             relay.communicate(timeout=60)
 
 

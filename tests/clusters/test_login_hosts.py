@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import signal
 import subprocess
 import sys
 
@@ -109,9 +107,7 @@ cluster.stop_cluster_sync()
         assert all(path.stat().st_mode & 0o777 == 0o600 for path in with_key)
         assert all(key not in text for text in logins.processes().values())
         # The master ends with the process that made it, however that ends, and so does the cluster.
-        for pid, command in logins.processes(AWAY).items():
-            if "start_and_connect_sync" in command:
-                os.kill(pid, signal.SIGKILL)
+        logins.signal(AWAY, which=lambda line: "start_and_connect_sync" in line)
         check_nothing_is_left(logins)
         assert not list(logins.path(AWAY, "/tmp").glob("broadleaf-ssh-*"))
     finally:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -47,9 +46,8 @@ class Pods:
 
     def stop(self, host: str) -> None:
         """Ends the pod of a host as Kubernetes does: its first process is told to end."""
-        for pid, line in self.bed.processes(host).items():
-            if f"{sys.executable} -m broadleaf.cluster.hosts.pods.run" in line:
-                os.kill(pid, signal.SIGTERM)
+        program = f"{sys.executable} -m broadleaf.cluster.hosts.pods.run"
+        self.bed.signal(host, signal.SIGTERM, lambda line: program in line)
 
     def close(self) -> None:
         """Ends all pods."""

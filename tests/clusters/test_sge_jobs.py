@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import signal
 import subprocess
 import sys
 
@@ -124,9 +122,7 @@ cluster.stop_cluster_sync()
         if how == "qdel":
             sge.run("head", "qdel", job)
         else:
-            for pid, line in sge.processes("head").items():
-                if ("ipp.SGE(slots=4" in line) == (how == "client"):
-                    os.kill(pid, signal.SIGKILL)
+            sge.signal("head", which=lambda line: ("ipp.SGE(slots=4" in line) == (how == "client"))
         for name in sge.names[1:]:
             assert until(lambda name=name: not sge.processes(name), 60), sge.processes(name)
     finally:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import signal
 import subprocess
 import sys
 
@@ -127,14 +125,10 @@ cluster.stop_cluster_sync()
         if how == "scancel":
             bed.run("head", "scancel", job)
         elif how in ("client", "controller"):
-            for pid, line in bed.processes("head").items():
-                if ("ipp.Slurm(nodes=2" in line) == (how == "client"):
-                    os.kill(pid, signal.SIGKILL)
+            bed.signal("head", which=lambda line: ("ipp.Slurm(nodes=2" in line) == (how == "client"))
         else:
             # The first node also runs the job's script, which continues with the others.
-            for pid, line in bed.processes("n2").items():
-                if "join import main" in line:
-                    os.kill(pid, signal.SIGKILL)
+            bed.signal("n2", which=lambda line: "join import main" in line)
             assert until(lambda: not bed.processes("n2"), 60), bed.processes("n2")
             assert bed.processes("n1")
         if how != "relay":

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shlex
-import signal
 import subprocess
 import sys
 
@@ -226,19 +224,14 @@ def test_nothing_is_left_when_it_is_killed(ssh_hosts, killed):
         assert key not in " ".join(bed.processes().values())
         assert key not in "".join(log.read_text() for log in file.parent.glob("*.log"))
         if killed == "ssh":
-            for pid, line in bed.processes("head").items():
-                if line.startswith("ssh "):
-                    os.kill(pid, signal.SIGKILL)
+            bed.signal("head", which=lambda line: line.startswith("ssh "))
             assert until(lambda: not bed.processes("n1") and not bed.processes("n2")), bed.processes()
         elif killed == "controller":
-            for pid, line in bed.processes("head").items():
-                if "start_and_connect_sync" not in line and not line.startswith("ssh "):
-                    os.kill(pid, signal.SIGKILL)
+            others = ("start_and_connect_sync", "ssh ")
+            bed.signal("head", which=lambda line: not any(word in line for word in others))
             assert until(lambda: not bed.processes("n1") and not bed.processes("n2")), bed.processes()
         else:
-            for pid, line in bed.processes("head").items():
-                if "start_and_connect_sync" in line:
-                    os.kill(pid, signal.SIGKILL)
+            bed.signal("head", which=lambda line: "start_and_connect_sync" in line)
             check_nothing_is_left(bed)
     finally:
         client.communicate("\n", timeout=60)

@@ -17,8 +17,11 @@ pytestmark = pytest.mark.timeout(240)
 
 RUN = (sys.executable, "-m", "broadleaf", "run")
 # The third rank never says a word.
-TWO_OF_THREE = ("env", "BROADLEAF_START_TIMEOUT_S=10", "sh", "-c",
-                'if [ "$SLURM_PROCID" = 2 ]; then exec sleep 14; fi; exec "$@"', "sh")  # fmt: skip
+TWO_OF_THREE = ("sh", "-c", """case $SLURM_PROCID in
+0) export BROADLEAF_START_TIMEOUT_S=10 ;;
+2) exec sleep 14 ;;
+esac
+exec "$@\"""", "sh")  # fmt: skip
 SCRIPT = """
 import socket, sys, broadleaf as ipp
 rc = ipp.Client()

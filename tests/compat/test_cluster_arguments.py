@@ -16,6 +16,7 @@ from broadleaf.cluster.launcher import (
 )
 from broadleaf.cluster.start_error import ClusterStartError
 from broadleaf.compat import warning
+from waiting import until
 
 
 @pytest.fixture(autouse=True)
@@ -148,9 +149,9 @@ def test_controller_and_engine_sets():
         assert cluster.controller.state == "running"
         with cluster.connect_client_sync() as rc:
             rc.wait_for_engines(3)
-            before = rc[2].apply_sync(os.getpid)
+            before, uuid = rc[2].apply_sync(os.getpid), rc.engine_uuid(2)
             cluster.restart_engines_sync("more")
-            rc.wait_for_engines(3)
+            assert until(lambda: 2 in rc.ids and rc.engine_uuid(2) != uuid)
             assert rc[2].apply_sync(os.getpid) != before
         cluster.stop_engines_sync("more")
         assert list(cluster.engines) == [first]

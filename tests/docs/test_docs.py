@@ -36,7 +36,8 @@ def test_examples_run(page, tmp_path):
     pytest.importorskip("broadleaf._native", reason="the native module is not built")
     script = tmp_path / "page.py"
     script.write_text(PAGES[page])
-    environment = os.environ | {"BROADLEAF_DIR": str(tmp_path / "state")}
+    # No engine is killed because it gets no processor for some seconds.
+    environment = os.environ | {"BROADLEAF_DIR": str(tmp_path / "state"), "BROADLEAF_INTERRUPT_GRACE_S": "60"}
     done = subprocess.run(
         [sys.executable, str(script)], capture_output=True, text=True, timeout=100, cwd=tmp_path, env=environment
     )

@@ -81,6 +81,7 @@ def test_without_a_request_a_handler_of_the_task_is_not_called(engine):
 
 def test_a_task_that_has_handled_a_request_has_time_to_end(engine, monkeypatch):
     """A request is repeated while its task goes on, also after the task's handler is gone."""
+    monkeypatch.setattr(interrupts, "HANDLER_PATIENCE_S", 60.0)
     ours, heard = signal.getsignal(signal.SIGINT), []
     signal.signal(signal.SIGINT, lambda *_: heard.append("SIGINT"))
     signal.raise_signal(signal.SIGURG)
@@ -111,7 +112,8 @@ def test_a_request_waits_while_sigint_is_ignored(engine):
         signal.raise_signal(signal.SIGURG)
 
 
-def test_a_request_waits_for_an_import(engine, package):
+def test_a_request_waits_for_an_import(engine, package, monkeypatch):
+    monkeypatch.setattr(interrupts, "IMPORT_PATIENCE_S", 60.0)
     assert importlib.import_module(package).TWICE == 14
     assert engine.is_open
     with pytest.raises(KeyboardInterrupt):

@@ -82,7 +82,7 @@ print(rc[:].apply_sync(lambda: len(data)) == [100 << 20] * 2)
 
 
 def test_a_small_task_of_another_thread_overtakes_a_large_argument(far):
-    # 64 MiB take five seconds.
+    # 64 MiB take ten seconds.
     program = """
 import threading
 data, small = make(64 << 20), []
@@ -96,7 +96,7 @@ assert thread.is_alive() and not small
 thread.join()
 print(total, small[0].get() == 64 << 20)
 """
-    assert far(rate_mbit=100).run(program) == "190 True\n"
+    assert far(rate_mbit=50).run(program) == "190 True\n"
 
 
 def test_an_argument_without_memory_is_refused_alone(far):
@@ -132,11 +132,11 @@ thread.join()
 assert not rc.outstanding
 print(rc[0].apply_sync(len, make(2 << 20)))
 """
-    assert far(rate_mbit=100).run(program + _NO_UPLOAD_IS_LEFT) == f"interrupted\n{2 << 20}\n"
+    assert far(rate_mbit=50).run(program + _NO_UPLOAD_IS_LEFT) == f"interrupted\n{2 << 20}\n"
 
 
 def test_what_a_killed_client_was_sending_is_dropped(far):
-    cluster = far(rate_mbit=100)
+    cluster = far(rate_mbit=50)
     child = cluster.start("""
 print("ready", flush=True)
 rc[0].apply_async(len, make(64 << 20))
@@ -152,7 +152,7 @@ rc[0].apply_async(len, make(64 << 20))
 
 
 def test_a_small_task_overtakes_a_large_result(far):
-    # 64 MiB take five seconds: in the queue of one connection the small result would come last.
+    # 64 MiB take ten seconds: in the queue of one connection the small result would come last.
     program = """
 large = rc[0].apply_async(make, 64 << 20)
 until(lambda: rc.status()["node"]["objects_out"] > 0)
@@ -161,7 +161,7 @@ assert not large.done()
 assert np.array_equal(large.get(), make(64 << 20))
 print(sum(small))
 """
-    assert far(rate_mbit=100).run(program) == "190\n"
+    assert far(rate_mbit=50).run(program) == "190\n"
 
 
 def _send_buffers(cluster: FarClients) -> list[int]:
@@ -247,7 +247,7 @@ assert rc[0].apply_sync(abs, -1) == 1
 
 
 def test_a_client_that_dies_leaves_nothing_at_the_controller(far):
-    cluster = far(rate_mbit=100)
+    cluster = far(rate_mbit=50)
     client = cluster.start("""
 large = rc[0].apply_async(make, 64 << 20)
 until(lambda: rc.status()["node"]["objects_out"] > 0)

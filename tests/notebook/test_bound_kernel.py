@@ -21,12 +21,12 @@ from jupyter_client import BlockingKernelClient
 console = BlockingKernelClient()
 console.load_connection_file(sys.argv[1])
 console.start_channels()
-console.wait_for_ready(timeout=20)
+console.wait_for_ready(timeout=60)
 shown = []
 for code in ("print('hi', x, engine_id)\\ny = x + 1\\ny", "1 / 0"):
-    console.execute_interactive(code, timeout=20, output_hook=lambda m: shown.append([m["msg_type"], m["content"]]))
+    console.execute_interactive(code, timeout=60, output_hook=lambda m: shown.append([m["msg_type"], m["content"]]))
 console.complete("x.bit_", 6)
-print(json.dumps([shown, console.get_shell_msg(timeout=20)["content"]["matches"]]))
+print(json.dumps([shown, console.get_shell_msg(timeout=60)["content"]["matches"]]))
 """
 
 
@@ -35,6 +35,7 @@ def test_outside_an_engine():
         ipp.bind_kernel()
 
 
+@pytest.mark.timeout(180)
 def test_a_console_sees_and_changes_the_engine(monkeypatch, tmp_path):
     monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(tmp_path))
     with ipp.Cluster(n=2) as rc:
@@ -42,7 +43,7 @@ def test_a_console_sees_and_changes_the_engine(monkeypatch, tmp_path):
         path = rc[1].apply_sync(ipp.bind_kernel)
         assert rc[1].apply_sync(ipp.bind_kernel) == path, "there is one for an engine"
         assert os.path.basename(path) in rc[1].execute("%connect_info", block=True).stdout
-        done = subprocess.run([sys.executable, "-c", CONSOLE, path], capture_output=True, text=True, timeout=50)
+        done = subprocess.run([sys.executable, "-c", CONSOLE, path], capture_output=True, text=True, timeout=150)
         assert done.returncode == 0, done.stderr
         shown, matches = json.loads(done.stdout)
         assert ["stream", {"name": "stdout", "text": "hi 5 1\n"}] in shown

@@ -40,7 +40,7 @@ impl Controller {
         self.check_queues(&counts)?;
         for engine in &self.engines {
             self.check_engine(engine)?;
-            timers += usize::from(engine.timer_at != 0) + usize::from(engine.limbo_at != 0);
+            timers += usize::from(engine.timer_at != 0);
         }
         timers += usize::from(self.supervisor.shutdown_at != 0) + self.hosts.n_timers();
         ensure(timers == self.timers.len(), || {
@@ -146,7 +146,7 @@ impl Controller {
                 && engine.outstanding <= max_window + engine.stack.len() as u32,
             || at("is over its window"),
         )?;
-        ensure(engine.limbo.is_empty() || engine.limbo_at != 0, || {
+        ensure(engine.limbo.is_empty() || engine.timer_at != 0, || {
             at("keeps tasks in limbo forever")
         })?;
         let timed = match engine.state {

@@ -45,10 +45,10 @@ pub struct Config {
     pub interrupt_grace_ns: Nanos,
     /// How long an engine that is told to stop may spend on its current task. Default: 5 s.
     pub stop_grace_ns: Nanos,
-    /// How long to wait for the cause of death after a link is lost, before the engine's tasks are resolved without it.
-    /// Default: 250 ms.
+    /// How long to wait for the cause of death after a link is lost, before the engine's tasks are resolved and its
+    /// death is announced without it. Only a fork server that gets no processor takes long. Default: 4 s.
     pub certificate_wait_ns: Nanos,
-    /// How long after a lost link (or an exit) the engine's death is announced without the other notice. Default: 1 s.
+    /// How long after an exit the engine's death is announced although its link is open. Default: 1 s.
     pub exit_wait_ns: Nanos,
     /// How long an engine may take from its request to its hello. Default: 60 s.
     pub start_timeout_ns: Nanos,
@@ -80,7 +80,7 @@ impl Default for Config {
             restart_backoff_max_ns: 10_000 * MS,
             interrupt_grace_ns: 2_000 * MS,
             stop_grace_ns: 5_000 * MS,
-            certificate_wait_ns: 250 * MS,
+            certificate_wait_ns: 4_000 * MS,
             exit_wait_ns: 1_000 * MS,
             start_timeout_ns: 60_000 * MS,
             drain_ns: 30_000 * MS,

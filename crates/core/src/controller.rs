@@ -179,7 +179,6 @@ impl Controller {
         while let Some(timer) = self.timers.pop_due(now) {
             match timer {
                 Timer::Task(key) => self.on_task_timer(now, key, out),
-                Timer::Limbo(engine) => self.on_limbo_timer(engine, out),
                 Timer::Engine(engine) => self.on_engine_timer(now, engine, out),
                 Timer::Host(host) => self.on_host_timer(now, host, out),
                 Timer::Shutdown => self.finish(out),

@@ -12,8 +12,6 @@ use crate::Nanos;
 pub(crate) enum Timer {
     /// The task's next step: its dependency timeout while it waits, or else its timeout, then a kill.
     Task(TaskKey),
-    /// The engine's limbo tasks will get no better certificate.
-    Limbo(EngineId),
     /// The next step of the engine's life, depending on its state.
     Engine(EngineId),
     /// The host's time is nearly over.

@@ -344,7 +344,7 @@ class Cluster(ClusterCoroutines, Elastic, OwnDashboard):
 
     def _ask_to_stop(self) -> None:
         try:
-            with self.control(timeout_s=2.0) as control:
+            with self.control() as control:
                 control.shutdown()
         except (BroadleafError, TimeoutError, OSError):
             pass  # it may stop before it answers; we wait for its end in any case

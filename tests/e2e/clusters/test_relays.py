@@ -153,11 +153,11 @@ def test_nothing_is_kept_once_nobody_uses_it(hosts, client):
         node = hosts.status_sync()["node"]
         return node["objects_in"], node["objects_out"], node["own_bytes"]
 
-    deadline = 200
-    while kept() != (0, 0, 0) and deadline:
+    def after_other_tasks():
         client[:].apply_sync(int)
-        deadline -= 1
-    assert kept() == (0, 0, 0)
+        return kept()
+
+    assert until(lambda: after_other_tasks() == (0, 0, 0))
 
 
 def test_the_loss_of_a_host_is_certified(hosts):

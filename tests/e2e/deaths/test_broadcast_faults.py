@@ -20,7 +20,7 @@ pytestmark = pytest.mark.timeout(120)
 BROADCASTS = int(os.environ.get("BROADLEAF_BROADCASTS", "500"))
 LARGE_BYTES = 200_000_000
 # How long it may take until a death is known and settled; the time is printed.
-SETTLED_WITHIN_S = 10.0
+SETTLED_WITHIN_S = 30.0
 
 
 @pytest.fixture(autouse=True)
@@ -224,6 +224,8 @@ def killed_after_a_push(rc):
         assert client.stdout.readline() == "ready\n"
         assert client.stdout.readline() == "pushed\n"
         assert until(lambda: node_counts(rc)[1] >= LARGE_BYTES)
+        # An engine that had not begun with it would keep what it had.
+        assert until(lambda: not any(engine["outstanding"] for engine in rc.cluster.status_sync()["engines"]))
         client.kill()
 
 
@@ -245,8 +247,8 @@ def test_a_client_killed_in_a_push(rc, cluster_processes, percent):
     for _ in range(10):
         (killed_after_a_push if percent == 100 else killed_in_a_push)(rc)
         found = rc[:].apply_sync(len, ipp.Reference("x"))
-        assert found in (had, pushed), "all of it was published, or nothing"
-        # If this process did not run for a while, the kill came after the push.
+        assert set(found) <= {had[0], pushed[0]}, "each engine has all of it, or nothing"
+        # If this process did not run for a while, the kill came after the push, or when some engines had it.
         if percent == 100 or found == had:
             break
     assert found == (pushed if percent == 100 else had)

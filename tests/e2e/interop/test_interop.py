@@ -34,8 +34,10 @@ def test_executor_submit_and_map(rc):
 
 
 def test_executor_map_times_out(rc, gate):
-    values = rc.executor().map(gate.task_for(2), [0, 1, 2], timeout=3)
+    executor = rc.executor()
+    values = executor.map(gate.task_for(2), [0, 1], timeout=60)
     assert [next(values), next(values)] == [0, 1]
+    values = executor.map(gate.task_for(2), [2], timeout=0.2)
     with pytest.raises(concurrent.futures.TimeoutError):
         next(values)
     gate.open()

@@ -122,7 +122,7 @@ for cell in json.load(sys.stdin):
 @pytest.fixture(scope="module")
 def cluster():
     """A cluster with the profile that the pages name."""
-    with ipp.Cluster(n=ENGINES, profile="mpi") as client:
+    with ipp.Cluster(n=ENGINES, profile="mpi", shared_memory_warm_s=3600) as client:
         yield client.cluster
 
 

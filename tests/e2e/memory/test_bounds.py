@@ -50,6 +50,7 @@ def test_calls_leave_no_names_in_the_interpreters_cache(client: ipp.Client) -> N
     assert sum(difference.count_diff for difference in grown) < 100, grown[:5]
 
 
+@pytest.mark.timeout(240)
 def test_memory_is_flat_over_consumed_tasks(client: ipp.Client) -> None:
     view = client.load_balanced_view()
     pids = (os.getpid(), node_pid(client))

@@ -439,33 +439,32 @@ def test_mapping_copies_no_page(rc, view, mode):
     assert grown < 1.2 * array.nbytes
 
 
-def count_mapped(pid: int | None = None) -> int:
-    """Segments that a process has mapped, this one by default."""
-    return Path(f"/proc/{pid or 'self'}/maps").read_text().count("/memfd:broadleaf")
+def mapped(maps: str) -> set[str]:
+    """The inodes of the segments in the text of `/proc/PID/maps`."""
+    return {line.split()[4] for line in maps.splitlines() if "/memfd:broadleaf" in line}
 
 
 @pytest.fixture
 def dropping(rc):
-    """The first engine, which has just dropped an array that it had read; its process; what it has mapped without."""
+    """The first engine, which has just dropped an array that it had read; its process; the segment's inode."""
     view = rc[0]
-    pid = view.apply_sync(os.getpid)
-    before = count_mapped(pid)
+    maps = Path(f"/proc/{view.apply_sync(os.getpid)}/maps")
+    before = mapped(maps.read_text())
     view.push({"array": np.ones(LARGE)})
     assert on_engines(view, "array.sum()") == LARGE
-    assert count_mapped(pid) == before + 1
+    (inode,) = mapped(maps.read_text()) - before
     view.push({"array": None}, block=True)
-    return view, pid, before
+    return view, maps, inode
 
 
 def test_what_an_engine_dropped_is_unmapped_before_its_next_task(dropping):
-    view, _, before = dropping
-    look = "open('/proc/self/maps').read().count('/memfd:broadleaf')"
-    assert on_engines(view, look) == before
+    view, _, inode = dropping
+    assert inode not in mapped(on_engines(view, "open('/proc/self/maps').read()"))
 
 
 def test_what_an_engine_dropped_is_unmapped_when_it_has_nothing_to_do(dropping):
-    _, pid, before = dropping
-    wait_until(lambda: count_mapped(pid) == before, 20, "the array is unmapped")
+    _, maps, inode = dropping
+    wait_until(lambda: inode not in mapped(maps.read_text()), 20, "the array is unmapped")
 
 
 def test_what_an_engine_dropped_is_given_back_with_the_reply(rc):
@@ -477,4 +476,4 @@ def test_what_an_engine_dropped_is_given_back_with_the_reply(rc):
     for _ in range(20):
         array += 1
         view.push({"array": array}, block=True)
-    assert rc.counters()["segments"] == held
+    assert rc.counters()["segments"] <= held, "spare ones may have been given back meanwhile"

@@ -33,7 +33,7 @@ def test_another_client_gets_a_result_by_its_id(rc, other):
     assert got.msg_ids == ar.msg_ids
     assert got.engine_id == ar.engine_id
     assert got.completed == ar.completed
-    assert abs((got.submitted[0] - ar.submitted[0]).total_seconds()) < 5
+    assert abs((got.submitted[0] - ar.submitted[0]).total_seconds()) < 60
     assert other.get_result(ar.msg_ids[2]).get(20) == [7] * 3
 
 
@@ -232,6 +232,8 @@ def test_threads_of_one_client_submit_at_once(rc, lview):
         view = rc.load_balanced_view()
         while not stop.is_set():
             others.append(view.apply_async(abs, -1))
+            if len(others) % 1000 == 0:
+                others[-1].wait()  # more would only delay the results that are awaited beside them
 
     interval = sys.getswitchinterval()
     thread = threading.Thread(target=submit)

@@ -411,13 +411,13 @@ def test_a_task_whose_time_is_over_while_another_runs_on_top_of_it(tmp_path):
 
         return ipp.get_client()[0].apply_sync(inner, go)
 
-    with ipp.Cluster(n=1, interrupt_grace_s=0.5) as rc:
+    with ipp.Cluster(n=1, interrupt_grace_s=4) as rc:
         view = rc.load_balanced_view()
         pid = rc[0].apply_sync(os.getpid)
         view.apply_sync(lambda: __import__("broadleaf").get_client().ids)  # takes long the first time
-        with view.temp_flags(timeout=3):
+        with view.temp_flags(timeout=6):
             ar = view.apply_async(outer, str(go))
-        assert not ar.wait(5), "its engine is not killed for it"
+        assert not ar.wait(11), "its engine is not killed for it"
         go.write_text("")
         with pytest.raises(ipp.TaskTimeout):
             ar.get(WAIT_S)

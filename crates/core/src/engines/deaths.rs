@@ -13,7 +13,6 @@ use crate::engines::{Engine, Exit, State};
 use crate::tasks::dependencies::NOWHERE;
 use crate::tasks::settle::End;
 use crate::tasks::{Stopping, TaskState};
-use crate::timers::Timer;
 use crate::{Controller, Nanos, Output};
 
 const MINUTE_NS: Nanos = 60_000_000_000;
@@ -41,16 +40,8 @@ impl Controller {
             return;
         }
         engine.state = State::Dying;
-        if !engine.limbo.is_empty() {
-            // mpiexec says what ended a rank after all ranks have ended.
-            let wait_ns = match engine.guest {
-                Some(_) => self.config.exit_wait_ns,
-                None => self.config.certificate_wait_ns,
-            };
-            engine.limbo_at = now.saturating_add(wait_ns).max(1);
-            self.timers.set(engine.limbo_at, Timer::Limbo(id));
-        }
-        self.set_engine_timer(index, now.saturating_add(self.config.exit_wait_ns));
+        let told_by = now.saturating_add(self.config.certificate_wait_ns);
+        self.set_engine_timer(index, told_by);
     }
 
     /// The link is gone: offers that were never started are queued again; started ones are retried, ended or put into
@@ -96,19 +87,9 @@ impl Controller {
         self.engines[index].limbo.reverse();
     }
 
-    pub(crate) fn on_limbo_timer(&mut self, id: EngineId, out: &mut Vec<Output>) {
-        let index = id.0 as usize;
-        self.engines[index].limbo_at = 0;
-        self.lose_limbo(index, out);
-    }
-
     fn lose_limbo(&mut self, index: usize, out: &mut Vec<Output>) {
         let engine = &mut self.engines[index];
         let id = engine.id;
-        let at = core::mem::take(&mut engine.limbo_at);
-        if at != 0 {
-            self.timers.cancel(at, Timer::Limbo(id));
-        }
         for key in core::mem::take(&mut engine.limbo) {
             self.lose(key, id, true, out);
         }

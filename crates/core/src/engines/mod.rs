@@ -72,8 +72,6 @@ pub(crate) struct Engine {
     pub guest: Option<Guest>,
     /// Its timer in the set of timers; 0 for none.
     pub timer_at: Nanos,
-    /// The timer of its limbo tasks; 0 for none.
-    pub limbo_at: Nanos,
     /// The content of its hello, while it is alive.
     pub info: Option<EngineInfo>,
     /// The process that the fork server started for it; 0 for none.
@@ -139,7 +137,6 @@ impl Engine {
             state: State::Gone,
             guest: None,
             timer_at: 0,
-            limbo_at: 0,
             info: None,
             spawned_pid: 0,
             link_down: false,

@@ -114,10 +114,10 @@ class Network:
             for namespace, device, last in ends:
                 _run("ip", "-n", namespace, "addr", "add", f"10.77.{host.index}.{last}/30", "dev", device)
                 _run("ip", "-n", namespace, "link", "set", device, "txqueuelen", "200", "up")
-                if rate_mbit is not None:
-                    self.limit(namespace, device, rate_mbit)
             _run("ip", "-n", host.namespace, "link", "set", "lo", "up")
             _run("ip", "-n", host.namespace, "route", "add", "default", "via", f"10.77.{host.index}.1")
+        if rate_mbit is not None:
+            self.limit_links(rate_mbit)
         if latency_ms:
             self._delay(latency_ms)
 
@@ -126,7 +126,13 @@ class Network:
         rate = f"{int(rate_mbit * 1000)}kbit"
         _run("tc", "-n", namespace, "qdisc", "replace", "dev", device, "root", "handle", "1:", "tbf", "rate", rate,
              "burst", str(_BURST_BYTES), "latency", "50ms")  # fmt: skip
-        _run("tc", "-n", namespace, "qdisc", "add", "dev", device, "parent", "1:", "pfifo_fast")
+        _run("tc", "-n", namespace, "qdisc", "replace", "dev", device, "parent", "1:", "pfifo_fast")
+
+    def limit_links(self, rate_mbit: float) -> None:
+        """Limits the rate of every host's link, in both directions, from now on."""
+        for host in self.hosts:
+            for namespace, device in ((host.namespace, "eth0"), (self.router, host.port)):
+                self.limit(namespace, device, rate_mbit)
 
     def limit_send_buffers(self, host: Host, max_bytes: int) -> None:
         """Limits what each TCP connection of a host may have under way: the last figure of `net.ipv4.tcp_wmem`."""

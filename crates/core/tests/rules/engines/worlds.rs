@@ -184,7 +184,7 @@ fn a_world_that_is_started_again_has_its_slots_again() {
     for engine in [1, 3] {
         bench.engine_down(engine, &[]);
     }
-    bench.pass(1_000 * MS);
+    bench.pass(config().certificate_wait_ns);
     request(&mut bench, ControlRequest::RestartEngines(TargetSet::All));
     assert_eq!(seats(&mut bench), []);
     for rank in 0..3 {

@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used)] // a test fails by panicking
 
 use std::io::{Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
@@ -31,19 +31,22 @@ fn data() -> Vec<u8> {
 
 /// Makes planes of one cluster.
 enum Hosts {
-    Plain(SocketAddr),
+    /// With the controller's listener: nobody answers there.
+    Plain(TcpListener),
     Sealed(Cluster),
 }
 
 impl Hosts {
     fn both() -> [Self; 2] {
-        // Nobody answers at the controller's address.
-        [Self::Plain(listen().1), Self::Sealed(Cluster::new())]
+        [Self::Plain(listen().0), Self::Sealed(Cluster::new())]
     }
 
     fn relay(&self, host: u32, streams: usize) -> (Plane, SocketAddr) {
         match self {
-            Self::Plain(controller) => relay_with(*controller, host, SMALL_BUFFER, streams),
+            Self::Plain(controller) => {
+                let controller = controller.local_addr().unwrap();
+                relay_with(controller, host, SMALL_BUFFER, streams)
+            }
             Self::Sealed(cluster) => cluster.relay_with(host, SMALL_BUFFER, streams),
         }
     }
@@ -457,7 +460,8 @@ fn next_chunk(link: &mut Link) -> (u32, u64) {
 
 #[test]
 fn a_pull_is_joined_by_the_same_host_alone_and_while_it_lasts() {
-    let (origin, address) = relay_with(listen().1, 1, SMALL_BUFFER, 1);
+    let (_nobody_answers, controller) = listen();
+    let (origin, address) = relay_with(controller, 1, SMALL_BUFFER, 1);
     provide(&origin);
     let mut first = dial(address, 7);
     pull(&mut first, 5);
