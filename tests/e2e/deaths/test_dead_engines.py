@@ -10,6 +10,7 @@ import sys
 
 import broadleaf as ipp
 import pytest
+from waiting import until
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -38,6 +39,17 @@ def kill(rc: ipp.Client, engine: int) -> None:
         rc.wait(timeout=0.01)
 
 
+def uuids(client: ipp.Client) -> set[str]:
+    """Those of the engines that are up, each of a process."""
+    return {uuid for _, uuid, _, _ in client.link.engines()}
+
+
+def wait_for_others(client: ipp.Client, before: set[str]) -> None:
+    """Returns once three engines are up of which none was there before: the old ones may be up for a while."""
+    assert until(lambda: len(uuids(client)) == 3 and not before & uuids(client))
+    client.wait_for_engines(3, timeout=30)
+
+
 def die_saying(text: str) -> None:
     os.write(2, text.encode())
     os._exit(7)
@@ -57,23 +69,26 @@ def run(cluster: ipp.Cluster, command: str, *arguments: str, code: int = 0) -> s
 def test_a_restart_of_all_starts_the_dead_too(cluster, client):
     kill(client, 1)
     assert client.ids == [0, 2]
+    before = uuids(client)
     cluster.restart_engines_sync()
-    client.wait_for_engines(3, timeout=30)
+    wait_for_others(client, before)
     assert client.ids == [0, 1, 2]
     assert client[1].apply_sync(lambda: 1) == 1
 
 
 async def test_the_coroutine_does_so_too(cluster, client):
     kill(client, 0)
+    before = uuids(client)
     await cluster.restart_engines()
-    client.wait_for_engines(3, timeout=30)
+    wait_for_others(client, before)
     assert client[:].apply_sync(lambda: 1) == [1, 1, 1]
 
 
 def test_a_client_restarts_the_dead_too(client):
     kill(client, 2)
+    before = uuids(client)
     client.shutdown(restart=True)
-    client.wait_for_engines(3, timeout=30)
+    wait_for_others(client, before)
     assert client[:].apply_sync(lambda: 1) == [1, 1, 1]
 
 
