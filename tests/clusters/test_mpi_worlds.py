@@ -160,9 +160,10 @@ def test_a_rank_that_is_killed_ends_its_world_alone_and_it_can_be_started_again(
 def test_a_restart_of_a_world_that_lives(world):
     cluster, client = world
     pids = client[:].apply_sync(os.getpid)
+    before = {uuid for _, uuid, _, _ in client.link.engines()}
     cluster.restart_engines_sync()
     cluster.wait_for_engines_sync()
-    assert until(lambda: client.ids == [0, 1, 2, 3])
+    assert until(lambda: client.ids == [0, 1, 2, 3] and not before & {one[1] for one in client.link.engines()})
     assert not set(client[:].apply_sync(os.getpid)) & set(pids)
     assert client[:].apply_sync(rank_and_sum) == [(rank, 6) for rank in range(4)]
 
