@@ -20,7 +20,7 @@ pytestmark = pytest.mark.timeout(120)
 BROADCASTS = int(os.environ.get("BROADLEAF_BROADCASTS", "500"))
 LARGE_BYTES = 200_000_000
 # How long it may take until a death is known and settled; the time is printed.
-SETTLED_WITHIN_S = 30.0
+SETTLED_WITHIN_S = 10.0
 
 
 @pytest.fixture(autouse=True)
