@@ -128,11 +128,12 @@ class SSH(EngineSet):
             for offset, (index, host, n) in enumerate(chosen)
         ]
 
-    def command(self, index: int, tunnel: str = "") -> list[str]:
+    def command(self, index: int, request: BlockRequest, tunnel: str = "") -> list[str]:
         """The command that logs in to a host and starts its relay.
 
         Args:
             index: The position of the host in `hosts`.
+            request: What was asked for.
             tunnel: The argument of ssh's ``-R``; '' for none.
 
         Returns:
@@ -145,12 +146,12 @@ class SSH(EngineSet):
         if tunnel:
             options += ["-R", tunnel]
         join = self.join_command(package="" if self.ship else None)
-        remote = f"echo {shlex.quote(_CONNECTED)}\n{join}"
+        remote = f"echo {shlex.quote(_CONNECTED)}\nexport BROADLEAF_CLUSTER_ID={request.cluster_id}\n{join}"
         return ["ssh", *options, *self.ssh_args, "--", host.destination, f"exec sh -c {shlex.quote(remote)}"]
 
     def script(self, request: BlockRequest) -> str:
         """The command for each host."""
-        return "\n".join(shlex.join(self.command(index)) for index in range(len(self._parsed)))
+        return "\n".join(shlex.join(self.command(index, request)) for index in range(len(self._parsed)))
 
     def start_ssh(self, block: Block, request: BlockRequest) -> Popen[bytes]:
         """Starts a block's ssh.
@@ -179,7 +180,7 @@ class SSH(EngineSet):
                 file.write(content)
                 file.seek(0)
                 child = subprocess.Popen(
-                    self.command(block.facts["index"], tunnel),
+                    self.command(block.facts["index"], request, tunnel),
                     stdin=subprocess.PIPE if self.ship else file,
                     stdout=log,
                     stderr=log,

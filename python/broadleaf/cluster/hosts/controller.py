@@ -8,16 +8,14 @@ import signal
 import weakref
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from broadleaf.cluster.hosts.fork_server import HostPlan, log_tail
+from broadleaf.cluster.hosts.fork_servers.plan import HostPlan, log_tail
+from broadleaf.cluster.hosts.fork_servers.process import ChildProcess
 from broadleaf.cluster.state import addresses, files
 from broadleaf.cluster.state.credentials import Credentials, listen_address
 from broadleaf.config import Settings
 from broadleaf.modules.search_path import search_path
-
-if TYPE_CHECKING:
-    from subprocess import Popen
 
 
 class Controller:
@@ -29,7 +27,7 @@ class Controller:
         self.run_dir = run_dir
         self.fork_server_pid: int = fork_server_pid
         self.node_pid = node_pid
-        self._child: Popen[bytes] | None = None
+        self._child: ChildProcess | None = None
         self._lifeline: int | None = None
 
     @classmethod
@@ -123,8 +121,9 @@ class Controller:
         """The node's, which the fork server passes on."""
         if self._child is None or not self.wait(timeout_s):
             return None
-        code: int = self._child.returncode
-        return code if code >= 0 else None  # the fork server itself was killed, and the node ended with it
+        code = self._child.returncode
+        # Below 0, the fork server itself was killed, and the node ended with it.
+        return code if code is not None and code >= 0 else None
 
     def end(self) -> None:
         """Kills every process of the cluster's session and removes the files."""

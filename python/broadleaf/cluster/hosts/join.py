@@ -14,6 +14,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
+from broadleaf.cluster.hosts.fork_servers.plan import fork_early
 from broadleaf.cluster.hosts.relay import Relay
 from broadleaf.cluster.start_error import ClusterStartError
 from broadleaf.cluster.state import addresses
@@ -29,6 +30,7 @@ def main() -> None:
     SIGTERM and SIGUSR1 tell it that the host will be ended: its engines finish what they run. After SIGTERM they have
     `drain_s` seconds for it; a second SIGTERM ends them.
     """
+    fork_early()
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _interrupt)
     try:

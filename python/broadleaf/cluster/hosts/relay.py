@@ -6,17 +6,15 @@ import os
 import socket
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from broadleaf.cluster.hosts.cores import engine_count, usable_cores
-from broadleaf.cluster.hosts.fork_server import ForkServer, HostPlan, log_tail
+from broadleaf.cluster.hosts.fork_servers.plan import ForkServer, HostPlan, log_tail
+from broadleaf.cluster.hosts.fork_servers.process import ChildProcess
 from broadleaf.cluster.start_error import ClusterStartError
 from broadleaf.cluster.state import addresses, files
 from broadleaf.cluster.state.credentials import checked_engine_connection, read_engine_connection
 from broadleaf.modules.search_path import missing_entries, search_path
-
-if TYPE_CHECKING:
-    from subprocess import Popen
 
 _DIAL_TIMEOUT_S = 10.0
 _STOP_GRACE_S = 15.0
@@ -163,7 +161,7 @@ class Relay:
         return plan.start(self.log_path, with_lifeline=not self._ends_with_guests)
 
     @property
-    def process(self) -> Popen[bytes]:
+    def process(self) -> ChildProcess:
         """The fork server: the parent of the relay's node and engines."""
         return self._host.child
 

@@ -5,27 +5,17 @@ from __future__ import annotations
 import json
 import os
 import select
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from broadleaf.cluster.hosts.cores import usable_cores
+from broadleaf.cluster.hosts.fork_servers.process import ChildProcess, WaitingProcess
 from broadleaf.cluster.start_error import ClusterStartError
 from broadleaf.cluster.state import files
 from broadleaf.cluster.state.credentials import python_version
-from broadleaf.modules.search_path import search_path
-
-if TYPE_CHECKING:
-    from subprocess import Popen
-
-# Imported only after sys.path is the client's, so that Broadleaf is found where the client found it.
-_BOOT = (
-    "import sys; sys.path[:] = sys.argv.pop().split('\\n'); "
-    "from broadleaf.engine.processes.fork_server import main; main()"
-)
 
 _LOG_TAIL_BYTES = 4096
 
@@ -34,7 +24,7 @@ _LOG_TAIL_BYTES = 4096
 class ForkServer:
     """A started fork server."""
 
-    child: Popen[bytes]
+    child: ChildProcess
     lifeline: int | None
     """Closed by whoever the host must not outlive."""
     _ready_read: int
@@ -117,46 +107,41 @@ def log_tail(path: Path) -> str:
         return ""
 
 
+def fork_early() -> None:
+    """Forks the process that becomes the fork server of the next host that this process starts.
+
+    For a program that starts one host and was itself started for its cluster; see `WaitingProcess.fork`. Otherwise each
+    host takes an interpreter of its own.
+    """
+    global _forked
+    _forked = WaitingProcess.fork()
+
+
+# What `fork_early` left, until a host takes it.
+_forked: WaitingProcess | None = None
+
+
+def _take_forked(cluster_id: str) -> WaitingProcess | None:
+    """The process that was forked early, if its environment, which identifies processes of a cluster, names this
+    one."""
+    global _forked
+    taken, _forked = _forked, None
+    return taken if os.environ.get("BROADLEAF_CLUSTER_ID") == cluster_id else None
+
+
 def _start(
     cluster_id: str, node_config: dict[str, Any], host_config: dict[str, Any], log: int, with_lifeline: bool
 ) -> ForkServer:
     """Starts a fork server, whose output goes to `log`. The descriptors that it inherits are added to `node_config`."""
-    import subprocess
-
-    ready_read, ready_write = os.pipe()
-    node_ready_read, node_ready_write = os.pipe()
-    passed = [ready_write, node_ready_read, node_ready_write]
-    lifeline_read, lifeline = os.pipe() if with_lifeline else (-1, None)
-    if with_lifeline:
-        passed.append(lifeline_read)
+    process = _take_forked(cluster_id) if with_lifeline else None
+    if process is not None:
+        process.send_log(log)
+    else:
+        process = WaitingProcess.start(cluster_id, log, with_lifeline=with_lifeline)
+    pipes = process.pipes
     node_config = node_config | {
-        "ready_fd": node_ready_write,
-        "lifeline_fd": lifeline_read if with_lifeline else None,
+        "ready_fd": pipes.node_ready_write,
+        "lifeline_fd": pipes.lifeline_read if with_lifeline else None,
     }
-    numbers = [ready_write, node_ready_read, node_ready_write, lifeline_read]
-    try:
-        child = subprocess.Popen(
-            [sys.executable, "-P", "-c", _BOOT, *map(str, numbers), "\n".join(search_path())],
-            stdin=subprocess.PIPE,
-            stdout=log,
-            stderr=log,
-            env=os.environ | {"BROADLEAF_CLUSTER_ID": cluster_id},
-            pass_fds=passed,
-            start_new_session=True,  # Ctrl-C in the client's terminal is not for the cluster
-        )
-    except BaseException:
-        os.close(ready_read)
-        if lifeline is not None:
-            os.close(lifeline)
-        raise
-    finally:
-        for descriptor in passed:
-            os.close(descriptor)
-    if child.stdin is None:
-        raise AssertionError("invariant: stdin is a pipe")
-    try:
-        with child.stdin as pipe:
-            pipe.write(json.dumps(node_config).encode() + b"\n" + json.dumps(host_config).encode())
-    except BrokenPipeError:
-        pass  # it died; the ready pipe shows that
-    return ForkServer(child, lifeline, ready_read)
+    process.configure(f"{json.dumps(node_config)}\n{json.dumps(host_config)}")
+    return ForkServer(process.child, pipes.lifeline, pipes.ready_read)

@@ -1,0 +1,1 @@
+"""Starts the fork server of a host."""

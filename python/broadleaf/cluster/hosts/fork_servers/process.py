@@ -1,0 +1,191 @@
+"""The process that becomes a fork server: a new interpreter, or a child of a program that is there for nothing else."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import socket
+import sys
+from dataclasses import dataclass
+from typing import NoReturn, Protocol
+
+from broadleaf.modules.search_path import search_path
+
+# Imported only after sys.path is the client's, so that Broadleaf is found where the client found it.
+_BOOT = (
+    "import sys; sys.path[:] = sys.argv.pop().split('\\n'); "
+    "from broadleaf.engine.processes.fork_server import main; main()"
+)
+
+
+class ChildProcess(Protocol):
+    """What `subprocess.Popen` and `_ForkedProcess` have in common."""
+
+    pid: int
+    returncode: int | None
+
+    def poll(self) -> int | None: ...
+    def wait(self, timeout: float | None = None) -> int: ...
+    def kill(self) -> None: ...
+
+
+class _ForkedProcess:
+    """A child of this process, with the methods of `subprocess.Popen`."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self.returncode: int | None = None
+
+    def poll(self) -> int | None:
+        if self.returncode is None:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            if pid:
+                self.returncode = os.waitstatus_to_exitcode(status)
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        if self.returncode is None:
+            process = os.pidfd_open(self.pid)
+            try:
+                if not select.select([process], [], [], timeout)[0]:
+                    import subprocess
+
+                    raise subprocess.TimeoutExpired("the fork server", timeout or 0.0)
+            finally:
+                os.close(process)
+            _, status = os.waitpid(self.pid, 0)
+            self.returncode = os.waitstatus_to_exitcode(status)
+        return self.returncode
+
+    def kill(self) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, signal.SIGKILL)
+
+
+class Pipes:
+    """The pipes between a fork server and the process that starts it."""
+
+    def __init__(self, *, with_lifeline: bool) -> None:
+        self.ready_read, self.ready_write = os.pipe()
+        self.node_ready_read, self.node_ready_write = os.pipe()
+        self.lifeline: int | None
+        self.lifeline_read, self.lifeline = -1, None
+        if with_lifeline:
+            self.lifeline_read, self.lifeline = os.pipe()
+
+    def inherited(self) -> list[int]:
+        """The descriptors of the fork server, as its arguments."""
+        return [self.ready_write, self.node_ready_read, self.node_ready_write, self.lifeline_read]
+
+    def close_inherited(self) -> None:
+        """Closes this process's copies of the fork server's descriptors."""
+        for descriptor in filter(lambda number: number >= 0, self.inherited()):
+            os.close(descriptor)
+
+    def close_own(self) -> None:
+        """Closes the ends of the process that starts it."""
+        os.close(self.ready_read)
+        if self.lifeline is not None:
+            os.close(self.lifeline)
+            self.lifeline = None
+
+
+@dataclass(frozen=True)
+class WaitingProcess:
+    """One that waits for a fork server's configuration, and has no secret yet."""
+
+    child: ChildProcess
+    pipes: Pipes
+    _configuration: socket.socket
+
+    @classmethod
+    def start(cls, cluster_id: str, log: int, *, with_lifeline: bool) -> WaitingProcess:
+        """A new interpreter. Its output goes to `log`."""
+        import subprocess
+
+        pipes = Pipes(with_lifeline=with_lifeline)
+        ours, its = socket.socketpair()
+        try:
+            child = subprocess.Popen(
+                [sys.executable, "-P", "-c", _BOOT, *map(str, pipes.inherited()), "\n".join(search_path())],
+                stdin=its.fileno(),
+                stdout=log,
+                stderr=log,
+                env=os.environ | {"BROADLEAF_CLUSTER_ID": cluster_id},
+                pass_fds=[number for number in pipes.inherited() if number >= 0],
+                start_new_session=True,  # Ctrl-C in the client's terminal is not for the cluster
+            )
+        except BaseException:
+            pipes.close_own()
+            ours.close()
+            raise
+        finally:
+            pipes.close_inherited()
+            its.close()
+        return cls(child, pipes, ours)
+
+    @classmethod
+    def fork(cls) -> WaitingProcess:
+        """A child of this process, which saves the start of an interpreter and the imports of one.
+
+        Only for a program that has no other threads and holds no secret yet: what it holds is in its engines too.
+        """
+        pipes = Pipes(with_lifeline=True)
+        ours, its = socket.socketpair()
+        pid = os.fork()
+        if pid == 0:
+            _become_fork_server(pipes, its)
+        pipes.close_inherited()
+        its.close()
+        return cls(_ForkedProcess(pid), pipes, ours)
+
+    def send_log(self, log: int) -> None:
+        """Makes a forked process write to `log`; comes before its configuration."""
+        try:
+            socket.send_fds(self._configuration, [b"l"], [log])
+        except BrokenPipeError:
+            pass  # it died; the ready pipe shows that
+
+    def configure(self, text: str) -> None:
+        """Sends the configuration."""
+        try:
+            self._configuration.sendall(text.encode())
+        except BrokenPipeError:
+            pass  # it died; the ready pipe shows that
+        self._configuration.close()
+
+
+def _become_fork_server(pipes: Pipes, configuration: socket.socket) -> NoReturn:
+    """In a forked process: waits for the configuration, and serves. Ends with the parent if that sends none."""
+    code = 70  # EX_SOFTWARE, if something is raised
+    try:
+        os.setsid()
+        _close_all_but([*pipes.inherited(), configuration.fileno()])
+        _, logs, _, _ = socket.recv_fds(configuration, 1, 1)
+        if not logs:
+            os._exit(0)
+        os.dup2(configuration.fileno(), 0)
+        configuration.close()
+        for descriptor in (1, 2):
+            os.dup2(logs[0], descriptor)
+        os.close(logs[0])
+        # What the parent has read ahead of its standard input is not for engines.
+        sys.stdin = sys.__stdin__ = os.fdopen(0, closefd=False)  # type: ignore[misc]
+        sys.argv = ["-c", *map(str, pipes.inherited())]
+        from broadleaf.engine.processes.fork_server import main
+
+        main()
+    except BaseException as error:
+        sys.excepthook(type(error), error, error.__traceback__)
+    finally:
+        os._exit(code)
+
+
+def _close_all_but(kept: list[int]) -> None:
+    """Closes every descriptor above 2 that is not in `kept`."""
+    first = 3
+    for number in sorted(number for number in kept if number > 2):
+        os.closerange(first, number)
+        first = number + 1
+    os.closerange(first, os.sysconf("SC_OPEN_MAX"))
