@@ -12,7 +12,6 @@ import linecache
 import os
 import pdb
 import sys
-import uuid
 from collections import deque
 from collections.abc import Iterable, Sequence
 from traceback import walk_stack, walk_tb
@@ -94,7 +93,7 @@ class TaskDebugger(pdb.Pdb):
         self.lines: deque[str | None] = deque()
         self._outermost = outermost
         self._link = link
-        self._name = uuid.uuid4().hex
+        self._name = os.urandom(16).hex()
 
     def _send(self, state: str, files: Sequence[str] = ()) -> None:
         text = self._said.getvalue()

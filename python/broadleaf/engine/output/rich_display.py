@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import builtins
 import importlib.util
+import os
 import sys
-import uuid
 from collections.abc import Sequence
 from importlib.machinery import ModuleSpec
 from types import ModuleType
@@ -75,7 +75,7 @@ def display(
     Returns a `DisplayHandle` if there is a `display_id`. Outside a task their plain text goes to the log.
     """
     if display_id is True:
-        display_id = uuid.uuid4().hex
+        display_id = os.urandom(16).hex()
     if display_id:
         transient = {**(transient or {}), "display_id": display_id}
     for value in objects:

@@ -63,16 +63,22 @@ class _ForkedProcess:
             os.kill(self.pid, signal.SIGKILL)
 
 
+@dataclass
 class Pipes:
     """The pipes between a fork server and the process that starts it."""
 
-    def __init__(self, *, with_lifeline: bool) -> None:
-        self.ready_read, self.ready_write = os.pipe()
-        self.node_ready_read, self.node_ready_write = os.pipe()
-        self.lifeline: int | None
-        self.lifeline_read, self.lifeline = -1, None
-        if with_lifeline:
-            self.lifeline_read, self.lifeline = os.pipe()
+    ready_read: int
+    ready_write: int
+    node_ready_read: int
+    node_ready_write: int
+    lifeline_read: int
+    """-1 without a lifeline."""
+    lifeline: int | None
+
+    @classmethod
+    def create(cls, *, with_lifeline: bool) -> Pipes:
+        """New pipes."""
+        return cls(*os.pipe(), *os.pipe(), *(os.pipe() if with_lifeline else (-1, None)))
 
     def inherited(self) -> list[int]:
         """The descriptors of the fork server, as its arguments."""
@@ -104,7 +110,7 @@ class WaitingProcess:
         """A new interpreter. Its output goes to `log`."""
         import subprocess
 
-        pipes = Pipes(with_lifeline=with_lifeline)
+        pipes = Pipes.create(with_lifeline=with_lifeline)
         ours, its = socket.socketpair()
         try:
             child = subprocess.Popen(
@@ -131,7 +137,7 @@ class WaitingProcess:
 
         Only for a program that has no other threads and holds no secret yet: what it holds is in its engines too.
         """
-        pipes = Pipes(with_lifeline=True)
+        pipes = Pipes.create(with_lifeline=True)
         ours, its = socket.socketpair()
         pid = os.fork()
         if pid == 0:
