@@ -33,7 +33,7 @@ COMPILE_MODULES := $(BIN)/python -m compileall -q $(VENV)/lib python tests
 
 unless_unchanged = $(BIN)/python tools/unchanged.py --record $(STAMPS)/$(1).json $(if $(AGAIN),--again)
 
-.PHONY: help demo test test-rust test-python test-clusters peer-tests test-peers fuzz soak bench gate figures docs lint lock clean build installed
+.PHONY: help demo test test-rust test-python test-lab test-clusters peer-tests test-peers fuzz soak bench gate figures docs lint lock clean build installed
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | expand -t 14
@@ -41,7 +41,7 @@ help: ## List the targets
 demo: $(STAMPS)/native ## Start four engines, run a map, print its result and timing
 	@$(BIN)/python examples/demo.py
 
-test: test-rust test-python test-clusters test-peers ## Run all tests; what has passed on the same files is skipped, unless AGAIN=1
+test: test-rust test-python test-clusters test-lab test-peers ## Run all tests; what has passed on the same files is skipped, unless AGAIN=1
 
 test-rust: $(STAMPS)/native
 	@$(call unless_unchanged,rust-tests) --inputs crates fuzz/src fuzz/corpus Cargo.toml Cargo.lock -- \
@@ -50,12 +50,17 @@ test-rust: $(STAMPS)/native
 test-python: $(STAMPS)/native $(STAMPS)/test
 	@$(COMPILE_MODULES)
 	@$(call unless_unchanged,python-tests) -- \
-	  $(WITH_RUST) $(BIN)/python -m pytest tests --ignore=tests/clusters $(TEST_ARGS)
+	  $(WITH_RUST) $(BIN)/python -m pytest tests --ignore=tests/clusters --ignore=tests/lab $(TEST_ARGS)
 
-# Those wait for schedulers most of the time, so they can run beside the others.
+# Those of the laboratory compute most of the time; on two cores they take as long as the others.
+test-lab: $(STAMPS)/native $(STAMPS)/test
+	@$(COMPILE_MODULES)
+	@$(call unless_unchanged,lab-tests) -- $(WITH_RUST) $(BIN)/python -m pytest tests/lab $(TEST_ARGS)
+
+# Those wait for schedulers most of the time, so there are two processes of them, which can run beside the others.
 test-clusters: $(STAMPS)/native $(STAMPS)/test $(STAMPS)/ray-venv
 	@$(COMPILE_MODULES)
-	@$(call unless_unchanged,cluster-tests) -- $(WITH_RUST) $(BIN)/python -m pytest tests/clusters $(TEST_ARGS)
+	@$(call unless_unchanged,cluster-tests) -- $(WITH_RUST) $(BIN)/python -m pytest tests/clusters --numprocesses=2 --dist=loadfile $(TEST_ARGS)
 
 fuzz: $(STAMPS)/native ## Try each decoder with random input; FUZZ_S=60 says for how long
 	@$(WITH_RUST) $(BIN)/python tools/fuzz.py --seconds $(FUZZ_S)

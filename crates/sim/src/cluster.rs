@@ -12,6 +12,7 @@ use broadleaf_proto::task::{AssignRecord, FunctionRecord, ResultRecord};
 use crate::peers::client::{Circumstances, Client, Copy, Original, check_running};
 use crate::peers::engine::EngineProcess;
 use crate::peers::hosts::{Host, RelayMessage};
+use crate::peers::known_engines::KnownEngines;
 use crate::peers::worlds::Guest;
 use crate::random::Random;
 use crate::trace::Trace;
@@ -153,6 +154,7 @@ pub(crate) struct Cluster {
     /// The number after the last offer sent to each remote engine.
     pub(crate) sent_offers: BTreeMap<EngineId, u32>,
     pub(crate) clients: BTreeMap<ClientId, Client>,
+    pub(crate) known_engines: KnownEngines,
     pub(crate) jobs: Vec<Job>,
     pub(crate) starts: BTreeMap<(u64, Option<EngineId>), u32>,
     /// Tasks that were offered to an engine after all their arguments had arrived.
@@ -196,6 +198,7 @@ impl Cluster {
             expelled: 0,
             sent_offers: BTreeMap::new(),
             clients: BTreeMap::new(),
+            known_engines: KnownEngines::default(),
             jobs: Vec::new(),
             starts: BTreeMap::new(),
             offered: BTreeSet::new(),

@@ -74,6 +74,7 @@ impl Cluster {
     }
 
     pub(crate) fn feed(&mut self, input: Input) -> Result<(), String> {
+        self.known_engines.on_input(&input, &self.controller);
         self.controller.on_input(self.now, input, &mut self.outputs);
         self.carry_out()?;
         self.want_schedule();
@@ -158,6 +159,7 @@ impl Cluster {
     pub(crate) fn carry_out(&mut self) -> Result<(), String> {
         for output in std::mem::take(&mut self.outputs) {
             self.trace.note(self.now, &output);
+            self.known_engines.on_output(&output, &self.controller)?;
             let Some(output) = self.relay_out(output)? else {
                 continue;
             };

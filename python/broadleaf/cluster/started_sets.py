@@ -187,8 +187,11 @@ class StartedSets:
         return list({block.id: block for block in found if block is not None}.values())
 
     def _wait_until_gone(self, blocks: Sequence[Block]) -> None:
+        def is_left(entry: dict[str, Any]) -> bool:
+            return entry["state"] != "gone" and _block_of(entry["host"], blocks) is not None
+
         with self._cluster.control() as control:
-            while any(_block_of(host, blocks) is not None for *_, host in control.engines()):
+            while any(map(is_left, control.status()["engines"])):
                 time.sleep(_LOOK_EVERY_S)
 
     def cancel(self) -> None:

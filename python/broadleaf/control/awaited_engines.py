@@ -11,6 +11,8 @@ from broadleaf.errors import EngineError
 from broadleaf.errors.death_certificate import DeathCertificate
 from broadleaf.errors.display import id_ranges
 
+# An answer has this long, even if the wait may be shorter.
+_ANSWER_S = 1.0
 # Time between two checks for deaths.
 _LOOK_S = 0.1
 # Lines of an engine's last output that the error shows.
@@ -24,6 +26,11 @@ def wait_for_engines(link: Any, n: int, timeout_s: float | None, n_deaths: Calla
     `n` of them.
     """
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
+    # The answer comes after all that the controller announced before, such as which engines a restart ends.
+    try:
+        requests.send(link, {"Records": []}, None if timeout_s is None else max(timeout_s, _ANSWER_S))
+    except TimeoutError:
+        return False
     deaths_seen = -1
     while True:
         left_s = _LOOK_S if deadline is None else min(_LOOK_S, deadline - time.monotonic())

@@ -19,6 +19,7 @@ from broadleaf.cluster.hosts.relay import Relay
 from broadleaf.cluster.state import addresses
 from broadleaf.errors import ClusterConnectionError
 from flood import over_tcp
+from keys_in_sight import keys_in_sight
 from waiting import until
 
 NOBODY = 65534
@@ -246,39 +247,6 @@ def test_without_tls_relays_serve(plain):
     with relay, plain.connect_client_sync() as client:
         client.wait_for_engines(2, timeout=30)
         assert client[:].apply_sync(len, b"x" * 3_000_000) == [3_000_000] * 2
-
-
-def keys_in_sight():
-    """Where a task finds a private key in the frames below it, and in what these name."""
-    import base64
-    import re
-    import sys
-
-    def is_key(text):
-        found = re.findall(rb"M[A-Za-z0-9+/]{60,}={0,2}", text)
-        return any(base64.b64decode(key + b"==").startswith(b"\x30\x51\x02\x01\x01") for key in found)
-
-    def holds(value, depth):
-        if isinstance(value, str):
-            return is_key(value.encode("utf-8", "replace"))
-        if isinstance(value, bytes | bytearray):
-            return is_key(bytes(value))
-        if depth == 0:
-            return False
-        if isinstance(value, dict):
-            return any(holds(item, depth - 1) for item in list(value.values()))
-        if isinstance(value, list | tuple | set):
-            return any(holds(item, depth - 1) for item in value)
-        return any(holds(item, depth - 1) for item in list(getattr(value, "__dict__", {}).values()))
-
-    seen = []
-    frame = sys._getframe(1)
-    while frame is not None:
-        for names in (frame.f_locals, frame.f_globals):
-            seen += [(frame.f_code.co_name, name) for name, value in list(names.items()) if holds(value, 3)]
-        frame = frame.f_back
-    seen += [("module", name) for name, module in list(sys.modules.items()) if holds(vars(module), 2)]
-    return seen
 
 
 @pytest.mark.parametrize("way", ["fork", "spawn"])

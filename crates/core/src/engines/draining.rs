@@ -131,7 +131,7 @@ impl Controller {
                     self.take_back(id, key, offer, out);
                 }
                 self.supervisor.drains = true;
-                self.announce(&Event::EngineDraining(id), out);
+                self.announce(&Event::EngineLeaving(id), out);
             }
             State::Starting { .. } | State::Restarting => {
                 self.supervisor.drains = true;

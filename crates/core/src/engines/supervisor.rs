@@ -344,11 +344,16 @@ impl Controller {
         engine.is_revivable &= restart;
         match engine.state {
             State::Up | State::Draining => {
+                let was_up = engine.state == State::Up;
                 engine.state = State::Leaving;
                 engine.ended_by_us = Some(DeathCause::Stopped);
                 let id = engine.id;
+                // Whoever waits for engines after a restart must not count those that it ends.
+                if was_up && !self.supervisor.stopping {
+                    self.announce(&Event::EngineLeaving(id), out);
+                }
                 out.push(Output::Stop { engine: id });
-                let behind: Vec<(u32, TaskKey)> = engine.stealable().collect();
+                let behind: Vec<(u32, TaskKey)> = self.engines[index].stealable().collect();
                 for (offer, key) in behind {
                     self.take_back(id, key, offer, out);
                 }

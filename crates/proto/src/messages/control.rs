@@ -485,7 +485,7 @@ pub enum Event {
     /// An engine is ready.
     EngineUp(EngineInfo),
     /// An engine takes no new tasks; it leaves when it has finished those that it has.
-    EngineDraining(EngineId),
+    EngineLeaving(EngineId),
     /// An engine is gone.
     EngineDown(DeathCertificate),
     /// The cluster is stopping.

@@ -3,6 +3,7 @@
 pub(crate) mod client;
 pub(crate) mod engine;
 pub(crate) mod hosts;
+pub(crate) mod known_engines;
 pub(crate) mod liar;
 pub(crate) mod processes;
 pub(crate) mod worlds;

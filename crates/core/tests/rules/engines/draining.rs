@@ -81,7 +81,7 @@ fn an_engine_that_drains_ends_its_task_and_gives_back_the_others() {
     assert_eq!(state(&bench, 0), "draining");
     let told = bench.take(|output| match output {
         Output::Event {
-            event: Event::EngineDraining(engine),
+            event: Event::EngineLeaving(engine),
             ..
         } => Some(engine.0),
         _ => None,

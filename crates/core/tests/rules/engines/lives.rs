@@ -252,6 +252,29 @@ fn a_restart_keeps_the_slot_and_what_waits_for_it() {
     assert_eq!(bench.assigned(), [(0, 0)]);
 }
 
+/// The engines that the client was told are leaving.
+fn leaving(bench: &mut Bench) -> Vec<u32> {
+    bench.take(|output| match output {
+        Output::Event {
+            event: Event::EngineLeaving(engine),
+            ..
+        } => Some(engine.0),
+        _ => None,
+    })
+}
+
+#[test]
+fn clients_hear_at_once_which_engines_a_restart_ends() {
+    let mut bench = spawned(config(), 3);
+    let one = TargetSet::Ranges(vec![(EngineId(1), EngineId(2))]);
+    bench.request(ControlRequest::RestartEngines(one));
+    assert_eq!(leaving(&mut bench), [1]);
+    bench.request(ControlRequest::RestartEngines(TargetSet::All));
+    assert_eq!(leaving(&mut bench), [0, 2], "engine 1 is leaving");
+    bench.request(ControlRequest::Shutdown);
+    assert_eq!(leaving(&mut bench), [] as [u32; 0]);
+}
+
 #[test]
 fn more_engines_get_new_slots() {
     let mut bench = spawned(config(), 1);

@@ -240,12 +240,12 @@ impl Shared {
                     body,
                 }
             }
-            Event::EngineDraining(engine) => {
+            Event::EngineLeaving(engine) => {
                 let mut engines = lock(&self.engines);
                 engines.remove(&engine);
                 self.on_engines_changed(engines.len());
                 Notice {
-                    kind: "engine_draining",
+                    kind: "engine_leaving",
                     body: json(&engine),
                 }
             }
