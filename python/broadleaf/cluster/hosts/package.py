@@ -50,6 +50,7 @@ try:
             shutil.rmtree(making, ignore_errors=True)
             if not os.path.isdir(package):  # another login was faster
                 raise
+        del archive  # engines are forked from this process
     os.utime(package)
     for other in os.scandir(packages):
         if other.stat().st_mtime < time.time() - {kept_s}:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import signal
@@ -84,9 +85,13 @@ class Pipes:
         """The descriptors of the fork server, as its arguments."""
         return [self.ready_write, self.node_ready_read, self.node_ready_write, self.lifeline_read]
 
+    def passed(self) -> list[int]:
+        """Those of them that exist."""
+        return [descriptor for descriptor in self.inherited() if descriptor >= 0]
+
     def close_inherited(self) -> None:
         """Closes this process's copies of the fork server's descriptors."""
-        for descriptor in filter(lambda number: number >= 0, self.inherited()):
+        for descriptor in self.passed():
             os.close(descriptor)
 
     def close_own(self) -> None:
@@ -119,7 +124,7 @@ class WaitingProcess:
                 stdout=log,
                 stderr=log,
                 env=os.environ | {"BROADLEAF_CLUSTER_ID": cluster_id},
-                pass_fds=[number for number in pipes.inherited() if number >= 0],
+                pass_fds=pipes.passed(),
                 start_new_session=True,  # Ctrl-C in the client's terminal is not for the cluster
             )
         except BaseException:
@@ -141,6 +146,7 @@ class WaitingProcess:
         ours, its = socket.socketpair()
         pid = os.fork()
         if pid == 0:
+            ours.close()
             _become_fork_server(pipes, its)
         pipes.close_inherited()
         its.close()
@@ -148,18 +154,13 @@ class WaitingProcess:
 
     def send_log(self, log: int) -> None:
         """Makes a forked process write to `log`; comes before its configuration."""
-        try:
+        with contextlib.suppress(ConnectionError):  # it died; the ready pipe shows that
             socket.send_fds(self._configuration, [b"l"], [log])
-        except BrokenPipeError:
-            pass  # it died; the ready pipe shows that
 
     def configure(self, text: str) -> None:
         """Sends the configuration."""
-        try:
+        with self._configuration, contextlib.suppress(ConnectionError):  # as above
             self._configuration.sendall(text.encode())
-        except BrokenPipeError:
-            pass  # it died; the ready pipe shows that
-        self._configuration.close()
 
 
 def _become_fork_server(pipes: Pipes, configuration: socket.socket) -> NoReturn:
@@ -167,7 +168,7 @@ def _become_fork_server(pipes: Pipes, configuration: socket.socket) -> NoReturn:
     code = 70  # EX_SOFTWARE, if something is raised
     try:
         os.setsid()
-        _close_all_but([*pipes.inherited(), configuration.fileno()])
+        _close_all_but([*pipes.passed(), configuration.fileno()])
         _, logs, _, _ = socket.recv_fds(configuration, 1, 1)
         if not logs:
             os._exit(0)
@@ -190,8 +191,7 @@ def _become_fork_server(pipes: Pipes, configuration: socket.socket) -> NoReturn:
 
 def _close_all_but(kept: list[int]) -> None:
     """Closes every descriptor above 2 that is not in `kept`."""
-    first = 3
-    for number in sorted(number for number in kept if number > 2):
-        os.closerange(first, number)
-        first = number + 1
-    os.closerange(first, os.sysconf("SC_OPEN_MAX"))
+    for number in map(int, os.listdir("/proc/self/fd")):
+        if number > 2 and number not in kept:
+            with contextlib.suppress(OSError):  # that of the listing
+                os.close(number)
