@@ -57,10 +57,10 @@ test-lab: $(STAMPS)/native $(STAMPS)/test
 	@$(COMPILE_MODULES)
 	@$(call unless_unchanged,lab-tests) -- $(WITH_RUST) $(BIN)/python -m pytest tests/lab $(TEST_ARGS)
 
-# Those wait for schedulers most of the time, so there are two processes of them, which can run beside the others.
+# Those wait for schedulers most of the time, so there are three processes of them, which can run beside the others.
 test-clusters: $(STAMPS)/native $(STAMPS)/test $(STAMPS)/ray-venv
 	@$(COMPILE_MODULES)
-	@$(call unless_unchanged,cluster-tests) -- $(WITH_RUST) $(BIN)/python -m pytest tests/clusters --numprocesses=2 --dist=loadfile $(TEST_ARGS)
+	@$(call unless_unchanged,cluster-tests) -- $(WITH_RUST) $(BIN)/python -m pytest tests/clusters --numprocesses=3 --dist=loadfile $(TEST_ARGS)
 
 fuzz: $(STAMPS)/native ## Try each decoder with random input; FUZZ_S=60 says for how long
 	@$(WITH_RUST) $(BIN)/python tools/fuzz.py --seconds $(FUZZ_S)
