@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import secrets
 import signal
 import time
 from collections.abc import Mapping
@@ -104,7 +103,7 @@ class Cluster(ClusterCoroutines, Elastic, OwnDashboard):
             options.setdefault("listen", f"{controller_ip}:0")
         self.profile: str = profile
         self.detached: bool = detached
-        made_up = f"{int(time.time())}-{secrets.token_hex(2)}"
+        made_up = f"{int(time.time())}-{os.urandom(2).hex()}"
         self.cluster_id: str = files.check_id("cluster id", made_up if cluster_id is None else cluster_id or "default")
         self.env: dict[str, str] = dict(env or {})
         self._arguments = {name: value for name, value in options.items() if value is not None}

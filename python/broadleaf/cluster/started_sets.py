@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import secrets
+import os
 import time
 import warnings
 from collections.abc import Callable, Iterable, Sequence
@@ -333,4 +333,4 @@ def _hosts_of(control: ControlLink) -> dict[int, str]:
 
 
 def _new_id() -> str:
-    return f"{int(time.time())}-{secrets.token_hex(2)}"
+    return f"{int(time.time())}-{os.urandom(2).hex()}"

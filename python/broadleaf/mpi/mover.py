@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import secrets
 import select
 import sys
 import traceback
@@ -129,7 +128,7 @@ def main() -> None:
         sys.exit(f"broadleaf: MPI cannot be used by {sys.executable}: {error}; install `broadleaf[mpi]` and an MPI")
     try:
         comm = MPI.COMM_WORLD.Dup()
-        world = comm.bcast(secrets.randbits(63), root=0)
+        world = comm.bcast(int.from_bytes(os.urandom(8)) >> 1, root=0)
         window = Window(MPI, comm) if connection["options"]["payload"] == "rma" else None
         link = None
         try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import secrets
+import os
 import time
 from collections import defaultdict
 from collections.abc import Sequence
@@ -104,7 +104,7 @@ class OnDask(EngineSet):
             if not n:
                 continue  # there are more hosts than engines
             block = Block(f"dask-{request.first_block + index}", n_hosts=1, n_engines=n, reason="submitted")
-            key = f"broadleaf-{request.cluster_id}-{block.id}-{secrets.token_hex(4)}"
+            key = f"broadleaf-{request.cluster_id}-{block.id}-{os.urandom(4).hex()}"
             block.facts |= {"key": key, "target": target, "cluster_id": request.cluster_id}
             order = Order(self.join_order(request, block=block.id, n=n))
             future = self._dask().submit(

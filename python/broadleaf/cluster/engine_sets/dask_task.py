@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import secrets
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -55,7 +55,7 @@ def _known(relay: HostedRelay, order: Mapping[str, Any]) -> Iterator[None]:
 @contextlib.contextmanager
 def _ending_with(worker: Any, relay: HostedRelay) -> Iterator[None]:
     """When Dask closes the worker, its relay ends first."""
-    loop, name = worker.loop.asyncio_loop, f"broadleaf-{secrets.token_hex(4)}"
+    loop, name = worker.loop.asyncio_loop, f"broadleaf-{os.urandom(4).hex()}"
     adding = asyncio.run_coroutine_threadsafe(worker.plugin_add(_EndOfWorker(relay), name=name), loop)
     try:
         adding.result()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import secrets
+import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -86,7 +86,7 @@ class OnRay(EngineSet):
         block = Block(f"ray-{request.first_block}", n_hosts=self.hosts, reason="submitted")
         per_host = self.engines_per_host or (-(-request.n // self.hosts) if request.n else self.cpus)
         block.n_engines = per_host * self.hosts
-        group = f"broadleaf-{request.cluster_id}-{block.id}-{secrets.token_hex(4)}"
+        group = f"broadleaf-{request.cluster_id}-{block.id}-{os.urandom(4).hex()}"
         bundle = {"CPU": float(self.cpus)} | ({"GPU": float(self.gpus)} if self.gpus else {})
         # A host is named after its bundle: on another node it is still the same host, with the same engine ids.
         orders = [

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import secrets
 import shlex
 import signal
 import tempfile
@@ -169,7 +168,7 @@ class SSH(EngineSet):
         import subprocess
 
         name = block.facts["host"].rpartition("@")[2]
-        port = 0 if self.tunnel == "never" else _FIRST_TUNNEL_PORT + secrets.randbelow(_TUNNEL_PORTS)
+        port = 0 if self.tunnel == "never" else _FIRST_TUNNEL_PORT + int.from_bytes(os.urandom(4)) % _TUNNEL_PORTS
         tcp = request.connection["tcp"]
         tunnel = f"127.0.0.1:{port}:{tcp['host']}:{tcp['port']}" if port else ""
         order = self.join_order(request, block=block.id, name=name, n=block.n_engines or 0, tunnel_port=port)

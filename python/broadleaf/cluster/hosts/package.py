@@ -8,7 +8,6 @@ in a directory that is named after its content, so that it is sent there only on
 from __future__ import annotations
 
 import functools
-import hashlib
 import importlib.util
 import io
 import os
@@ -68,6 +67,8 @@ def receive_code() -> str:
 @functools.cache
 def key() -> str:
     """The name of the package, by its content."""
+    import hashlib  # loads libcrypto
+
     digest = hashlib.sha256()
     for name, path in _files():
         content = path.read_bytes()

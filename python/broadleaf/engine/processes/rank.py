@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import json
 import os
-import secrets
 import signal
 import socket
 import sys
@@ -29,7 +28,7 @@ def run_rank(link: socket.socket, mpi: Any, world: str, log_path: str, start_tim
     is the world's name, or '' for a name that rank 0 generates. mpiexec's output is in `log_path`, if known.
     """
     comm = mpi.COMM_WORLD
-    world = comm.bcast(world or f"world-{secrets.token_hex(4)}", root=0)
+    world = comm.bcast(world or f"world-{os.urandom(4).hex()}", root=0)
     join = {"world": world, "rank": comm.Get_rank(), "size": comm.Get_size(), "log": log_path}
     try:
         os.setpgid(0, 0)

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import contextlib
 import io
+import os
 import re
-import secrets
 import shlex
 import tempfile
 import time
@@ -96,7 +96,7 @@ class PSIJ(EngineSet):
     def submit(self, request: BlockRequest) -> list[Block]:
         """Writes the relays' order into a private file, and has PSI/J submit a job."""
         psij = _psij()
-        block_id = f"{self.name}-{secrets.token_hex(3)}"
+        block_id = f"{self.name}-{os.urandom(3).hex()}"
         files.write_json(_order_file(request), self.join_order(request, n=self._per_host(request)))
         script = request.cluster_dir / files.BLOCK_SCRIPT.format(block_id)
         script.write_text(self._slot_script(request, block_id))

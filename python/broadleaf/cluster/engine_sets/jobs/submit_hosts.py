@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import pwd
 import shlex
@@ -157,6 +156,8 @@ class LoginHost(SubmitHost):
 
     def directory(self, request: BlockRequest) -> Path:
         """One directory for this cluster, whichever host it belongs to."""
+        import hashlib  # loads libcrypto
+
         ours = hashlib.sha256(f"{socket.gethostname()}\0{request.cluster_dir}".encode()).hexdigest()[:8]
         return self._shared() / f"{request.cluster_id}-{ours}"
 
