@@ -52,12 +52,12 @@ test-python: $(STAMPS)/native $(STAMPS)/test
 	@$(call unless_unchanged,python-tests) -- \
 	  $(WITH_RUST) $(BIN)/python -m pytest tests --ignore=tests/clusters --ignore=tests/lab $(TEST_ARGS)
 
-# Those of the laboratory compute most of the time; on two cores they take as long as the others.
+# The tests of the laboratory compute most of the time, so they are a job of their own for `make --jobs`.
 test-lab: $(STAMPS)/native $(STAMPS)/test
 	@$(COMPILE_MODULES)
 	@$(call unless_unchanged,lab-tests) -- $(WITH_RUST) $(BIN)/python -m pytest tests/lab $(TEST_ARGS)
 
-# Those wait for schedulers most of the time, so there are three processes of them, which can run beside the others.
+# These tests wait for schedulers most of the time, so three processes share them.
 test-clusters: $(STAMPS)/native $(STAMPS)/test $(STAMPS)/ray-venv
 	@$(COMPILE_MODULES)
 	@$(call unless_unchanged,cluster-tests) -- $(WITH_RUST) $(BIN)/python -m pytest tests/clusters --numprocesses=3 --dist=loadfile $(TEST_ARGS)

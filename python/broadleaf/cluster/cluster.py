@@ -409,7 +409,8 @@ class Cluster(ClusterCoroutines, Elastic, OwnDashboard):
         """Stops engines, and starts them afresh under the same ids; their variables are lost.
 
         Restarting all engines includes those that died, but not those that `stop_engines` has stopped for good: name
-        these. The engines of an MPI world are always restarted together.
+        these. The engines of an MPI world are always restarted together. Clients do not list engines that are being
+        restarted; `Client.wait_for_engines` waits for the new ones.
 
         Args:
             targets: An engine's id, several, 'all', which is the default, or the id of an engine set.
