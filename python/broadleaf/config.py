@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 Kind = Literal["int", "float", "bool", "str", "choice", "list"]
 Value = int | float | bool | str | list[str]
@@ -38,8 +36,7 @@ class ConfigError(ValueError):
     """An option does not exist, or a value is not allowed; says where it was found."""
 
 
-@dataclass(frozen=True)
-class Option:
+class Option(NamedTuple):
     """One option. `acts` says where it is read: node, client, engine, host (the fork server) or cluster."""
 
     name: str
@@ -114,6 +111,8 @@ def _to_bool(value: Any) -> bool:
 
 def _to_list(value: Any) -> list[str]:
     if isinstance(value, str):
+        import shlex
+
         lexer = shlex.shlex(value, posix=True)
         lexer.whitespace += ","
         lexer.whitespace_split = True
@@ -263,12 +262,12 @@ OPTIONS: dict[str, Option] = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True)
 class Settings:
     """A value for every option, and where each came from."""
 
-    values: Mapping[str, Value]
-    origins: Mapping[str, str]
+    def __init__(self, values: Mapping[str, Value], origins: Mapping[str, str]) -> None:
+        self.values = values
+        self.origins = origins
 
     def __getitem__(self, name: str) -> Any:
         return self.values[name]

@@ -35,6 +35,18 @@ def rank_and_sum():
     comm = MPI.COMM_WORLD
     return comm.Get_rank(), comm.allreduce(comm.Get_rank()), socket.gethostname()
 
+def fork_servers():
+    from pathlib import Path
+    mark = "BROADLEAF_CLUSTER_ID=" + os.environ["BROADLEAF_CLUSTER_ID"]
+    flags = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            if (process / "comm").read_text() == "broadleaf-host\\n" and mark in (process / "environ").read_text():
+                flags.append((process / "cmdline").read_text().split(chr(0))[1])
+        except OSError:
+            pass  # it has ended, and is of another cluster
+    return sorted(flags)
+
 cluster = ipp.Cluster(engines=ipp.MPI(python={python!r}, mpi_args={arguments!r}, nested_tasks=True), n={n})
 with cluster as rc:
     {body}
@@ -105,6 +117,13 @@ def test_worlds_share_the_relays_of_their_hosts_and_data_comes_to_each_once(mpi)
     assert relays == N_HOSTS
     assert fetched == [1] * N_HOSTS
     assert sums == [28] * 8 + [6] * 4
+
+
+def test_the_first_rank_of_a_host_forks_its_relay(mpi):
+    (flags,) = output_of(mpi, HOSTS, "print(json.dumps(rc[0].apply_sync(fork_servers)))")
+    # The controller has an interpreter of its own. Open MPI does not pass on the environment by which processes of a
+    # cluster are known, so each relay has one too.
+    assert flags == {"mpich": ["-P"] + ["-m"] * N_HOSTS, "openmpi": ["-P"] * (N_HOSTS + 1)}[mpi[1]]
 
 
 def test_a_rank_that_is_killed_on_one_host_ends_the_world_on_all(mpi):

@@ -8,10 +8,9 @@ import json
 import os
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from pickle import PickleBuffer
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from broadleaf import _native
 from broadleaf.control import own_cluster
@@ -27,8 +26,7 @@ from broadleaf.serialize import coroutines, errors, pickle
 from broadleaf.serialize.functions import bodies as functions
 
 
-@dataclass(frozen=True)
-class EngineSetup:
+class EngineSetup(NamedTuple):
     """An engine's configuration at its start."""
 
     connection: str

@@ -1,24 +1,27 @@
 """What a client can ask an engine to do besides calling functions. All act on the engine's namespace."""
 
-import ast
+from __future__ import annotations
+
 import builtins
 import gc
-import inspect
-import linecache
 import sys
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from types import CodeType
-from typing import Any, NotRequired, TypedDict
+from typing import TYPE_CHECKING, Any, NotRequired, TypedDict
 
 from broadleaf.engine import in_place, namespace
 from broadleaf.engine.interactive import cells
 from broadleaf.engine.output import cell_output, display
-from broadleaf.errors import TaskAborted
 from broadleaf.serialize import coroutines
+
+if TYPE_CHECKING:
+    import ast
 
 # Number of cells whose source is kept for tracebacks and `inspect`.
 KEPT_SOURCES = 1000
+# Of a code object: it has an await.
+_CO_COROUTINE = 0x80  # as in `inspect`, which takes longer to import than this module
 
 
 class ExecuteReply(TypedDict):
@@ -77,6 +80,8 @@ def execute(code: str, silent: bool = False, chain: str | None = None) -> Execut
     if chain is None:
         return _execute(session, code, silent)
     if chain == session.failed_chain:
+        from broadleaf.errors import TaskAborted
+
         raise TaskAborted("not run, because an earlier cell raised")
     try:
         return _execute(session, code, silent)
@@ -128,6 +133,8 @@ def _run_with_events(
 
 def _run_cell(session: _Session, tree: ast.Module, source: str, name: str, silent: bool) -> display.Bundle | None:
     """Runs a cell; returns the representations of its value if it should be shown."""
+    import ast
+
     last = tree.body[-1] if tree.body else None
     shown: ast.Expression | None = None
     if isinstance(last, ast.Expr):
@@ -145,7 +152,7 @@ def _run_cell(session: _Session, tree: ast.Module, source: str, name: str, silen
 def _run(session: _Session, parts: list[CodeType]) -> Any:
     """Runs one part after the other; returns the value of the last. If any part has an await, the event loop runs in
     all of them."""
-    if any(part.co_flags & inspect.CO_COROUTINE for part in parts):
+    if any(part.co_flags & _CO_COROUTINE for part in parts):
         return coroutines.run_coroutine(_run_in_loop(session, parts))
     value: Any = None
     for part in parts:
@@ -157,7 +164,7 @@ async def _run_in_loop(session: _Session, parts: list[CodeType]) -> Any:
     value: Any = None
     for part in parts:
         value = eval(part, session.names)
-        if part.co_flags & inspect.CO_COROUTINE:
+        if part.co_flags & _CO_COROUTINE:
             value = await value
     return value
 
@@ -176,6 +183,8 @@ def _source_name(code: str) -> str:
 
 def _keep_source(session: _Session, name: str, code: str) -> None:
     """Makes the lines of `code` available to tracebacks as the file `name`."""
+    import linecache
+
     linecache.cache[name] = (len(code), None, code.splitlines(keepends=True), name)
     session.sources.pop(name, None)
     session.sources[name] = None

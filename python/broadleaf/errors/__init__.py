@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import builtins
 import sys
-import traceback as _traceback
 from collections.abc import Iterable, Mapping
-from concurrent.futures import CancelledError
 from pickle import PicklingError
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeVar
 
@@ -28,6 +26,9 @@ from broadleaf.errors.display import (
 )
 from broadleaf.errors.types import blank, can_be_raised, common_type, copy_of, joint_error, load_exception, set_cause
 from broadleaf.text.units import count
+
+if TYPE_CHECKING:
+    from broadleaf.errors.aborted import TaskAborted as TaskAborted
 
 __all__ = [
     "AlreadyDisplayedError",
@@ -358,10 +359,6 @@ class NoEnginesRegistered(Verdict):
     """The call needs engines, but there are none; client.wait_for_engines(n) waits for them."""
 
 
-class TaskAborted(Verdict, CancelledError):
-    """The task was aborted."""
-
-
 class TaskTimeout(Verdict):
     """The task ran longer than its timeout and was stopped."""
 
@@ -594,10 +591,12 @@ def wrap_exception(engine_info: Mapping[str, Any] | None = None) -> dict[str, An
     Returns:
         A dict of 'status', 'traceback' (lines), 'ename', 'evalue' and 'engine_info'.
     """
+    import traceback
+
     kind, error, tb = sys.exc_info()
     return {
         "status": "error",
-        "traceback": _traceback.format_exception(kind, error, tb),
+        "traceback": traceback.format_exception(kind, error, tb),
         "ename": kind.__name__ if kind else "",
         "evalue": str(error),
         "engine_info": dict(engine_info or {}),
@@ -619,3 +618,12 @@ def unwrap_exception(content: Mapping[str, Any]) -> RemoteError:
     return RemoteError(
         content["ename"], content["evalue"], "\n".join(content["traceback"]), content.get("engine_info", {})
     )
+
+
+def __getattr__(name: str) -> Any:
+    if name == "TaskAborted":
+        from broadleaf.errors.aborted import TaskAborted
+
+        globals()[name] = TaskAborted
+        return TaskAborted
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import signal
-from dataclasses import dataclass
+from typing import NamedTuple
 
 # Number of lines of an engine's last output that its error shows.
 _LAST_LINES = 10
 
 
-@dataclass(frozen=True)
-class DeathCertificate:
+class DeathCertificate(NamedTuple):
     """Everything known about an engine's death."""
 
     engine_id: int
@@ -65,8 +64,7 @@ class DeathCertificate:
         return "cluster.restart_engines_sync() starts it again."
 
 
-@dataclass(frozen=True)
-class ControllerDeath:
+class ControllerDeath(NamedTuple):
     """Everything that a client knows about a controller it has lost."""
 
     pid: int

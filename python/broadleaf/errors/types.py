@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import functools
 import pickle
+import sys
 from collections.abc import Callable, Iterable
-from concurrent.futures import CancelledError
 from types import GetSetDescriptorType, MemberDescriptorType, new_class
 from typing import Any, TypeVar
 
@@ -16,11 +16,19 @@ _KEPT_TYPES = 256
 # Py_TPFLAGS_HEAPTYPE: a type made by a class statement, or by an extension in the same way.
 _MADE_AT_RUN_TIME = 1 << 9
 
-# While a result is awaited, raising these would be misleading: they would say that the wait was too short, that it was
-# cancelled, that an iterator has ended, or that local source cannot be parsed.
-_MISLEADING = (TimeoutError, CancelledError, StopIteration, StopAsyncIteration, SyntaxError)
-# Types that `raise` must not raise even under their own name: a future that holds one appears cancelled or broken.
-_NOT_FOR_FUTURES = (CancelledError, StopIteration, StopAsyncIteration)
+# While a result is awaited, raising these would be misleading: they would say that the wait was too short, that an
+# iterator has ended, or that local source cannot be parsed; and `CancelledError` that the wait was cancelled.
+_MISLEADING = (TimeoutError, StopIteration, StopAsyncIteration, SyntaxError)
+# Types that `raise` must not raise even under their own name, as `CancelledError`: a future that holds one appears
+# cancelled or broken.
+_NOT_FOR_FUTURES = (StopIteration, StopAsyncIteration)
+
+
+def _is_cancelled_error(kind: type[Any]) -> bool:
+    """Whether it is a `CancelledError`. There is none before its module is imported, which takes as long as all other
+    imports of this package."""
+    futures = sys.modules.get("concurrent.futures")
+    return futures is not None and issubclass(kind, futures.CancelledError)
 
 
 @functools.lru_cache(_KEPT_TYPES)
@@ -29,7 +37,9 @@ def joint_type(kind: type[Any], original_type: type[Any]) -> type[BaseException]
 
     Not for exceptions that are not an `Exception`: a task's `SystemExit` must not end the client.
     """
-    if not issubclass(original_type, Exception) or issubclass(original_type, _MISLEADING):
+    if not issubclass(original_type, Exception):
+        return kind
+    if issubclass(original_type, _MISLEADING) or _is_cancelled_error(original_type):
         return kind
     if getattr(original_type, "_joins_no_remote_error", False):
         # It would refer to a task or to the connection of this client.
@@ -82,7 +92,9 @@ def common_type(types: Iterable[type[BaseException]]) -> type[BaseException] | N
 
 def can_be_raised(original: BaseException | None) -> bool:
     """Whether a client may raise a task's exception unchanged."""
-    return isinstance(original, Exception) and not isinstance(original, _NOT_FOR_FUTURES)
+    if not isinstance(original, Exception) or isinstance(original, _NOT_FOR_FUTURES):
+        return False
+    return not _is_cancelled_error(type(original))
 
 
 def blank(kind: type[BaseException], args: tuple[Any, ...]) -> BaseException:

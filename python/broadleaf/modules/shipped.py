@@ -6,18 +6,17 @@ import importlib
 import importlib.util
 import os
 import sys
-from dataclasses import dataclass
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
+from typing import NamedTuple
 
 # Larger modules belong on the hosts: every engine that starts receives what was sent.
 MAX_MODULE_BYTES = 32 * 1024 * 1024
 _SKIPPED_FOLDERS = {"__pycache__", "node_modules"}
 
 
-@dataclass(frozen=True)
-class PackedModule:
+class PackedModule(NamedTuple):
     """A top-level module or package, as its files."""
 
     name: str

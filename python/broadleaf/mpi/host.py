@@ -13,7 +13,7 @@ from typing import Any
 
 from broadleaf.cluster.start_error import ClusterStartError
 from broadleaf.cluster.state import files, owner
-from broadleaf.engine.processes.guests import SOCKET
+from broadleaf.engine.processes.guest_link import SOCKET
 
 _TRIES = 5
 _ANSWER_S = 10.0

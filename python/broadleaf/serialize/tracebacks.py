@@ -5,9 +5,12 @@ from __future__ import annotations
 import functools
 import os
 import re
-import traceback
 from collections.abc import Iterator
 from types import TracebackType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import traceback
 
 # Limits on what is kept of a traceback.
 _LINES = 400
@@ -28,6 +31,8 @@ _FRAME_LINE = re.compile(r'([ |]*)  File "(.*)", line (\d+), in (.*)')
 
 def traceback_text(error: BaseException) -> tuple[str, tuple[tuple[Position, Span], ...]]:
     """The traceback of `error` without Broadleaf's frames, and the frames in it whose source is not known here."""
+    import traceback
+
     shown = traceback.TracebackException(type(error), error, users_part(error.__traceback__))
     text = bounded("".join(shown.format()))
     missing = {
@@ -97,5 +102,7 @@ def with_source(text: str, missing: tuple[tuple[Position, Span], ...]) -> str:
 
 def _source_lines(position: Position, span: Span) -> list[str]:
     end_lineno, colno, end_colno = span
+    import traceback
+
     frame = traceback.FrameSummary(*position, end_lineno=end_lineno, colno=colno, end_colno=end_colno)
     return "".join(traceback.StackSummary.from_list([frame]).format()).splitlines()[1:]

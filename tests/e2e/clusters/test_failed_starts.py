@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import errno
 import os
 import resource
@@ -15,6 +14,7 @@ import broadleaf as ipp
 import pytest
 from broadleaf.cluster.start_error import ClusterStartError
 from broadleaf.cluster.state import files, owner
+from broadleaf.config import Settings
 from waiting import until
 
 pytestmark = pytest.mark.timeout(60)
@@ -104,7 +104,7 @@ def test_a_cluster_whose_engines_get_no_process_says_so():
         cluster.n = 2
         assert until(lambda: cluster.status_sync()["engines"][1]["last_death"])
         values = cluster.settings.values | {"start_timeout_s": 1.0}
-        cluster.settings = dataclasses.replace(cluster.settings, values=values)
+        cluster.settings = Settings(values, cluster.settings.origins)
         with pytest.raises(ClusterStartError, match=r"only 1 of 2 engines came up.*: engine 1 could not be started"):
             cluster.wait_for_engines_sync()
     finally:

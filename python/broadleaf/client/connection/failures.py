@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from broadleaf.client.tasks.origin import Origin
@@ -114,7 +113,7 @@ def _with_block_end(certificate: DeathCertificate, origin: Origin) -> DeathCerti
         return certificate
     from broadleaf.cluster.reports.block_ends import why_gone
 
-    return replace(certificate, block_end=why_gone(cluster, certificate.host))
+    return certificate._replace(block_end=why_gone(cluster, certificate.host))
 
 
 def _known_death(reason: Any, origin: Origin) -> DeathCertificate | None:
@@ -122,7 +121,7 @@ def _known_death(reason: Any, origin: Origin) -> DeathCertificate | None:
     if not isinstance(reason, dict) or "NoSuchEngine" not in reason:
         return None
     certificate = origin.client.death_certificate(reason["NoSuchEngine"])
-    return certificate and _with_block_end(replace(certificate, task_started=False), origin)
+    return certificate and _with_block_end(certificate._replace(task_started=False), origin)
 
 
 def refusal(reason: Any, engine_info: Mapping[str, Any] | None = None) -> Verdict:

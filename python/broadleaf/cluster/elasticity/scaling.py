@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 # Work that justifies a new engine: the queue should be finished within this time.
 GROW_S = 10.0
@@ -13,8 +12,7 @@ GROW_S = 10.0
 _FAILED_STARTS = 3
 
 
-@dataclass(frozen=True)
-class Aim:
+class Aim(NamedTuple):
     """The wanted size: at least `minimum` engines and at most `maximum`, and in between as many as the queue needs."""
 
     minimum: int
@@ -25,8 +23,7 @@ class Aim:
     """Whether engines may be released that hold what clients have put there."""
 
 
-@dataclass(frozen=True)
-class Unit:
+class Unit(NamedTuple):
     """A unit that is started and released as a whole: a block, or an engine on the controller's own host."""
 
     id: str
@@ -41,8 +38,7 @@ class Unit:
     """Time until it takes no new tasks because its job ends, in seconds; None if it does not end by itself."""
 
 
-@dataclass(frozen=True)
-class Load:
+class Load(NamedTuple):
     """The work that the cluster has."""
 
     n_waiting: int
@@ -51,8 +47,7 @@ class Load:
     """How long tasks take, in seconds; None where that is not known."""
 
 
-@dataclass(frozen=True)
-class Decision:
+class Decision(NamedTuple):
     """The next steps."""
 
     submit: tuple[int, ...] = ()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from broadleaf.cluster.control import ControlLink
@@ -123,7 +122,7 @@ class Steward:
             if decision.submit and refusal is not None:
                 raise refusal
             if decision.submit and self.why_paused:
-                decision = replace(decision, submit=())
+                decision = decision._replace(submit=())
             self._act(control, decision, status, {block.id: block for block in blocks})
         return decision
 

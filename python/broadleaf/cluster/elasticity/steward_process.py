@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import fcntl
 import json
 import os
@@ -42,7 +41,7 @@ class StewardProcess:
         """Starts it. It ends with its cluster, or with `stop`. Raises `ClusterStartError` with the end of its log."""
         import subprocess
 
-        order = {"aim": dataclasses.asdict(aim), "one_at_a_time": one_at_a_time, "within_s": within_s}
+        order = {"aim": aim._asdict(), "one_at_a_time": one_at_a_time, "within_s": within_s}
         log = files.open_log(self._log)
         try:
             child = subprocess.Popen(

@@ -23,7 +23,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, NamedTuple
 
 from broadleaf.cluster.hosts.package import receive_code
 from broadleaf.cluster.state import files
@@ -46,8 +46,7 @@ except ImportError as error:
 main()"""
 
 
-@dataclass(frozen=True)
-class BlockRequest:
+class BlockRequest(NamedTuple):
     """What a set is asked to start."""
 
     cluster_id: str

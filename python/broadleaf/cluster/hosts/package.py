@@ -11,7 +11,6 @@ import functools
 import importlib.util
 import io
 import os
-import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -80,6 +79,8 @@ def key() -> str:
 @functools.cache
 def archive() -> bytes:
     """The package, as a zip file."""
+    import zipfile
+
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED, compresslevel=6) as target:
         for name, path in _files():
@@ -98,6 +99,7 @@ def keep(packages: Path) -> Path:
         return package
     import shutil
     import tempfile
+    import zipfile
 
     files.make_private_dir(packages)
     making = tempfile.mkdtemp(dir=packages)

@@ -6,9 +6,8 @@ import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from broadleaf import _native
 from broadleaf.cluster.start_error import ClusterStartError
@@ -22,8 +21,7 @@ def python_version() -> str:
     return f"{sys.version_info.major}.{sys.version_info.minor}"
 
 
-@dataclass(frozen=True)
-class Credentials:
+class Credentials(NamedTuple):
     """The three key pairs of a cluster: the node's, the clients' and the engines'."""
 
     cluster_id: str

@@ -6,19 +6,16 @@ table, so only there can we tell whether a cluster is gone.
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import socket
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import NamedTuple, Self
 
 OWNER_FILE = "owner.json"
 
 
-@dataclass(frozen=True)
-class Owner:
+class Owner(NamedTuple):
     """A process table."""
 
     host: str
@@ -55,7 +52,7 @@ def mark(directory: Path) -> None:
     descriptor = os.open(directory / OWNER_FILE, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:
         with os.fdopen(descriptor, "w") as file:
-            json.dump(dataclasses.asdict(Owner.here()), file)
+            json.dump(Owner.here()._asdict(), file)
     except OSError:
         (directory / OWNER_FILE).unlink()
         raise

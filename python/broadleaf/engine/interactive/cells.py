@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import builtins
 import os
 import re
@@ -11,6 +10,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    import ast
+
     from broadleaf.engine.interactive.ipython_shell import EngineShell
 
 # What only IPython understands: magics, shell commands, help, autocalls, pasted prompts, an indented cell.
@@ -49,6 +50,8 @@ def parse(code: str, names: Mapping[str, Any], file_name: str) -> tuple[ast.Modu
 
     Plain Python is left alone, and IPython is not even imported for it. Raises `SyntaxError`.
     """
+    import ast
+
     shell = existing_shell()
     if shell is None and _WANTS_SHELL.search(code) and _has_ipython():
         shell = get_ipython()
@@ -76,6 +79,8 @@ def _has_ipython() -> bool:
 
 def _may_be_automagic(tree: ast.Module, names: Mapping[str, Any]) -> bool:
     """Whether the cell is one expression that begins with a name nobody has set: `pwd`, `ls -l`."""
+    import ast
+
     if len(tree.body) != 1 or not isinstance(tree.body[0], ast.Expr):
         return False
     first: ast.expr = tree.body[0].value

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import fcntl
 import os
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from broadleaf.engine.processes.deaths import LAST_OUTPUT_BYTES
 
@@ -21,8 +21,7 @@ _HEAD_BYTES = 8
 _ROOM_BYTES = _MEMORY_BYTES - _HEAD_BYTES
 
 
-@dataclass(frozen=True)
-class Capture:
+class Capture(NamedTuple):
     """Descriptors' numbers. Read ends never block; none survives `exec`."""
 
     stdout_read: int

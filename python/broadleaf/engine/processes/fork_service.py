@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import errno
 import gc
 import importlib
@@ -14,8 +13,7 @@ import socket
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from broadleaf import _native
 from broadleaf.engine.processes import deaths, process
@@ -23,12 +21,22 @@ from broadleaf.engine.processes.capture import Capture
 from broadleaf.engine.processes.guests import Guests
 
 _NODE_EXIT_GRACE_S = 10.0
+# For engines, their first function by value, first error and first cell, and for what most tasks import.
+_FOR_ENGINES = (
+    "broadleaf.engine.main",
+    "broadleaf.errors.aborted",
+    "broadleaf.serialize.functions.by_value",
+    "ast",
+    "dataclasses",
+    "faulthandler",
+    "linecache",
+    "traceback",
+)
 _FAILED_CODE = 70  # EX_SOFTWARE
 _BOOT = "import sys; sys.path[:] = sys.argv.pop().split('\\n'); from broadleaf.engine.__main__ import run; run()"
 
 
-@dataclass(frozen=True)
-class HostConfig:
+class HostConfig(NamedTuple):
     """Configuration of a fork server, as its launcher writes it."""
 
     connection: str
@@ -95,14 +103,9 @@ def prepare(config: HostConfig) -> None:
 
 
 def import_for_engines(options: Mapping[str, Any]) -> None:
-    """Imports what engines need, so that each has it from its start."""
-    import faulthandler  # noqa: F401
-    import linecache  # noqa: F401
-    import traceback  # noqa: F401
-
-    importlib.import_module("broadleaf.engine.main")
-    # What the first function that is sent by value needs.
-    importlib.import_module("broadleaf.serialize.functions.by_value")
+    """Imports what engines and most tasks need, so that each engine has it from its start."""
+    for module in _FOR_ENGINES:
+        importlib.import_module(module)
     if options["engine_start"] == "fork":
         for module in options["preload"]:
             try:
@@ -132,8 +135,7 @@ def _become_engine(config: HostConfig, child: _Forked) -> int:
         return _FAILED_CODE
 
 
-@dataclass(frozen=True)
-class _Engine:
+class _Engine(NamedTuple):
     """A running engine."""
 
     engine_id: int
@@ -276,7 +278,7 @@ class ForkServer:
             "engine_id": engine_id,
             "options": self._config.options,
             "parent_pid": os.getpid(),
-            "capture": dataclasses.asdict(capture) if capture else None,
+            "capture": capture._asdict() if capture else None,
         }
         # Output of an interpreter that fails before its engine starts is in the log too.
         log = process.open_log(self._config.log_path(engine_id))

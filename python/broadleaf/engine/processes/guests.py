@@ -7,7 +7,6 @@ descriptor of its process, and only mpiexec knows what ended it.
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import selectors
@@ -22,13 +21,11 @@ from typing import TYPE_CHECKING, Any
 from broadleaf import _native
 from broadleaf.engine.processes import deaths
 from broadleaf.engine.processes.capture import Capture
+from broadleaf.engine.processes.guest_link import MAX_BYTES, SOCKET
 
 if TYPE_CHECKING:
     from broadleaf.engine.processes.fork_service import HostConfig
 
-SOCKET = "guests.sock"
-MAX_BYTES = 1 << 17
-"""Maximum size of a message."""
 # Asks again for a slot whose last engine has not ended yet.
 _ASK_AGAIN_S = 0.25
 # What mpiexec says about the end of a world arrives a moment later, and a task waits a second for its certificate.
@@ -36,29 +33,29 @@ _WORDS_WAIT_S = 0.6
 _LOOK_EVERY_S = 0.02
 
 
-@dataclasses.dataclass(eq=False)
 class _Guest:
     """One that is connected."""
 
-    link: socket.socket
-    pid: int
-    process: int
-    """Descriptor of its process."""
-    world: str = ""
-    rank: int = 0
-    size: int = 0
-    log_path: str = ""
-    """Where mpiexec writes, if that is a file of this host."""
-    log_bytes: int = 0
-    """The size of that file when the guest came."""
-    engine_id: int | None = None
-    capture: Capture | None = None
-    ask_at: float = float("inf")
-    left: bool = False
-    """Whether it said that it leaves of its own accord."""
-    ended_at: float | None = None
-    is_heard: bool = True
-    """Whether its connection is read."""
+    def __init__(self, link: socket.socket, pid: int, process: int) -> None:
+        self.link = link
+        self.pid = pid
+        self.process = process
+        """Descriptor of its process."""
+        self.world = ""
+        self.rank = 0
+        self.size = 0
+        self.log_path = ""
+        """Where mpiexec writes, if that is a file of this host."""
+        self.log_bytes = 0
+        """The size of that file when the guest came."""
+        self.engine_id: int | None = None
+        self.capture: Capture | None = None
+        self.ask_at = float("inf")
+        self.left = False
+        """Whether it said that it leaves of its own accord."""
+        self.ended_at: float | None = None
+        self.is_heard = True
+        """Whether its connection is read."""
 
 
 class Guests:
@@ -130,7 +127,7 @@ class Guests:
             "connection": json.dumps(json.loads(self._config.connection) | {"private_key": _native.give_key()}),
             "engine_id": engine_id,
             "options": self._config.options,
-            "capture": dataclasses.asdict(capture) if capture else None,
+            "capture": capture._asdict() if capture else None,
             "log_path": self._config.log_path(engine_id),
             "sys_path": self._config.sys_path,
             "directory": self._config.directory,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import json
 import os
 import signal
@@ -13,7 +14,7 @@ from typing import Any, NoReturn
 from broadleaf import _native
 from broadleaf.engine.processes import process
 from broadleaf.engine.processes.capture import Capture
-from broadleaf.engine.processes.guests import MAX_BYTES
+from broadleaf.engine.processes.guest_link import MAX_BYTES
 from broadleaf.modules.search_path import missing_entries
 
 # How long the other ranks have to reach MPI.Finalize, which waits for them.
@@ -83,6 +84,7 @@ def _serve(setup: dict[str, Any], capture: Capture | None) -> int:
     os.environ["BROADLEAF_CLUSTER_ID"] = json.loads(connection)["cluster_id"]
     from broadleaf.engine.main import EngineSetup, run_engine
 
+    gc.enable()
     process.redirect_output(process.open_log(setup["log_path"]), capture)
     try:
         return run_engine(EngineSetup(connection, setup["engine_id"], setup["options"], capture))

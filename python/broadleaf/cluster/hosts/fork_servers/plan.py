@@ -7,9 +7,8 @@ import os
 import select
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from broadleaf.cluster.hosts.cores import usable_cores
 from broadleaf.cluster.hosts.fork_servers.process import ChildProcess, WaitingProcess
@@ -20,14 +19,14 @@ from broadleaf.cluster.state.credentials import python_version
 _LOG_TAIL_BYTES = 4096
 
 
-@dataclass
 class ForkServer:
     """A started fork server."""
 
-    child: ChildProcess
-    lifeline: int | None
-    """Closed by whoever the host must not outlive."""
-    _ready_read: int
+    def __init__(self, child: ChildProcess, lifeline: int | None, ready_read: int) -> None:
+        self.child = child
+        self.lifeline = lifeline
+        """Closed by whoever the host must not outlive."""
+        self._ready_read = ready_read
 
     def wait_ready(self, timeout_s: float, log_tail: Callable[[], str]) -> dict[str, Any]:
         """Reads the line that says that the node listens, or why not: `ClusterStartError`, with the end of the log."""
@@ -51,8 +50,7 @@ class ForkServer:
         return readiness
 
 
-@dataclass(frozen=True, kw_only=True)
-class HostPlan:
+class HostPlan(NamedTuple):
     """A host to start: the role of its node, its engines, and where its files go."""
 
     connection: Mapping[str, Any]
@@ -114,26 +112,31 @@ def fork_early() -> None:
     host takes an interpreter of its own.
     """
     global _forked
-    _forked = WaitingProcess.fork()
+    _forked = WaitingProcess.fork(with_lifeline=True)
 
 
 # What `fork_early` left, until a host takes it.
 _forked: WaitingProcess | None = None
 
 
-def _take_forked(cluster_id: str) -> WaitingProcess | None:
-    """The process that was forked early, if its environment, which identifies processes of a cluster, names this
-    one."""
+def _forked_process(cluster_id: str, *, with_lifeline: bool) -> WaitingProcess | None:
+    """A forked process, if its environment, by which processes of a cluster are known, names this one.
+
+    It is what `fork_early` left. A host without a lifeline forks no engines, so its fork server may be forked from a
+    process that holds a key.
+    """
     global _forked
-    taken, _forked = _forked, None
-    return taken if os.environ.get("BROADLEAF_CLUSTER_ID") == cluster_id else None
+    early, _forked = _forked, None  # it ends if it is not used
+    if os.environ.get("BROADLEAF_CLUSTER_ID") != cluster_id:
+        return None
+    return early if with_lifeline else WaitingProcess.fork(with_lifeline=False)
 
 
 def _start(
     cluster_id: str, node_config: dict[str, Any], host_config: dict[str, Any], log: int, with_lifeline: bool
 ) -> ForkServer:
     """Starts a fork server, whose output goes to `log`. The descriptors that it inherits are added to `node_config`."""
-    process = _take_forked(cluster_id) if with_lifeline else None
+    process = _forked_process(cluster_id, with_lifeline=with_lifeline)
     if process is not None:
         process.send_log(log)
     else:

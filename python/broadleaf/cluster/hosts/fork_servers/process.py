@@ -8,8 +8,7 @@ import select
 import signal
 import socket
 import sys
-from dataclasses import dataclass
-from typing import NoReturn, Protocol
+from typing import NamedTuple, NoReturn, Protocol
 
 from broadleaf.modules.search_path import search_path
 
@@ -64,22 +63,16 @@ class _ForkedProcess:
             os.kill(self.pid, signal.SIGKILL)
 
 
-@dataclass
 class Pipes:
     """The pipes between a fork server and the process that starts it."""
 
-    ready_read: int
-    ready_write: int
-    node_ready_read: int
-    node_ready_write: int
-    lifeline_read: int
-    """-1 without a lifeline."""
-    lifeline: int | None
-
-    @classmethod
-    def create(cls, *, with_lifeline: bool) -> Pipes:
-        """New pipes."""
-        return cls(*os.pipe(), *os.pipe(), *(os.pipe() if with_lifeline else (-1, None)))
+    def __init__(self, *, with_lifeline: bool) -> None:
+        self.ready_read, self.ready_write = os.pipe()
+        self.node_ready_read, self.node_ready_write = os.pipe()
+        self.lifeline: int | None = None
+        self.lifeline_read = -1  # without a lifeline
+        if with_lifeline:
+            self.lifeline_read, self.lifeline = os.pipe()
 
     def inherited(self) -> list[int]:
         """The descriptors of the fork server, as its arguments."""
@@ -102,20 +95,19 @@ class Pipes:
             self.lifeline = None
 
 
-@dataclass(frozen=True)
-class WaitingProcess:
+class WaitingProcess(NamedTuple):
     """One that waits for a fork server's configuration, and has no secret yet."""
 
     child: ChildProcess
     pipes: Pipes
-    _configuration: socket.socket
+    configuration: socket.socket
 
     @classmethod
     def start(cls, cluster_id: str, log: int, *, with_lifeline: bool) -> WaitingProcess:
         """A new interpreter. Its output goes to `log`."""
         import subprocess
 
-        pipes = Pipes.create(with_lifeline=with_lifeline)
+        pipes = Pipes(with_lifeline=with_lifeline)
         ours, its = socket.socketpair()
         try:
             child = subprocess.Popen(
@@ -137,12 +129,13 @@ class WaitingProcess:
         return cls(child, pipes, ours)
 
     @classmethod
-    def fork(cls) -> WaitingProcess:
+    def fork(cls, *, with_lifeline: bool) -> WaitingProcess:
         """A child of this process, which saves the start of an interpreter and the imports of one.
 
-        Only for a program that has no other threads and holds no secret yet: what it holds is in its engines too.
+        Only for a program that has no other threads and, if it forks engines, holds no secret yet: what it holds is in
+        its engines too.
         """
-        pipes = Pipes.create(with_lifeline=True)
+        pipes = Pipes(with_lifeline=with_lifeline)
         ours, its = socket.socketpair()
         pid = os.fork()
         if pid == 0:
@@ -155,12 +148,12 @@ class WaitingProcess:
     def send_log(self, log: int) -> None:
         """Makes a forked process write to `log`; comes before its configuration."""
         with contextlib.suppress(ConnectionError):  # it died; the ready pipe shows that
-            socket.send_fds(self._configuration, [b"l"], [log])
+            socket.send_fds(self.configuration, [b"l"], [log])
 
     def configure(self, text: str) -> None:
         """Sends the configuration."""
-        with self._configuration, contextlib.suppress(ConnectionError):  # as above
-            self._configuration.sendall(text.encode())
+        with self.configuration, contextlib.suppress(ConnectionError):  # as above
+            self.configuration.sendall(text.encode())
 
 
 def _become_fork_server(pipes: Pipes, configuration: socket.socket) -> NoReturn:
