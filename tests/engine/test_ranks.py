@@ -12,7 +12,8 @@ from broadleaf.mpi.__main__ import _options
 SLOW_IMPORTS = {"argparse", "ast", "concurrent.futures", "dataclasses", "inspect", "logging", "subprocess", "traceback"}
 PROGRAM = """
 import sys
-import broadleaf.mpi.__main__, broadleaf.mpi.host, broadleaf.engine.processes.rank, broadleaf.engine.main
+import broadleaf.mpi.__main__, broadleaf.mpi.host, broadleaf.cluster.state.credentials
+import broadleaf.engine.processes.rank, broadleaf.engine.main
 print(*sys.modules)
 """
 

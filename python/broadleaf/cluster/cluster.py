@@ -7,6 +7,7 @@ import os
 import signal
 import time
 from collections.abc import Mapping
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -265,6 +266,8 @@ class Cluster(ClusterCoroutines, Elastic, OwnDashboard):
                 n_engines=0 if is_remote else n_engines,
                 engine_env=self.env,
                 detached=self.detached,
+                # Most clusters get a client from this process, which has nothing else to do now.
+                meanwhile=lambda: import_module("broadleaf.client"),
                 credentials=self.credentials,
             )
             self._owner_pid = os.getpid()

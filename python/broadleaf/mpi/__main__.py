@@ -5,11 +5,6 @@ from __future__ import annotations
 import gc
 import sys
 from collections.abc import Sequence
-from pathlib import Path
-
-from broadleaf.cluster.start_error import ClusterStartError
-from broadleaf.cluster.state import files
-from broadleaf.cluster.state.credentials import read_engine_connection
 
 _OPTIONS = {
     "--connection": "the cluster's engine.json",
@@ -21,8 +16,13 @@ _OPTIONS = {
 
 def main() -> None:
     """Entry point."""
-    gc.disable()  # until the engine runs: all ranks of a host import at the same time, and there is no garbage yet
     given = _options(sys.argv[1:])
+    gc.disable()  # until the engine runs: all ranks of a host import at the same time, and there is no garbage yet
+    from pathlib import Path
+
+    from broadleaf.cluster.start_error import ClusterStartError
+    from broadleaf.cluster.state import files
+    from broadleaf.cluster.state.credentials import read_engine_connection
     from broadleaf.mpi.host import connect
 
     client_file = Path(given["--client-connection"]) if "--client-connection" in given else None

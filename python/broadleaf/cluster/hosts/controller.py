@@ -6,7 +6,7 @@ import os
 import select
 import signal
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -40,10 +40,11 @@ class Controller:
         n_engines: int,
         engine_env: Mapping[str, str],
         detached: bool,
+        meanwhile: Callable[[], object],
         credentials: Credentials | None = None,
     ) -> Controller:
-        """Starts the fork server with `n_engines` of this host, waits until its node listens, and writes the
-        connection files; with fresh keys, unless `credentials` are given.
+        """Starts the fork server with `n_engines` of this host, calls `meanwhile`, waits until its node listens, and
+        writes the connection files; with fresh keys, unless `credentials` are given.
 
         Raises `ClusterStartError`, and leaves nothing behind then.
         """
@@ -53,7 +54,7 @@ class Controller:
         controller = cls(cluster_id, cluster_dir, run_dir, 0, 0)
         try:
             credentials = credentials or Credentials.generate(cluster_id)
-            readiness = controller._start_host(credentials, settings, n_engines, engine_env, detached)
+            readiness = controller._start_host(credentials, settings, n_engines, engine_env, detached, meanwhile)
             controller.node_pid = readiness["pid"]
             credentials.write(
                 cluster_dir,
@@ -161,6 +162,7 @@ class Controller:
         n_engines: int,
         engine_env: Mapping[str, str],
         detached: bool,
+        meanwhile: Callable[[], object],
     ) -> dict[str, Any]:
         plan = HostPlan(
             connection=credentials.connection("engine", settings, unix_path=self._unix_path()),
@@ -177,6 +179,7 @@ class Controller:
         self._lifeline = started.lifeline
         self.fork_server_pid = started.child.pid
         _parents.add(self)
+        meanwhile()
         return started.wait_ready(settings["start_timeout_s"], lambda: log_tail(self.log()))
 
 
