@@ -12,6 +12,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+from broadleaf.cluster.state.base_dir import base_dir
+
 Kind = Literal["int", "float", "bool", "str", "choice", "list"]
 Value = int | float | bool | str | list[str]
 
@@ -355,14 +357,6 @@ def _read_toml(path: Path) -> dict[str, Any]:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{path}: {error}") from None
-
-
-def base_dir() -> Path:
-    """Broadleaf's directory: ``$BROADLEAF_DIR``, else ``broadleaf`` under the XDG state directory."""
-    if chosen := os.environ.get("BROADLEAF_DIR"):
-        return Path(chosen)
-    state = os.environ.get("XDG_STATE_HOME") or os.path.join(os.path.expanduser("~"), ".local", "state")
-    return Path(state) / "broadleaf"
 
 
 def markdown_list() -> str:

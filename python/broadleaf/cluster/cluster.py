@@ -24,6 +24,7 @@ from broadleaf.cluster.reports.description import description, html_description
 from broadleaf.cluster.reports.missing_engines import start_errors
 from broadleaf.cluster.started_sets import StartedSet, StartedSets
 from broadleaf.cluster.state import addresses, files, owner
+from broadleaf.cluster.state.base_dir import base_dir
 from broadleaf.cluster.state.cluster_file import ClusterFile
 from broadleaf.cluster.state.lock import StateLock
 from broadleaf.errors import BroadleafError, ClusterConnectionError
@@ -290,7 +291,7 @@ class Cluster(ClusterCoroutines, Elastic, OwnDashboard):
         self._file.write(self.to_dict())
 
     def _claim_directory(self) -> None:
-        for directory in (config.base_dir(), files.profile_dir(self.profile).parent, files.profile_dir(self.profile)):
+        for directory in (base_dir(), files.profile_dir(self.profile).parent, files.profile_dir(self.profile)):
             files.make_private_dir(directory)
         if Path(self.cluster_file).exists():
             other = Cluster.from_file(self.cluster_file)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from broadleaf import config
 from broadleaf.cluster.cluster import Cluster
 from broadleaf.cluster.state import files, owner
+from broadleaf.cluster.state.base_dir import base_dir
 
 
 class ClusterManager:
@@ -47,7 +47,7 @@ class ClusterManager:
             Those that run, by key.
         """
         pattern = f"profiles/{profile or '*'}/*/{files.CLUSTER_FILE}"
-        for path in sorted(config.base_dir().glob(pattern)):
+        for path in sorted(base_dir().glob(pattern)):
             key = f"{path.parent.parent.name}:{path.parent.name}"
             if key in self._clusters:
                 continue
@@ -75,7 +75,7 @@ class ClusterManager:
             The clusters, the latest first.
         """
         found = []
-        for path in config.base_dir().glob(f"profiles/{profile}/*/{files.CLUSTER_FILE}"):
+        for path in base_dir().glob(f"profiles/{profile}/*/{files.CLUSTER_FILE}"):
             try:
                 cluster = Cluster.from_file(path)
             except (files.ClusterFileError, ValueError, TypeError, KeyError):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from broadleaf.config import base_dir
+from broadleaf.cluster.state.base_dir import base_dir
 from broadleaf.errors import ClusterConnectionError
 
 _connection: str | None = None

@@ -36,9 +36,9 @@ def main() -> int:
         from broadleaf.compat.commands import ipengine
 
         return int(ipengine.main(sys.argv[1:]) or 0)
-    from broadleaf.engine.main import EngineSetup, run_engine
+    from broadleaf.engine.main import run_engine
 
-    return run_engine(EngineSetup(connection, engine_id, options, capture))
+    return run_engine(connection, engine_id, options, capture)
 
 
 def run() -> None:

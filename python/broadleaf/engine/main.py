@@ -7,35 +7,23 @@ import faulthandler
 import json
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from pickle import PickleBuffer
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 from broadleaf import _native
 from broadleaf.control import own_cluster
 from broadleaf.engine import interrupts, namespace, nested, operations
-from broadleaf.engine.interactive import breakpoints, cells
+from broadleaf.engine.interactive import breakpoints, shell_access
 from broadleaf.engine.output import display, publish, rich_display
 from broadleaf.engine.output import streams as output
 from broadleaf.engine.processes import child, process
 from broadleaf.engine.processes.capture import Capture
 from broadleaf.errors import UnmetDependency
-from broadleaf.modules import MODULES_DIR, missing, preparation
-from broadleaf.serialize import coroutines, errors, pickle
+from broadleaf.modules import MODULES_DIR, missing
+from broadleaf.serialize import coroutines, pickle
 from broadleaf.serialize.functions import bodies as functions
-
-
-class EngineSetup(NamedTuple):
-    """An engine's configuration at its start."""
-
-    connection: str
-    """JSON text of the engines' connection file, without its key, which the native module holds."""
-    engine_id: int | None
-    """Its slot, or None for one started by hand: the controller then gives it one."""
-    options: dict[str, Any]
-    capture: Capture | None = None
-    """What descriptors 1 and 2 lead to, unless it is the log."""
 
 
 class Hooks:
@@ -58,10 +46,14 @@ class Hooks:
 
     def prepare(self, content: bytes) -> None:
         """Runs a client's preparation."""
+        from broadleaf.modules import preparation
+
         preparation.make(content, self.module_folder)
 
     def dump_error(self, error: BaseException, arguments: tuple[Any, ...]) -> bytes:
         """The error record for a task that raised when it was called with `arguments`."""
+        from broadleaf.serialize import errors
+
         self._nested.forget_handled(error)
         item = functions.failed_item(error, arguments)
         return errors.dump_error(
@@ -74,24 +66,26 @@ class Hooks:
         )
 
 
-def run_engine(setup: EngineSetup) -> int:
+def run_engine(connection: str, engine_id: int | None, options: Mapping[str, Any], capture: Capture | None) -> int:
     """Runs an engine on this thread until it is told to stop; returns the process's exit code.
 
-    Descriptors 1 and 2 must already lead where `setup` says.
+    `connection` is the JSON text of the engines' connection file, without its key, which the native module holds.
+    `engine_id` is the engine's slot, or None for one started by hand: the controller then gives it one. Descriptors 1
+    and 2 must already lead to `capture`, or to the log without it.
     """
     faulthandler.enable(2)
-    if setup.engine_id is not None:
-        cores = process.engine_cores(setup.options["affinity"], setup.engine_id)
+    if engine_id is not None:
+        cores = process.engine_cores(options["affinity"], engine_id)
         if cores is not None:
             os.sched_setaffinity(0, cores)
     reseed_random_numbers()
     streams = output.EngineStreams()
-    run_dir = os.path.dirname(json.loads(setup.connection)["unix_path"])
+    run_dir = os.path.dirname(json.loads(connection)["unix_path"])
     hooks = Hooks(Path(run_dir, MODULES_DIR))
-    engine = _native.Engine(setup.connection, setup.engine_id, hooks, setup.capture)
+    engine = _native.Engine(connection, engine_id, hooks, capture)
     hooks.engine_id, hooks.engine_uuid = engine.engine_id, engine.uuid
     missing.name_engine(engine.engine_id)
-    own_cluster.set_connection(setup.connection)
+    own_cluster.set_connection(connection)
     process.set_process_name(f"broadleaf-{engine.engine_id}")
     os.environ["BROADLEAF_ENGINE_ID"] = str(engine.engine_id)
     interrupts.install(engine)
@@ -100,8 +94,8 @@ def run_engine(setup: EngineSetup) -> int:
     streams.install(engine)
     publish.install(engine)
     rich_display.install()
-    cells.install()
-    breakpoints.install(setup.options["keep_failed_frames"])
+    shell_access.install()
+    breakpoints.install(options["keep_failed_frames"])
     sys.displayhook = display.DisplayHook()
     try:
         engine.run()

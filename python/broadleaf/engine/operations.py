@@ -11,7 +11,7 @@ from types import CodeType
 from typing import TYPE_CHECKING, Any, NotRequired, TypedDict
 
 from broadleaf.engine import in_place, namespace
-from broadleaf.engine.interactive import cells
+from broadleaf.engine.interactive import shell_access
 from broadleaf.engine.output import cell_output, display
 from broadleaf.serialize import coroutines
 
@@ -94,6 +94,8 @@ def _execute(session: _Session, code: str, silent: bool) -> ExecuteReply:
     if not silent:
         session.execution_count += 1
     name = _source_name(code)
+    from broadleaf.engine.interactive import cells
+
     tree, source = cells.parse(code, session.names, name)
     _keep_source(session, name, source)
     output = cell_output.CellOutput()
@@ -124,7 +126,7 @@ def take_output_of_failed() -> dict[str, Any]:
 def _run_with_events(
     session: _Session, tree: ast.Module, source: str, name: str, silent: bool
 ) -> display.Bundle | None:
-    shell = cells.existing_shell()
+    shell = shell_access.existing_shell()
     if shell is None:
         return _run_cell(session, tree, source, name, silent)
     with shell.events_around(source, silent, session.execution_count):
@@ -229,7 +231,7 @@ def clear() -> None:
     """Removes every name that the user has set, and runs the garbage collector, so that memory is free afterwards."""
     namespace.clear(_session.names)
     builtins.__dict__.pop("_", None)
-    shell = cells.existing_shell()
+    shell = shell_access.existing_shell()
     if shell is not None:
         shell.init_user_ns()
     gc.collect()
@@ -237,7 +239,7 @@ def clear() -> None:
 
 def complete(text: str, position: int) -> tuple[list[str], int]:
     """Completions at `position` of the cell `text`, and where the replaced text begins."""
-    return cells.get_ipython().complete_at(text, position)
+    return shell_access.get_ipython().complete_at(text, position)
 
 
 def post_mortem(number: int) -> None:

@@ -10,10 +10,10 @@ from __future__ import annotations
 import builtins
 import sys
 from collections.abc import Iterable, Mapping
+from importlib import import_module
 from pickle import PicklingError
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeVar
 
-from broadleaf.errors.death_certificate import ControllerDeath, DeathCertificate, obituary
 from broadleaf.errors.display import (
     composite_lines,
     composite_notes,
@@ -29,6 +29,8 @@ from broadleaf.text.units import count
 
 if TYPE_CHECKING:
     from broadleaf.errors.aborted import TaskAborted as TaskAborted
+    from broadleaf.errors.death_certificate import ControllerDeath
+    from broadleaf.errors.death_certificate import DeathCertificate as DeathCertificate
 
 __all__ = [
     "AlreadyDisplayedError",
@@ -61,6 +63,11 @@ __all__ = [
     "wrap_exception",
 ]
 
+# Engines raise neither, so most never import them.
+_LATER = {
+    "DeathCertificate": "broadleaf.errors.death_certificate",
+    "TaskAborted": "broadleaf.errors.aborted",
+}
 # Attributes of a RemoteError that do not come from the exception that was raised.
 _STATE_NAMES = ("ename", "evalue", "traceback", "engine_info", "item_index", "item_repr", "_original")
 
@@ -346,6 +353,8 @@ class EngineError(Verdict):
         retries: int | None = None,
     ) -> None:
         if certificate is not None and not message:
+            from broadleaf.errors.death_certificate import obituary
+
             message = obituary(certificate, retries)
         super().__init__(message, engine_info)
         self.certificate = certificate
@@ -621,9 +630,7 @@ def unwrap_exception(content: Mapping[str, Any]) -> RemoteError:
 
 
 def __getattr__(name: str) -> Any:
-    if name == "TaskAborted":
-        from broadleaf.errors.aborted import TaskAborted
-
-        globals()[name] = TaskAborted
-        return TaskAborted
+    if name in _LATER:
+        found = globals()[name] = getattr(import_module(_LATER[name]), name)
+        return found
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

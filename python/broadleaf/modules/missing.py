@@ -7,11 +7,9 @@ import re
 import sys
 from pathlib import Path
 
-from broadleaf.modules.shipped import fault
-
 # Maximum number of search path entries in a message.
 _SHOWN_ENTRIES = 8
-_NO_ATTRIBUTE = re.compile(r"Can't get attribute '(?P<name>[^']+)' on <module '(?P<module>[^']+)'")
+_NO_ATTRIBUTE = r"Can't get attribute '(?P<name>[^']+)' on <module '(?P<module>[^']+)'"
 _engine = ""
 
 
@@ -29,11 +27,13 @@ def explain(error: BaseException) -> None:
         if error.name and str(error) == f"No module named {error.name!r}":
             error.msg = _not_found(error.name)
             error.args = (error.msg,)
-    elif isinstance(error, AttributeError) and (match := _NO_ATTRIBUTE.match(str(error))):
+    elif isinstance(error, AttributeError) and (match := re.match(_NO_ATTRIBUTE, str(error))):
         error.args = (_outdated(match["module"], match["name"]),)
 
 
 def _not_found(name: str) -> str:
+    from broadleaf.modules.shipped import fault
+
     top = name.partition(".")[0]
     where = _engine or "this process"
     text = f"No module named {name!r} on {where}."

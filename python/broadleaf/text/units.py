@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 _DECIMAL = ("kB", "MB", "GB", "TB", "PB")
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?", re.IGNORECASE)
+_SIZE = r"(?i)(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?"
 _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 # Related units to use if a figure has too many digits, each with its size in the previous unit.
 _LADDERS = (
@@ -49,7 +49,7 @@ def size(n_bytes: float) -> str:
 
 def parse_size(text: str) -> int:
     """Bytes from `64000000`, `64MB`, `64 MiB` or `1.5G`. Raises `ValueError`."""
-    found = _SIZE.fullmatch(text.strip())
+    found = re.fullmatch(_SIZE, text.strip())
     if found is None or (found[3] and not found[2]):
         raise ValueError(f"{text!r} is not a size such as 64000000, 64MB or 64MiB")
     return int(float(found[1]) * (1024 if found[3] else 1000) ** _POWERS[found[2].lower()])

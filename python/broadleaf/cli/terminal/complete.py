@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 def profiles(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
     """Profiles that have been used on this host."""
-    from broadleaf.config import base_dir
+    from broadleaf.cluster.state.base_dir import base_dir
 
     return sorted(path.name for path in base_dir().glob("profiles/*") if path.name.startswith(incomplete))
 

@@ -7,13 +7,15 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from broadleaf import _native
 from broadleaf.cluster.start_error import ClusterStartError
 from broadleaf.cluster.state import addresses, files
-from broadleaf.config import Settings
 from broadleaf.modules.search_path import search_path, working_directory
+
+if TYPE_CHECKING:
+    from broadleaf.config import Settings
 
 
 def python_version() -> str:
@@ -21,11 +23,12 @@ def python_version() -> str:
     return f"{sys.version_info.major}.{sys.version_info.minor}"
 
 
-class Credentials(NamedTuple):
+class Credentials:
     """The three key pairs of a cluster: the node's, the clients' and the engines'."""
 
-    cluster_id: str
-    keys: Mapping[str, Mapping[str, str]]
+    def __init__(self, cluster_id: str, keys: Mapping[str, Mapping[str, str]]) -> None:
+        self.cluster_id = cluster_id
+        self.keys = keys
 
     @classmethod
     def generate(cls, cluster_id: str) -> Credentials:

@@ -32,8 +32,8 @@ from pathlib import Path
 from typing import Any
 
 from broadleaf.cluster.state import owner
+from broadleaf.cluster.state.base_dir import base_dir
 from broadleaf.cluster.state.lock import LOCK_FILE
-from broadleaf.config import base_dir
 from broadleaf.errors import BroadleafError, ClusterConnectionError
 from broadleaf.modules import MODULES_DIR
 
@@ -50,7 +50,7 @@ STEWARD_LOG = "steward.log"
 
 ORPHAN_AGE_S = 60.0
 KEPT_LOG_AGE_S = 7 * 86_400.0
-_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,39}")
+_ID = r"[A-Za-z0-9][A-Za-z0-9._-]{0,39}"
 
 
 class ClusterFileError(BroadleafError):
@@ -62,7 +62,7 @@ def check_id(kind: str, name: str) -> str:
     is what it names."""
     if not isinstance(name, str):
         raise TypeError(f"a {kind} is text, not {name!r} ({type(name).__name__})")
-    if not _ID.fullmatch(name):
+    if not re.fullmatch(_ID, name):
         raise ValueError(f"{kind} {name!r}: use up to 40 letters, digits, '.', '_' and '-', a letter or digit first")
     return name
 

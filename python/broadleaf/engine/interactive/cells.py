@@ -3,46 +3,19 @@
 from __future__ import annotations
 
 import builtins
-import os
 import re
-import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from broadleaf.engine.interactive.shell_access import existing_shell, get_ipython
+
 if TYPE_CHECKING:
     import ast
-
-    from broadleaf.engine.interactive.ipython_shell import EngineShell
 
 # What only IPython understands: magics, shell commands, help, autocalls, pasted prompts, an indented cell.
 _IPYTHON_SYNTAX = re.compile(r"^\s*[%!?,;/]|=[ \t]*[%!]|\?[ \t]*$|^(?:>>> |In \[)|\A[ \t]+\S", re.MULTILINE)
 # Code that mentions these may look for the shell in its own way, or expects figures to be shown.
 _WANTS_SHELL = re.compile(r"\b(?:IPython|get_ipython|matplotlib|pyplot|pylab)\b")
-_INLINE_BACKEND = "module://matplotlib_inline.backend_inline"
-
-
-def install() -> None:
-    """Makes `get_ipython` a builtin, which makes the shell when it is first called."""
-    builtins.get_ipython = get_ipython  # type: ignore[attr-defined]
-
-
-def existing_shell() -> EngineShell | None:
-    """This engine's IPython shell, if it has been made."""
-    module = sys.modules.get("broadleaf.engine.interactive.ipython_shell")
-    return None if module is None else module.EngineShell.existing()
-
-
-def get_ipython() -> EngineShell:
-    """This engine's IPython shell. Raises `ImportError` where there is no IPython."""
-    try:
-        from broadleaf.engine.interactive.ipython_shell import EngineShell
-    except ImportError as error:
-        raise ImportError("magics, !commands and get_ipython() need IPython, which is not installed here") from error
-    shell = EngineShell.existing()
-    if shell is None:
-        os.environ.setdefault("MPLBACKEND", _INLINE_BACKEND)
-        shell = EngineShell.make(sys.modules["__main__"])
-    return shell
 
 
 def parse(code: str, names: Mapping[str, Any], file_name: str) -> tuple[ast.Module, str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import fcntl
 import os
-from typing import NamedTuple
+from typing import Any
 
 from broadleaf.engine.processes.deaths import LAST_OUTPUT_BYTES
 
@@ -21,18 +21,32 @@ _HEAD_BYTES = 8
 _ROOM_BYTES = _MEMORY_BYTES - _HEAD_BYTES
 
 
-class Capture(NamedTuple):
+class Capture:
     """Descriptors' numbers. Read ends never block; none survives `exec`."""
 
-    stdout_read: int
-    stdout_write: int
-    stderr_read: int
-    stderr_write: int
-    recent: int
-    """Memory of a fixed size."""
-    log_path: str
-    """The engine's log, which has what is written outside of tasks and what goes through the pipes."""
-    recent_bytes: int = _MEMORY_BYTES
+    def __init__(
+        self,
+        stdout_read: int,
+        stdout_write: int,
+        stderr_read: int,
+        stderr_write: int,
+        recent: int,
+        log_path: str,
+        recent_bytes: int = _MEMORY_BYTES,
+    ) -> None:
+        self.stdout_read = stdout_read
+        self.stdout_write = stdout_write
+        self.stderr_read = stderr_read
+        self.stderr_write = stderr_write
+        self.recent = recent
+        """Memory of a fixed size."""
+        self.log_path = log_path
+        """The engine's log, which has what is written outside of tasks and what goes through the pipes."""
+        self.recent_bytes = recent_bytes
+
+    def to_dict(self) -> dict[str, Any]:
+        """The arguments that make another one like it, ready for JSON."""
+        return dict(vars(self))
 
     @classmethod
     def create(cls, log_path: str) -> Capture:

@@ -24,7 +24,10 @@ _NODE_EXIT_GRACE_S = 10.0
 # For engines, their first function by value, first error and first cell, and for what most tasks import.
 _FOR_ENGINES = (
     "broadleaf.engine.main",
+    "broadleaf.engine.interactive.cells",
     "broadleaf.errors.aborted",
+    "broadleaf.modules.preparation",
+    "broadleaf.serialize.errors",
     "broadleaf.serialize.functions.by_value",
     "ast",
     "dataclasses",
@@ -124,12 +127,12 @@ class _Forked(BaseException):
 
 
 def _become_engine(config: HostConfig, child: _Forked) -> int:
-    from broadleaf.engine.main import EngineSetup, run_engine
+    from broadleaf.engine.main import run_engine
 
     os.environ.update(child.environment)
     process.redirect_output(process.open_log(config.log_path(child.engine_id)), child.capture)
     try:
-        return run_engine(EngineSetup(config.connection, child.engine_id, config.options, child.capture))
+        return run_engine(config.connection, child.engine_id, config.options, child.capture)
     except Exception as error:
         sys.excepthook(type(error), error, error.__traceback__)
         return _FAILED_CODE
@@ -278,7 +281,7 @@ class ForkServer:
             "engine_id": engine_id,
             "options": self._config.options,
             "parent_pid": os.getpid(),
-            "capture": capture._asdict() if capture else None,
+            "capture": capture.to_dict() if capture else None,
         }
         # Output of an interpreter that fails before its engine starts is in the log too.
         log = process.open_log(self._config.log_path(engine_id))

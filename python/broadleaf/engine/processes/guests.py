@@ -127,7 +127,7 @@ class Guests:
             "connection": json.dumps(json.loads(self._config.connection) | {"private_key": _native.give_key()}),
             "engine_id": engine_id,
             "options": self._config.options,
-            "capture": capture._asdict() if capture else None,
+            "capture": capture.to_dict() if capture else None,
             "log_path": self._config.log_path(engine_id),
             "sys_path": self._config.sys_path,
             "directory": self._config.directory,

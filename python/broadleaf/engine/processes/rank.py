@@ -82,11 +82,11 @@ def _serve(setup: dict[str, Any], capture: Capture | None) -> int:
     connection = _native.hold_key(setup.pop("connection"))
     os.environ.update(setup["environment"])
     os.environ["BROADLEAF_CLUSTER_ID"] = json.loads(connection)["cluster_id"]
-    from broadleaf.engine.main import EngineSetup, run_engine
+    from broadleaf.engine.main import run_engine
 
     gc.enable()
     process.redirect_output(process.open_log(setup["log_path"]), capture)
     try:
-        return run_engine(EngineSetup(connection, setup["engine_id"], setup["options"], capture))
+        return run_engine(connection, setup["engine_id"], setup["options"], capture)
     except _native.LinkClosed:
         return 0  # the node has gone: the cluster has stopped

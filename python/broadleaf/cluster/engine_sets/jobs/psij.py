@@ -22,7 +22,7 @@ from broadleaf.cluster.engine_sets.base import Block, BlockRequest, EngineSet
 from broadleaf.cluster.engine_sets.jobs.walltime import seconds
 from broadleaf.cluster.start_error import ClusterStartError
 from broadleaf.cluster.state import files
-from broadleaf.config import base_dir
+from broadleaf.cluster.state.base_dir import base_dir
 
 _ENDED = "broadleaf: the relay has ended with code"
 _ENDED_LINE = re.compile(rf"^{_ENDED} (\d+)$", re.MULTILINE)

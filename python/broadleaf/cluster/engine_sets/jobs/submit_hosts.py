@@ -19,7 +19,7 @@ from broadleaf.cluster.engine_sets.ssh_logins import SSHHost, SSHMaster
 from broadleaf.cluster.hosts import openssh, package
 from broadleaf.cluster.start_error import ClusterStartError
 from broadleaf.cluster.state import files
-from broadleaf.config import base_dir
+from broadleaf.cluster.state.base_dir import base_dir
 
 _PACKAGES = "packages"
 # For files on another host: how much of a log is read, and how long a copy is considered fresh.

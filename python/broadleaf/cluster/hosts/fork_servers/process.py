@@ -66,11 +66,16 @@ class _ForkedProcess:
 class Pipes:
     """The pipes between a fork server and the process that starts it."""
 
+    ready_read: int
+    ready_write: int
+    node_ready_read: int
+    node_ready_write: int
+
     def __init__(self, *, with_lifeline: bool) -> None:
         self.ready_read, self.ready_write = os.pipe()
         self.node_ready_read, self.node_ready_write = os.pipe()
         self.lifeline: int | None = None
-        self.lifeline_read = -1  # without a lifeline
+        self.lifeline_read: int = -1  # without a lifeline
         if with_lifeline:
             self.lifeline_read, self.lifeline = os.pipe()
 
