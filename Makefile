@@ -45,7 +45,7 @@ test: test-rust test-python test-clusters test-lab test-peers ## Run all tests; 
 
 test-rust: $(STAMPS)/native
 	@$(call unless_unchanged,rust-tests) --inputs crates fuzz/src fuzz/corpus Cargo.toml Cargo.lock -- \
-	  $(WITH_RUST) timeout $(RUST_TESTS_TIMEOUT_S) cargo test --release --locked --quiet --workspace --exclude broadleaf-python
+	  $(WITH_RUST) timeout $(RUST_TESTS_TIMEOUT_S) cargo test --profile tests --locked --quiet --workspace --exclude broadleaf-python
 
 test-python: $(STAMPS)/native $(STAMPS)/test
 	@$(COMPILE_MODULES)
