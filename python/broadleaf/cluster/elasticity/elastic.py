@@ -7,8 +7,6 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from broadleaf.cluster.control import ControlLink, Targets
-from broadleaf.cluster.elasticity.scaling import Aim
-from broadleaf.cluster.elasticity.steward import Steward
 from broadleaf.cluster.elasticity.steward_process import StewardProcess
 from broadleaf.cluster.engine_sets import Block, EngineSet
 from broadleaf.errors import BroadleafError
@@ -16,6 +14,8 @@ from broadleaf.errors import BroadleafError
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from broadleaf.cluster.elasticity.scaling import Aim
+    from broadleaf.cluster.elasticity.steward import Steward
     from broadleaf.cluster.started_sets import StartedSets
     from broadleaf.cluster.state.cluster_file import ClusterFile
     from broadleaf.cluster.state.lock import StateLock
@@ -177,6 +177,9 @@ class Elastic:
             ValueError: `n` is negative.
             ClusterConnectionError: The cluster has stopped.
         """
+        from broadleaf.cluster.elasticity.scaling import Aim
+        from broadleaf.cluster.elasticity.steward import Steward
+
         if n < 0:
             raise ValueError(f"n must not be negative, but is {n}")
         self.stop_steward()
@@ -215,6 +218,9 @@ class Elastic:
         Raises:
             ValueError: They are not 0 <= `minimum` <= `maximum`.
         """
+        from broadleaf.cluster.elasticity.scaling import Aim
+        from broadleaf.cluster.elasticity.steward import Steward
+
         if not 0 <= minimum <= maximum:
             raise ValueError(f"minimum and maximum must satisfy 0 <= minimum <= maximum, not {minimum} and {maximum}")
         self.stop_steward()

@@ -84,6 +84,7 @@ def _serve(setup: dict[str, Any], capture: Capture | None) -> int:
     os.environ["BROADLEAF_CLUSTER_ID"] = json.loads(connection)["cluster_id"]
     from broadleaf.engine.main import run_engine
 
+    gc.freeze()
     gc.enable()
     process.redirect_output(process.open_log(setup["log_path"]), capture)
     try:
