@@ -62,6 +62,17 @@ def ranks_of(cluster_id: str) -> dict[int, str]:
     return found
 
 
+def take_all_descriptors() -> None:
+    """Fails when no descriptor is left, and keeps those that it got."""
+    import builtins
+    import resource
+
+    resource.setrlimit(resource.RLIMIT_NOFILE, (256, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+    builtins.kept_files = []  # type: ignore[attr-defined]
+    while True:
+        builtins.kept_files.append(os.open(os.devnull, os.O_RDONLY))  # type: ignore[attr-defined]
+
+
 def rank_and_sum() -> tuple[int, int]:
     """This engine's rank, and the sum of all ranks of its world."""
     from mpi4py import MPI
@@ -206,6 +217,13 @@ def test_worlds_end_cleanly_time_after_time(mpi):
             assert log.read_text() == ""  # mpiexec has nothing to complain about
             assert until(lambda: client.ids == [])
         assert ranks_of(cluster.cluster_id) == {}
+
+
+def test_a_rank_whose_first_task_uses_up_its_descriptors_says_so_and_goes_on(world):
+    _, client = world
+    with pytest.raises(OSError, match="Too many open files"):
+        client[1].apply_sync(take_all_descriptors)
+    assert client[:].apply_sync(abs, -1) == [1] * 4
 
 
 def test_no_key_is_in_a_command_line_an_environment_or_a_log(world):

@@ -9,7 +9,7 @@ import pytest
 from broadleaf.mpi.__main__ import _options
 
 # Each takes a rank several milliseconds, and all ranks of a host import at the same time.
-SLOW_IMPORTS = {"argparse", "ast", "concurrent.futures", "dataclasses", "inspect", "logging", "subprocess", "traceback"}
+SLOW_IMPORTS = {"argparse", "ast", "concurrent.futures", "dataclasses", "inspect", "logging", "subprocess"}
 PROGRAM = """
 import sys
 import broadleaf.mpi.__main__, broadleaf.mpi.host, broadleaf.cluster.state.credentials

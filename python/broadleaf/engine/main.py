@@ -22,7 +22,7 @@ from broadleaf.engine.processes import child, process
 from broadleaf.engine.processes.capture import Capture
 from broadleaf.errors import UnmetDependency
 from broadleaf.modules import MODULES_DIR, missing
-from broadleaf.serialize import coroutines, pickle
+from broadleaf.serialize import coroutines, errors, pickle
 from broadleaf.serialize.functions import bodies as functions
 
 
@@ -52,8 +52,6 @@ class Hooks:
 
     def dump_error(self, error: BaseException, arguments: tuple[Any, ...]) -> bytes:
         """The error record for a task that raised when it was called with `arguments`."""
-        from broadleaf.serialize import errors
-
         self._nested.forget_handled(error)
         item = functions.failed_item(error, arguments)
         return errors.dump_error(

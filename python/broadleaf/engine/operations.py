@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import gc
+import linecache
 import sys
 import zlib
 from collections.abc import Callable, Mapping, Sequence
@@ -185,8 +186,6 @@ def _source_name(code: str) -> str:
 
 def _keep_source(session: _Session, name: str, code: str) -> None:
     """Makes the lines of `code` available to tracebacks as the file `name`."""
-    import linecache
-
     linecache.cache[name] = (len(code), None, code.splitlines(keepends=True), name)
     session.sources.pop(name, None)
     session.sources[name] = None

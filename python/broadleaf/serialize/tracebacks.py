@@ -5,12 +5,9 @@ from __future__ import annotations
 import functools
 import os
 import re
+import traceback  # not when it is needed: a task that fails may have used up all descriptors
 from collections.abc import Iterator
 from types import TracebackType
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    import traceback
 
 # Limits on what is kept of a traceback.
 _LINES = 400
@@ -31,8 +28,6 @@ _FRAME_LINE = re.compile(r'([ |]*)  File "(.*)", line (\d+), in (.*)')
 
 def traceback_text(error: BaseException) -> tuple[str, tuple[tuple[Position, Span], ...]]:
     """The traceback of `error` without Broadleaf's frames, and the frames in it whose source is not known here."""
-    import traceback
-
     shown = traceback.TracebackException(type(error), error, users_part(error.__traceback__))
     text = bounded("".join(shown.format()))
     missing = {
@@ -102,7 +97,5 @@ def with_source(text: str, missing: tuple[tuple[Position, Span], ...]) -> str:
 
 def _source_lines(position: Position, span: Span) -> list[str]:
     end_lineno, colno, end_colno = span
-    import traceback
-
     frame = traceback.FrameSummary(*position, end_lineno=end_lineno, colno=colno, end_colno=end_colno)
     return "".join(traceback.StackSummary.from_list([frame]).format()).splitlines()[1:]

@@ -116,3 +116,21 @@ def test_node_and_engines_raise_their_soft_limit_and_the_client_does_not():
             assert resource.getrlimit(resource.RLIMIT_NOFILE) == (low, hard)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def take_all_descriptors():
+    import builtins
+    import resource
+
+    resource.setrlimit(resource.RLIMIT_NOFILE, (256, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+    builtins.kept_files = []
+    while True:
+        builtins.kept_files.append(os.open(os.devnull, os.O_RDONLY))
+
+
+@pytest.mark.parametrize("engine_start", ["fork", "spawn"])
+def test_an_engine_whose_first_task_uses_up_its_descriptors_says_so_and_goes_on(engine_start):
+    with ipp.Cluster(n=1, engine_start=engine_start) as client:
+        with pytest.raises(OSError, match="Too many open files"):
+            client[0].apply_sync(take_all_descriptors)
+        assert client[0].apply_sync(abs, -1) == 1

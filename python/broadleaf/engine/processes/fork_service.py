@@ -21,19 +21,16 @@ from broadleaf.engine.processes.capture import Capture
 from broadleaf.engine.processes.guests import Guests
 
 _NODE_EXIT_GRACE_S = 10.0
-# For engines, their first function by value, first error and first cell, and for what most tasks import.
+# For engines, their first function by value and first cell, and for what most tasks import.
 _FOR_ENGINES = (
     "broadleaf.engine.main",
     "broadleaf.engine.interactive.cells",
     "broadleaf.errors.aborted",
     "broadleaf.modules.preparation",
-    "broadleaf.serialize.errors",
     "broadleaf.serialize.functions.by_value",
     "ast",
     "dataclasses",
     "faulthandler",
-    "linecache",
-    "traceback",
 )
 _FAILED_CODE = 70  # EX_SOFTWARE
 _BOOT = "import sys; sys.path[:] = sys.argv.pop().split('\\n'); from broadleaf.engine.__main__ import run; run()"

@@ -14,19 +14,17 @@ from collections import OrderedDict
 from collections.abc import Callable
 from threading import Lock
 from types import BuiltinFunctionType, CoroutineType, FunctionType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from broadleaf.errors import SerializationError
 from broadleaf.serialize import PROTOCOL, asked_for
 from broadleaf.serialize.buffers import INBAND_BUFFER_BYTES
 from broadleaf.serialize.coroutines import run_all, run_coroutine
+from broadleaf.serialize.errors import Failed, FailedItem
 from broadleaf.serialize.functions import namespace as _namespace
 from broadleaf.serialize.functions.namespace import Namespace, collecting_fills, current_namespace, fill, set_namespace
 from broadleaf.serialize.functions.snapshot import Snapshot, is_importable
 from broadleaf.serialize.reference import Reference
-
-if TYPE_CHECKING:
-    from broadleaf.serialize.errors import FailedItem
 
 Function = Callable[..., Any]
 
@@ -66,8 +64,6 @@ class MapChunk:
                 result = self.function(*arguments)
                 results.append(run_coroutine(result) if type(result) is CoroutineType else result)
             except Exception as error:
-                from broadleaf.serialize.errors import Failed, FailedItem
-
                 results.append(Failed.of(error, FailedItem(len(results), arguments)))
         return results
 
@@ -81,8 +77,6 @@ class MapChunk:
 
 def failed_item(error: BaseException, arguments: tuple[Any, ...]) -> FailedItem:
     """What a task's `error` was raised for: the item of a chunk, or else the call's `arguments`."""
-    from broadleaf.serialize.errors import FailedItem
-
     tb = error.__traceback__
     while tb is not None:
         frame = tb.tb_frame
