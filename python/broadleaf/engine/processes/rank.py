@@ -29,7 +29,8 @@ def run_rank(link: socket.socket, mpi: Any, world: str, log_path: str, start_tim
     is the world's name, or '' for a name that rank 0 generates. mpiexec's output is in `log_path`, if known.
     """
     comm = mpi.COMM_WORLD
-    world = comm.bcast(world or f"world-{os.urandom(4).hex()}", root=0)
+    if not world:  # ranks that wait for others use a core each
+        world = comm.bcast(f"world-{os.urandom(4).hex()}", root=0)
     join = {"world": world, "rank": comm.Get_rank(), "size": comm.Get_size(), "log": log_path}
     try:
         os.setpgid(0, 0)
