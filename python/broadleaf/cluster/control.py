@@ -60,6 +60,11 @@ class ControlLink:
         with _closed_link():
             return wait_for_engines(self._link, n, timeout_s, lambda: self._hooks.n_deaths)
 
+    def wait_until_up(self, n: int, timeout_s: float) -> bool:
+        """Whether at least `n` engines were up in time, whatever becomes of others."""
+        with _closed_link():
+            return self._link.wait_for_engines(n, timeout_s)
+
     def add_engines(self, n: int) -> None:
         """Requests `n` more engines, which start later."""
         self.request({"AddEngines": n})

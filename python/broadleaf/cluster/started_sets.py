@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from broadleaf.cluster.cluster import Cluster
 
 _LOOK_EVERY_S = 0.02
+# The same while engines announce themselves: only failures have to be looked for.
+_LOOK_FOR_FAILURES_S = 0.1
 
 
 class EnginesMissingWarning(UserWarning):
@@ -237,7 +239,11 @@ class StartedSets:
                 ]
                 if not going:
                     break
-                time.sleep(_LOOK_EVERY_S)
+                missing = [progress[block.id].missing for block in going]
+                if None in missing:
+                    time.sleep(_LOOK_EVERY_S)
+                else:
+                    control.wait_until_up(len(engines) + sum(n or 0 for n in missing), _LOOK_FOR_FAILURES_S)
         failures = [f"{block.id}: {said}" for block in blocks if (said := progress[block.id].failure)]
         n_up = sum(_block_of(host, blocks) is not None for *_, host in engines)
         if failures:
@@ -273,6 +279,8 @@ class _Progress:
         self._was = block.state
         self.failure = ""
         """Why it did not come up."""
+        self.missing: int | None = None
+        """Engines that are not up yet; None where the number of all is not known."""
 
     def is_settled(
         self,
@@ -294,7 +302,8 @@ class _Progress:
         expected = block.n_engines
         if expected is None and block.n_hosts is not None and len(hosts) == block.n_hosts:
             expected = _told_engines(log(), len(hosts))
-        if expected is not None and n_up >= expected:
+        self.missing = expected - n_up if expected is not None else None
+        if self.missing is not None and self.missing <= 0:
             return True
         waited_s = time.monotonic() - self._since
         if block.is_over:
