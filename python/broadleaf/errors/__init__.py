@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import builtins
 import sys
+import traceback as _traceback
 from collections.abc import Iterable, Mapping
 from importlib import import_module
 from pickle import PicklingError
@@ -600,12 +601,10 @@ def wrap_exception(engine_info: Mapping[str, Any] | None = None) -> dict[str, An
     Returns:
         A dict of 'status', 'traceback' (lines), 'ename', 'evalue' and 'engine_info'.
     """
-    import traceback
-
     kind, error, tb = sys.exc_info()
     return {
         "status": "error",
-        "traceback": traceback.format_exception(kind, error, tb),
+        "traceback": _traceback.format_exception(kind, error, tb),
         "ename": kind.__name__ if kind else "",
         "evalue": str(error),
         "engine_info": dict(engine_info or {}),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+import textwrap
 from collections import Counter
 from collections.abc import Iterable
 from itertools import groupby
@@ -40,13 +41,7 @@ def remote_note(error: RemoteError) -> str:
 def _note(engine_info: dict[str, Any], item: str, more: str, text: str) -> str:
     where = [f"engine {engine_info['engine_id']}"] if "engine_id" in engine_info else []
     title = ", ".join(["Remote traceback", *where, *([item] if item else []), *([more] if more else [])])
-    return f"{title}:\n{_indented(text)}"
-
-
-def _indented(text: str) -> str:
-    import textwrap
-
-    return textwrap.indent(text, _INDENT)
+    return f"{title}:\n{textwrap.indent(text, _INDENT)}"
 
 
 # Several failures ------------------------------------------------------------------------------
@@ -192,7 +187,7 @@ def _coloured(note: str, shell: Any) -> str:
     title, *body = note.splitlines()
     # The lexer recognizes a traceback by the beginnings of its lines.
     plain = "\n".join(line.removeprefix(_INDENT) for line in body)
-    return f"{title}\n{_indented(_highlighted(plain, shell))}"
+    return f"{title}\n{textwrap.indent(_highlighted(plain, shell), _INDENT)}"
 
 
 def _highlighted(text: str, shell: Any) -> str:

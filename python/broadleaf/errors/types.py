@@ -28,7 +28,8 @@ def _is_cancelled_error(kind: type[Any]) -> bool:
     """Whether it is a `CancelledError`. There is none before its module is imported, which takes as long as all other
     imports of this package."""
     futures = sys.modules.get("concurrent.futures")
-    return futures is not None and issubclass(kind, futures.CancelledError)
+    # Another thread may be importing it.
+    return issubclass(kind, getattr(futures, "CancelledError", ()))
 
 
 @functools.lru_cache(_KEPT_TYPES)
