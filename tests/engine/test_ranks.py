@@ -43,6 +43,8 @@ def test_a_wrong_command_line_is_refused_with_the_options(words, fault):
     assert "--client-connection VALUE: the cluster's client.json" in str(raised.value)
 
 
-def test_help_has_no_fault():
-    with pytest.raises(SystemExit, match=r"^`mpiexec -n 64"):
+def test_help_is_no_fault(capsys):
+    with pytest.raises(SystemExit) as raised:
         _options(["--help"])
+    assert raised.value.code == 0
+    assert capsys.readouterr().out.startswith("`mpiexec -n 64")

@@ -48,19 +48,21 @@ def _options(words: Sequence[str]) -> dict[str, str]:
     left = iter(words)
     for word in left:
         name, equals, value = word.partition("=")
+        if word in ("-h", "--help"):
+            print(_usage())
+            sys.exit(0)
         if name not in _OPTIONS:
-            sys.exit(_usage(f"there is no option {word!r}" if word not in ("-h", "--help") else ""))
+            sys.exit(f"broadleaf: there is no option {word!r}\n{_usage()}")
         if not equals and (value := next(left, "")) == "":
-            sys.exit(_usage(f"{name} needs a value"))
+            sys.exit(f"broadleaf: {name} needs a value\n{_usage()}")
         given[name] = value
     if "--connection" not in given:
-        sys.exit(_usage("--connection is needed"))
+        sys.exit(f"broadleaf: --connection is needed\n{_usage()}")
     return given
 
 
-def _usage(fault: str) -> str:
-    options = "".join(f"  {name} VALUE: {meaning}\n" for name, meaning in _OPTIONS.items())
-    return f"{fault and f'broadleaf: {fault}'}\n{__doc__}\n{options}".strip()
+def _usage() -> str:
+    return "\n".join([str(__doc__), *(f"  {name} VALUE: {meaning}" for name, meaning in _OPTIONS.items())])
 
 
 if __name__ == "__main__":
