@@ -13,7 +13,8 @@ PEERS_VENV := .peers-venv
 RAY_VENV := .ray-venv
 BIN := $(VENV)/bin
 STAMPS := $(VENV)/.stamps
-PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
+# Nothing is compiled before it is imported: of all modules installed, that is a fifth.
+PIP_INSTALL := --disable-pip-version-check --no-input install --quiet --no-compile --requirement
 # Before a command that needs Rust.
 WITH_RUST := $(BIN)/python tools/rust.py
 RUST_SOURCES := $(shell find crates -name target -prune -o \( -name '*.rs' -o -name Cargo.toml \) -print 2>/dev/null)
@@ -28,8 +29,8 @@ GATE_WORKLOADS ?= throughput latency map broadcast
 # Longer than any run of the Rust tests, so that one that hangs ends the build.
 RUST_TESTS_TIMEOUT_S := 1500
 
-# Tests start thousands of interpreters, and where PYTHONDONTWRITEBYTECODE is set each would compile what it imports.
-COMPILE_MODULES := $(BIN)/python -m compileall -q $(VENV)/lib python tests
+# Tests start thousands of interpreters, and where this is set each would compile what it imports.
+unexport PYTHONDONTWRITEBYTECODE
 
 unless_unchanged = $(BIN)/python tools/unchanged.py --record $(STAMPS)/$(1).json $(if $(AGAIN),--again)
 
@@ -48,29 +49,24 @@ test-rust: $(STAMPS)/native
 	  $(WITH_RUST) timeout $(RUST_TESTS_TIMEOUT_S) cargo test --profile tests --locked --quiet --workspace --exclude broadleaf-python
 
 test-python: $(STAMPS)/native $(STAMPS)/test
-	@$(COMPILE_MODULES)
 	@$(call unless_unchanged,python-tests) -- \
 	  $(WITH_RUST) $(BIN)/python -m pytest tests --ignore=tests/clusters --ignore=tests/lab $(TEST_ARGS)
 
 # The tests of the laboratory compute most of the time, so they are a job of their own for `make --jobs`.
 test-lab: $(STAMPS)/native $(STAMPS)/test
-	@$(COMPILE_MODULES)
 	@$(call unless_unchanged,lab-tests) -- $(WITH_RUST) $(BIN)/python -m pytest tests/lab $(TEST_ARGS)
 
 # These tests wait for schedulers most of the time, so three processes share them.
 test-clusters: $(STAMPS)/native $(STAMPS)/test $(STAMPS)/ray-venv
-	@$(COMPILE_MODULES)
 	@$(call unless_unchanged,cluster-tests) -- $(WITH_RUST) $(BIN)/python -m pytest tests/clusters --numprocesses=3 --dist=loadfile $(TEST_ARGS)
 
 fuzz: $(STAMPS)/native ## Try each decoder with random input; FUZZ_S=60 says for how long
 	@$(WITH_RUST) $(BIN)/python tools/fuzz.py --seconds $(FUZZ_S)
 
 peer-tests: $(STAMPS)/native $(STAMPS)/peers-venv ## Run tests of IPython Parallel's own suite on Broadleaf; IDS=FILE lists them
-	@$(COMPILE_MODULES)
 	$(PEERS_VENV)/bin/python tests/peers/run.py "$(IDS)"
 
 test-peers: $(STAMPS)/native $(STAMPS)/peers-venv
-	@$(COMPILE_MODULES)
 	@$(call unless_unchanged,peer-tests) -- $(PEERS_VENV)/bin/python tests/peers/run.py tests/peers/claimed.txt
 
 bench: $(STAMPS)/native $(STAMPS)/bench ## Run the benchmarks; BENCH_ARGS="latency --against ppe,ray" chooses which
@@ -104,8 +100,8 @@ lint: $(STAMPS)/native $(STAMPS)/lint ## Check formatting, lints and types of th
 	$(WITH_RUST) cargo fmt --all --check
 	$(WITH_RUST) cargo clippy --release --locked --workspace --all-targets -- -D warnings
 
-# Before targets run side by side: pip does not share an environment with another pip.
-installed: $(STAMPS)/test $(STAMPS)/lint $(STAMPS)/docs $(STAMPS)/peers-venv $(STAMPS)/ray-venv $(STAMPS)/native
+# Everything that checks need; the core is compiled while packages are unpacked.
+installed: $(STAMPS)/native $(STAMPS)/test $(STAMPS)/lint $(STAMPS)/docs $(STAMPS)/peers-venv $(STAMPS)/ray-venv
 
 build: $(STAMPS)/native ## Build the native module and install the package into .venv
 
@@ -130,27 +126,26 @@ $(STAMPS)/venv: | $(STAMPS)/rust
 	$(PYTHON) -m venv $(VENV)
 	@touch $@
 
-# One stamp for each file of exact versions. The demo imports a tenth of its packages' modules: Python compiles these itself.
-$(STAMPS)/run: PIP_OPTIONS := --no-compile
+# One stamp for each file of exact versions.
 $(STAMPS)/%: requirements/%.txt | $(STAMPS)/venv
-	$(PIP) install --quiet $(PIP_OPTIONS) --requirement $<
+	tools/pip.sh $(PIP_INSTALL) $<
 	@touch $@
 
 # IPython Parallel's own tests have an environment of their own: its commands have the names of ours.
 $(STAMPS)/peers-venv: requirements/peers.txt | $(STAMPS)/venv
 	$(PYTHON) -m venv $(PEERS_VENV)
-	$(PEERS_VENV)/bin/python -m pip --disable-pip-version-check --no-input install --quiet --requirement $<
+	$(PEERS_VENV)/bin/python -m pip $(PIP_INSTALL) $<
 	@touch $@
 
 # Ray's 370 MB are for a few tests; they skip where this is missing.
 $(STAMPS)/ray-venv: requirements/ray.txt | $(STAMPS)/venv
 	$(PYTHON) -m venv $(RAY_VENV)
-	$(RAY_VENV)/bin/python -m pip --disable-pip-version-check --no-input install --quiet --requirement $<
+	$(RAY_VENV)/bin/python -m pip $(PIP_INSTALL) $<
 	@touch $@
 
 # The editable install leaves the module beside the Python sources, which need no building.
 $(STAMPS)/native: $(RUST_SOURCES) Cargo.toml Cargo.lock pyproject.toml | $(STAMPS)/run
 	@echo "compiling the core: about a minute the first time"
 	@env -u CONDA_PREFIX CARGO_TERM_QUIET=true PIP_QUIET=2 VIRTUAL_ENV="$(CURDIR)/$(VENV)" \
-	  $(WITH_RUST) $(BIN)/maturin develop --release --locked --quiet
+	  $(WITH_RUST) $(BIN)/maturin develop --release --locked --quiet --pip-path tools/pip.sh
 	@touch $@

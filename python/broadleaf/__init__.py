@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from broadleaf.cluster.hosts.relay import Relay
     from broadleaf.cluster.start_error import ClusterStartError
     from broadleaf.cluster.state.addresses import PlaintextWarning
-    from broadleaf.cluster.state.files import ClusterFileError
+    from broadleaf.cluster.state.json_files import ClusterFileError
     from broadleaf.config import ConfigError
     from broadleaf.control.requests import RequestFailed
     from broadleaf.dashboard.server import DashboardError
@@ -102,7 +102,7 @@ _HOMES = {
     "Client": "broadleaf.client.client",
     "Cluster": "broadleaf.cluster",
     "ClusterConnectionError": _ERRORS,
-    "ClusterFileError": "broadleaf.cluster.state.files",
+    "ClusterFileError": "broadleaf.cluster.state.json_files",
     "ClusterManager": "broadleaf.cluster",
     "ClusterStartError": "broadleaf.cluster.start_error",
     "ClusterStateError": "broadleaf.cluster.cluster",

@@ -8,6 +8,7 @@ import sys
 import pytest
 from broadleaf.cli import group
 from broadleaf.cluster.state import files
+from broadleaf.cluster.state.json_files import write_json
 from click.testing import CliRunner
 
 
@@ -34,8 +35,8 @@ def running_here(base, profile, cluster_id, pid):
     """Files of a cluster whose process has this id."""
     directory = base / "profiles" / profile / cluster_id
     directory.mkdir(parents=True)
-    files.write_json(directory / files.CLIENT_FILE, {})
-    files.write_json(directory / files.CLUSTER_FILE, {"controller": {"fork_server_pid": pid}})
+    write_json(directory / files.CLIENT_FILE, {})
+    write_json(directory / files.CLUSTER_FILE, {"controller": {"fork_server_pid": pid}})
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

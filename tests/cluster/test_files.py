@@ -4,10 +4,12 @@ import os
 import stat
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from broadleaf.cluster.state import files
-from broadleaf.cluster.state.files import ClusterFileError
+from broadleaf.cluster.state.json_files import ClusterFileError, read_json, write_json
+from broadleaf.cluster.state.run_dirs import make_private_dir, make_run_dir, run_dirs
 from broadleaf.errors import ClusterConnectionError
 
 
@@ -25,43 +27,44 @@ def test_written_files_are_private_and_whole(tmp_path):
     path = tmp_path / "x.json"
     old = os.umask(0)
     try:
-        files.write_json(path, {"key": "secret"})
-        files.write_json(path, {"key": "other"})
+        write_json(path, {"key": "secret"})
+        write_json(path, {"key": "other"})
     finally:
         os.umask(old)
     assert _mode(path) == 0o600
-    assert files.read_json(path) == {"key": "other"}
+    assert read_json(path) == {"key": "other"}
     assert os.listdir(tmp_path) == ["x.json"]
 
 
 def test_a_write_that_fails_leaves_the_old_content(tmp_path):
     path = tmp_path / "x.json"
-    files.write_json(path, {"a": 1})
+    write_json(path, {"a": 1})
     with pytest.raises(TypeError):
-        files.write_json(path, {"a": object()})
-    assert files.read_json(path) == {"a": 1}
+        write_json(path, {"a": object()})
+    assert read_json(path) == {"a": 1}
     assert os.listdir(tmp_path) == ["x.json"]
 
 
 def test_directories_are_closed_to_others(tmp_path):
     directory = tmp_path / "d"
     directory.mkdir(mode=0o755)
-    assert _mode(files.make_private_dir(directory)) == 0o700
-    assert _mode(files.make_private_dir(tmp_path / "new")) == 0o700
+    for path in (directory, tmp_path / "new"):
+        make_private_dir(path)
+        assert _mode(path) == 0o700
 
 
 def test_a_link_in_place_of_a_directory_is_refused(tmp_path):
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "real")
     with pytest.raises(ClusterFileError, match="not a directory of yours"):
-        files.make_private_dir(tmp_path / "link")
+        make_private_dir(tmp_path / "link")
 
 
 @pytest.mark.parametrize("umask", [0, 0o777])
 def test_what_is_made_above_a_directory_is_closed_too(tmp_path, umask):
     old = os.umask(umask)
     try:
-        files.make_private_dir(tmp_path / "a" / "b" / "c")
+        make_private_dir(tmp_path / "a" / "b" / "c")
     finally:
         os.umask(old)
     assert [_mode(tmp_path / path) for path in ("a", "a/b", "a/b/c")] == [0o700] * 3
@@ -72,20 +75,22 @@ def test_run_directories_are_where_only_the_user_can_make_them(tmp_path, monkeyp
     session = tmp_path / "session"
     session.mkdir(mode=0o700)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(session))
-    of_session = files.make_run_dir("c")
-    lasting = files.make_run_dir("c", outlives_session=True)
+    of_session = Path(make_run_dir("c"))
+    lasting = Path(make_run_dir("c", outlives_session=True))
+    make_run_dir("c-x")  # another cluster
     assert of_session.parent == session / "broadleaf"
     assert lasting.parent == tmp_path / "state" / "run" / os.uname().nodename
-    assert files.run_dirs("c") == [of_session, lasting]
+    assert run_dirs("c") == [str(of_session), str(lasting)]
+    assert len(run_dirs()) == 3
     for path in (of_session, of_session.parent, lasting, lasting.parent, lasting.parent.parent):
         assert _mode(path) == 0o700
     # A directory that others can write to is not used, nor one that does not exist.
     session.chmod(0o770)
-    assert files.make_run_dir("c").parent == lasting.parent
+    assert os.path.dirname(make_run_dir("c")) == str(lasting.parent)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "gone"))
-    assert files.make_run_dir("c").parent == lasting.parent
+    assert os.path.dirname(make_run_dir("c")) == str(lasting.parent)
     monkeypatch.delenv("XDG_RUNTIME_DIR")
-    assert files.make_run_dir("c").parent == lasting.parent
+    assert os.path.dirname(make_run_dir("c")) == str(lasting.parent)
 
 
 @pytest.mark.parametrize("name", ["", "../x", "a/b", ".x", "x" * 41, "a b", "a\n"])
@@ -96,13 +101,13 @@ def test_ids_that_cannot_be_directories(name):
 
 def test_files_that_are_none_of_ours(tmp_path):
     with pytest.raises(ClusterFileError, match="does not exist"):
-        files.read_json(tmp_path / "none")
+        read_json(tmp_path / "none")
     (tmp_path / "bad").write_text("{")
     with pytest.raises(ClusterFileError, match="cannot be read"):
-        files.read_json(tmp_path / "bad")
+        read_json(tmp_path / "bad")
     (tmp_path / "list").write_text("[]")
     with pytest.raises(ClusterFileError, match="not a file of a cluster"):
-        files.read_json(tmp_path / "list")
+        read_json(tmp_path / "list")
 
 
 def test_finding_the_latest_connection_file(base):
@@ -111,7 +116,7 @@ def test_finding_the_latest_connection_file(base):
     for number, cluster_id in enumerate(["b", "a"]):
         path = files.cluster_dir("default", cluster_id)
         path.mkdir(parents=True)
-        files.write_json(path / files.CLIENT_FILE, {})
+        write_json(path / files.CLIENT_FILE, {})
         os.utime(path / files.CLIENT_FILE, (number, number))
     assert files.find_connection_file().parent.name == "a"
     assert files.find_connection_file(cluster_id="b").parent.name == "b"
@@ -123,9 +128,9 @@ def _place(profile, cluster_id, pid=None):
     """Files of a cluster, whose process has this id if one is given."""
     path = files.cluster_dir(profile, cluster_id)
     path.mkdir(parents=True)
-    files.write_json(path / files.CLIENT_FILE, {})
+    write_json(path / files.CLIENT_FILE, {})
     if pid is not None:
-        files.write_json(path / files.CLUSTER_FILE, {"controller": {"fork_server_pid": pid}})
+        write_json(path / files.CLUSTER_FILE, {"controller": {"fork_server_pid": pid}})
     return path
 
 

@@ -15,7 +15,9 @@ import pytest
 from broadleaf.cluster import ClusterManager
 from broadleaf.cluster.cluster import ClusterStateError
 from broadleaf.cluster.state import files, owner
+from broadleaf.cluster.state.json_files import read_json, write_json
 from broadleaf.cluster.state.owner import OWNER_FILE, Owner
+from broadleaf.cluster.state.run_dirs import make_private_dir
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -44,7 +46,8 @@ def cluster(tmp_path, monkeypatch):
     cluster = broadleaf.Cluster(n=1, cluster_id="owned", detached=True).start_cluster_sync()
     cluster.wait_for_engines_sync()
     yield cluster
-    owner.mark(files.make_private_dir(cluster.cluster_dir))
+    make_private_dir(cluster.cluster_dir)
+    owner.mark(cluster.cluster_dir)
     cluster.stop_cluster_sync()
     shutil.rmtree(cluster.to_dict()["controller"]["run_dir"], ignore_errors=True)
 
@@ -94,9 +97,9 @@ def test_a_list_elsewhere_removes_nothing_of_a_living_cluster(cluster, elsewhere
     run_dir = Path(cluster.to_dict()["controller"]["run_dir"])
     before = contents(cluster)
     # Seen from elsewhere, the process has another id, or none.
-    state = files.read_json(Path(cluster.cluster_file))
+    state = read_json(Path(cluster.cluster_file))
     unseen = state | {"controller": state["controller"] | {"fork_server_pid": 2**22 + 1}}
-    files.write_json(Path(cluster.cluster_file), unseen)
+    write_json(Path(cluster.cluster_file), unseen)
     for directory in (cluster.cluster_dir, run_dir):
         give_to(directory, **elsewhere)
         os.utime(directory, (0, 0))
@@ -109,7 +112,7 @@ def test_a_list_elsewhere_removes_nothing_of_a_living_cluster(cluster, elsewhere
         broadleaf.Cluster(n=0, cluster_id="owned").start_cluster_sync()
     assert f"'owned' ({elsewhere.get('host', HERE.host)})" in command("status", "--cluster-id", "owned", code=1)
     assert contents(cluster) == before
-    files.write_json(Path(cluster.cluster_file), state)
+    write_json(Path(cluster.cluster_file), state)
 
 
 def test_orphans_of_others_in_a_shared_folder_stay(cluster, elsewhere, monkeypatch, tmp_path):

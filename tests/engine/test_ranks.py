@@ -9,10 +9,10 @@ import pytest
 from broadleaf.mpi.__main__ import _options
 
 # Each takes a rank several milliseconds, and all ranks of a host import at the same time.
-SLOW_IMPORTS = {"argparse", "ast", "concurrent.futures", "dataclasses", "inspect", "logging", "subprocess"}
+SLOW_IMPORTS = {"argparse", "ast", "concurrent.futures", "dataclasses", "inspect", "logging", "pathlib", "subprocess"}
 PROGRAM = """
 import sys
-import broadleaf.mpi.__main__, broadleaf.mpi.host, broadleaf.cluster.state.credentials
+import broadleaf.mpi.__main__, broadleaf.mpi.host, broadleaf.cluster.state.engine_connection
 import broadleaf.engine.processes.rank, broadleaf.engine.main
 print(*sys.modules)
 """

@@ -26,7 +26,9 @@ from broadleaf.cluster.started_sets import StartedSet, StartedSets
 from broadleaf.cluster.state import addresses, files, owner
 from broadleaf.cluster.state.base_dir import base_dir
 from broadleaf.cluster.state.cluster_file import ClusterFile
+from broadleaf.cluster.state.json_files import read_json
 from broadleaf.cluster.state.lock import StateLock
+from broadleaf.cluster.state.run_dirs import make_private_dir
 from broadleaf.errors import BroadleafError, ClusterConnectionError
 
 if TYPE_CHECKING:
@@ -292,7 +294,7 @@ class Cluster(ClusterCoroutines, Elastic, OwnDashboard):
 
     def _claim_directory(self) -> None:
         for directory in (base_dir(), files.profile_dir(self.profile).parent, files.profile_dir(self.profile)):
-            files.make_private_dir(directory)
+            make_private_dir(directory)
         if Path(self.cluster_file).exists():
             other = Cluster.from_file(self.cluster_file)
             if other.running:
@@ -302,7 +304,7 @@ class Cluster(ClusterCoroutines, Elastic, OwnDashboard):
                 )
             self._refuse_other_hosts_directory()
             other.remove_files()
-        files.make_private_dir(self.cluster_dir)
+        make_private_dir(self.cluster_dir)
         try:
             owner.mark(self.cluster_dir)
         except OSError:
@@ -645,7 +647,7 @@ class Cluster(ClusterCoroutines, Elastic, OwnDashboard):
 
             profile = profile_name(directory)
         default = files.cluster_dir(profile, cluster_id or "default") / files.CLUSTER_FILE
-        return cls.from_dict(files.read_json(Path(cluster_file) if cluster_file else default), **old_arguments)
+        return cls.from_dict(read_json(Path(cluster_file) if cluster_file else default), **old_arguments)
 
     def _started(self) -> Controller:
         if self._controller is None:

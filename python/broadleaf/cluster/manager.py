@@ -8,6 +8,7 @@ from typing import Any
 from broadleaf.cluster.cluster import Cluster
 from broadleaf.cluster.state import files, owner
 from broadleaf.cluster.state.base_dir import base_dir
+from broadleaf.cluster.state.json_files import ClusterFileError
 
 
 class ClusterManager:
@@ -53,7 +54,7 @@ class ClusterManager:
                 continue
             try:
                 cluster = Cluster.from_file(path)
-            except (files.ClusterFileError, ValueError, TypeError, KeyError):
+            except (ClusterFileError, ValueError, TypeError, KeyError):
                 continue  # not ours to judge: it belongs to another version or launcher, or is half written
             if cluster.running:
                 self._clusters[key] = cluster
@@ -78,7 +79,7 @@ class ClusterManager:
         for path in base_dir().glob(f"profiles/{profile}/*/{files.CLUSTER_FILE}"):
             try:
                 cluster = Cluster.from_file(path)
-            except (files.ClusterFileError, ValueError, TypeError, KeyError):
+            except (ClusterFileError, ValueError, TypeError, KeyError):
                 continue
             if not cluster.running and owner.may_judge(path.parent):
                 found.append((path.stat().st_mtime_ns, cluster))

@@ -6,7 +6,6 @@ Engine and client do not know of each other; what one knows and the other needs 
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 from broadleaf.cluster.state.base_dir import base_dir
 from broadleaf.errors import ClusterConnectionError
@@ -45,7 +44,8 @@ def client_connection() -> str:
             "`broadleaf relay --client-connection FILE`, a copy of the cluster's client.json"
         )
     try:
-        client = json.loads(Path(path).read_text())
+        with open(path) as file:
+            client = json.load(file)
     except (OSError, ValueError) as error:
         raise ClusterConnectionError(f"the relay's file for clients, {path}, cannot be read: {error}") from error
     # The socket that the file names belongs to another host's node.

@@ -8,7 +8,6 @@ import json
 import os
 import sys
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from pickle import PickleBuffer
 from typing import Any, NoReturn
 
@@ -31,7 +30,7 @@ class Hooks:
 
     unmet_type: type[BaseException] = UnmetDependency
 
-    def __init__(self, module_folder: Path) -> None:
+    def __init__(self, module_folder: str) -> None:
         # Stored as attributes of the object, so that a call costs no method lookup and no extra frame.
         self.load_function: Callable[..., Any] = functions.load_function
         self.load_args: Callable[..., tuple[tuple[Any, ...], dict[str, Any]]] = pickle.load_args
@@ -46,9 +45,11 @@ class Hooks:
 
     def prepare(self, content: bytes) -> None:
         """Runs a client's preparation."""
+        from pathlib import Path
+
         from broadleaf.modules import preparation
 
-        preparation.make(content, self.module_folder)
+        preparation.make(content, Path(self.module_folder))
 
     def dump_error(self, error: BaseException, arguments: tuple[Any, ...]) -> bytes:
         """The error record for a task that raised when it was called with `arguments`."""
@@ -79,7 +80,7 @@ def run_engine(connection: str, engine_id: int | None, options: Mapping[str, Any
     reseed_random_numbers()
     streams = output.EngineStreams()
     run_dir = os.path.dirname(json.loads(connection)["unix_path"])
-    hooks = Hooks(Path(run_dir, MODULES_DIR))
+    hooks = Hooks(os.path.join(run_dir, MODULES_DIR))
     engine = _native.Engine(connection, engine_id, hooks, capture)
     hooks.engine_id, hooks.engine_uuid = engine.engine_id, engine.uuid
     missing.name_engine(engine.engine_id)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import re
 import sys
-from pathlib import Path
 
 # Maximum number of search path entries in a message.
 _SHOWN_ENTRIES = 8
@@ -81,7 +81,7 @@ def _searched() -> str:
     """The search path in words: the user's folders, and the number of Python's own."""
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
     installed = {version, f"{version.replace('.', '')}.zip", "site-packages", "dist-packages"}
-    own = [entry for entry in sys.path if installed.isdisjoint(Path(entry).parts)]
+    own = [entry for entry in sys.path if installed.isdisjoint(entry.split(os.sep))]
     shown = own[:_SHOWN_ENTRIES]
     if len(own) > len(shown):
         shown.append(f"{len(own) - len(shown)} more folders")

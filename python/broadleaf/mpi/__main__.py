@@ -18,18 +18,16 @@ def main() -> None:
     """Entry point."""
     given = _options(sys.argv[1:])
     gc.disable()  # until the engine runs: all ranks of a host import at the same time, and there is no garbage yet
-    from pathlib import Path
-
     from broadleaf.cluster.start_error import ClusterStartError
-    from broadleaf.cluster.state import files
-    from broadleaf.cluster.state.credentials import read_engine_connection
+    from broadleaf.cluster.state.engine_connection import read_engine_connection
+    from broadleaf.cluster.state.json_files import ClusterFileError
     from broadleaf.mpi.host import connect
 
-    client_file = Path(given["--client-connection"]) if "--client-connection" in given else None
     try:
-        connection = read_engine_connection(Path(given["--connection"]))
-        link = connect(connection, client_file)  # before MPI starts: a relay must not inherit anything from it
-    except (ClusterStartError, files.ClusterFileError, OSError) as error:
+        connection = read_engine_connection(given["--connection"])
+        # Before MPI starts: a relay must not inherit anything from it.
+        link = connect(connection, given.get("--client-connection"))
+    except (ClusterStartError, ClusterFileError, OSError) as error:
         sys.exit(f"broadleaf: {type(error).__name__}: {error}")
     start_timeout_s: float = connection["options"]["start_timeout_s"]
     del connection

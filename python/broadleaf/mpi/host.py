@@ -7,29 +7,27 @@ import json
 import os
 import socket
 import time
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 from broadleaf.cluster.start_error import ClusterStartError
-from broadleaf.cluster.state import files, owner
+from broadleaf.cluster.state import run_dirs
 from broadleaf.engine.processes.guest_link import SOCKET
 
 _TRIES = 5
 _ANSWER_S = 10.0
 
 
-def connect(connection: dict[str, Any], client_file: Path | None) -> socket.socket:
+def connect(connection: dict[str, Any], client_file: str | None) -> socket.socket:
     """A connection to the fork server of this host's node. The node is started if there is none: a relay, which lives
     as long as some rank here is connected.
 
     All ranks of a host join the same node, whatever their world, so that data is there only once. Raises
     `ClusterStartError`.
     """
-    with open(files.guests_lock(), "w") as lock:
+    with open(run_dirs.guests_lock(), "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         for attempt in range(_TRIES):
-            for path in _nodes_here(connection):
+            for path in run_dirs.sockets_here(connection, SOCKET):
                 if (link := _dial(path, connection)) is not None:
                     return link
             from broadleaf.cluster.hosts.relay import Relay  # one rank of a host needs it
@@ -44,26 +42,15 @@ def connect(connection: dict[str, Any], client_file: Path | None) -> socket.sock
     raise ClusterStartError("a relay was started on this host for MPI ranks, but accepts none")
 
 
-def _nodes_here(connection: dict[str, Any]) -> Iterator[Path]:
-    """The sockets that may exist: the controller's, if this is its host, and those of relays."""
-    found = [Path(connection["unix_path"]).parent, *files.run_dirs(connection["cluster_id"])]
-    # Another host's socket may be in a folder that both see.
-    return (
-        directory / SOCKET
-        for directory in found
-        if (directory / SOCKET).exists() and (of := owner.owner_of(directory)) is not None and of.is_here()
-    )
-
-
-def _dial(path: Path, connection: dict[str, Any]) -> socket.socket | None:
+def _dial(path: str, connection: dict[str, Any]) -> socket.socket | None:
     """A welcomed connection; None if nobody answers, or another cluster does."""
     link = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
     link.settimeout(_ANSWER_S)
     try:
         # A path may be longer than the name of a socket.
-        directory = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        directory = os.open(os.path.dirname(path), os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            link.connect(f"/proc/self/fd/{directory}/{path.name}")
+            link.connect(f"/proc/self/fd/{directory}/{os.path.basename(path)}")
         finally:
             os.close(directory)
         link.send(json.dumps({"hello": connection["server_public_key"]}).encode())

@@ -16,8 +16,8 @@ from typing import Any
 
 from broadleaf.cluster.hosts import mover_link
 from broadleaf.cluster.start_error import ClusterStartError
-from broadleaf.cluster.state import files
-from broadleaf.cluster.state.credentials import read_engine_connection
+from broadleaf.cluster.state.engine_connection import read_engine_connection
+from broadleaf.cluster.state.json_files import ClusterFileError
 from broadleaf.mpi.flows import Receiving, Sending
 from broadleaf.mpi.one_sided import Exposing, Reading, Window
 
@@ -117,7 +117,7 @@ def main() -> None:
     arguments = parser.parse_args()
     try:
         connection = read_engine_connection(arguments.connection)
-    except (ClusterStartError, files.ClusterFileError, OSError) as error:
+    except (ClusterStartError, ClusterFileError, OSError) as error:
         sys.exit(f"broadleaf: {type(error).__name__}: {error}")
     try:
         import mpi4py  # pyright: ignore[reportMissingImports]

@@ -15,6 +15,8 @@ from broadleaf import Client, Cluster, ClusterManager, config
 from broadleaf.cluster.cluster import ClusterStateError
 from broadleaf.cluster.start_error import ClusterStartError
 from broadleaf.cluster.state import files, owner
+from broadleaf.cluster.state.json_files import write_json
+from broadleaf.cluster.state.run_dirs import make_private_dir
 from broadleaf.errors import ClusterConnectionError
 from broadleaf.serialize.functions.namespace import evaluate
 from waiting import until
@@ -114,8 +116,9 @@ def test_an_id_in_use_is_refused_and_a_stale_one_is_not():
     stale = Cluster(n=0, cluster_id="one").start_cluster_sync()
     state = stale.to_dict()
     stale.stop_cluster_sync()
-    owner.mark(files.make_private_dir(stale.cluster_dir))
-    files.write_json(Path(stale.cluster_file), state)
+    make_private_dir(stale.cluster_dir)
+    owner.mark(stale.cluster_dir)
+    write_json(Path(stale.cluster_file), state)
     with Cluster(n=1, cluster_id="one") as rc:
         assert rc.ids == [0]
 

@@ -13,7 +13,8 @@ from pathlib import Path
 import broadleaf as ipp
 import pytest
 from broadleaf.cluster.start_error import ClusterStartError
-from broadleaf.cluster.state import files, owner
+from broadleaf.cluster.state import cluster_file, credentials, json_files, owner
+from broadleaf.cluster.state.run_dirs import run_dirs
 from broadleaf.config import Settings
 from waiting import until
 
@@ -170,7 +171,7 @@ def test_an_engine_that_is_started_again_is_waited_for(tmp_path, unlicensed):
 @pytest.mark.parametrize("name", ["owner.json", "engine.json", "client.json", "cluster.json"])
 @pytest.mark.parametrize("detached", [True, False])
 def test_a_start_that_cannot_write_its_files_leaves_nothing(monkeypatch, cluster_processes, name, detached):
-    def full(path, content, write=files.write_json):
+    def full(path, content, write=json_files.write_json):
         if path.name == name:
             raise OSError(errno.ENOSPC, "No space left on device")
         write(path, content)
@@ -178,7 +179,8 @@ def test_a_start_that_cannot_write_its_files_leaves_nothing(monkeypatch, cluster
     def no_mark(directory):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(files, "write_json", full)
+    for module in (cluster_file, credentials):
+        monkeypatch.setattr(module, "write_json", full)
     if name == "owner.json":
         monkeypatch.setattr(owner, "mark", no_mark)
     cluster = ipp.Cluster(n=1, cluster_id="full-disk", detached=detached)
@@ -187,4 +189,4 @@ def test_a_start_that_cannot_write_its_files_leaves_nothing(monkeypatch, cluster
     assert cluster_processes("full-disk") == {}
     assert not cluster.running
     assert not cluster.cluster_dir.exists()
-    assert list(Path(f"/tmp/broadleaf-{os.getuid()}").glob("full-disk-*")) == []
+    assert run_dirs("full-disk") == []

@@ -13,7 +13,7 @@ import broadleaf as ipp
 import numpy as np
 import pytest
 from broadleaf import error
-from broadleaf.cluster.state import files as cluster_files
+from broadleaf.cluster.state.run_dirs import run_dirs
 from waiting import until
 
 pytestmark = pytest.mark.timeout(120)
@@ -426,7 +426,7 @@ def test_nothing_is_left_when_everything_is_killed(cluster_processes, own_memory
     print(f"{held / 1e6:.0f} MB of memory held, {(used_bytes() - before) / 1e6:.0f} MB left")
     # The files of the connection are found to be stale, and removed.
     killed = ipp.Cluster(n=0, cluster_id="killed-all")
-    for path in (Path(killed.cluster_file), killed.cluster_dir, *cluster_files.run_dirs("killed-all")):
+    for path in (Path(killed.cluster_file), killed.cluster_dir, *map(Path, run_dirs("killed-all"))):
         if path.exists():
             os.utime(path, (0, 0))
     ipp.ClusterManager().load_clusters()

@@ -13,6 +13,7 @@ import broadleaf
 import pytest
 from broadleaf import Cluster, EngineError
 from broadleaf.cluster.state import files
+from broadleaf.cluster.state.run_dirs import run_dirs
 from broadleaf.errors import ClusterConnectionError, LinkLost, TaskTimeout
 from broadleaf.serialize.functions.namespace import evaluate
 from waiting import until
@@ -269,12 +270,12 @@ def test_a_killed_client_leaves_nothing(cluster_processes, start):
     assert until(lambda: cluster_processes(cluster_id) == {})
     assert not (files.cluster_dir("default", cluster_id) / files.CLIENT_FILE).exists()
     # If it is killed early, only age distinguishes what it left from a cluster that is just starting.
-    for path in (files.cluster_dir("default", cluster_id), *files.run_dirs(cluster_id)):
+    for path in (files.cluster_dir("default", cluster_id), *map(Path, run_dirs(cluster_id))):
         if path.exists():
             os.utime(path, (0, 0))
     broadleaf.ClusterManager().load_clusters()
     assert not files.cluster_dir("default", cluster_id).exists()
-    assert files.run_dirs(cluster_id) == []
+    assert run_dirs(cluster_id) == []
 
 
 def test_a_stop_that_is_not_obeyed_becomes_a_kill(rc, cluster_processes):

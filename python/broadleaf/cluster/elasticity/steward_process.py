@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from broadleaf.cluster.elasticity.scaling import Aim
 from broadleaf.cluster.start_error import ClusterStartError
 from broadleaf.cluster.state import files
+from broadleaf.cluster.state.json_files import ClusterFileError, read_json, write_json
 from broadleaf.modules.search_path import search_path
 
 if TYPE_CHECKING:
@@ -80,8 +81,8 @@ class StewardProcess:
         if not self.is_running:
             return ""
         try:
-            return str(files.read_json(self._state)["why_paused"])
-        except (files.ClusterFileError, KeyError):
+            return str(read_json(self._state)["why_paused"])
+        except (ClusterFileError, KeyError):
             return ""  # it has only just begun
 
     def stop(self) -> None:
@@ -124,4 +125,4 @@ class StewardProcess:
 
     def tell(self, why_paused: str) -> None:
         """In the steward's process: publishes its state for other processes."""
-        files.write_json(self._state, {"why_paused": why_paused})
+        write_json(self._state, {"why_paused": why_paused})

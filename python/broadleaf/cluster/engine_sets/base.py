@@ -28,6 +28,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 from broadleaf.cluster.hosts.package import receive_code
 from broadleaf.cluster.state import files
 from broadleaf.cluster.state.credentials import python_version
+from broadleaf.cluster.state.json_files import read_json
 
 BlockState = Literal["pending", "running", "ended", "failed"]
 
@@ -277,7 +278,7 @@ class EngineSet(ABC):
         """
         return {
             "connection": dict(request.connection),
-            "client": files.read_json(request.cluster_dir / files.CLIENT_FILE) if self.nested_tasks else None,
+            "client": read_json(request.cluster_dir / files.CLIENT_FILE) if self.nested_tasks else None,
             "block": block,
             "name": name,
             "n": n or self.engines_per_host,

@@ -14,6 +14,7 @@ from broadleaf.cluster.hosts.fork_servers.plan import HostPlan, log_tail
 from broadleaf.cluster.hosts.fork_servers.process import ChildProcess
 from broadleaf.cluster.state import addresses, files
 from broadleaf.cluster.state.credentials import Credentials, listen_address
+from broadleaf.cluster.state.run_dirs import make_run_dir
 from broadleaf.config import Settings
 from broadleaf.modules.search_path import search_path
 
@@ -50,7 +51,7 @@ class Controller:
         """
         if settings["listen"] and not settings["tls"]:
             addresses.warn_of_plaintext()
-        run_dir = files.make_run_dir(cluster_id, outlives_session=detached)
+        run_dir = Path(make_run_dir(cluster_id, outlives_session=detached))
         controller = cls(cluster_id, cluster_dir, run_dir, 0, 0)
         try:
             credentials = credentials or Credentials.generate(cluster_id)

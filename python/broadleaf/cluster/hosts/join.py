@@ -18,7 +18,7 @@ from broadleaf.cluster.hosts.fork_servers.plan import fork_early
 from broadleaf.cluster.hosts.relay import Relay
 from broadleaf.cluster.start_error import ClusterStartError
 from broadleaf.cluster.state import addresses
-from broadleaf.cluster.state.files import ClusterFileError
+from broadleaf.cluster.state.json_files import ClusterFileError
 
 # How long an address of the controller has to answer before the tunnel is used.
 _DIRECT_S = 3.0

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 from broadleaf import _native
 from broadleaf._native import LinkClosed
 from broadleaf.cluster.start_error import ClusterStartError
-from broadleaf.cluster.state import files, owner
+from broadleaf.cluster.state.run_dirs import sockets_here
 
 __all__ = ["LinkClosed", "connect"]
 
@@ -27,8 +25,8 @@ def connect(connection: dict[str, Any], world: int, rank: int, timeout_s: float)
     """
     deadline = time.monotonic() + timeout_s
     while True:
-        for path in _nodes_here(connection):
-            text = json.dumps(connection | {"unix_path": str(path), "role": "engine"})
+        for path in sockets_here(connection, _SOCKET):
+            text = json.dumps(connection | {"unix_path": path, "role": "engine"})
             try:
                 return _native.Mover(text, world, rank)
             except _native.ConnectionRefused as error:
@@ -41,14 +39,3 @@ def connect(connection: dict[str, Any], world: int, rank: int, timeout_s: float)
                 "before the mover"
             )
         time.sleep(_AGAIN_S)
-
-
-def _nodes_here(connection: dict[str, Any]) -> Iterator[Path]:
-    """The possible sockets: of a relay, and of the controller, if this is its host."""
-    found = [*files.run_dirs(connection["cluster_id"]), Path(connection["unix_path"]).parent]
-    # Another host's socket may be in a folder that both hosts see.
-    return (
-        directory / _SOCKET
-        for directory in found
-        if (directory / _SOCKET).exists() and (of := owner.owner_of(directory)) is not None and of.is_here()
-    )

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from broadleaf.cluster.start_error import ClusterStartError
-from broadleaf.cluster.state import files
+from broadleaf.cluster.state.run_dirs import make_private_dir
 
 # Other packages that engines import; `broadleaf` comes first.
 _PACKAGES = ("broadleaf", "cloudpickle")
@@ -101,7 +101,7 @@ def keep(packages: Path) -> Path:
     import tempfile
     import zipfile
 
-    files.make_private_dir(packages)
+    make_private_dir(packages)
     making = tempfile.mkdtemp(dir=packages)
     try:
         with zipfile.ZipFile(io.BytesIO(archive())) as source:

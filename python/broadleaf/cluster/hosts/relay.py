@@ -13,7 +13,9 @@ from broadleaf.cluster.hosts.fork_servers.plan import ForkServer, HostPlan, log_
 from broadleaf.cluster.hosts.fork_servers.process import ChildProcess
 from broadleaf.cluster.start_error import ClusterStartError
 from broadleaf.cluster.state import addresses, files
-from broadleaf.cluster.state.credentials import checked_engine_connection, read_engine_connection
+from broadleaf.cluster.state.engine_connection import checked_engine_connection, read_engine_connection
+from broadleaf.cluster.state.json_files import ClusterFileError, write_json
+from broadleaf.cluster.state.run_dirs import make_run_dir
 from broadleaf.modules.search_path import missing_entries, search_path
 
 _DIAL_TIMEOUT_S = 10.0
@@ -62,7 +64,7 @@ class Relay:
         self._join(connection_file, n, name, controller, listen, outbound_only, client_file)
 
     @classmethod
-    def for_guests(cls, connection: dict[str, Any], *, name: str, client_file: Path | None = None) -> Relay:
+    def for_guests(cls, connection: dict[str, Any], *, name: str, client_file: str | None = None) -> Relay:
         """A relay whose engines are processes that it does not start.
 
         It outlives this process, and ends with the last of them.
@@ -106,12 +108,12 @@ class Relay:
         self.name: str = name or socket.gethostname()
         if not connection["tls"]:
             addresses.warn_of_plaintext()
-        self.run_dir: Path = files.make_run_dir(self.cluster_id, outlives_session=True)
+        self.run_dir: Path = Path(make_run_dir(self.cluster_id, outlives_session=True))
         try:
             address = _address(controller) if controller else _controller_of(connection, origin)
             if isinstance(client_file, dict):
                 content, client_file = client_file, self.run_dir / files.CLIENT_FILE
-                files.write_json(client_file, content)
+                write_json(client_file, content)
             self._client_file = str(Path(client_file).resolve(strict=True)) if client_file is not None else None
             self._host = self._start(connection, address, _listen_address(listen) if listen else None, outbound_only)
         except BaseException:
@@ -238,7 +240,7 @@ def _listen_address(text: str) -> tuple[str, int]:
 def _controller_of(connection: dict[str, Any], origin: str) -> tuple[str, int]:
     tcp = connection.get("tcp")
     if not tcp:
-        raise files.ClusterFileError(
+        raise ClusterFileError(
             f"{origin}: the cluster listens on its own host only; start it with listen='<address>:0'"
         )
     hosts = connection.get("addresses") or [tcp["host"]]

@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def base_path() -> str:
+    """``$BROADLEAF_DIR``, else ``broadleaf`` under the XDG state directory."""
+    if chosen := os.environ.get("BROADLEAF_DIR"):
+        return chosen
+    state = os.environ.get("XDG_STATE_HOME") or os.path.join(os.path.expanduser("~"), ".local", "state")
+    return os.path.join(state, "broadleaf")
 
 
 def base_dir() -> Path:
-    """``$BROADLEAF_DIR``, else ``broadleaf`` under the XDG state directory."""
-    if chosen := os.environ.get("BROADLEAF_DIR"):
-        return Path(chosen)
-    state = os.environ.get("XDG_STATE_HOME") or os.path.join(os.path.expanduser("~"), ".local", "state")
-    return Path(state) / "broadleaf"
+    """`base_path` as a `Path`, for who can wait for that module's import."""
+    from pathlib import Path
+
+    return Path(base_path())

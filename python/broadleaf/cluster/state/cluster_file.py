@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from broadleaf.cluster.state import files
+from broadleaf.cluster.state.json_files import read_json, write_json
 
 
 class ClusterFile:
@@ -19,7 +19,7 @@ class ClusterFile:
 
     def write(self, content: Mapping[str, Any]) -> None:
         """Replaces it."""
-        files.write_json(self._path, content)
+        write_json(self._path, content)
         self._seen = self._stamp()
 
     def changed(self) -> dict[str, Any] | None:
@@ -27,7 +27,7 @@ class ClusterFile:
         stamp = self._stamp()
         if stamp is None or stamp == self._seen:
             return None
-        content = files.read_json(self._path)
+        content = read_json(self._path)
         self._seen = stamp
         return content
 

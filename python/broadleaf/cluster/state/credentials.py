@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from broadleaf import _native
-from broadleaf.cluster.start_error import ClusterStartError
 from broadleaf.cluster.state import addresses, files
+from broadleaf.cluster.state.json_files import write_json
 from broadleaf.modules.search_path import search_path, working_directory
 
 if TYPE_CHECKING:
@@ -86,7 +85,7 @@ class Credentials:
             connection = self.connection(role, settings, unix_path=unix_path) | known
             if role == "engine":
                 connection["engine_env"] = dict(engine_env)
-            files.write_json(directory / name, connection)
+            write_json(directory / name, connection)
 
 
 def listen_address(settings: Settings) -> dict[str, Any] | None:
@@ -107,21 +106,3 @@ def preload_modules(option: Sequence[str]) -> list[str]:
         if ipython is not None and ipython.get_ipython() is not None:
             modules.append("IPython")
     return list(dict.fromkeys(modules))
-
-
-def read_engine_connection(path: str | Path) -> dict[str, Any]:
-    """The content of an `engine.json`. Raises `ClusterFileError` for any other file, and `ClusterStartError` for one of
-    another version of Broadleaf."""
-    return checked_engine_connection(files.read_json(Path(path)), os.fspath(path))
-
-
-def checked_engine_connection(connection: dict[str, Any], origin: str) -> dict[str, Any]:
-    """`connection`, if it belongs to this version of Broadleaf; `origin` says where it came from."""
-    if "private_key" not in connection or "cluster_id" not in connection:
-        raise files.ClusterFileError(f"{origin} is no connection file")
-    if (theirs := connection["broadleaf"]) != _native.__version__:
-        raise ClusterStartError(
-            f"wrong Broadleaf: {sys.executable} on {os.uname().nodename} has {_native.__version__}, and the cluster "
-            f"has {theirs}; install the same there, or set python= to one that has it"
-        )
-    return connection

@@ -25,16 +25,14 @@ from __future__ import annotations
 import json
 import os
 import re
-import stat
 import time
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from broadleaf.cluster.state import owner
 from broadleaf.cluster.state.base_dir import base_dir
 from broadleaf.cluster.state.lock import LOCK_FILE
-from broadleaf.errors import BroadleafError, ClusterConnectionError
+from broadleaf.cluster.state.run_dirs import run_dirs
+from broadleaf.errors import ClusterConnectionError
 from broadleaf.modules import MODULES_DIR
 
 CLIENT_FILE = "client.json"
@@ -51,10 +49,6 @@ STEWARD_LOG = "steward.log"
 ORPHAN_AGE_S = 60.0
 KEPT_LOG_AGE_S = 7 * 86_400.0
 _ID = r"[A-Za-z0-9][A-Za-z0-9._-]{0,39}"
-
-
-class ClusterFileError(BroadleafError):
-    """A directory or file of a cluster is missing, does not belong to this user, or is not what it should be."""
 
 
 def check_id(kind: str, name: str) -> str:
@@ -145,93 +139,6 @@ def no_such_cluster(profile: str, cluster_id: str | None = None) -> str:
     return f"{what} is running in profile {profile!r} (looked in {where}){others}. Start one with `{start}`"
 
 
-def make_private_dir(path: Path) -> Path:
-    """Makes `path` and its missing parents with mode 0700, whatever the umask. If it exists, it must be our directory,
-    and is closed to others.
-    """
-    missing = [directory for directory in (path, *path.parents) if not os.path.lexists(directory)]
-    for directory in reversed(missing):
-        try:
-            directory.mkdir(mode=0o700)
-        except FileExistsError:
-            continue  # someone else is making it just now
-        directory.chmod(0o700)  # the umask may have taken away our own permissions
-    found = path.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
-        raise ClusterFileError(f"{path} is not a directory of yours; remove it or set BROADLEAF_DIR elsewhere")
-    if stat.S_IMODE(found.st_mode) != 0o700:
-        path.chmod(0o700)
-    return path
-
-
-def _session_run_dirs() -> Path | None:
-    """Where run directories of this login session go, if it has a private directory."""
-    directory = os.environ.get("XDG_RUNTIME_DIR", "")
-    try:
-        found = os.lstat(directory)
-    except OSError:
-        return None
-    is_ours = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and stat.S_IMODE(found.st_mode) == 0o700
-    return Path(directory) / "broadleaf" if is_ours and os.path.isabs(directory) else None
-
-
-def _lasting_run_dirs() -> Path:
-    """Where run directories go that outlive login sessions. Hosts may share it, but a socket serves only one of
-    them."""
-    return base_dir().absolute() / "run" / os.uname().nodename
-
-
-def run_dirs(cluster_id: str = "*") -> list[Path]:
-    """The run directories on this host of one cluster, or of all."""
-    parents = [parent for parent in (_session_run_dirs(), _lasting_run_dirs()) if parent is not None]
-    return [path for parent in parents for path in parent.glob(f"{cluster_id}-*")]
-
-
-def make_run_dir(cluster_id: str, *, outlives_session: bool = False) -> Path:
-    """A fresh run directory. With `outlives_session` it is not in ``$XDG_RUNTIME_DIR``, which is emptied at logout."""
-    parent = None if outlives_session else _session_run_dirs()
-    run_dir = make_private_dir(parent or _lasting_run_dirs()) / f"{cluster_id}-{os.urandom(3).hex()}"
-    make_private_dir(run_dir)
-    try:
-        owner.mark(run_dir)
-    except OSError:
-        run_dir.rmdir()
-        raise
-    return run_dir
-
-
-def guests_lock() -> Path:
-    """The file that MPI ranks of this host lock while they look for a node to join."""
-    return make_private_dir(_lasting_run_dirs()) / "guests.lock"
-
-
-def write_json(path: Path, content: Mapping[str, Any]) -> None:
-    """Writes `path` with mode 0600 so that a reader finds either the old content or the new, never a part."""
-    temporary = path.with_name(f".{path.name}.{os.urandom(4).hex()}")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    try:
-        with os.fdopen(descriptor, "w") as file:
-            json.dump(content, file, indent=1)
-            file.write("\n")
-        os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """The content of a file of ours. Raises `ClusterFileError`."""
-    try:
-        content = json.loads(path.read_text())
-    except FileNotFoundError:
-        raise ClusterFileError(f"{path} does not exist; the cluster has stopped, or never ran") from None
-    except (OSError, ValueError) as error:
-        raise ClusterFileError(f"{path} cannot be read: {error}") from None
-    if not isinstance(content, dict):
-        raise ClusterFileError(f"{path} is not a file of a cluster")
-    return content
-
-
 def open_log(path: Path) -> int:
     """Truncates a log and opens it for appending; returns the descriptor."""
     return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o600)
@@ -275,7 +182,9 @@ def remove_orphans() -> None:
         Path(path).resolve() for path in map(_kept_run_dir, base_dir().glob(f"profiles/*/*/{CLUSTER_FILE}")) if path
     }
     oldest = time.time() - ORPHAN_AGE_S
-    suspects = [(path.name.rpartition("-")[0], path) for path in run_dirs() if path.stat().st_mtime < oldest] + [
+    suspects = [
+        (path.name.rpartition("-")[0], path) for path in map(Path, run_dirs()) if path.stat().st_mtime < oldest
+    ] + [
         (path.name, path)
         for path in base_dir().glob("profiles/*/*")
         if path.is_dir() and not (path / CLUSTER_FILE).exists() and path.stat().st_mtime < oldest

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import socket
-from pathlib import Path
 from typing import NamedTuple, Self
 
 OWNER_FILE = "owner.json"
@@ -47,35 +46,37 @@ class Owner(NamedTuple):
         return same_machine and "" not in (self.boot_id, here.boot_id) and self.boot_id != here.boot_id
 
 
-def mark(directory: Path) -> None:
+def mark(directory: str | os.PathLike[str]) -> None:
     """Records in `directory` that it belongs to a cluster on the calling process's host."""
-    descriptor = os.open(directory / OWNER_FILE, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    path = os.path.join(directory, OWNER_FILE)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:
         with os.fdopen(descriptor, "w") as file:
             json.dump(Owner.here()._asdict(), file)
     except OSError:
-        (directory / OWNER_FILE).unlink()
+        os.unlink(path)
         raise
 
 
-def unmark_if_empty(directory: Path) -> None:
+def unmark_if_empty(directory: str | os.PathLike[str]) -> None:
     """Removes the record from a directory that holds nothing else."""
     try:
         if os.listdir(directory) == [OWNER_FILE]:
-            (directory / OWNER_FILE).unlink(missing_ok=True)
+            os.unlink(os.path.join(directory, OWNER_FILE))
     except (FileNotFoundError, NotADirectoryError):
         pass
 
 
-def owner_of(directory: Path) -> Owner | None:
+def owner_of(directory: str | os.PathLike[str]) -> Owner | None:
     """The owner of `directory`; None if it does not say."""
     try:
-        return Owner(**json.loads((directory / OWNER_FILE).read_text()))
+        with open(os.path.join(directory, OWNER_FILE)) as file:
+            return Owner(**json.load(file))
     except (OSError, ValueError, TypeError):
         return None
 
 
-def may_judge(directory: Path) -> bool:
+def may_judge(directory: str | os.PathLike[str]) -> bool:
     """Whether the processes of a cluster with this directory are known here to be gone."""
     owner = owner_of(directory)
     return owner is not None and (owner.is_here() or owner.is_gone())
@@ -83,7 +84,8 @@ def may_judge(directory: Path) -> bool:
 
 def _line_of(path: str) -> str:
     try:
-        return Path(path).read_text().strip()
+        with open(path) as file:
+            return file.read().strip()
     except OSError:
         return ""
 

@@ -23,6 +23,7 @@ from broadleaf.cluster.engine_sets.jobs.walltime import seconds
 from broadleaf.cluster.start_error import ClusterStartError
 from broadleaf.cluster.state import files
 from broadleaf.cluster.state.base_dir import base_dir
+from broadleaf.cluster.state.json_files import write_json
 
 _ENDED = "broadleaf: the relay has ended with code"
 _ENDED_LINE = re.compile(rf"^{_ENDED} (\d+)$", re.MULTILINE)
@@ -97,7 +98,7 @@ class PSIJ(EngineSet):
         """Writes the relays' order into a private file, and has PSI/J submit a job."""
         psij = _psij()
         block_id = f"{self.name}-{os.urandom(3).hex()}"
-        files.write_json(_order_file(request), self.join_order(request, n=self._per_host(request)))
+        write_json(_order_file(request), self.join_order(request, n=self._per_host(request)))
         script = request.cluster_dir / files.BLOCK_SCRIPT.format(block_id)
         script.write_text(self._slot_script(request, block_id))
         job = self._job(request, block_id)

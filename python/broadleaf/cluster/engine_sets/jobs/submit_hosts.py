@@ -20,6 +20,7 @@ from broadleaf.cluster.hosts import openssh, package
 from broadleaf.cluster.start_error import ClusterStartError
 from broadleaf.cluster.state import files
 from broadleaf.cluster.state.base_dir import base_dir
+from broadleaf.cluster.state.json_files import write_json
 
 _PACKAGES = "packages"
 # For files on another host: how much of a log is read, and how long a copy is considered fresh.
@@ -94,7 +95,7 @@ class ThisHost(SubmitHost):
 
     def write(self, path: Path, content: Mapping[str, Any]) -> None:
         """Writes it atomically."""
-        files.write_json(path, content)
+        write_json(path, content)
 
     def logs(self, paths: Iterable[str]) -> dict[str, str]:
         """Reads them."""

@@ -17,8 +17,8 @@ from broadleaf.cluster.cluster import Cluster
 from broadleaf.cluster.hosts.pods.manifest import ENGINE_FILE, KEYS_FILE, MOUNT, PORT
 from broadleaf.cluster.hosts.relay import Relay
 from broadleaf.cluster.start_error import ClusterStartError
-from broadleaf.cluster.state import files
 from broadleaf.cluster.state.credentials import Credentials
+from broadleaf.cluster.state.json_files import ClusterFileError
 
 # Where a test mounts them.
 _MOUNT_VARIABLE = "BROADLEAF_POD_MOUNT"
@@ -37,7 +37,7 @@ def main(arguments: list[str] | None = None) -> None:
             sys.exit(_engines(int(words[2])))
         else:
             sys.exit("usage: python -m broadleaf.cluster.hosts.pods.run controller | engines -n N")
-    except (ClusterStartError, files.ClusterFileError, OSError, ValueError) as error:
+    except (ClusterStartError, ClusterFileError, OSError, ValueError) as error:
         sys.exit(f"{type(error).__name__}: {error}")
     except KeyboardInterrupt:
         sys.exit(0)

@@ -15,7 +15,7 @@ from broadleaf.cluster.hosts.symmetric.member import RunMember
 from broadleaf.cluster.hosts.symmetric.rendezvous import Rendezvous
 from broadleaf.cluster.start_error import ClusterStartError
 from broadleaf.cluster.state import files
-from broadleaf.cluster.state.files import ClusterFileError
+from broadleaf.cluster.state.json_files import ClusterFileError
 from broadleaf.errors import ClusterConnectionError
 
 _LOOK_EVERY_S = 0.05
