@@ -31,12 +31,13 @@ def main() -> None:
         sys.exit(f"broadleaf: {type(error).__name__}: {error}")
     start_timeout_s: float = connection["options"]["start_timeout_s"]
     del connection
+    # All that can be done before MPI starts: there, ranks wait for the slowest of them, and use a core each.
+    from broadleaf.engine.processes.rank import run_rank
+
     try:
         from mpi4py import MPI  # pyright: ignore[reportMissingImports]
     except (ImportError, RuntimeError) as error:
         sys.exit(f"broadleaf: MPI cannot be used by {sys.executable}: {error}; install `broadleaf[mpi]` and an MPI")
-    from broadleaf.engine.processes.rank import run_rank
-
     run_rank(link, MPI, given.get("--world", ""), given.get("--log", ""), start_timeout_s)
 
 

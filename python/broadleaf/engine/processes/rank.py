@@ -12,6 +12,7 @@ import sys
 from typing import Any, NoReturn
 
 from broadleaf import _native
+from broadleaf.engine.main import run_engine
 from broadleaf.engine.processes import process
 from broadleaf.engine.processes.capture import Capture
 from broadleaf.engine.processes.guest_link import MAX_BYTES
@@ -83,8 +84,6 @@ def _serve(setup: dict[str, Any], capture: Capture | None) -> int:
     connection = _native.hold_key(setup.pop("connection"))
     os.environ.update(setup["environment"])
     os.environ["BROADLEAF_CLUSTER_ID"] = json.loads(connection)["cluster_id"]
-    from broadleaf.engine.main import run_engine
-
     gc.freeze()
     gc.enable()
     process.redirect_output(process.open_log(setup["log_path"]), capture)
