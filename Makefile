@@ -20,6 +20,9 @@ WITH_RUST := $(BIN)/python tools/rust.py
 RUST_SOURCES := $(shell find crates -name target -prune -o \( -name '*.rs' -o -name Cargo.toml \) -print 2>/dev/null)
 TEST_ARGS ?=
 AGAIN ?=
+# Cargo's profile for the core that Python uses. `tests` is the one of the Rust tests, without link-time optimization: then both
+# are compiled in half the time.
+PROFILE ?= release
 FUZZ_S ?= 60
 IDS ?= tests/peers/claimed.txt
 BENCH_ARGS ?= all --quick --against ppe
@@ -98,7 +101,7 @@ lint: $(STAMPS)/native $(STAMPS)/lint ## Check formatting, lints and types of th
 	  || { cat $(STAMPS)/types.txt; exit 1; }
 	$(BIN)/python -m mypy.stubtest --ignore-disjoint-bases broadleaf._native
 	$(WITH_RUST) cargo fmt --all --check
-	$(WITH_RUST) cargo clippy --release --locked --workspace --all-targets -- -D warnings
+	$(WITH_RUST) cargo clippy --profile $(PROFILE) --locked --workspace --all-targets -- -D warnings
 
 # Everything that checks need; the core is compiled while packages are unpacked.
 installed: $(STAMPS)/native $(STAMPS)/test $(STAMPS)/lint $(STAMPS)/docs $(STAMPS)/peers-venv $(STAMPS)/ray-venv
@@ -147,5 +150,5 @@ $(STAMPS)/ray-venv: requirements/ray.txt | $(STAMPS)/venv
 $(STAMPS)/native: $(RUST_SOURCES) Cargo.toml Cargo.lock pyproject.toml | $(STAMPS)/run
 	@echo "compiling the core: about a minute the first time"
 	@env -u CONDA_PREFIX CARGO_TERM_QUIET=true PIP_QUIET=2 VIRTUAL_ENV="$(CURDIR)/$(VENV)" \
-	  $(WITH_RUST) $(BIN)/maturin develop --release --locked --quiet --pip-path tools/pip.sh
+	  $(WITH_RUST) $(BIN)/maturin develop --profile $(PROFILE) --locked --quiet --pip-path tools/pip.sh
 	@touch $@
