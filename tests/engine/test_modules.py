@@ -90,3 +90,10 @@ def test_a_module_without_files_cannot_be_packed(tmp_path: Path):
     sys.modules["packed_nothing"] = type(sys)("packed_nothing")
     with pytest.raises(ModuleNotFoundError, match="no module 'packed_nothing' is found here"):
         pack("packed_nothing")
+
+
+def test_a_path_among_the_search_path_does_not_hide_what_is_missing(tmp_path):
+    sys.path.append(tmp_path)  # Python leaves it out, as it is no str
+    error = ModuleNotFoundError("No module named 'lacks_this'", name="lacks_this")
+    missing.explain(error)
+    assert f"{tmp_path}, Python's own" in str(error)

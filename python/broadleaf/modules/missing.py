@@ -81,7 +81,7 @@ def _searched() -> str:
     """The search path in words: the user's folders, and the number of Python's own."""
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
     installed = {version, f"{version.replace('.', '')}.zip", "site-packages", "dist-packages"}
-    own = [entry for entry in sys.path if installed.isdisjoint(entry.split(os.sep))]
+    own = [entry for entry in map(str, sys.path) if installed.isdisjoint(entry.split(os.sep))]
     shown = own[:_SHOWN_ENTRIES]
     if len(own) > len(shown):
         shown.append(f"{len(own) - len(shown)} more folders")

@@ -40,8 +40,8 @@ def run_dirs(cluster_id: str | None = None) -> list[str]:
     for parent in (_of_session(), _lasting()):
         try:
             names = os.listdir(parent) if parent is not None else []
-        except FileNotFoundError:
-            continue
+        except OSError:
+            continue  # there is none, or it is closed to us
         found += [f"{parent}/{name}" for name in names if "-" in name and cluster_id in (None, name.rpartition("-")[0])]
     return found
 
