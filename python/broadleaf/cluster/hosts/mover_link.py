@@ -25,7 +25,8 @@ def connect(connection: dict[str, Any], world: int, rank: int, timeout_s: float)
     """
     deadline = time.monotonic() + timeout_s
     while True:
-        for path in sockets_here(connection, _SOCKET):
+        # A relay's before the controller's, for a host that has both: payload comes to the relay.
+        for path in reversed(sockets_here(connection, _SOCKET)):
             text = json.dumps(connection | {"unix_path": path, "role": "engine"})
             try:
                 return _native.Mover(text, world, rank)

@@ -61,7 +61,8 @@ def make_run_dir(cluster_id: str, *, outlives_session: bool = False) -> str:
 
 
 def sockets_here(connection: Mapping[str, Any], name: str) -> list[str]:
-    """Sockets of this name that may belong to a node of the cluster on this host: the controller's or a relay's.
+    """Sockets of this name that may belong to a node of the cluster on this host: the controller's, if this is its
+    host, before those of relays.
 
     `connection` is the content of the cluster's `engine.json`.
     """
