@@ -103,7 +103,7 @@ lint: $(STAMPS)/native $(STAMPS)/lint ## Check formatting, lints and types of th
 	$(WITH_RUST) cargo fmt --all --check
 	$(WITH_RUST) cargo clippy --profile $(PROFILE) --locked --workspace --all-targets -- -D warnings
 
-# Everything that checks need, in an order in which the core is compiled while packages are unpacked.
+# Everything that checks need.
 installed: $(STAMPS)/native $(STAMPS)/peers-venv $(STAMPS)/ray-venv $(STAMPS)/test $(STAMPS)/lint $(STAMPS)/docs
 
 build: $(STAMPS)/native ## Build the native module and install the package into .venv
