@@ -93,7 +93,7 @@ def test_a_module_without_files_cannot_be_packed(tmp_path: Path):
 
 
 def test_a_path_among_the_search_path_does_not_hide_what_is_missing(tmp_path):
-    sys.path.append(tmp_path)  # Python leaves it out, as it is no str
+    sys.path[:] = ["/usr", tmp_path]  # Python leaves out what is no str
     error = ModuleNotFoundError("No module named 'lacks_this'", name="lacks_this")
     missing.explain(error)
-    assert f"{tmp_path}, Python's own" in str(error)
+    assert f"these folders: /usr, {tmp_path}, Python's own" in str(error)
