@@ -18,7 +18,7 @@ def base_path() -> str:
 
 
 def base_dir() -> Path:
-    """`base_path` as a `Path`, for who can wait for that module's import."""
+    """`base_path` as a `Path`. It imports `pathlib`, so MPI ranks call `base_path`."""
     from pathlib import Path
 
     return Path(base_path())
