@@ -97,8 +97,10 @@ def _install(directory: Path, packages: Sequence[str]) -> None:
 
 def in_layer(upper: Path, command: Sequence[str], *, shared: Path) -> list[str]:
     """A command line that runs `command` on this system with a layer over it; the folder `shared` is the real one."""
+    top = _CACHE / "mount"  # each command mounts there what only it sees
+    top.mkdir(exist_ok=True)
     script = (
-        'set -eu; upper=$1 shared=$2; shift 2; top=$(mktemp -d /dev/shm/bed.XXXXXX); mount -t tmpfs tmpfs "$top"; '
+        'set -eu; top=$1 upper=$2 shared=$3; shift 3; mount -t tmpfs tmpfs "$top"; '
         'mkdir "$top/work" "$top/root" "$top/upper"; cp -a "$upper" "$top/layer"; upper=$top/layer; '
         'mount -t overlay overlay -o "lowerdir=$upper:/,upperdir=$top/upper,workdir=$top/work" "$top/root"; '
         'mount --rbind /dev "$top/root/dev"; mount -t proc proc "$top/root/proc"; '
@@ -106,4 +108,4 @@ def in_layer(upper: Path, command: Sequence[str], *, shared: Path) -> list[str]:
         'exec chroot "$top/root" sh -c \'cd "$1"; shift; exec "$@"\' sh "$shared" "$@"'
     )
     return ["unshare", "--mount", "--pid", "--fork", "--kill-child", "--propagation", "private",
-            "sh", "-c", script, "sh", str(upper), str(shared), *command]  # fmt: skip
+            "sh", "-c", script, "sh", str(top), str(upper), str(shared), *command]  # fmt: skip

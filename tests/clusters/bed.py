@@ -1,7 +1,7 @@
 """Hosts of a site, on this machine: each has a network, a name, files and a home of its own, and real daemons.
 
-A host is a network namespace (`broadleaf.bench.hosts.network`) and an overlay over this system with Debian packages.
-All hosts share one process table, which ends with the bed: nothing is left behind.
+A host is a network namespace (`broadleaf.bench.hosts.network`) and an overlay over this system with Debian packages,
+with a /dev/shm of its own. All hosts share one process table, which ends with the bed: nothing is left behind.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ while [ "$i" -lt "$n" ]; do
   mount -t overlay overlay -o "lowerdir=$layer:/,upperdir=$host/upper,workdir=$host/work" "$root"
   mount -t proc proc "$root/proc"
   mount --rbind /dev "$root/dev"
+  mount -t tmpfs tmpfs "$root/dev/shm"  # what killed programs leave there ends with the bed
   mount --rbind /sys "$root/sys"
   mount -t tmpfs tmpfs "$root/run"
   mount -t tmpfs tmpfs "$root/tmp"
@@ -200,7 +201,7 @@ class Bed:
         top = Path(f"/proc/{self._child}/root{self.top}")
         changed = [top / "shared"]
         for index in range(len(self.names)):
-            changed += [top / f"{index}/upper", *(top / f"{index}/root/{name}" for name in ("run", "tmp"))]
+            changed += [top / f"{index}/upper", *(top / f"{index}/root/{name}" for name in ("run", "tmp", "dev/shm"))]
         patterns = [argument for word in words for argument in ("-e", word)]
         # Not in other file systems: hosts see the checkout through their own /tmp if it lies there.
         done = subprocess.run(
