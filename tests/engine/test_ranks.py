@@ -9,18 +9,33 @@ import pytest
 from broadleaf.mpi.__main__ import _options
 
 # Each takes a rank several milliseconds, and all ranks of a host import at the same time.
-SLOW_IMPORTS = {"argparse", "ast", "concurrent.futures", "dataclasses", "inspect", "logging", "pathlib", "subprocess"}
+SLOW_IMPORTS = {
+    "argparse", "ast", "concurrent.futures", "dataclasses", "inspect", "logging", "pathlib", "selectors", "socket",
+    "subprocess", "threading",
+}  # fmt: skip
 PROGRAM = """
 import sys
 import broadleaf.mpi.__main__, broadleaf.mpi.host, broadleaf.cluster.state.engine_connection
 import broadleaf.engine.processes.rank, broadleaf.engine.main
 print(*sys.modules)
 """
+COMPILED = """
+import gc, typing
+print([one for one in gc.get_objects() if isinstance(one, typing.ForwardRef)])
+"""
 
 
 def test_a_rank_imports_nothing_that_takes_long():
     done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True, timeout=60)
-    assert not SLOW_IMPORTS & set(done.stdout.split())
+    assert SLOW_IMPORTS & set(done.stdout.split()) == set()
+
+
+def test_a_rank_compiles_no_annotations_of_named_tuples():
+    # They are strings below `from __future__ import annotations`. The first takes 3 ms.
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM + COMPILED], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stdout.splitlines()[-1] == "[]"
 
 
 def test_options_have_values():

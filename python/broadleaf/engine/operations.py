@@ -1,7 +1,5 @@
 """What a client can ask an engine to do besides calling functions. All act on the engine's namespace."""
 
-from __future__ import annotations
-
 import builtins
 import gc
 import linecache
@@ -125,7 +123,7 @@ def take_output_of_failed() -> dict[str, Any]:
 
 
 def _run_with_events(
-    session: _Session, tree: ast.Module, source: str, name: str, silent: bool
+    session: _Session, tree: "ast.Module", source: str, name: str, silent: bool
 ) -> display.Bundle | None:
     shell = shell_access.existing_shell()
     if shell is None:
@@ -134,7 +132,7 @@ def _run_with_events(
         return _run_cell(session, tree, source, name, silent)
 
 
-def _run_cell(session: _Session, tree: ast.Module, source: str, name: str, silent: bool) -> display.Bundle | None:
+def _run_cell(session: _Session, tree: "ast.Module", source: str, name: str, silent: bool) -> display.Bundle | None:
     """Runs a cell; returns the representations of its value if it should be shown."""
     import ast
 

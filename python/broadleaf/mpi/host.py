@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import fcntl
-import json
 import os
-import socket
 import time
 from typing import Any
 
 from broadleaf.cluster.start_error import ClusterStartError
 from broadleaf.cluster.state import run_dirs
-from broadleaf.engine.processes.guest_link import SOCKET
+from broadleaf.engine.processes.guest_link import SOCKET, GuestLink
 
 _TRIES = 5
-_ANSWER_S = 10.0
 
 
-def connect(connection: dict[str, Any], client_file: str | None) -> socket.socket:
+def connect(connection: dict[str, Any], client_file: str | None) -> GuestLink:
     """A connection to the fork server of this host's node. The node is started if there is none: a relay, which lives
     as long as some rank here is connected.
 
@@ -28,36 +25,15 @@ def connect(connection: dict[str, Any], client_file: str | None) -> socket.socke
         fcntl.flock(lock, fcntl.LOCK_EX)
         for attempt in range(_TRIES):
             for path in run_dirs.sockets_here(connection, SOCKET):
-                if (link := _dial(path, connection)) is not None:
+                if (link := GuestLink.dial(path, connection["server_public_key"])) is not None:
                     return link
             from broadleaf.cluster.hosts.relay import Relay  # one rank of a host needs it
 
             try:
-                Relay.for_guests(connection, name=f"{socket.gethostname()}:guests", client_file=client_file)
+                Relay.for_guests(connection, name=f"{os.uname().nodename}:guests", client_file=client_file)
             except ClusterStartError as error:
                 # The previous one has ended, but the controller has not noticed.
                 if attempt == _TRIES - 1 or "connected already" not in str(error):
                     raise
                 time.sleep(0.2 * 2**attempt)
     raise ClusterStartError("a relay was started on this host for MPI ranks, but accepts none")
-
-
-def _dial(path: str, connection: dict[str, Any]) -> socket.socket | None:
-    """A welcomed connection; None if nobody answers, or another cluster does."""
-    link = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
-    link.settimeout(_ANSWER_S)
-    try:
-        # A path may be longer than the name of a socket.
-        directory = os.open(os.path.dirname(path), os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            link.connect(f"/proc/self/fd/{directory}/{os.path.basename(path)}")
-        finally:
-            os.close(directory)
-        link.send(json.dumps({"hello": connection["server_public_key"]}).encode())
-        if link.recv(64) == b"welcome":
-            link.settimeout(None)
-            return link
-    except OSError:
-        pass
-    link.close()
-    return None

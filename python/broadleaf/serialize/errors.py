@@ -1,11 +1,9 @@
 """Exceptions on their way back from engines."""
 
-from __future__ import annotations
-
 import pickle
 import reprlib
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 from broadleaf.errors import RemoteError, typed
 from broadleaf.errors.types import ExceptionParts, pickles_in_its_own_way
@@ -199,7 +197,7 @@ class Failed:
         self.record: tuple[Any, ...] = record
 
     @classmethod
-    def of(cls, error: BaseException, item: FailedItem) -> Failed:
+    def of(cls, error: BaseException, item: FailedItem) -> Self:
         """The stand-in for `error`. Raises `KeyboardInterrupt` only."""
         return cls(tuple(error_record(error, {"engine_id": -1, "engine_uuid": "", "method": "map"}, item)))
 

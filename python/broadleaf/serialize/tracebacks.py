@@ -23,7 +23,7 @@ Position = tuple[str, int, str]
 Span = tuple[int | None, int | None, int | None]
 """The rest of its position: last line, first column and column after the last."""
 
-_FRAME_LINE = re.compile(r'([ |]*)  File "(.*)", line (\d+), in (.*)')
+_FRAME_LINE = r'([ |]*)  File "(.*)", line (\d+), in (.*)'
 
 
 def traceback_text(error: BaseException) -> tuple[str, tuple[tuple[Position, Span], ...]]:
@@ -85,7 +85,7 @@ def with_source(text: str, missing: tuple[tuple[Position, Span], ...]) -> str:
     lines: list[str] = []
     for line in text.splitlines():
         lines.append(line)
-        match = _FRAME_LINE.fullmatch(line)
+        match = re.fullmatch(_FRAME_LINE, line)
         if match is None:
             continue
         margin, filename, lineno, name = match.groups()

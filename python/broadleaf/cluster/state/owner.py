@@ -4,11 +4,8 @@ A home directory may be shared by hosts, and `/tmp` by containers. A process id 
 table, so only there can we tell whether a cluster is gone.
 """
 
-from __future__ import annotations
-
 import json
 import os
-import socket
 from typing import NamedTuple, Self
 
 OWNER_FILE = "owner.json"
@@ -29,7 +26,7 @@ class Owner(NamedTuple):
     def here(cls) -> Self:
         """The owner that the calling process would record."""
         return cls(
-            socket.gethostname(),
+            os.uname().nodename,
             _line_of("/etc/machine-id"),
             _line_of("/proc/sys/kernel/random/boot_id"),
             _namespace(),

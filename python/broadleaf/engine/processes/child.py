@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import threading
 from typing import Any, NoReturn
 
 
@@ -17,7 +16,8 @@ def end_child(error: BaseException | None) -> NoReturn:
     code = 1
     try:
         code = _exit_code(error)
-        shutdown: Any = getattr(threading, "_shutdown", None)
+        # Nobody has started a thread if it was not imported.
+        shutdown: Any = getattr(sys.modules.get("threading"), "_shutdown", None)
         if shutdown is not None:
             shutdown()
         sys.stdout.flush()

@@ -7,7 +7,6 @@ import gc
 import json
 import os
 import signal
-import socket
 import sys
 from typing import Any, NoReturn
 
@@ -15,15 +14,14 @@ from broadleaf import _native
 from broadleaf.engine.main import run_engine
 from broadleaf.engine.processes import process
 from broadleaf.engine.processes.capture import Capture
-from broadleaf.engine.processes.guest_link import MAX_BYTES
+from broadleaf.engine.processes.guest_link import GuestLink
 from broadleaf.modules.search_path import missing_entries
 
 # How long the other ranks have to reach MPI.Finalize, which waits for them.
 _FINALIZE_S = 10
-_DESCRIPTORS = 5
 
 
-def run_rank(link: socket.socket, mpi: Any, world: str, log_path: str, start_timeout_s: float) -> NoReturn:
+def run_rank(link: GuestLink, mpi: Any, world: str, log_path: str, start_timeout_s: float) -> NoReturn:
     """Runs this process as an engine until it is told to stop, and then leaves the world with the others.
 
     `link` is a connection to the host's fork server that has been welcomed, `mpi` is the module `mpi4py.MPI`. `world`
@@ -38,10 +36,10 @@ def run_rank(link: socket.socket, mpi: Any, world: str, log_path: str, start_tim
     except PermissionError:
         pass  # it leads a session
     try:
-        link.send(json.dumps({"join": join}).encode())
+        link.send({"join": join})
         setup, capture = _receive_setup(link, start_timeout_s)
         code = _serve(setup, capture)
-        link.send(b'{"leaves": true}')
+        link.send({"leaves": True})
     except BaseException as error:
         sys.excepthook(type(error), error, error.__traceback__)
         sys.stderr.flush()
@@ -57,21 +55,14 @@ def run_rank(link: socket.socket, mpi: Any, world: str, log_path: str, start_tim
     raise AssertionError("invariant: exit does not return")
 
 
-def _receive_setup(link: socket.socket, timeout_s: float) -> tuple[dict[str, Any], Capture | None]:
-    link.settimeout(timeout_s)
+def _receive_setup(link: GuestLink, timeout_s: float) -> tuple[dict[str, Any], Capture | None]:
     try:
-        text, descriptors, _, _ = socket.recv_fds(link, MAX_BYTES, _DESCRIPTORS)
+        setup, descriptors = link.receive(timeout_s)
     except TimeoutError:
         raise TimeoutError(f"the cluster gave this rank no engine slot within {timeout_s:g} s") from None
-    link.settimeout(None)
-    if not text:
-        raise ConnectionError("the cluster has stopped, or has no use for this rank")
-    setup: dict[str, Any] = json.loads(text)
     told = setup["capture"]
     if told is None:
         return setup, None
-    for descriptor in descriptors:
-        os.set_inheritable(descriptor, False)
     names = ("stdout_read", "stdout_write", "stderr_read", "stderr_write", "recent")
     return setup, Capture(**told | dict(zip(names, descriptors, strict=True)))
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 import functools
 import os
 import pickle
+from _thread import allocate_lock  # not `threading`: a rank that starts does not need it
 from collections import OrderedDict
 from collections.abc import Callable
-from threading import Lock
 from types import BuiltinFunctionType, CoroutineType, FunctionType
 from typing import Any
 
@@ -37,7 +37,7 @@ MAX_BODY_BYTES = 64 * 1024 * 1024
 # A function with more buffers keeps them in its pickle: each costs a mapping, and every call names each of them.
 _MAX_CAPTURED_BUFFERS = 256
 _bodies: OrderedDict[tuple[Any, ...], tuple[Snapshot, bytes]] = OrderedDict()
-_bodies_lock = Lock()
+_bodies_lock = allocate_lock()
 
 
 class MapChunk:
