@@ -21,7 +21,7 @@ SlurmdPidFile=/run/slurmd.pid
 SlurmctldLogFile=/run/slurmctld.log
 SlurmdLogFile=/run/slurmd.log
 ReturnToService=2
-SchedulerParameters=batch_sched_delay=0,sched_interval=1,defer_batch
+SchedulerParameters=batch_sched_delay=0,sched_interval=1
 KillWait=3
 SlurmdParameters=config_overrides
 MinJobAge=300
