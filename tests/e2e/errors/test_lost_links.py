@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import broadleaf as ipp
 import pytest
@@ -67,6 +68,25 @@ def test_a_controller_that_was_killed(cluster, client):
         loud.get(timeout=20)
     assert lost.value.task_started
     assert isinstance(loud.exception(), ipp.LinkLost)
+
+
+def test_a_wait_that_begins_while_results_end_as_lost(cluster, client):
+    view = client.load_balanced_view()
+    results = [view.apply_async(time.sleep, 30) for _ in range(20_000)]  # these take milliseconds to end
+
+    def seen_by_short_waits() -> ipp.LinkLost:
+        while True:
+            try:
+                results[10_000].get(timeout=0.0005)
+            except ipp.TimeoutError:
+                continue
+            except ipp.LinkLost as error:
+                return error
+
+    with ThreadPoolExecutor(3) as threads:
+        seen = [threads.submit(seen_by_short_waits) for _ in range(3)]
+        os.kill(controller_of(cluster), signal.SIGKILL)
+        assert [one.result(20).certificate is not None for one in seen] == [True] * 3
 
 
 def test_a_controller_of_another_process_that_was_killed(cluster):

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use broadleaf_net::LinkError;
 use broadleaf_proto::control::{self, ControlReply, ControlRequest, DefineOptions, Role};
@@ -20,6 +20,7 @@ use super::incoming::far::FarValues;
 use super::incoming::tell::tell;
 use super::outgoing::functions::Functions;
 use super::shared::{Incoming, Shared, Step, Tuning};
+use super::waiting::deadline_after;
 use crate::engine::{Engine, engine_to_free};
 use crate::errors::{forked, link_closed, link_error};
 use crate::node::connect::{Connection, dial, handshake, route};
@@ -63,7 +64,9 @@ impl Link {
             return self.wait_until(py, timeout_s, is_done);
         };
         let deadline = timeout_s.map(deadline_after).transpose()?;
-        self.flush_fully(py)?;
+        if let Err(error) = self.flush_fully(py) {
+            return self.done_or(py, is_done, error);
+        }
         Engine::wait_in_task(engine.bind(py), self, deadline, is_done)
     }
 
@@ -84,7 +87,9 @@ impl Link {
             return Ok(true);
         }
         let deadline = timeout_s.map(deadline_after).transpose()?;
-        self.flush_fully(py)?;
+        if let Err(error) = self.flush_fully(py) {
+            return self.done_or(py, is_done, error);
+        }
         loop {
             let mut incoming = Incoming::default();
             let step = py.detach(|| {
@@ -97,7 +102,7 @@ impl Link {
                 return Ok(true);
             }
             if self.shared.is_closed() {
-                return Err(link_closed(py));
+                return self.done_or(py, is_done, link_closed(py));
             }
             py.check_signals()?;
             if step == Step::TimedOut {
@@ -105,6 +110,18 @@ impl Link {
                 return Ok(false);
             }
         }
+    }
+
+    /// How a wait on a closed connection ends. Results that were waited for have ended, at the latest as lost, and say
+    /// more than `error`, which is raised if something else was waited for.
+    pub fn done_or(
+        &self,
+        py: Python<'_>,
+        is_done: &(dyn Fn() -> bool + Sync),
+        error: PyErr,
+    ) -> PyResult<bool> {
+        py.detach(|| self.shared.await_lost());
+        if is_done() { Ok(true) } else { Err(error) }
     }
 
     /// Writes everything submitted to the socket, waiting if it is full.
@@ -135,14 +152,6 @@ impl Link {
         tell(py, &self.hooks, incoming);
         Err(link_error(py, error))
     }
-}
-
-fn deadline_after(seconds: f64) -> PyResult<Instant> {
-    let duration = Duration::try_from_secs_f64(seconds.max(0.0))
-        .map_err(|_| PyValueError::new_err("timeout must be a finite number of seconds"))?;
-    Instant::now()
-        .checked_add(duration)
-        .ok_or_else(|| PyValueError::new_err("timeout is too long"))
 }
 
 #[pymethods]

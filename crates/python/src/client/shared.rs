@@ -165,6 +165,8 @@ pub struct Shared {
     /// Cores that this process may use.
     pub(super) n_cores: u64,
     closed: AtomicBool,
+    /// What was unresolved when it closed has ended as lost.
+    pub(super) lost: AtomicBool,
     /// Number of completion callbacks of unresolved requests.
     pub callbacks: AtomicUsize,
     /// Live output is wanted.
@@ -217,6 +219,7 @@ impl Shared {
             sent_ns: AtomicU64::new(0),
             n_cores: std::thread::available_parallelism().map_or(1, |n| n.get() as u64),
             closed: AtomicBool::new(false),
+            lost: AtomicBool::new(false),
             callbacks: AtomicUsize::new(0),
             live_output: AtomicBool::new(false),
             tuning,
@@ -415,6 +418,7 @@ impl Shared {
             kind: "link_lost",
             body: json(&error.to_string()),
         });
+        self.lost.store(true, Ordering::Release);
         *lock(&self.generation) += 1;
         self.progress.notify_all();
         self.wake_background();

@@ -3,6 +3,8 @@
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
 use rustix::event::{PollFd, PollFlags};
 
 use super::shared::{Incoming, Shared, Step};
@@ -13,6 +15,15 @@ use crate::payload::lock;
 pub(super) const SIGNAL_SLICE: Duration = Duration::from_millis(100);
 /// Maximum time that a second waiting thread relies on the reader to wake it.
 const FOLLOWER_SLICE: Duration = Duration::from_millis(20);
+
+/// When a timeout is over. `ValueError` for one that is no number of seconds.
+pub(super) fn deadline_after(seconds: f64) -> PyResult<Instant> {
+    let duration = Duration::try_from_secs_f64(seconds.max(0.0))
+        .map_err(|_| PyValueError::new_err("timeout must be a finite number of seconds"))?;
+    Instant::now()
+        .checked_add(duration)
+        .ok_or_else(|| PyValueError::new_err("timeout is too long"))
+}
 
 impl Shared {
     /// One step of a waiting thread: reads the socket itself, or follows the thread that does.
@@ -46,6 +57,17 @@ impl Shared {
         }
         self.stop_waiting();
         Step::Progress
+    }
+
+    /// Waits, on a closed connection, until what was unresolved has ended as lost: another thread may be doing that. In a
+    /// child of the process that made the connection nobody is.
+    pub fn await_lost(&self) {
+        while !self.lost.load(Ordering::Acquire) && !self.owner.is_elsewhere() {
+            let guard = lock(&self.generation);
+            if !self.lost.load(Ordering::Acquire) {
+                drop(self.progress.wait_timeout(guard, FOLLOWER_SLICE));
+            }
+        }
     }
 
     /// Maximum time that a thread sleeps at once; `None` if the deadline has passed.

@@ -201,7 +201,7 @@ impl Engine {
                 return Ok(true);
             }
             if link.shared.is_closed() {
-                return Err(link_closed(py));
+                return link.done_or(py, is_done, link_closed(py));
             }
             py.check_signals()?;
             let preparations = std::mem::take(&mut lock(&this.work).preparations);
