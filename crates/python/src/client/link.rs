@@ -129,28 +129,30 @@ impl Link {
         match self.shared.flush() {
             Ok(true) => return Ok(()),
             Ok(false) => {}
-            Err(error) => return self.on_lost(py, &error),
+            Err(error) => return Err(self.on_lost(py, &error)),
         }
         let mut incoming = Incoming::default();
         let drained = py.detach(|| self.shared.drain(&mut incoming));
         tell(py, &self.hooks, incoming);
-        drained.or_else(|error| self.on_lost(py, &error))
+        drained.map_err(|error| self.on_lost(py, &error))
     }
 
     /// Handles what has arrived, without waiting.
     fn read_once(&self, py: Python<'_>) {
         let mut incoming = Incoming::default();
-        if let Err(error) = self.shared.try_read(&mut incoming) {
-            self.shared.on_lost(&error, &mut incoming);
-        }
+        let read = self.shared.try_read(&mut incoming);
         tell(py, &self.hooks, incoming);
+        if let Err(error) = read {
+            drop(self.on_lost(py, &error));
+        }
     }
 
-    fn on_lost(&self, py: Python<'_>, error: &LinkError) -> PyResult<()> {
+    fn on_lost(&self, py: Python<'_>, error: &LinkError) -> PyErr {
         let mut incoming = Incoming::default();
-        self.shared.on_lost(error, &mut incoming);
+        // A finalizer that ran on this thread meanwhile could wait for a result, and so for this very call.
+        py.detach(|| self.shared.on_lost(error, &mut incoming));
         tell(py, &self.hooks, incoming);
-        Err(link_error(py, error))
+        link_error(py, error)
     }
 }
 
