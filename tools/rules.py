@@ -12,9 +12,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-MAX_LINES = 500
-# Lists that are as long as what they list.
-LISTS = {"CHANGELOG.md", "layout.md"}
 
 # Crate -> crates of this workspace it may use; its tests may use all but broadleaf-python.
 CRATES = {
@@ -132,35 +129,6 @@ def unsafe_code(root: Path) -> list[str]:
     return broken
 
 
-def file_lengths(root: Path) -> list[str]:
-    """Files with more lines of code than a reader takes in."""
-    return [
-        f"{relative(path, root)}: {count} lines, the limit is {MAX_LINES}"
-        for path in sources(root, ".rs", ".py", ".pyi", ".md")
-        if (count := code_lines(path)) > MAX_LINES and path.name not in LISTS
-    ]
-
-
-def code_lines(path: Path) -> int:
-    """Lines of a file, except for what Python files say about their functions: docstrings, and signatures for
-    overloads.
-    """
-    text = path.read_text()
-    count = len(text.splitlines())
-    if count <= MAX_LINES or path.suffix != ".py":
-        return count
-    said: set[int] = set()
-    for node in ast.walk(ast.parse(text)):
-        if not isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            continue
-        if ast.get_docstring(node) is not None:
-            said.update(range(node.body[0].lineno, (node.body[0].end_lineno or 0) + 1))
-        decorators = [] if isinstance(node, ast.Module) else node.decorator_list
-        if any(isinstance(decorator, ast.Name) and decorator.id == "overload" for decorator in decorators):
-            said.update(range(decorators[0].lineno, (node.end_lineno or 0) + 1))
-    return count - len(said)
-
-
 def file_names(root: Path) -> list[str]:
     return [
         f"{relative(path, root)}: says nothing about what is in it"
@@ -262,7 +230,6 @@ def main() -> int:
         *crate_dependencies(cargo_metadata(ROOT)),
         *purity(ROOT),
         *unsafe_code(ROOT),
-        *file_lengths(ROOT),
         *file_names(ROOT),
         *python_imports(ROOT),
         *time_limits(tomllib.loads((ROOT / "pyproject.toml").read_text())),

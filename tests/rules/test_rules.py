@@ -86,24 +86,6 @@ def test_misplaced_or_unexplained_unsafe_code_is_noticed(tmp_path):
     ]
 
 
-def test_files_are_short():
-    assert rules.file_lengths(ROOT) == []
-
-
-def test_a_long_file_is_noticed(tmp_path):
-    place(tmp_path, "python/long.py", "x = 1\n" * 501)
-    assert len(rules.file_lengths(tmp_path)) == 1
-
-
-def test_what_is_said_of_functions_does_not_make_a_file_long(tmp_path):
-    said = "@overload\ndef f() -> int: ...\n" * 10
-    said += 'def f():\n    """Does it.\n\n' + "    More of it.\n" * 10 + '    """\n'
-    place(tmp_path, "python/documented.py", said + "x = 1\n" * 499)
-    assert rules.file_lengths(tmp_path) == []
-    place(tmp_path, "python/documented.py", said + "x = 1\n" * 500)
-    assert rules.file_lengths(tmp_path) == ["python/documented.py: 501 lines, the limit is 500"]
-
-
 def test_file_names_say_what_is_inside():
     assert rules.file_names(ROOT) == []
 
