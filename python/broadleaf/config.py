@@ -159,7 +159,7 @@ OPTIONS: dict[str, Option] = {
         Option("engine_flush_bytes", "int", 32 * 1024, "engine", "Batch size that ends the batching delay of results, "
                "in bytes.", maximum=_FLUSH_BYTES),
         # Payload
-        Option("inline_buffer_bytes", "int", 65536, "client, engine", "Largest buffer that travels inside its message, "
+        Option("inline_buffer_bytes", "int", 16384, "client, engine", "Largest buffer, or encoded value, that travels inside its message, "
                "in bytes. Larger buffers go through shared memory.", maximum=_INLINE_BYTES),
         Option("shared_memory", "bool", True, "client, engine", "Whether large buffers go through shared memory "
                "between processes of one host."),

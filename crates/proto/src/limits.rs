@@ -11,15 +11,17 @@ pub const MAX_INLINE_PAYLOAD_BYTES: usize = MAX_FRAME_BYTES as usize - 1024 * 10
 pub const FAR_INLINE_BYTES: u64 = 1024 * 1024;
 /// Maximum number of uploads of one client that no record has named yet.
 pub const MAX_OPEN_UPLOADS: usize = 65_536;
-/// Buffers up to this size travel inline; larger ones travel in shared segments on one host.
-pub const INLINE_BUFFER_BYTES: usize = 64 * 1024;
+/// Buffers and values up to this size travel inline; larger ones travel in shared segments on one host. Measured on the
+/// reference machine: from here on a segment is faster there and back, with one engine.
+pub const INLINE_BUFFER_BYTES: usize = 16 * 1024;
+/// Values up to this size travel inline between two hosts, whatever they are on each.
+pub const RELAYED_INLINE_BYTES: u64 = 64 * 1024;
 /// Maximum number of file descriptors in one frame (the kernel's own limit is 253 per message).
 pub const MAX_FRAME_FDS: u16 = 64;
 /// Maximum number of segments that one payload may name.
 pub const MAX_PAYLOAD_SEGMENTS: usize = 4096;
-/// A value whose encoding is longer than this travels as a buffer; so do inline buffers whose total
-/// is longer.
-pub const INLINE_VALUE_BYTES: usize = 4 * 1024 * 1024;
+/// Maximum size of all buffers that a client on another host sends inline with one record.
+pub const FAR_INLINE_TOTAL_BYTES: usize = 4 * 1024 * 1024;
 /// Payloads with more large buffers than this have them packed into one.
 pub const MAX_LARGE_BUFFERS: usize = 1024;
 /// Maximum number of parts that one coalesced record may stand for.

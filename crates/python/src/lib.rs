@@ -40,7 +40,7 @@ fn encode_plain<'py>(py: Python<'py>, value: &Bound<'py, PyAny>) -> Option<Bound
 
 #[pyfunction]
 fn decode_plain<'py>(py: Python<'py>, data: &[u8]) -> PyResult<Bound<'py, PyAny>> {
-    payload::plain::decode(py, data, Vec::new())
+    payload::plain::decode(py, data, &[])
 }
 
 #[pyfunction]

@@ -32,5 +32,8 @@ pub use output::recent::RecentBytes;
 pub use output::stdio::{flush_c_stdout, line_buffer_c_stdout};
 pub use output::unsent::{HELD_BYTES, OUTPUT_STREAMS, UNSENT_BYTES, UnsentOutput, UnsentPiece};
 pub use platform::raise_descriptor_limit;
-pub use pool::{Lease, Pool, PoolConfig, PoolCounters, Reading, SLAB_BUFFER_BYTES, WARM_SECONDS};
+pub use pool::{
+    Lease, MessageSlab, Pool, PoolConfig, PoolCounters, Reading, SLAB_BUFFER_BYTES, WARM_SECONDS,
+    slab_range_bytes,
+};
 pub use segment::{Announced, Mapping, Segment, WritableMapping};

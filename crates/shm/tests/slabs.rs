@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use broadleaf_proto::{SegmentId, SegmentRef};
-use broadleaf_shm::{Pool, PoolConfig, SLAB_BUFFER_BYTES, ShmError};
+use broadleaf_shm::{MessageSlab, Pool, PoolConfig, SLAB_BUFFER_BYTES, ShmError, slab_range_bytes};
 
 const KIB: usize = 1024;
 const MIB: u64 = 1024 * 1024;
@@ -116,10 +116,44 @@ fn nobody_shares_a_segment_that_the_peer_has_not_been_told_of() {
 }
 
 #[test]
+fn the_buffers_of_one_message_share_slabs_before_it_is_sent() {
+    for len_bytes in [17_000_u64, 100_000, 400_000, 800_000, 1_000_000] {
+        let n = 250_000_000 / len_bytes;
+        let mut pool = pool(4 << 30);
+        let mut message = MessageSlab::default();
+        message.expected_bytes = n * slab_range_bytes(len_bytes);
+        let ranges: Vec<_> = (0..n as usize)
+            .map(|index| {
+                let mut lease = pool.allocate_shared(len_bytes, &mut message).unwrap();
+                lease
+                    .fill(&vec![byte_of(index); len_bytes as usize])
+                    .unwrap();
+                let range = pool.publish(lease);
+                // Another thread's message never gets a part of it.
+                if index == 1 {
+                    let other = pool.copy_in(&[1; 100]).unwrap();
+                    assert_ne!(other.segment, range.segment);
+                    pool.release(other.segment).unwrap();
+                }
+                range
+            })
+            .collect();
+        let taken = pool.counters().bytes;
+        let allowed = n * len_bytes * 5 / 4 + (16 << 20);
+        assert!(taken <= allowed, "{taken} bytes for {n} x {len_bytes}");
+        for (index, range) in ranges.iter().enumerate().step_by(97) {
+            assert!(bytes_of(&pool, range).iter().all(|b| *b == byte_of(index)));
+        }
+    }
+}
+
+#[test]
 fn a_range_that_is_being_filled_keeps_its_slab() {
     let mut pool = pool(64 << 20);
     let first = send(&mut pool, &vec![1; 100_000]);
-    let mut lease = pool.allocate_shared(100_000).unwrap();
+    let mut lease = pool
+        .allocate_shared(100_000, &mut MessageSlab::default())
+        .unwrap();
     assert_eq!(lease.id(), first.segment);
     assert!(!pool.release(first.segment).unwrap());
     assert!(matches!(
@@ -127,13 +161,17 @@ fn a_range_that_is_being_filled_keeps_its_slab() {
         Err(ShmError::SizeMismatch { .. })
     ));
     lease.fill(&vec![2; 100_000]).unwrap();
-    let other = pool.allocate_shared(100_000).unwrap();
+    let other = pool
+        .allocate_shared(100_000, &mut MessageSlab::default())
+        .unwrap();
     pool.cancel(other);
     let range = pool.publish(lease);
     assert_ne!(range.offset_bytes, 0);
     assert!(bytes_of(&pool, &range).iter().all(|b| *b == 2));
     assert!(pool.release(range.segment).unwrap(), "the last reference");
-    let lease = pool.allocate_shared(100_000).unwrap();
+    let lease = pool
+        .allocate_shared(100_000, &mut MessageSlab::default())
+        .unwrap();
     pool.cancel(lease);
     assert_eq!(pool.counters().bytes, pool.counters().warm_bytes);
 }
@@ -143,7 +181,10 @@ fn ranges_are_filled_at_the_same_time() {
     let mut pool = pool(64 << 20);
     send(&mut pool, &vec![0; 300_000]);
     let leases: Vec<_> = (0..6)
-        .map(|_| pool.allocate_shared(100_000).unwrap())
+        .map(|_| {
+            pool.allocate_shared(100_000, &mut MessageSlab::default())
+                .unwrap()
+        })
         .collect();
     let fillers = leases.into_iter().zip(1..).map(|(mut lease, byte)| {
         std::thread::spawn(move || {

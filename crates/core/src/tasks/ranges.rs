@@ -28,6 +28,18 @@ impl Ranges {
         new.fold(0, |sum: u64, range| sum.saturating_add(range.len_bytes))
     }
 
+    /// The bytes of a payload that other tasks name too.
+    pub fn weigh_named(&self, payload: &Payload) -> u64 {
+        let mut ranges: Vec<Range> = payload.segments.iter().map(key).collect();
+        // One that occurs twice counts once.
+        ranges.sort_unstable();
+        ranges.dedup();
+        let named = ranges.iter().filter(|key| self.named.contains_key(*key));
+        named.fold(0, |sum: u64, (_, _, len_bytes)| {
+            sum.saturating_add(*len_bytes)
+        })
+    }
+
     /// Counts a task's payload; returns the bytes that it adds.
     pub fn name(&mut self, payload: &Payload) -> u64 {
         let mut added_bytes = 0_u64;

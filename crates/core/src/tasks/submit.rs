@@ -287,7 +287,8 @@ impl Controller {
 
     /// Whether this payload would exceed the client's limit on unresolved bytes. If the client has no other unresolved
     /// bytes, it is always accepted, as the arguments of one task or of all parts of a broadcast: it could never be
-    /// sent otherwise. A very large payload is accepted beside a small one as well, so that it need not wait for the
+    /// sent otherwise. Bytes that it names are not others, even if other tasks name them too: it adds nothing to them, and
+    /// the next calls with the same large value must not wait until the first have ended. A very large payload is accepted beside a small one as well, so that it need not wait for the
     /// end of a long task with a small argument. (Clients do the same, with slightly stricter thresholds: what they
     /// let through is never refused.)
     fn is_over_bytes(&self, client: &Client, payload: &Payload, dependency_bytes: u64) -> bool {
@@ -298,10 +299,16 @@ impl Controller {
         let added_bytes = client.ranges.weigh(payload);
         let added_bytes = added_bytes.saturating_add(payload.bytes.len() as u64);
         let added_bytes = added_bytes.saturating_add(dependency_bytes);
-        let bytes = client.outstanding_bytes.saturating_add(added_bytes);
-        let are_few = client.outstanding_bytes <= max_bytes / 8;
+        if client.outstanding_bytes.saturating_add(added_bytes) <= max_bytes {
+            return false;
+        }
+        let named_bytes = client.ranges.weigh_named(payload);
+        let others_bytes = client.outstanding_bytes.saturating_sub(named_bytes);
+        let are_few = others_bytes <= max_bytes / 8;
         let is_much_beside_few = are_few && added_bytes > max_bytes / 2;
-        client.outstanding_bytes > 0 && bytes > max_bytes && !is_much_beside_few
+        others_bytes > 0
+            && others_bytes.saturating_add(added_bytes) > max_bytes
+            && !is_much_beside_few
     }
 
     /// Why this many tasks of a client with this payload cannot be accepted; `None` if they can.

@@ -26,7 +26,7 @@ use super::requests::unresolved::Table;
 use super::waiting::SIGNAL_SLICE;
 use super::wire::Wire;
 use crate::forks::Owner;
-use crate::payload::{DataPlane, lock};
+use crate::payload::{Claim, DataPlane, lock};
 
 /// Wall clock, ns since 1970.
 pub fn wall_ns() -> u64 {
@@ -44,6 +44,9 @@ pub struct Submission {
     pub parts: Vec<SubmittedParts>,
 }
 
+/// What a task shares with others, held until it is resolved; `None` for nothing.
+pub type Claims = Option<Arc<Vec<Claim>>>;
+
 /// The parts of one request in one record.
 pub struct SubmittedParts {
     /// Number of the first part.
@@ -52,6 +55,8 @@ pub struct SubmittedParts {
     pub len: usize,
     /// Payload bytes charged for each.
     pub weight_bytes: u64,
+    /// The share of each in bytes that are charged once for several tasks.
+    pub claims: Claims,
     /// The request that they belong to.
     pub request: Arc<Request>,
 }

@@ -136,7 +136,7 @@ impl Engine {
         match task.payload.bytes.split_first() {
             None => Ok(function.call0()?),
             Some((&PLAIN, rest)) => {
-                let (args, kwargs) = plain::decode_call(py, rest, Vec::new())?;
+                let (args, kwargs) = plain::decode_call(py, rest, &[])?;
                 let called = function.call(&args, kwargs.as_ref());
                 called.map_err(|error| Failure {
                     error,
@@ -173,8 +173,8 @@ impl Engine {
             captured,
             buffers,
         } = self.io.data.decode_compound(py, &task.payload)?;
-        if let Some(rest) = value.as_plain() {
-            return Ok((captured, plain::decode_call(py, rest, buffers)?));
+        if let Some(call) = value.read_plain(|rest| plain::decode_call(py, rest, &buffers))? {
+            return Ok((captured, call));
         }
         if matches!(value, Value::Inline(&[])) {
             return Ok((captured, (PyTuple::empty(py), None)));
@@ -205,7 +205,7 @@ impl Engine {
         let mut bytes = vec![PLAIN];
         let mut out_of_band = plain::OutOfBand::default();
         if plain::encode(value, &mut bytes, &mut out_of_band) {
-            if out_of_band.buffers.is_empty() {
+            if out_of_band.buffers.is_empty() && !self.io.data.is_apart(bytes.len()) {
                 encoded.bytes = bytes;
                 return Ok(());
             }

@@ -4,7 +4,7 @@
 
 use std::collections::VecDeque;
 use std::collections::hash_map::Entry;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 use broadleaf_proto::task::SegmentRef;
@@ -20,30 +20,51 @@ const MAX_BUFFERS: usize = 1024;
 /// Maximum size of kept buffers that were sent once; the latest is kept in any case.
 const MAX_NEW_BYTES: u64 = 256 * 1024 * 1024;
 
-/// Bytes that several payloads name and that count once against the client's bound, until the last request of them
-/// is done.
+/// Bytes that several payloads name. They count once against the client's bound, while any task that names them is
+/// unresolved.
 pub struct Counted {
     len_bytes: u64,
-    is_claimed: AtomicBool,
+    n_claims: AtomicU64,
     outstanding_bytes: Arc<AtomicU64>,
 }
 
 impl Counted {
-    /// The bytes charged to the caller: none if another request is charged.
-    pub fn claim(&self) -> u64 {
-        if self.is_claimed.swap(true, Ordering::AcqRel) {
-            0
-        } else {
+    /// Their number, if a task that names them is unresolved, and else 0.
+    pub fn charged_bytes(&self) -> u64 {
+        if self.n_claims.load(Ordering::Acquire) > 0 {
             self.len_bytes
+        } else {
+            0
         }
+    }
+
+    /// Their number.
+    pub fn len_bytes(&self) -> u64 {
+        self.len_bytes
     }
 }
 
-impl Drop for Counted {
+/// The share that an unresolved task has in bytes that are counted once.
+pub struct Claim(Arc<Counted>);
+
+impl Claim {
+    /// The first claim charges the bytes.
+    pub fn new(counted: &Arc<Counted>) -> Self {
+        if counted.n_claims.fetch_add(1, Ordering::AcqRel) == 0 {
+            counted
+                .outstanding_bytes
+                .fetch_add(counted.len_bytes, Ordering::AcqRel);
+        }
+        Self(Arc::clone(counted))
+    }
+}
+
+impl Drop for Claim {
     fn drop(&mut self) {
-        if *self.is_claimed.get_mut() {
-            self.outstanding_bytes
-                .fetch_sub(self.len_bytes, Ordering::AcqRel);
+        if self.0.n_claims.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.0
+                .outstanding_bytes
+                .fetch_sub(self.0.len_bytes, Ordering::AcqRel);
         }
     }
 }
@@ -120,7 +141,7 @@ impl DataPlane {
     pub(super) fn counted(&self, len_bytes: u64) -> Arc<Counted> {
         Arc::new(Counted {
             len_bytes,
-            is_claimed: AtomicBool::new(false),
+            n_claims: AtomicU64::new(0),
             outstanding_bytes: Arc::clone(&self.outstanding_bytes),
         })
     }

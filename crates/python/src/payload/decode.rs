@@ -9,13 +9,13 @@ use pyo3::types::{PyByteArray, PyBytes, PyMemoryView, PySlice};
 use std::sync::Arc;
 
 use super::{DataPlane, lock, shm_error};
-use crate::buffer::Buffer;
+use crate::buffer::{Buffer, with_bytes};
 
 /// The encoding of a value.
 pub enum Value<'py, 'a> {
     /// It was inline: a compact encoding or a pickle; empty for a call without arguments.
     Inline(&'a [u8]),
-    /// A pickle that arrived as a buffer.
+    /// The same, as a buffer.
     Apart(Bound<'py, PyAny>),
 }
 
@@ -28,14 +28,15 @@ impl<'py> Value<'py, '_> {
         }
     }
 
-    /// The compact encoding, if it is one.
-    pub fn as_plain(&self) -> Option<&[u8]> {
+    /// Applies `read` to the compact encoding, if it is one.
+    pub fn read_plain<R>(&self, read: impl FnOnce(&[u8]) -> PyResult<R>) -> PyResult<Option<R>> {
+        let read = |bytes: &[u8]| match bytes.split_first() {
+            Some((&layout::PLAIN, rest)) => read(rest).map(Some),
+            _ => Ok(None),
+        };
         match self {
-            Self::Inline(bytes) => bytes.split_first().and_then(|(first, rest)| {
-                let is_plain = *first == layout::PLAIN;
-                is_plain.then_some(rest)
-            }),
-            Self::Apart(_) => None,
+            Self::Inline(bytes) => read(bytes),
+            Self::Apart(buffer) => with_bytes(buffer, read)?,
         }
     }
 }

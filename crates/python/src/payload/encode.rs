@@ -5,10 +5,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use broadleaf_proto::layout::{COMPOUND, Delivery, ValueHead};
-use broadleaf_proto::limits::{INLINE_VALUE_BYTES, MAX_INLINE_PAYLOAD_BYTES, MAX_PAYLOAD_SEGMENTS};
+use broadleaf_proto::limits::{
+    INLINE_BUFFER_BYTES, MAX_INLINE_PAYLOAD_BYTES, MAX_PAYLOAD_SEGMENTS,
+};
 use broadleaf_proto::task::{LeaseGuard, SegmentRef};
 use broadleaf_proto::{SegmentId, control};
-use broadleaf_shm::{AllocationSegment, Lease, SLAB_BUFFER_BYTES, ShmError, await_memory};
+use broadleaf_shm::{
+    AllocationSegment, Lease, MessageSlab, SLAB_BUFFER_BYTES, ShmError, await_memory,
+    slab_range_bytes,
+};
 use pyo3::exceptions::PyValueError;
 use pyo3::intern;
 use pyo3::prelude::*;
@@ -36,6 +41,8 @@ pub struct Encoded {
     pub uploads: Vec<Arc<Upload>>,
     /// Segments the peer has not seen.
     pub announce: Vec<(SegmentId, u64, OwnedFd)>,
+    /// The slab that its small buffers fill.
+    pub(super) slab: MessageSlab,
     /// Keeps forwarded segments until the payload is queued: they are released after it, not before.
     pub held: Vec<LeaseGuard>,
     /// Memory that counts once for all payloads that name it.
@@ -94,6 +101,15 @@ impl Table {
 }
 
 impl DataPlane {
+    /// Whether a value's encoding of this length is a buffer of its own, which lies in a segment where it is read.
+    pub fn is_apart(&self, len_bytes: usize) -> bool {
+        match self.large {
+            LargeBuffers::Segment => len_bytes > self.inline_limit_bytes,
+            LargeBuffers::Upload => len_bytes > INLINE_BUFFER_BYTES,
+            LargeBuffers::Inline => false,
+        }
+    }
+
     /// Whether the peer maps segments of this host.
     pub fn on_this_host(&self) -> bool {
         self.large == LargeBuffers::Segment
@@ -149,7 +165,15 @@ impl DataPlane {
             head.n_captured = captured.begin(&mut table);
             captured.name_again(out)?;
         }
-        let mut in_pack = self.choose_packed(buffers, way.delivery)?;
+        let lengths = buffers
+            .iter()
+            .map(|buffer| with_raw(buffer, |data| Ok(data.len())))
+            .collect::<PyResult<SmallVec<[usize; 8]>>>()?;
+        let mut in_pack = self.choose_packed(&lengths, way.delivery);
+        if lengths.len() > 1 {
+            let in_slabs = lengths.iter().filter(|len| **len > self.inline_limit_bytes);
+            out.slab.expected_bytes = in_slabs.map(|len| slab_range_bytes(*len as u64)).sum();
+        }
         let pack = if in_pack.is_empty() {
             None
         } else {
@@ -187,15 +211,18 @@ impl DataPlane {
             out.segments.push(range);
         }
         let out_of_band = match self.large {
-            _ if value.len() <= INLINE_VALUE_BYTES => None,
-            LargeBuffers::Segment => self.copy_in(value, &mut out.announce)?,
-            LargeBuffers::Upload => Some(self.upload_bytes(value.to_vec(), out)),
-            LargeBuffers::Inline => None,
+            _ if !self.is_apart(value.len()) => None,
+            LargeBuffers::Segment => self.copy_in(value, out)?,
+            LargeBuffers::Upload if self.uploads(value.len(), table.inline.len()) => {
+                Some(self.upload_bytes(value.to_vec(), out))
+            }
+            // The node puts it into a segment.
+            LargeBuffers::Upload | LargeBuffers::Inline => None,
         };
-        if let Some(range) = out_of_band {
+        if out_of_band.is_some() || self.is_apart(value.len()) {
             head.is_out_of_band = true;
-            table.push_range(range, Delivery::Readonly);
-            out.segments.push(range);
+            table.push(value, out_of_band, Delivery::Readonly);
+            out.segments.extend(out_of_band);
         }
         let mut encoded_head = Vec::new();
         head.encode(&mut encoded_head);
@@ -263,7 +290,7 @@ impl DataPlane {
             let (range, counted) = if let Some(found) = self.find_again(data) {
                 found
             } else {
-                let Some(range) = self.copy_in(data, &mut out.announce)? else {
+                let Some(range) = self.copy_in(data, out)? else {
                     return Ok(None);
                 };
                 (range, self.remember(data, range))
@@ -272,7 +299,7 @@ impl DataPlane {
             out.counted.push(counted);
             return Ok(Some(range));
         }
-        self.copy_in(data, &mut out.announce)
+        self.copy_in(data, out)
     }
 
     pub(super) fn count_copy(&self, len_bytes: usize) {
@@ -314,12 +341,8 @@ impl DataPlane {
         counted.then_some((range, lease))
     }
 
-    fn copy_in(
-        &self,
-        data: &[u8],
-        announce: &mut Vec<(SegmentId, u64, OwnedFd)>,
-    ) -> PyResult<Option<SegmentRef>> {
-        self.fill_shared(data.len() as u64, announce, |lease| {
+    fn copy_in(&self, data: &[u8], out: &mut Encoded) -> PyResult<Option<SegmentRef>> {
+        self.fill_shared(data.len() as u64, out, |lease| {
             lease.fill(data).map_err(FillError::Shm)
         })
     }
@@ -327,10 +350,10 @@ impl DataPlane {
     pub(super) fn fill_segment(
         &self,
         len_bytes: u64,
-        announce: &mut Vec<(SegmentId, u64, OwnedFd)>,
+        out: &mut Encoded,
         fill: impl Fn(&mut [u8]) -> PyResult<()>,
     ) -> PyResult<Option<SegmentRef>> {
-        self.fill_shared(len_bytes, announce, |lease| {
+        self.fill_shared(len_bytes, out, |lease| {
             fill(lease.as_mut_slice().map_err(FillError::Shm)?).map_err(FillError::Python)
         })
     }
@@ -340,10 +363,10 @@ impl DataPlane {
     fn fill_shared(
         &self,
         len_bytes: u64,
-        announce: &mut Vec<(SegmentId, u64, OwnedFd)>,
+        out: &mut Encoded,
         fill: impl Fn(&mut Lease) -> Result<(), FillError>,
     ) -> PyResult<Option<SegmentRef>> {
-        let mut filled = self.try_fill(len_bytes, &fill);
+        let mut filled = self.try_fill(len_bytes, &mut out.slab, &fill);
         if let Err(FillError::Shm(error)) = &filled {
             let gave_up = match error {
                 ShmError::OutOfMemory { .. } | ShmError::DevShmFull { .. } => {
@@ -356,7 +379,7 @@ impl DataPlane {
                 _ => false,
             };
             if gave_up {
-                filled = self.try_fill(len_bytes, &fill);
+                filled = self.try_fill(len_bytes, &mut out.slab, &fill);
             }
         }
         let lease = match filled {
@@ -377,9 +400,10 @@ impl DataPlane {
             let segment = pool.segment(range.segment).expect("invariant: just filled");
             let Ok(fd) = segment.fd().try_clone_to_owned() else {
                 drop(pool.release(range.segment));
+                out.slab.on_given_back();
                 return Ok(None);
             };
-            announce.push((range.segment, segment.len(), fd));
+            out.announce.push((range.segment, segment.len(), fd));
             pool.mark_announced(range.segment);
         }
         Ok(Some(range))
@@ -388,15 +412,17 @@ impl DataPlane {
     fn try_fill(
         &self,
         len_bytes: u64,
+        slab: &mut MessageSlab,
         fill: impl Fn(&mut Lease) -> Result<(), FillError>,
     ) -> Result<Lease, FillError> {
-        let allocated = lock(&self.pool).allocate_shared(len_bytes);
+        let allocated = lock(&self.pool).allocate_shared(len_bytes, slab);
         let mut lease = allocated.map_err(FillError::Shm)?;
         // Filled outside the lock: a copy of a gigabyte must not hold up the thread that handles releases.
         match fill(&mut lease) {
             Ok(()) => Ok(lease),
             Err(error) => {
                 lock(&self.pool).cancel(lease);
+                slab.on_given_back();
                 Err(error)
             }
         }

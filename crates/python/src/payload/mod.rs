@@ -30,7 +30,7 @@ use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
 use self::again::Again;
-pub use self::again::Counted;
+pub use self::again::{Claim, Counted};
 pub use self::captured::Captured;
 pub use self::decode::{Decoded, Value};
 pub use self::encode::{Encoded, Way};

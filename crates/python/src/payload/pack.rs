@@ -1,7 +1,7 @@
 //! Many buffers of one payload, packed into one.
 
 use broadleaf_proto::layout::{Delivery, ValueHead, pack_offsets};
-use broadleaf_proto::limits::{INLINE_VALUE_BYTES, MAX_LARGE_BUFFERS};
+use broadleaf_proto::limits::{FAR_INLINE_TOTAL_BYTES, MAX_LARGE_BUFFERS};
 use broadleaf_proto::task::SegmentRef;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -14,21 +14,11 @@ use super::upload::LargeBuffers;
 const PACKED_BUFFER_BYTES: usize = 1024 * 1024;
 
 impl DataPlane {
-    /// Which buffers are packed into one: if there are more than a payload can name, or so many small ones that they
-    /// are too long for a message.
-    pub(super) fn choose_packed(
-        &self,
-        buffers: &[Bound<'_, PyAny>],
-        delivery: Delivery,
-    ) -> PyResult<Vec<usize>> {
-        let few = buffers.len() <= MAX_LARGE_BUFFERS
-            && buffers.len().saturating_mul(self.inline_limit_bytes) <= INLINE_VALUE_BYTES;
-        if few || self.large == LargeBuffers::Inline || delivery == Delivery::Shared {
-            return Ok(Vec::new());
-        }
-        let mut lengths = Vec::with_capacity(buffers.len());
-        for buffer in buffers {
-            lengths.push(with_raw(buffer, |data| Ok(data.len()))?);
+    /// Which buffers of these lengths are packed into one: if there are more than a payload can name, or so many small
+    /// ones that together they are better not sent inline.
+    pub(super) fn choose_packed(&self, lengths: &[usize], delivery: Delivery) -> Vec<usize> {
+        if lengths.len() < 2 || delivery == Delivery::Shared {
+            return Vec::new();
         }
         let count_above = |limit: usize| lengths.iter().filter(|len| **len > limit).count();
         let is_small = |len: &&usize| **len <= self.inline_limit_bytes;
@@ -39,14 +29,22 @@ impl DataPlane {
             } else {
                 PACKED_BUFFER_BYTES
             }
-        } else if small_bytes > INLINE_VALUE_BYTES {
+        } else if self.packs_small(small_bytes) {
             self.inline_limit_bytes
         } else {
-            return Ok(Vec::new());
+            return Vec::new();
         };
         let lengths = lengths.iter().enumerate();
         let packed = lengths.filter(|(_, len)| **len <= limit_bytes && **len > 0);
-        Ok(packed.map(|(index, _)| index).collect())
+        packed.map(|(index, _)| index).collect()
+    }
+
+    fn packs_small(&self, small_bytes: usize) -> bool {
+        match self.large {
+            LargeBuffers::Segment => small_bytes > self.inline_limit_bytes,
+            LargeBuffers::Upload => small_bytes > FAR_INLINE_TOTAL_BYTES,
+            LargeBuffers::Inline => false,
+        }
     }
 
     /// Copies these buffers into one segment or upload; `None` if there is no descriptor or no room for a segment: then
@@ -84,7 +82,7 @@ impl DataPlane {
             fill(&mut pack)?;
             Some(self.upload_bytes(pack, out))
         } else {
-            self.fill_segment(len_bytes, &mut out.announce, fill)?
+            self.fill_segment(len_bytes, out, fill)?
         };
         for (index, _) in &mut head.packed {
             *index += head.n_captured as u32;

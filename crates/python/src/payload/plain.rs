@@ -1,15 +1,17 @@
 //! The compact encoding of small values: exact `None`, `bool`, 64-bit `int`, `float`, `str`, `bytes`, tuples of them,
-//! and dicts from `str` to them; also plain arrays of `NumPy`, whose bytes travel out of band. It is about ten times
-//! cheaper than pickling, and a task needs it twice.
+//! and dicts from `str` to them; also plain arrays of `NumPy`. Arrays, long text and long bytes travel out of band. It is
+//! about ten times cheaper than pickling, and a task needs it twice.
 //!
 //! Identity and aliasing of immutable values cannot be observed, so a decoded copy is indistinguishable from what
-//! pickle would return. A dict or an array that occurs twice is left to pickle.
+//! pickle would return. A dict, an array or another value with a buffer that occurs twice is left to pickle.
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use pyo3::types::{PyBool, PyBytes, PyDict, PyFloat, PyInt, PyString, PyTuple};
+use pyo3::sync::PyOnceLock;
+use pyo3::types::{PyBool, PyBytes, PyDict, PyFloat, PyInt, PyString, PyTuple, PyType};
 use smallvec::SmallVec;
 
+use crate::buffer::with_bytes;
 use crate::payload::arrays;
 
 const NONE: u8 = 0;
@@ -23,34 +25,51 @@ const BYTES: u8 = 7;
 const TUPLE: u8 = 8;
 const DICT: u8 = 9;
 const ARRAY: u8 = 10;
+const STR_APART: u8 = 11;
+const BYTES_APART: u8 = 12;
 
 /// Maximum nesting of tuples and dicts in the compact encoding.
 const MAX_DEPTH: u8 = 8;
-/// Maximum length of text, bytes, tuples or dicts in the compact encoding.
+/// Maximum length of tuples and dicts in the compact encoding; longer text and bytes travel out of band.
 const MAX_LEN: usize = 16 * 1024;
 /// A tuple or a dict whose encoding exceeds this before its last item is left to pickle, which detects what is too
 /// large.
 const MAX_BYTES: usize = 1024 * 1024;
 
-/// Maximum number of dicts and arrays in one value in the compact encoding.
-const MAX_MUTABLE: usize = 32;
+/// Maximum number of dicts and values with a buffer in one value in the compact encoding.
+const MAX_SEEN: usize = 32;
 
 /// What a value in the compact encoding has besides its bytes.
 #[derive(Default)]
 pub struct OutOfBand<'py> {
-    /// Buffers of its arrays, in order.
+    /// Buffers of its arrays, long text and long bytes, in order.
     pub buffers: Vec<Bound<'py, PyAny>>,
-    /// Addresses of its dicts and arrays, all alive while it is encoded.
-    mutable: SmallVec<[usize; 4]>,
+    /// Whether some are of text or bytes.
+    pub has_text: bool,
+    /// Addresses of its dicts and of what has a buffer, all alive while it is encoded.
+    seen: SmallVec<[usize; 4]>,
 }
 
-impl OutOfBand<'_> {
-    /// Whether a dict or an array occurs for the first time, and there were not too many before it.
+impl<'py> OutOfBand<'py> {
+    /// Whether a value occurs for the first time, and there were not too many before it.
     fn is_first(&mut self, value: &Bound<'_, PyAny>) -> bool {
         let address = value.as_ptr() as usize;
-        let is_first = self.mutable.len() < MAX_MUTABLE && !self.mutable.contains(&address);
-        self.mutable.push(address);
+        let is_first = self.seen.len() < MAX_SEEN && !self.seen.contains(&address);
+        self.seen.push(address);
         is_first
+    }
+
+    /// Adds the bytes of `value`; false if it occurs again, or they cannot be had.
+    fn add(&mut self, value: &Bound<'py, PyAny>, bytes: &Bound<'py, PyBytes>) -> bool {
+        static PICKLE_BUFFER: PyOnceLock<Py<PyType>> = PyOnceLock::new();
+        let py = value.py();
+        let buffer = PICKLE_BUFFER
+            .import(py, "pickle", "PickleBuffer")
+            .and_then(|buffer| buffer.call1((bytes,)));
+        let Ok(buffer) = buffer else { return false };
+        self.has_text = true;
+        self.buffers.push(buffer);
+        self.is_first(value)
     }
 }
 
@@ -75,7 +94,12 @@ fn encode_nested<'py>(
     } else if let Ok(text) = value.cast_exact::<PyString>() {
         match text.to_str() {
             Ok(text) if text.len() <= MAX_LEN => put_bytes(STR, text.as_bytes(), out),
-            _ => return false,
+            Ok(text) => {
+                out.push(STR_APART);
+                let bytes = PyBytes::new(value.py(), text.as_bytes());
+                return out_of_band.add(value, &bytes);
+            }
+            Err(_) => return false,
         }
     } else if let Ok(int) = value.cast_exact::<PyInt>() {
         match int.extract::<i64>() {
@@ -97,7 +121,8 @@ fn encode_nested<'py>(
         return depth < MAX_DEPTH && encode_items(tuple, out, out_of_band, depth + 1);
     } else if let Ok(bytes) = value.cast_exact::<PyBytes>() {
         if bytes.as_bytes().len() > MAX_LEN {
-            return false;
+            out.push(BYTES_APART);
+            return out_of_band.add(value, bytes);
         }
         put_bytes(BYTES, bytes.as_bytes(), out);
     } else if let Ok(dict) = value.cast_exact::<PyDict>() {
@@ -203,12 +228,19 @@ fn take_len(bytes: &mut &[u8]) -> PyResult<usize> {
     Ok(u32::from_le_bytes(raw) as usize)
 }
 
+fn next_buffer<'py>(
+    buffers: &mut std::slice::Iter<'_, Bound<'py, PyAny>>,
+) -> PyResult<Bound<'py, PyAny>> {
+    let buffer = buffers.next().cloned();
+    buffer.ok_or_else(|| malformed("a buffer is missing"))
+}
+
 /// An encoding that is being read.
 struct Source<'a, 'py> {
     py: Python<'py>,
     bytes: &'a [u8],
     /// Its out-of-band data.
-    buffers: std::vec::IntoIter<Bound<'py, PyAny>>,
+    buffers: std::slice::Iter<'a, Bound<'py, PyAny>>,
 }
 
 /// Reads one value with these out-of-band buffers.
@@ -219,9 +251,9 @@ struct Source<'a, 'py> {
 pub fn decode<'py>(
     py: Python<'py>,
     bytes: &[u8],
-    buffers: Vec<Bound<'py, PyAny>>,
+    buffers: &[Bound<'py, PyAny>],
 ) -> PyResult<Bound<'py, PyAny>> {
-    let buffers = buffers.into_iter();
+    let buffers = buffers.iter();
     let mut source = Source { py, bytes, buffers };
     let value = source.value(0)?;
     if source.bytes.is_empty() {
@@ -241,9 +273,9 @@ pub type Call<'py> = (Bound<'py, PyTuple>, Option<Bound<'py, PyDict>>);
 pub fn decode_call<'py>(
     py: Python<'py>,
     bytes: &[u8],
-    buffers: Vec<Bound<'py, PyAny>>,
+    buffers: &[Bound<'py, PyAny>],
 ) -> PyResult<Call<'py>> {
-    let buffers = buffers.into_iter();
+    let buffers = buffers.iter();
     let mut source = Source { py, bytes, buffers };
     if take(&mut source.bytes, 1)? != [TUPLE] {
         return Err(malformed("no arguments"));
@@ -285,10 +317,17 @@ impl<'py> Source<'_, 'py> {
             TUPLE if depth <= MAX_DEPTH => self.items(depth + 1)?.into_any(),
             DICT if depth <= MAX_DEPTH => self.entries(depth + 1)?.into_any(),
             ARRAY => {
-                let buffer = self.buffers.next();
-                let buffer = buffer.ok_or_else(|| malformed("an array has no buffer"))?;
+                let buffer = next_buffer(&mut self.buffers)?;
                 arrays::decode(bytes, buffer)?
             }
+            STR_APART => with_bytes(&next_buffer(&mut self.buffers)?, |bytes| {
+                let text = std::str::from_utf8(bytes);
+                let text = text.map_err(|_| malformed("text is not UTF-8"))?;
+                PyResult::Ok(PyString::new(py, text).into_any())
+            })??,
+            BYTES_APART => with_bytes(&next_buffer(&mut self.buffers)?, |bytes| {
+                PyBytes::new(py, bytes).into_any()
+            })?,
             _ => return Err(malformed("unknown kind of value")),
         })
     }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use broadleaf_proto::limits::INLINE_VALUE_BYTES;
+use broadleaf_proto::limits::FAR_INLINE_TOTAL_BYTES;
 use broadleaf_proto::task::SegmentRef;
 use broadleaf_proto::{SegmentId, UploadChunk};
 use pyo3::exceptions::PyValueError;
@@ -68,8 +68,8 @@ impl Upload {
 impl DataPlane {
     /// Whether a buffer is sent ahead, if the ones before it take `inline_bytes` of the record.
     pub(super) fn uploads(&self, len_bytes: usize, inline_bytes: usize) -> bool {
-        let is_large =
-            len_bytes > self.inline_limit_bytes || inline_bytes + len_bytes > INLINE_VALUE_BYTES;
+        let is_large = len_bytes > self.inline_limit_bytes
+            || inline_bytes + len_bytes > FAR_INLINE_TOTAL_BYTES;
         self.large == LargeBuffers::Upload && is_large && len_bytes > 0
     }
 

@@ -14,7 +14,7 @@ use self::lease::{Holds, Memory};
 pub use self::lease::{Lease, Reading};
 pub(crate) use self::size_class::largest_fit_bytes;
 use self::size_class::segment_bytes;
-pub use self::slab::SLAB_BUFFER_BYTES;
+pub use self::slab::{MessageSlab, SLAB_BUFFER_BYTES, slab_range_bytes};
 use crate::background::drop_memory;
 use crate::memory::may_keep;
 use crate::{Segment, ShmError, memory_limit_bytes, platform};
@@ -358,7 +358,7 @@ impl Pool {
     /// # Errors
     /// As [`Pool::allocate_shared`] and [`Lease::fill`].
     pub fn copy_in(&mut self, bytes: &[u8]) -> Result<SegmentRef, ShmError> {
-        let mut lease = self.allocate_shared(bytes.len() as u64)?;
+        let mut lease = self.allocate_shared(bytes.len() as u64, &mut MessageSlab::default())?;
         match lease.fill(bytes) {
             Ok(()) => Ok(self.publish(lease)),
             Err(error) => {

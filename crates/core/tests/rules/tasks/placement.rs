@@ -317,6 +317,29 @@ fn a_range_counts_once_however_many_tasks_name_it() {
 }
 
 #[test]
+fn calls_that_name_the_same_large_value_do_not_wait_for_each_other() {
+    let limits = Config {
+        max_outstanding_bytes: 100,
+        ..config()
+    };
+    let mut bench = Bench::new(limits, 1);
+    // More than the limit by itself; the other ranges of each call are its own.
+    for call in 1..=4 {
+        bench.submit_ranges(1, &[(7, 300), (7 + call, 20)]);
+    }
+    assert_eq!(bench.results().len(), 0);
+    bench.submit_ranges(1, &[(7, 300), (20, 30)]);
+    assert_eq!(refusal(&bench.results()[0]), RefusalReason::OverLimit);
+    // Naming it twice does not make room.
+    bench.submit_ranges(1, &[(7, 300), (7, 300), (20, 30)]);
+    assert_eq!(refusal(&bench.results()[0]), RefusalReason::OverLimit);
+    bench.run_all(MS);
+    assert_eq!(bench.results().len(), 4);
+    bench.submit_ranges(1, &[(20, 30)]);
+    assert_eq!(bench.results().len(), 0);
+}
+
+#[test]
 fn very_many_bytes_need_not_wait_for_a_few() {
     let limits = Config {
         max_outstanding_bytes: 100,

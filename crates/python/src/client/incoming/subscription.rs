@@ -26,6 +26,7 @@ impl Shared {
                 seq: first,
                 len: n,
                 weight_bytes: 0,
+                claims: None,
                 request: Arc::clone(&request),
             };
             lock(&self.submission).parts.push(parts);

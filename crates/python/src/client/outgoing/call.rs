@@ -49,12 +49,16 @@ pub(in crate::client) fn encode_call(
     if has_arguments {
         scratch.push(PLAIN);
     }
-    let is_plain = !has_arguments || plain::encode_call(args, kwargs, scratch, &mut out_of_band);
-    if is_plain && out_of_band.buffers.is_empty() && captured.is_none() {
-        return Ok(None);
-    }
+    // In a window, text would be something that all can write to.
+    let is_plain = !has_arguments
+        || (plain::encode_call(args, kwargs, scratch, &mut out_of_band)
+            && (way.delivery != Delivery::Shared || !out_of_band.has_text));
     let py = args.py();
     let data = &link.shared.data;
+    let has_buffers = !out_of_band.buffers.is_empty() || data.is_apart(scratch.len());
+    if is_plain && !has_buffers && captured.is_none() {
+        return Ok(None);
+    }
     let encoded = if is_plain {
         data.encode_compound(scratch, &out_of_band.buffers, way, captured)
     } else {

@@ -13,6 +13,7 @@ use broadleaf_proto::layout::Delivery;
 use broadleaf_proto::{ClientId, OptionsId, TaskSeq};
 use pyo3::exceptions::PyValueError;
 use pyo3::gc::{PyTraverseError, PyVisit};
+use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple, PyType};
 
@@ -25,10 +26,10 @@ use crate::client::outgoing::upload::upload;
 use crate::client::requests::history::History;
 use crate::client::requests::pending::Pending;
 use crate::client::requests::request::Request;
-use crate::client::shared::{SubmittedParts, wall_ns};
+use crate::client::shared::{Claims, SubmittedParts, wall_ns};
 use crate::engine::checked_depth;
 use crate::errors::{link_closed, link_error};
-use crate::payload::{Counted, Encoded, Way, lock};
+use crate::payload::{Claim, Counted, Encoded, Way, lock};
 
 /// Submits for one view, with options, targets and result type fixed once, so a call is cheap.
 #[pyclass(frozen, module = "broadleaf._native")]
@@ -90,6 +91,20 @@ impl Replies {
     };
 }
 
+/// A request whose calls are being submitted.
+struct Submitting<'a, 'py> {
+    n_calls: usize,
+    depth: u16,
+    replies: Replies,
+    dependencies: Dependencies<'a>,
+    waiter: Waiter,
+    scratch: Vec<u8>,
+    /// Its result, once the first call is submitted.
+    pending: Option<Bound<'py, Pending>>,
+    /// Parts of the calls that are submitted.
+    n_submitted: u64,
+}
+
 impl Submitter {
     fn pending<'py>(
         &self,
@@ -125,22 +140,26 @@ impl Submitter {
         Ok(())
     }
 
-    /// As `admit`, including what the payload and the function refer to, and then sends what the payload uploads; if
-    /// that fails, the call's references are released.
+    /// Waits until a call fits the limits, claims what it shares with others, and sends what its payload uploads. If that
+    /// fails, the call's references are released. Returns whether an engine may be idle, so that the call should be sent
+    /// at once, and the claims.
     fn admit_call(
         py: Python<'_>,
         link: &Link,
         (n, weight_bytes): (u64, u64),
         mut encoded: Option<&mut Encoded>,
         captured: &[Arc<Counted>],
-    ) -> PyResult<bool> {
+    ) -> PyResult<(bool, Claims)> {
         if encoded.is_none() && captured.is_empty() {
-            return Self::admit(py, link, n, weight_bytes);
+            return Ok((Self::admit(py, link, n, weight_bytes, &[])?, None));
         }
-        let named = encoded.iter().flat_map(|encoded| encoded.counted.iter());
-        let claimed_bytes: u64 = named.chain(captured).map(|c| c.claim()).sum();
-        let weight_bytes = weight_bytes + claimed_bytes;
-        let sent = Self::admit(py, link, n, weight_bytes).and_then(|at_once| {
+        let mut counted = captured.to_vec();
+        if let Some(encoded) = encoded.as_deref_mut() {
+            counted.extend(encoded.counted.drain(..));
+        }
+        let sent = Self::admit(py, link, n, weight_bytes, &counted).and_then(|at_once| {
+            let claims = (!counted.is_empty())
+                .then(|| Arc::new(counted.iter().map(Claim::new).collect::<Vec<_>>()));
             if let Some(encoded) = encoded.as_deref_mut() {
                 upload(py, link, encoded).inspect_err(|_| {
                     let shared = &link.shared;
@@ -149,22 +168,29 @@ impl Submitter {
                     outstanding_bytes.fetch_sub(weight_bytes, Ordering::AcqRel);
                 })?;
             }
-            Ok(at_once)
+            Ok((at_once, claims))
         });
-        if sent.is_err() {
-            // Whoever holds a claim releases it.
-            let outstanding_bytes = &link.shared.outstanding_bytes;
-            outstanding_bytes.fetch_add(claimed_bytes, Ordering::AcqRel);
-            if let Some(encoded) = encoded {
-                link.shared.data.give_back(encoded);
-            }
+        if sent.is_err()
+            && let Some(encoded) = encoded
+        {
+            link.shared.data.give_back(encoded);
         }
         sent
     }
 
-    /// Waits until `n` more tasks of `weight_bytes` in total fit the limits: a submitter that does not read is slowed
-    /// down. Returns whether an engine may be idle, so that the tasks should be sent at once.
-    fn admit(py: Python<'_>, link: &Link, n: u64, weight_bytes: u64) -> PyResult<bool> {
+    /// Waits until `n` more tasks fit the limits: a submitter that does not read is slowed down. They have `weight_bytes`
+    /// of their own in total, and name what is `counted` once. Returns whether an engine may be idle, so that the tasks
+    /// should be sent at once.
+    ///
+    /// A call never waits for bytes that it names itself: they take no more memory for it. All else that it waits for
+    /// belongs to tasks that were sent, which end without it.
+    fn admit(
+        py: Python<'_>,
+        link: &Link,
+        n: u64,
+        weight_bytes: u64,
+        counted: &[Arc<Counted>],
+    ) -> PyResult<bool> {
         let shared = &link.shared;
         if shared.is_closed() {
             return Err(link_closed(py));
@@ -177,11 +203,15 @@ impl Submitter {
         let submitted = &shared.counters.submitted;
         submitted.store(submitted.load(Ordering::Relaxed) + n, Ordering::Relaxed);
         let max_bytes = shared.tuning.max_bytes;
-        // A task that exceeds the limit by itself waits for others only if these have many bytes.
-        let is_much_beside_few = |bytes: u64| weight_bytes > max_bytes && bytes <= max_bytes / 16;
         let over = |tasks: u64, bytes: u64| {
+            let charged_bytes: u64 = counted.iter().map(|c| c.charged_bytes()).sum();
+            let shared_bytes: u64 = counted.iter().map(|c| c.len_bytes()).sum();
+            let new_bytes = weight_bytes + shared_bytes.saturating_sub(charged_bytes);
+            let others_bytes = bytes.saturating_sub(charged_bytes);
+            // A task that exceeds the limit by itself waits for others only if these have many bytes.
+            let is_much_beside_few = new_bytes > max_bytes && others_bytes <= max_bytes / 16;
             (tasks + n > shared.tuning.max_tasks && tasks > 0)
-                || (bytes + weight_bytes > max_bytes && bytes > 0 && !is_much_beside_few(bytes))
+                || (others_bytes + new_bytes > max_bytes && others_bytes > 0 && !is_much_beside_few)
         };
         if !over(before, bytes_before) {
             return Ok(before < shared.n_engines.load(Ordering::Relaxed));
@@ -197,25 +227,19 @@ impl Submitter {
                 shared.outstanding_bytes.load(Ordering::Acquire),
             )
         };
-        let admitted = link.wait_for_tasks(py, None, &fits);
+        link.wait_for_tasks(py, None, &fits)?;
         let before = shared.outstanding.fetch_add(n, Ordering::AcqRel);
         shared
             .outstanding_bytes
             .fetch_add(weight_bytes, Ordering::AcqRel);
-        if let Err(error) = admitted {
-            shared.outstanding.fetch_sub(n, Ordering::AcqRel);
-            shared
-                .outstanding_bytes
-                .fetch_sub(weight_bytes, Ordering::AcqRel);
-            return Err(error);
-        }
         Ok(before < shared.n_engines.load(Ordering::Relaxed))
     }
 
     /// Submits calls as one request, one record for each call.
     ///
     /// Its numbers are drawn and it is recorded when the first call is admitted, so a call that cannot be encoded
-    /// leaves nothing behind.
+    /// leaves nothing behind. If a later one cannot be, or a signal handler raises while this waits, the tasks that were
+    /// submitted before are aborted: nobody would have their result.
     fn submit<'a, 'py: 'a>(
         &self,
         py: Python<'py>,
@@ -228,17 +252,46 @@ impl Submitter {
         let link = self.link.get();
         link.check_process(py)?;
         check_dependencies(dependencies)?;
-        let depth = checked_depth()?;
-        let n_calls = calls.len();
-        let (id, mut captured) = place_function(py, link, function, n_calls > 1)?;
+        let mut submitting = Submitting {
+            n_calls: calls.len(),
+            depth: checked_depth()?,
+            replies,
+            dependencies,
+            waiter,
+            scratch: std::mem::take(&mut *lock(&self.scratch)),
+            pending: None,
+            n_submitted: 0,
+        };
+        let submitted = self.submit_calls(py, function, calls, &mut submitting);
+        *lock(&self.scratch) = submitting.scratch;
+        if let (Err(_), Some(pending)) = (&submitted, &submitting.pending) {
+            let first = pending.get().request()?.base;
+            let seqs: Vec<u64> = (first..first + submitting.n_submitted).collect();
+            let client = self.origin.bind(py).getattr(intern!(py, "client"))?;
+            // Without a connection there is nothing to abort.
+            let _ = client.call_method1(intern!(py, "cancel_tasks"), (seqs,));
+        }
+        submitted?;
+        let pending = submitting.pending;
+        pending.ok_or_else(|| PyValueError::new_err("a request needs at least one call"))
+    }
+
+    fn submit_calls<'a, 'py: 'a>(
+        &self,
+        py: Python<'py>,
+        function: &Bound<'py, PyAny>,
+        calls: impl ExactSizeIterator<Item = PyResult<Call<'a, 'py>>>,
+        submitting: &mut Submitting<'_, 'py>,
+    ) -> PyResult<()> {
+        let link = self.link.get();
+        let (replies, dependencies) = (submitting.replies, submitting.dependencies);
+        let n = replies.n_per_call;
+        let (id, mut captured) = place_function(py, link, function, submitting.n_calls > 1)?;
         let counted = captured
             .as_mut()
-            .map(|captured| &mut captured.encoded().counted);
-        let mut counted = counted.map(std::mem::take).unwrap_or_default();
-        let mut scratch = std::mem::take(&mut *lock(&self.scratch));
-        let n = replies.n_per_call;
-        let mut pending: Option<Bound<'py, Pending>> = None;
-        for (index, call) in calls.enumerate() {
+            .map(|captured| std::mem::take(&mut captured.encoded().counted))
+            .unwrap_or_default();
+        for call in calls {
             let Call {
                 args,
                 kwargs,
@@ -251,27 +304,29 @@ impl Submitter {
                 (args, kwargs),
                 captured.as_deref(),
                 dependencies,
-                &mut scratch,
+                &mut submitting.scratch,
             )?;
+            let scratch = &submitting.scratch;
             let weight = encoded
                 .as_deref()
                 .map_or(scratch.len() as u64, Encoded::own_weight_bytes);
             // The arguments exist once, however many engines share them.
             let share = weight.div_ceil(n as u64) + dependency_weight(dependencies);
             let weights = (n as u64, share * n as u64);
-            let at_once = Self::admit_call(py, link, weights, encoded.as_deref_mut(), &counted)?;
-            let (bytes, segments) = parts_of(encoded.as_deref(), &scratch);
+            let (at_once, claims) =
+                Self::admit_call(py, link, weights, encoded.as_deref_mut(), &counted)?;
+            let (bytes, segments) = parts_of(encoded.as_deref(), scratch);
             let (request, is_full) = {
                 let mut submission = lock(&link.shared.submission);
-                let request = match &pending {
-                    None => Self::new_request(link, n_calls * n, replies.coalesce),
+                let request = match &submitting.pending {
+                    None => Self::new_request(link, submitting.n_calls * n, replies.coalesce),
                     Some(pending) => Arc::clone(pending.get().request()?),
                 };
                 let head = Head {
-                    seq: request.base + (index * n) as u64,
+                    seq: request.base + submitting.n_submitted,
                     function: id,
                     options,
-                    depth,
+                    depth: submitting.depth,
                     dependencies,
                 };
                 submission.records.push(&head, bytes, segments);
@@ -279,22 +334,19 @@ impl Submitter {
                     seq: head.seq,
                     len: n,
                     weight_bytes: share,
+                    claims,
                     request: Arc::clone(&request),
                 });
                 let is_full = submission.records.hold(link.shared.tuning.flush_bytes);
                 (request, is_full)
             };
-            if let Some(encoded) = &mut encoded {
-                // What the function captured is named by each call and counted once.
-                request.count(encoded.counted.drain(..).chain(counted.drain(..)));
+            submitting.n_submitted += n as u64;
+            if submitting.pending.is_none() {
+                submitting.pending = Some(self.pending(py, request, function)?);
             }
-            if pending.is_none() {
-                pending = Some(self.pending(py, request, function)?);
-            }
-            Self::after_submit(py, link, at_once, is_full, waiter)?;
+            Self::after_submit(py, link, at_once, is_full, submitting.waiter)?;
         }
-        *lock(&self.scratch) = scratch;
-        pending.ok_or_else(|| PyValueError::new_err("a request needs at least one call"))
+        Ok(())
     }
 
     /// A request with the next `len` numbers.
@@ -436,7 +488,7 @@ impl Submitter {
                 "{n} results are requested at once, and the limit is {max_tasks}: request fewer at a time"
             )));
         }
-        Self::admit(py, link, n as u64, 0)?;
+        Self::admit(py, link, n as u64, 0, &[])?;
         let make = |first| {
             if run_again {
                 ControlRequest::Resubmit {

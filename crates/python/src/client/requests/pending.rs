@@ -148,13 +148,13 @@ fn clone_outcome(py: Python<'_>, outcome: &Outcome) -> Outcome {
 fn decode_value<'py>(py: Python<'py>, inner: &Inner, part: &Part) -> PyResult<Bound<'py, PyAny>> {
     match part.payload.bytes.split_first() {
         None => Ok(py.None().into_bound(py)),
-        Some((&PLAIN, rest)) => plain::decode(py, rest, Vec::new()),
+        Some((&PLAIN, rest)) => plain::decode(py, rest, &[]),
         Some((&COMPOUND, _)) => {
             let link = inner.link.get();
             let decoded = link.shared.data.decode_compound(py, &part.payload)?;
             let (value, buffers) = (decoded.value, decoded.buffers);
-            if let Some(rest) = value.as_plain() {
-                return plain::decode(py, rest, buffers);
+            if let Some(value) = value.read_plain(|rest| plain::decode(py, rest, &buffers))? {
+                return Ok(value);
             }
             link.hooks.bind(py).call_method1(
                 intern!(py, "load_value"),

@@ -1,7 +1,7 @@
 //! What a client knows about one request: its parts, and how each ended. No Python code runs here.
 
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
 
 use broadleaf_proto::layout::PLAIN;
 use broadleaf_proto::task::{OutputRecord, ResultRecord};
@@ -11,7 +11,7 @@ use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
 use crate::client::incoming::written::Written;
-use crate::payload::{Counted, lock};
+use crate::payload::lock;
 
 /// The state of one part.
 #[derive(Clone, Debug, Default)]
@@ -45,8 +45,6 @@ struct Rest {
     /// Parts in the order of their arrival; left empty for a single part.
     order: Vec<u32>,
     callbacks: Vec<Py<PyAny>>,
-    /// Memory that several payloads name, counted until the last part is resolved.
-    counted: Vec<Arc<Counted>>,
     written: Option<Box<FxHashMap<usize, Written>>>,
 }
 
@@ -59,13 +57,10 @@ impl State {
         self.rest.as_ref()?.together.as_ref()
     }
 
-    /// All parts are resolved: returns the callbacks to run, and releases what is counted.
+    /// All parts are resolved: returns the callbacks to run.
     fn finish(&mut self) -> Vec<Py<PyAny>> {
         let rest = self.rest.as_mut();
-        rest.map_or_else(Vec::new, |rest| {
-            rest.counted.clear();
-            std::mem::take(&mut rest.callbacks)
-        })
+        rest.map_or_else(Vec::new, |rest| std::mem::take(&mut rest.callbacks))
     }
 
     fn part(&self, index: usize, len: usize) -> Option<Part> {
@@ -260,18 +255,6 @@ impl Request {
         state.rest().together = Some((record, received_ns));
         self.done.store(self.len, Ordering::Release);
         state.finish()
-    }
-
-    /// Counts what a part's payload names, until all parts are resolved.
-    #[inline]
-    pub fn count(&self, counted: impl IntoIterator<Item = Arc<Counted>>) {
-        let mut counted = counted.into_iter();
-        if let Some(first) = counted.next() {
-            let mut state = lock(&self.state);
-            let all = &mut state.rest().counted;
-            all.push(first);
-            all.extend(counted);
-        }
     }
 
     /// Stores what a part wrote.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use rustc_hash::FxHashMap;
 
 use crate::client::requests::request::Request;
-use crate::client::shared::SubmittedParts;
+use crate::client::shared::{Claims, SubmittedParts};
 
 /// A part without a result.
 pub struct Unresolved {
@@ -14,14 +14,17 @@ pub struct Unresolved {
     pub request: Arc<Request>,
     /// Which of its parts.
     pub index: u32,
-    /// Payload bytes charged for it.
+    /// Payload bytes charged for it alone.
     pub weight_bytes: u64,
+    /// Its share in what is charged once for several tasks, given back when this is dropped.
+    _claims: Claims,
 }
 
 /// The parts of a coalescing request: one entry, however many they are.
 struct Together {
     request: Arc<Request>,
     weight_bytes: u64,
+    claims: Claims,
     n_left: u64,
 }
 
@@ -99,6 +102,7 @@ impl Table {
             seq,
             len,
             weight_bytes,
+            claims,
             request,
         } = parts;
         if request.is_coalescing() {
@@ -108,6 +112,7 @@ impl Table {
                 Together {
                     request,
                     weight_bytes,
+                    claims,
                     n_left,
                 },
             );
@@ -122,6 +127,7 @@ impl Table {
                     request,
                     index,
                     weight_bytes,
+                    _claims: claims.clone(),
                 },
             );
         }
@@ -161,6 +167,7 @@ impl Table {
             request: Arc::clone(&entry.request),
             index: (seq - first) as u32,
             weight_bytes: entry.weight_bytes,
+            _claims: entry.claims.clone(),
         };
         entry.n_left -= 1;
         if entry.n_left == 0 {
