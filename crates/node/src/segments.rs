@@ -4,11 +4,13 @@
 //! in the controller ([`Guard`]) nor a peer holds the segment. Then all of them are returned. A peer may also name a
 //! segment that it holds and another peer owns: it passes on what it received.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use broadleaf_proto::layout::Compound;
+use broadleaf_proto::layout::{Compound, Delivery, ValueHead};
+use broadleaf_proto::limits::{FAR_INLINE_BYTES, RELAYED_INLINE_BYTES};
 use broadleaf_proto::task::LeaseGuard;
 use broadleaf_proto::{ObjectId, Payload, SegmentId, SegmentRef};
 use broadleaf_shm::{Announced, LeaseTable, Mapping};
@@ -262,6 +264,50 @@ impl Segments {
             .get(&id)
             .is_some_and(|entry| entry.payloads > 0);
         !in_payloads && !self.leases.is_held(id)
+    }
+
+    /// Puts the small ranges of a payload inline, for a relay on another host: it would take longer to ask for them. What
+    /// a function captured stays where it is, as the next calls name it too.
+    pub fn inline_small(&self, payload: &mut Payload) {
+        let is_small = |range: &SegmentRef| range.len_bytes <= RELAYED_INLINE_BYTES;
+        let small = payload.segments.iter().filter(|range| is_small(range));
+        let small_bytes: u64 = small.map(|range| range.len_bytes).sum();
+        if small_bytes == 0 || small_bytes > FAR_INLINE_BYTES {
+            return;
+        }
+        let Ok(compound) = Compound::decode(&payload.bytes) else {
+            return;
+        };
+        let n_captured = ValueHead::decode(compound.value).map_or(0, |(head, _)| head.n_captured);
+        let mut named = payload.segments.iter();
+        let mut rest = compound.inline;
+        let mut ranges: Vec<Option<SegmentRef>> = Vec::with_capacity(compound.buffers.len());
+        let mut inline: Vec<Cow<'_, [u8]>> = Vec::new();
+        for (index, (byte, len_bytes)) in compound.buffers.iter().enumerate() {
+            let Ok((is_inline, delivery)) = Delivery::of(*byte) else {
+                return;
+            };
+            if is_inline {
+                let Some(bytes) = rest.split_off(..*len_bytes as usize) else {
+                    return;
+                };
+                inline.push(Cow::Borrowed(bytes));
+                ranges.push(None);
+                continue;
+            }
+            let Some(range) = named.next() else { return };
+            let moves = index >= n_captured && delivery != Delivery::Shared && is_small(range);
+            match self.map(range).filter(|_| moves) {
+                Some(mapping) => {
+                    inline.push(Cow::Owned(mapping.to_vec()));
+                    ranges.push(None);
+                }
+                None => ranges.push(Some(*range)),
+            }
+        }
+        let inline: Vec<&[u8]> = inline.iter().map(|bytes| &**bytes).collect();
+        payload.bytes = compound.with_ranges(&ranges, &inline).into();
+        payload.segments = ranges.into_iter().flatten().collect();
     }
 
     /// Replaces a payload that lies in segments with one that is all inline, for a peer on another host.

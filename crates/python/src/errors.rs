@@ -22,7 +22,7 @@ create_exception!(
     broadleaf._native,
     PayloadTooLarge,
     PyException,
-    "A payload does not fit into a message: args are its size and the limit, in bytes."
+    "A payload does not fit into a message: args are its size and the limit, in bytes, and why it must."
 );
 
 /// The exception for a connection that is already closed.

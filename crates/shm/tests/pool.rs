@@ -25,7 +25,7 @@ fn copy_in(pool: &mut Pool, bytes: &[u8]) -> Result<SegmentRef, ShmError> {
 #[test]
 fn a_freed_segment_is_used_again() {
     let mut pool = pool(64 << 20);
-    let sizes = [70_000, 90_000, 98_304, 66_000];
+    let sizes = [82_000, 90_000, 98_304, 85_000];
     for len in sizes.repeat(25) {
         let id = copy_in(&mut pool, &vec![1; len]).unwrap().segment;
         pool.mark_announced(id);

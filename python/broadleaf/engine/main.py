@@ -43,6 +43,14 @@ class Hooks:
         self.engine_id = -1
         self.engine_uuid = ""
 
+    def explain_too_large(self, value: Any, sizes: tuple[int, int, str]) -> BaseException:
+        """The exception for a result that does not fit into a message; `sizes` are its size and the limit, in bytes, and
+        why it must.
+        """
+        from broadleaf.serialize.functions.captured import too_large
+
+        return too_large(f"the result ({type(value).__name__})", *sizes)
+
     def prepare(self, content: bytes) -> None:
         """Runs a client's preparation."""
         from pathlib import Path

@@ -122,13 +122,14 @@ impl Objects {
         ObjectId::new(self.host, self.last)
     }
 
-    /// Replaces a payload's segments with objects, for a peer on another host. Returns those
-    /// that are new, with their ranges.
+    /// Replaces a payload's segments with objects, and its small ones with their bytes, for a peer on another host.
+    /// Returns the objects that are new, with their ranges.
     pub fn export(
         &mut self,
         payload: &mut Payload,
         segments: &mut Segments,
     ) -> Vec<(ObjectId, SegmentRef)> {
+        segments.inline_small(payload);
         if payload.segments.is_empty() {
             return Vec::new();
         }

@@ -449,6 +449,10 @@ impl Link {
             counters.wakeups.load(Ordering::Relaxed),
         )?;
         dict.set_item("throttled", counters.throttled.load(Ordering::Relaxed))?;
+        dict.set_item(
+            "outstanding_bytes",
+            self.shared.outstanding_bytes.load(Ordering::Acquire),
+        )?;
         let net = self
             .shared
             .wire

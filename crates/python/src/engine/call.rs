@@ -13,6 +13,7 @@ use pyo3::types::{PyBytes, PyList, PyTuple, PyType};
 
 use super::{Engine, Function};
 use crate::client::{split_announce, wall_ns};
+use crate::errors::PayloadTooLarge;
 use crate::payload::plain;
 use crate::payload::{Decoded, Encoded, Value, Way, lock};
 
@@ -49,7 +50,8 @@ impl Engine {
             .and_then(|value| Ok(self.awaited(value)?))
             .and_then(|value| {
                 self.end_child(py, None);
-                Ok(self.encode_value(&value, &mut encoded)?)
+                let encoding = self.encode_value(&value, &mut encoded);
+                Ok(encoding.map_err(|error| self.explain_too_large(error, &value))?)
             });
         self.end_child(py, outcome.as_ref().err().map(Failure::error));
         // An interrupt meant for this task ends with the task.
@@ -226,6 +228,19 @@ impl Engine {
                 .data
                 .encode_compound(pickle.as_bytes(), &buffers, Way::default(), None)?;
         Ok(())
+    }
+
+    /// The exception for a result that cannot be sent: if it does not fit into a message, one that says so.
+    fn explain_too_large(&self, error: PyErr, value: &Bound<'_, PyAny>) -> PyErr {
+        let py = value.py();
+        if !error.is_instance_of::<PayloadTooLarge>(py) {
+            return error;
+        }
+        let explained = error.value(py).getattr("args").and_then(|sizes| {
+            let hooks = self.hooks.bind(py);
+            hooks.call_method1(intern!(py, "explain_too_large"), (value, sizes))
+        });
+        explained.map_or_else(|_| error, PyErr::from_value)
     }
 
     /// Puts the record of a failure into `encoded`.

@@ -132,6 +132,18 @@ impl DataPlane {
         encoded.map(|()| out)
     }
 
+    /// The exception for a payload with this many bytes inline.
+    pub(super) fn too_large(&self, n_bytes: usize) -> PyErr {
+        let why = match self.large {
+            LargeBuffers::Inline => "shared memory is off (option `shared_memory`)",
+            LargeBuffers::Segment => {
+                "there is no room for them in shared memory (option `pool_max_bytes`, or `ulimit -n`)"
+            }
+            LargeBuffers::Upload => "the controller is on another host",
+        };
+        PayloadTooLarge::new_err((n_bytes, MAX_INLINE_PAYLOAD_BYTES, why))
+    }
+
     /// Releases what an unsent payload refers to.
     pub fn give_back(&self, encoded: &mut Encoded) {
         let unsent: Vec<SegmentId> = encoded.announce.drain(..).map(|(id, ..)| id).collect();
@@ -170,7 +182,7 @@ impl DataPlane {
             .map(|buffer| with_raw(buffer, |data| Ok(data.len())))
             .collect::<PyResult<SmallVec<[usize; 8]>>>()?;
         let mut in_pack = self.choose_packed(&lengths, way.delivery);
-        if lengths.len() > 1 {
+        if lengths.len() > 1 && in_pack.is_empty() {
             let in_slabs = lengths.iter().filter(|len| **len > self.inline_limit_bytes);
             out.slab.expected_bytes = in_slabs.map(|len| slab_range_bytes(*len as u64)).sum();
         }
@@ -196,10 +208,7 @@ impl DataPlane {
                 let inline_bytes = table.inline.len() + data.len();
                 // Checked before it is copied, which would take seconds.
                 if range.is_none() && inline_bytes > MAX_INLINE_PAYLOAD_BYTES {
-                    return Err(PayloadTooLarge::new_err((
-                        inline_bytes,
-                        MAX_INLINE_PAYLOAD_BYTES,
-                    )));
+                    return Err(self.too_large(inline_bytes));
                 }
                 table.push(data, range, way.delivery);
                 out.segments.extend(range);
@@ -229,10 +238,7 @@ impl DataPlane {
         let value = if head.is_out_of_band { &[] } else { value };
         let n_bytes = table.entries.len() + encoded_head.len() + value.len() + table.inline.len();
         if n_bytes + 16 > MAX_INLINE_PAYLOAD_BYTES {
-            return Err(PayloadTooLarge::new_err((
-                n_bytes,
-                MAX_INLINE_PAYLOAD_BYTES,
-            )));
+            return Err(self.too_large(n_bytes));
         }
         if out.segments.len() > MAX_PAYLOAD_SEGMENTS {
             return Err(PyValueError::new_err(format!(

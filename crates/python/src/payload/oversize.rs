@@ -6,7 +6,6 @@ use pyo3::types::{PyByteArray, PyBytes, PyDict, PyList, PyString, PyTuple};
 use rustc_hash::FxHashSet;
 
 use super::{DataPlane, LargeBuffers, lock, shm_error};
-use crate::errors::PayloadTooLarge;
 
 /// Smaller objects are not checked.
 const MIN_BYTES: usize = 1024 * 1024;
@@ -80,10 +79,7 @@ impl DataPlane {
             LargeBuffers::Inline => {}
         }
         if large.bytes > MAX_INLINE_PAYLOAD_BYTES as u64 {
-            return Err(PayloadTooLarge::new_err((
-                large.bytes,
-                MAX_INLINE_PAYLOAD_BYTES,
-            )));
+            return Err(self.too_large(large.bytes as usize));
         }
         Ok(())
     }

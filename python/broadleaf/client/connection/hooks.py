@@ -50,9 +50,11 @@ class Hooks:
         return error
 
     def explain_too_large(
-        self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None, sizes: tuple[int, int]
+        self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None, sizes: tuple[int, int, str]
     ) -> BaseException:
-        """The exception for a call that does not fit into a message; `sizes` are its size and the limit, in bytes."""
+        """The exception for a call that does not fit into a message; `sizes` are its size and the limit, in bytes, and why
+        it must.
+        """
         from broadleaf.serialize.functions.captured import call_too_large
 
         return call_too_large(function, function_name(function), args, kwargs or {}, *sizes)

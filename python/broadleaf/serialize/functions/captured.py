@@ -81,9 +81,15 @@ def function_too_large(function: Function, name: str, n_bytes: int, limit_bytes:
 
 
 def call_too_large(
-    function: Function, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], n_bytes: int, limit_bytes: int
+    function: Function,
+    name: str,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    n_bytes: int,
+    limit_bytes: int,
+    why: str,
 ) -> SerializationError:
-    """The exception for a call that does not fit into a message."""
+    """The exception for a call that does not fit into a message, which it must because of `why`."""
     named = [*((f"argument {i + 1}", value) for i, value in enumerate(args)), *_named(kwargs)]
     sizes = [(pickled_bytes(value), what, value) for what, value in named]
     value_bytes, what, value = max(sizes, key=lambda entry: entry[0], default=(0, "", None))
@@ -92,10 +98,15 @@ def call_too_large(
             return function_too_large(function, name, n_bytes, limit_bytes)
         what, value_bytes, value = f"all arguments of {name!r} together", n_bytes, None
     kind = "" if value is None else f" ({type(value).__name__})"
+    return too_large(f"{what}{kind}", value_bytes, limit_bytes, why)
+
+
+def too_large(what: str, n_bytes: int, limit_bytes: int, why: str) -> SerializationError:
+    """The exception for a value that does not fit into a message, which it must because of `why`."""
     return SerializationError(
-        f"{what}{kind}",
-        f"{in_mib(value_bytes)} are more than fits into one message from another host, {in_mib(limit_bytes)}. Send "
-        "it in parts, or have the engines read it from a file",
+        what,
+        f"{in_mib(n_bytes)} are more than fits into one message, {in_mib(limit_bytes)}, and {why}. Send it in parts, or "
+        "pass it in a file",
     )
 
 
