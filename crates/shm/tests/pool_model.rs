@@ -48,7 +48,7 @@ struct Buffer {
 
 /// The smallest size of all that holds the buffer, found by search.
 fn size_of_segment(len_bytes: u64) -> u64 {
-    let sizes = (0..).flat_map(|i| [(64 * KIB) << i, (96 * KIB) << i]);
+    let sizes = (0..).flat_map(|i| [64, 80, 96, 112].map(|kib| (kib * KIB) << i));
     sizes.into_iter().find(|size| *size >= len_bytes).unwrap()
 }
 
