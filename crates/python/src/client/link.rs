@@ -147,6 +147,15 @@ impl Link {
         }
     }
 
+    /// The exception for what could not be sent. Unless it was too large, the connection is lost, and marked so before
+    /// anyone hears of it.
+    pub(super) fn send_failed(&self, py: Python<'_>, error: &LinkError) -> PyErr {
+        if matches!(error, LinkError::RecordTooLarge { .. }) {
+            return link_error(py, error);
+        }
+        self.on_lost(py, error)
+    }
+
     fn on_lost(&self, py: Python<'_>, error: &LinkError) -> PyErr {
         let mut incoming = Incoming::default();
         // A finalizer that ran on this thread meanwhile could wait for a result, and so for this very call.
@@ -285,9 +294,11 @@ impl Link {
                 body.len()
             )));
         }
-        self.shared
-            .queue(FrameKind::Options, &body, &[])
-            .map_err(|error| link_error(py, &error))?;
+        if let Err(error) = self.shared.queue(FrameKind::Options, &body, &[]) {
+            // What hears of the lost connection may define options.
+            drop(known);
+            return Err(self.send_failed(py, &error));
+        }
         known.insert(options.to_owned(), id);
         Ok(id.0)
     }
@@ -335,7 +346,7 @@ impl Link {
         let number = self
             .shared
             .start_request(&request)
-            .map_err(|error| link_error(py, &error))?;
+            .map_err(|error| self.send_failed(py, &error))?;
         let answered = self.wait_until(py, timeout_s, &|| self.shared.has_reply(number));
         let reply: Option<ControlReply> = self.shared.take_reply(number);
         match (answered?, reply) {
@@ -368,7 +379,7 @@ impl Link {
         let number = self
             .shared
             .start_request(&request)
-            .map_err(|error| link_error(py, &error))?;
+            .map_err(|error| self.send_failed(py, &error))?;
         drop(self.shared.take_reply(number));
         Ok(())
     }

@@ -7,7 +7,6 @@ use broadleaf_proto::{FrameKind, SegmentId, control};
 use pyo3::prelude::*;
 
 use crate::client::link::Link;
-use crate::errors::link_error;
 use crate::payload::Encoded;
 
 /// A frame that announces segments.
@@ -36,7 +35,7 @@ pub fn announce(py: Python<'_>, link: &Link, encoded: &mut Encoded) -> PyResult<
                 &announcement.body,
                 &announcement.fds(),
             )
-            .map_err(|error| link_error(py, &error))?;
+            .map_err(|error| link.send_failed(py, &error))?;
         link.shared.data.on_announced(&announcement.ids);
     }
     Ok(())

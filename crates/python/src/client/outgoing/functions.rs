@@ -11,7 +11,6 @@ use ring::digest::{SHA256, digest};
 use rustc_hash::FxHashMap;
 
 use crate::client::link::Link;
-use crate::errors::link_error;
 use crate::payload::lock;
 
 /// Number of functions cached by identity before the cache is cleared.
@@ -115,9 +114,11 @@ impl Link {
         };
         let mut frame = Vec::with_capacity(body.len() + 32);
         record.encode(&mut frame);
-        self.shared
-            .queue(FrameKind::Function, &frame, &[])
-            .map_err(|error| link_error(py, &error))?;
+        if let Err(error) = self.shared.queue(FrameKind::Function, &frame, &[]) {
+            // What hears of the lost connection may ask for a function.
+            drop(functions);
+            return Err(self.send_failed(py, &error));
+        }
         functions.by_hash.insert(hash, id);
         Ok(id)
     }

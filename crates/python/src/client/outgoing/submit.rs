@@ -28,7 +28,7 @@ use crate::client::requests::pending::Pending;
 use crate::client::requests::request::Request;
 use crate::client::shared::{Claims, SubmittedParts, wall_ns};
 use crate::engine::checked_depth;
-use crate::errors::{link_closed, link_error};
+use crate::errors::link_closed;
 use crate::payload::{Claim, Counted, Encoded, Way, lock};
 
 /// Submits for one view, with options, targets and result type fixed once, so a call is cheap.
@@ -503,7 +503,7 @@ impl Submitter {
         let request = link
             .shared
             .start_adoption(n, make)
-            .map_err(|error| link_error(py, &error))?;
+            .map_err(|error| link.send_failed(py, &error))?;
         let pending = self.pending(py, request, function)?;
         Self::after_submit(py, link, true, false, Waiter::Anyone)?;
         Ok(pending)

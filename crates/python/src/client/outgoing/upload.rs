@@ -4,7 +4,6 @@ use broadleaf_proto::{FrameKind, UploadChunk, control};
 use pyo3::prelude::*;
 
 use crate::client::link::Link;
-use crate::errors::link_error;
 use crate::payload::{Encoded, Upload};
 
 /// Sends an encoded payload's uploads. Records and requests of other threads may be sent between two parts.
@@ -37,7 +36,7 @@ fn send(py: Python<'_>, link: &Link, upload: &Upload) -> PyResult<()> {
             let head = UploadChunk::head(upload.id, upload.len_bytes as u64);
             link.shared.queue_parts(FrameKind::Upload, &head, part)
         })?;
-        queued.map_err(|error| link_error(py, &error))?;
+        queued.map_err(|error| link.send_failed(py, &error))?;
         link.flush_fully(py)?;
         py.check_signals()?;
     }
