@@ -7,7 +7,7 @@ import faulthandler
 import json
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pickle import PickleBuffer
 from typing import Any, NoReturn
 
@@ -23,6 +23,7 @@ from broadleaf.errors import UnmetDependency
 from broadleaf.modules import MODULES_DIR, missing
 from broadleaf.serialize import coroutines, errors, pickle
 from broadleaf.serialize.functions import bodies as functions
+from broadleaf.serialize.functions import chunks
 
 
 class Hooks:
@@ -51,18 +52,20 @@ class Hooks:
 
         preparation.make(content, Path(self.module_folder))
 
-    def dump_error(self, error: BaseException, arguments: tuple[Any, ...]) -> bytes:
-        """The error record for a task that raised when it was called with `arguments`."""
-        self._nested.forget_handled(error)
-        item = functions.failed_item(error, arguments)
-        return errors.dump_error(
-            error,
+    def dump_error(self, error: BaseException, arguments: tuple[Any, ...]) -> tuple[bytes, Sequence[PickleBuffer]]:
+        """The error record for a task that raised when it was called with `arguments`, and its buffers."""
+        report = chunks.report(error, arguments)
+        self._nested.forget_handled(report.error)
+        record = errors.dump_error(
+            report.error,
             self.engine_id,
             self.engine_uuid,
-            item=item,
+            item=report.item,
             output=operations.take_output_of_failed(),
-            kept_frames=breakpoints.keep(error),
+            kept_frames=breakpoints.keep(report.error),
+            outcomes=report.outcomes,
         )
+        return record, report.buffers
 
 
 def run_engine(connection: str, engine_id: int | None, options: Mapping[str, Any], capture: Capture | None) -> int:

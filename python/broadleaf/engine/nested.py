@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 
+from broadleaf.serialize.errors import without_context
+
 # Calls between a task and the one on top of it that Python counts as recursion but that have no frame.
 _NATIVE_CALLS = 16
 
@@ -44,13 +46,7 @@ class NestedRuns:
     def forget_handled(self, error: BaseException) -> None:
         """Removes the exceptions that the task below is handling from the context of an exception of the task on
         top."""
-        stranger, seen = self.handled, set()
-        link: BaseException | None = error
-        while stranger is not None and link is not None and id(link) not in seen:
-            seen.add(id(link))
-            if link.__context__ is stranger:
-                link.__context__ = None
-            link = link.__context__
+        without_context(error, self.handled)
 
 
 def _n_frames() -> int:

@@ -2,7 +2,6 @@
 
 use broadleaf_net::LinkError;
 use broadleaf_proto::layout::{COMPOUND, PLAIN};
-use broadleaf_proto::limits::MAX_INLINE_PAYLOAD_BYTES;
 use broadleaf_proto::task::{AssignRecord, DoneRecord};
 use broadleaf_proto::{FrameKind, Payload, Status, TaskKey};
 use pyo3::exceptions::{PyBaseException, PyRuntimeError, PyValueError};
@@ -15,6 +14,9 @@ use super::{Engine, Function};
 use crate::client::{split_announce, wall_ns};
 use crate::payload::plain;
 use crate::payload::{Decoded, Encoded, Value, Way, lock};
+
+/// A longer error record travels as a value does: that of a chunk has the values of the items that did not raise.
+const MAX_INLINE_RECORD_BYTES: usize = 4 * 1024 * 1024;
 
 static COROUTINE_TYPE: PyOnceLock<Py<PyType>> = PyOnceLock::new();
 
@@ -249,22 +251,41 @@ impl Engine {
         {
             second.write_unraisable(py, None);
         }
-        let record = hooks
-            .call_method1(
-                intern!(py, "dump_error"),
-                (value, args.unwrap_or_else(|| PyTuple::empty(py))),
-            )
-            .and_then(|r| r.extract::<Vec<u8>>());
-        let mut bytes = record.unwrap_or_else(|second| {
+        let arguments = args.unwrap_or_else(|| PyTuple::empty(py));
+        let encoding = self.encode_record(value, &arguments, encoded);
+        // The outcomes of a chunk's items may not fit into memory: then the record says so.
+        let encoding = encoding
+            .or_else(|second| self.encode_record(second.value(py), &PyTuple::empty(py), encoded));
+        if let Err(second) = encoding {
             self.note_unfit(py, &second);
             second.write_unraisable(py, None);
-            Vec::new()
-        });
-        // Its size is limited where it is made; still, no record may cost the engine its connection.
-        if bytes.len() > MAX_INLINE_PAYLOAD_BYTES {
-            bytes.clear();
+            *encoded = Encoded::default();
         }
-        encoded.bytes = bytes;
         Status::Error
+    }
+
+    /// Puts the record of what a task raised into `encoded`: inline, or as a value if it has buffers or is long.
+    fn encode_record(
+        &self,
+        error: &Bound<'_, PyBaseException>,
+        arguments: &Bound<'_, PyTuple>,
+        encoded: &mut Encoded,
+    ) -> PyResult<()> {
+        let py = error.py();
+        let dumped = self
+            .hooks
+            .bind(py)
+            .call_method1(intern!(py, "dump_error"), (error, arguments))?;
+        let (record, buffers): (Bound<'_, PyBytes>, Vec<Bound<'_, PyAny>>) = dumped.extract()?;
+        let bytes = record.as_bytes();
+        if buffers.is_empty() && bytes.len() <= MAX_INLINE_RECORD_BYTES {
+            encoded.bytes = bytes.to_vec();
+            return Ok(());
+        }
+        *encoded = self
+            .io
+            .data
+            .encode_compound(bytes, &buffers, Way::default(), None)?;
+        Ok(())
     }
 }

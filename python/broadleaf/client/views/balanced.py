@@ -15,7 +15,7 @@ from broadleaf.client.tasks.origin import Origin
 from broadleaf.client.tasks.partition import as_rows, as_sequence, automatic_chunk_items, chunks
 from broadleaf.client.views.base import AsyncFunction, Flag, Function, Returned, View
 from broadleaf.errors import hides_frames
-from broadleaf.serialize.functions.bodies import MapChunk
+from broadleaf.serialize.functions.chunks import MapChunk
 
 if TYPE_CHECKING:
     from broadleaf.client.views.lazy_map import LazyMapIterator
@@ -297,8 +297,9 @@ class LoadBalancedView(View):
             result = self._submit_map(function, zip(*cut, strict=False), n_items, n_items, 1)
             result.bare = True
         else:
-            chunk = MapChunk(function, return_exceptions)
-            result = self._submit_map(chunk, chunks(cut, n_items, items), -(-n_items // items), n_items, items)
+            result = self._submit_map(
+                MapChunk(function), chunks(cut, n_items, items), -(-n_items // items), n_items, items
+            )
         result.ordered = ordered
         result._return_exceptions = return_exceptions
         return result.get() if (self.block if block is None else block) else result

@@ -19,7 +19,7 @@ from broadleaf.client.views.base import AsyncFunction, Flag, Function, Returned,
 from broadleaf.client.views.in_place import InPlace
 from broadleaf.errors import NoEnginesRegistered, hides_frames
 from broadleaf.serialize import asked_for
-from broadleaf.serialize.functions.bodies import MapChunk
+from broadleaf.serialize.functions.chunks import MapChunk
 
 if TYPE_CHECKING:
     from broadleaf.client.results.map_results import AsyncMapResult, MapIterator
@@ -762,7 +762,7 @@ class DirectView(View):
             >>> rc[:].map(lambda x: x * x, range(8), block=True)
             [0, 1, 4, 9, 16, 25, 36, 49]
         """
-        result = self.map_parts(MapChunk(function, return_exceptions), sequences, label=label)
+        result = self.map_parts(MapChunk(function), sequences, label=label)
         result._return_exceptions = return_exceptions
         return self._finish(result, block)
 
