@@ -2,7 +2,6 @@
 
 import asyncio
 import sys
-import threading
 
 import broadleaf as ipp
 import pytest
@@ -123,6 +122,7 @@ def test_metadata_is_that_of_items(lview, chunksize):
 def test_a_value_that_cannot_be_pickled_is_the_failure_of_its_item(lview, chunksize):
     @ipp.interactive
     def odd(x):
+        import threading
 
         return threading.Lock() if x == 2 else 1 // (x - 5)
 

@@ -1,7 +1,5 @@
 """Calls of a function on each item of a chunk, and what became of each item."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Iterable, Sequence
