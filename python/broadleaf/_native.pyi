@@ -263,6 +263,9 @@ class EngineHooks(Protocol):
         """The value of a coroutine that a task returned."""
     def dump_value(self, value: Any) -> tuple[bytes, list[Any]]: ...
     def dump_error(self, error: BaseException, arguments: tuple[Any, ...]) -> tuple[bytes, Sequence[Any]]: ...
+    def restore(self, function: Callable[..., Any] | None) -> None:
+        """Called after a task that called `function`, if the task has changed `sys.stdout`, `sys.stderr`, `sys.stdin`,
+        the filters of `warnings`, or the level of a logger (`Engine.note_level` was called)."""
     def run_nested(self, run: Callable[[], None]) -> None:
         """Calls `run`, which runs a task while the current one waits."""
     def end_child(self, error: BaseException | None) -> NoReturn:
@@ -305,6 +308,8 @@ class Engine:
     def run_next(self) -> None:
         """Runs a task while the current one waits; passed to `EngineHooks.run_nested`."""
     def current_task(self) -> int | None: ...
+    def note_level(self) -> None:
+        """Says that the level of a logger has been set."""
     def counters(self) -> dict[str, int]:
         """Figures on this engine's own segments: segments, segment_bytes, warm_bytes, copies, copied_bytes and
         mappings."""

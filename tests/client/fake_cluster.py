@@ -68,10 +68,11 @@ class FakeEngine:
             with self.cluster.in_namespace(self):
                 data, buffers = dump_value(value)
             outcome = (OK, data, [bytes(b) for b in buffers])
-        except UnmetDependency:
+        except UnmetDependency as error:
             if self.cluster.retry_elsewhere(task, self):
                 return
-            outcome = (REFUSED, b'"UnmetEverywhere"', [])
+            reason = {"UnmetEverywhere": f"engine {self.id}: {error}"}
+            outcome = (REFUSED, json.dumps(reason).encode(), [])
         except EngineDeath:
             self.cluster.bury(self, task)
             return

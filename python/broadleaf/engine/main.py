@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 
 from broadleaf import _native
 from broadleaf.control import own_cluster
-from broadleaf.engine import interrupts, namespace, nested, operations
+from broadleaf.engine import interrupts, namespace, nested, operations, surroundings
 from broadleaf.engine.interactive import breakpoints, shell_access
 from broadleaf.engine.output import display, publish, rich_display
 from broadleaf.engine.output import streams as output
@@ -38,7 +38,8 @@ class Hooks:
         self.run_coroutine: Callable[..., Any] = coroutines.run_coroutine
         self.dump_value: Callable[..., tuple[bytes, list[PickleBuffer]]] = pickle.dump_value
         self.module_folder = module_folder
-        self._nested = nested.NestedRuns()
+        self.surroundings = surroundings.Surroundings()
+        self._nested = nested.NestedRuns(self.surroundings)
         self.run_nested: Callable[..., None] = self._nested.run
         self.end_child: Callable[..., NoReturn] = child.end_child
         self.engine_id = -1
@@ -50,7 +51,17 @@ class Hooks:
 
         from broadleaf.modules import preparation
 
-        preparation.make(content, Path(self.module_folder))
+        try:
+            preparation.make(content, Path(self.module_folder))
+        finally:
+            self.surroundings.accept()
+
+    def restore(self, function: Callable[..., Any] | None) -> None:
+        """Undoes what a task has changed that called `function`, unless that executes a user's code."""
+        if function is operations.execute:
+            self.surroundings.accept()
+        else:
+            self.surroundings.restore()
 
     def dump_error(self, error: BaseException, arguments: tuple[Any, ...]) -> tuple[bytes, Sequence[PickleBuffer]]:
         """The error record for a task that raised when it was called with `arguments`, and its buffers."""
@@ -99,6 +110,7 @@ def run_engine(connection: str, engine_id: int | None, options: Mapping[str, Any
     shell_access.install()
     breakpoints.install(options["keep_failed_frames"])
     sys.displayhook = display.DisplayHook()
+    hooks.surroundings.install(engine.note_level)
     try:
         engine.run()
     finally:

@@ -66,10 +66,12 @@ impl Engine {
             // No result: its client is told how the engine ended.
             return Err(LinkError::Closed);
         }
-        let key = task.key;
+        let (key, function) = (task.key, task.function.0);
         // The arguments' segments are released before the reply is sent, so that both travel together.
         drop(task);
-        self.queue_done(key, status, (started_ns, completed_ns), &mut encoded)
+        self.queue_done(key, status, (started_ns, completed_ns), &mut encoded)?;
+        self.restore_surroundings(py, function);
+        Ok(())
     }
 
     fn queue_done(
@@ -238,6 +240,8 @@ impl Engine {
             .getattr(intern!(py, "unmet_type"))
             .is_ok_and(|unmet| error.is_instance(py, &unmet));
         if unmet {
+            let said = error.value(py).str().map(|text| text.to_string());
+            encoded.bytes = said.unwrap_or_default().into();
             return Status::Unmet;
         }
         let value = error.value(py);

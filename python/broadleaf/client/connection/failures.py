@@ -54,7 +54,7 @@ REFUSALS: dict[str, tuple[type[Verdict], str]] = {
     "Undefined": (Verdict, "the controller does not know the task's function or options"),
     "ImpossibleDependency": (ImpossibleDependency, "a task this one depends on failed, or cannot be followed"),
     "InvalidDependency": (InvalidDependency, "a dependency on itself, on a later task, or on an unknown task"),
-    "UnmetEverywhere": (ImpossibleDependency, "no engine meets the task's @depend or @require condition"),
+    "UnmetEverywhere": (ImpossibleDependency, "no engine meets the task's @depend or @require condition; {detail}"),
     "OverLimit": (OverLimit, "this client has too many unresolved tasks or bytes; collect results first"),
     "NotStored": (ResultNotKept, "the cluster does not keep this task's result, or what it takes to run it again"),
     "Undeliverable": (Undeliverable, "its data could not be brought from host to host: {detail}"),

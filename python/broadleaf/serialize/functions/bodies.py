@@ -20,6 +20,7 @@ from broadleaf.errors import SerializationError
 from broadleaf.serialize import PROTOCOL, asked_for
 from broadleaf.serialize.buffers import INBAND_BUFFER_BYTES
 from broadleaf.serialize.functions import namespace as _namespace
+from broadleaf.serialize.functions.callables import check_callable
 from broadleaf.serialize.functions.chunks import MapChunk
 from broadleaf.serialize.functions.namespace import Namespace, collecting_fills, current_namespace, fill, set_namespace
 from broadleaf.serialize.functions.snapshot import Snapshot, is_importable
@@ -165,6 +166,7 @@ def resolve_function(function: Any, out_of_band: bool = True) -> tuple[bytes, bo
 
 def _resolve(whole: Function, function: Function, out_of_band: bool) -> tuple[bytes, bool, list[pickle.PickleBuffer]]:
     """`whole` is `function`, or a `MapChunk` of it."""
+    check_callable(function)
     if isinstance(function, FunctionType | BuiltinFunctionType | type) and is_importable(function):
         return pickle.dumps(whole, PROTOCOL), True, []
     if not isinstance(function, FunctionType):
