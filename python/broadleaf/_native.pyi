@@ -74,9 +74,11 @@ class ClientHooks(Protocol):
         """The exception for a call that does not fit into a message; `sizes` are its size and the limit, in bytes."""
     def load_value(self, data: Any, buffers: list[Any]) -> Any:
         """The value of a pickle, which is bytes or another object with a buffer."""
-    def decode_failure(self, status: int, payload: bytes, engine_id: int, pending: Pending, part: int) -> BaseException:
-        """The exception for a task that did not return. `payload` is the engine's error
-        record (status ERROR) or JSON text of the refusal or death certificate (other statuses)."""
+    def decode_failure(
+        self, status: int, payload: Any, buffers: list[Any], engine_id: int, pending: Pending, part: int
+    ) -> BaseException:
+        """The exception for a task that did not return. `payload` is the engine's error record and `buffers` are its
+        buffers (status ERROR), or JSON text of the refusal or death certificate (other statuses)."""
     def on_event(self, kind: str, body: str) -> None:
         """'engine_up', 'engine_down', 'stopping', 'link_lost'; body is JSON."""
     def on_output(self, seq: int, part: int, stream: int, data: bytes) -> None:
@@ -260,7 +262,10 @@ class EngineHooks(Protocol):
     def run_coroutine(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
         """The value of a coroutine that a task returned."""
     def dump_value(self, value: Any) -> tuple[bytes, list[Any]]: ...
-    def dump_error(self, error: BaseException, arguments: tuple[Any, ...]) -> bytes: ...
+    def dump_error(self, error: BaseException, arguments: tuple[Any, ...]) -> tuple[bytes, Sequence[Any]]: ...
+    def restore(self, function: Callable[..., Any] | None) -> None:
+        """Called after a task that called `function`, if the task has changed `sys.stdout`, `sys.stderr`, `sys.stdin`,
+        the filters of `warnings`, or the level of a logger (`Engine.note_level` was called)."""
     def run_nested(self, run: Callable[[], None]) -> None:
         """Calls `run`, which runs a task while the current one waits."""
     def end_child(self, error: BaseException | None) -> NoReturn:
@@ -303,6 +308,8 @@ class Engine:
     def run_next(self) -> None:
         """Runs a task while the current one waits; passed to `EngineHooks.run_nested`."""
     def current_task(self) -> int | None: ...
+    def note_level(self) -> None:
+        """Says that the level of a logger has been set."""
     def counters(self) -> dict[str, int]:
         """Figures on this engine's own segments: segments, segment_bytes, warm_bytes, copies, copied_bytes and
         mappings."""

@@ -12,6 +12,7 @@ from broadleaf.errors import UnmetDependency
 from broadleaf.serialize.errors import dump_error
 from broadleaf.serialize.functions import bodies as functions
 from broadleaf.serialize.functions import namespace
+from broadleaf.serialize.functions.chunks import report
 from broadleaf.serialize.pickle import dump_value, load_args
 
 OK, ERROR, CANCELLED, TIMEOUT, REFUSED, LOST = range(6)
@@ -67,15 +68,18 @@ class FakeEngine:
             with self.cluster.in_namespace(self):
                 data, buffers = dump_value(value)
             outcome = (OK, data, [bytes(b) for b in buffers])
-        except UnmetDependency:
+        except UnmetDependency as error:
             if self.cluster.retry_elsewhere(task, self):
                 return
-            outcome = (REFUSED, b'"UnmetEverywhere"', [])
+            reason = {"UnmetEverywhere": f"engine {self.id}: {error}"}
+            outcome = (REFUSED, json.dumps(reason).encode(), [])
         except EngineDeath:
             self.cluster.bury(self, task)
             return
         except BaseException as error:
-            outcome = (ERROR, dump_error(error, self.id, self.uuid), [])
+            told = report(error, ())
+            record = dump_error(told.error, self.id, self.uuid, item=told.item, outcomes=told.outcomes)
+            outcome = (ERROR, record, [bytes(b) for b in told.buffers])
         if task.cancelled:
             outcome = (CANCELLED, b"", [])
         self.completed += 1

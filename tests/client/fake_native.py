@@ -267,11 +267,11 @@ class Pending:
         return self.values() if self.all_done() else None
 
     def failure(self, part: int) -> BaseException | None:
-        status, data, _, times = self._fake[part]
+        status, data, buffers, times = self._fake[part]
         if status == OK:
             return None
         if part not in self._failures:
-            self._failures[part] = self.link.hooks.decode_failure(status, data, times[3], self, part)
+            self._failures[part] = self.link.hooks.decode_failure(status, data, buffers, times[3], self, part)
         return self._failures[part]
 
     def times(self, part: int) -> tuple[int, int, int, int]:

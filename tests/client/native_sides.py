@@ -38,7 +38,9 @@ class Hooks:
     def explain_too_large(self, *_: Any) -> BaseException:
         return ValueError("too large")
 
-    def decode_failure(self, status: int, payload: bytes, engine_id: int, pending: Any, part: int) -> BaseException:
+    def decode_failure(
+        self, status: int, payload: Any, _buffers: list[Any], engine_id: int, _pending: Any, part: int
+    ) -> BaseException:
         return Failed(status, payload, engine_id, part)
 
     def on_event(self, kind: str, body: str) -> None:

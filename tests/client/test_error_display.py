@@ -10,7 +10,7 @@ import pytest
 from broadleaf.client.connection.failures import death_certificate
 from broadleaf.errors import composite
 from broadleaf.serialize.errors import dump_error, load_error
-from broadleaf.serialize.functions.bodies import MapChunk, failed_item
+from broadleaf.serialize.functions.chunks import MapChunk, report
 from broadleaf.serialize.tracebacks import traceback_text, with_source
 
 
@@ -20,7 +20,8 @@ def divide(x):
 
 def remote(engine_id=0, function=divide, *args):
     error = raised(function, *(args or (0,)))
-    return load_error(dump_error(error, engine_id, "u", item=failed_item(error, args)))
+    told = report(error, args)
+    return load_error(dump_error(told.error, engine_id, "u", item=told.item))
 
 
 def raised(function, *args):

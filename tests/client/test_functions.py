@@ -9,7 +9,8 @@ import broadleaf as ipp
 import pytest
 from broadleaf.serialize.errors import Failed, dump_error, load_error
 from broadleaf.serialize.functions import namespace
-from broadleaf.serialize.functions.bodies import Fresh, MapChunk, function_name, load_function, resolve_function
+from broadleaf.serialize.functions.bodies import Fresh, function_name, load_function, resolve_function
+from broadleaf.serialize.functions.chunks import ItemsFailed, MapChunk
 from broadleaf.serialize.functions.snapshot import is_importable
 from broadleaf.serialize.pickle import PrePickled, dump_args, dump_value, dumps, load_args, loads
 
@@ -174,14 +175,16 @@ def test_a_function_from_an_engine_does_not_touch_this_process(names):
 def test_chunks(names):
     assert load_function(resolve_function(MapChunk(math.sqrt))[0])([1, 4]) == [1.0, 2.0]
     f = interactive("def f(x, y): return x / y * a", a=1)
-    chunk = load_function(resolve_function(MapChunk(f, catch=True))[0])
-    good, bad = chunk([1, 2], [1, 0])
-    assert good == 1.0
+    chunk = load_function(resolve_function(MapChunk(f))[0])
+    assert chunk([1, 2], [1, 2]) == [1.0, 1.0]
+    with pytest.raises(ItemsFailed) as caught:
+        chunk([1, 2, 4], [1, 0, 2])
+    assert isinstance(caught.value.first.error, ZeroDivisionError)
+    good, bad, last = loads(*caught.value.dump_outcomes())
+    assert (good, last) == (1.0, 2.0)
     assert isinstance(bad, Failed)
-    assert isinstance(bad.exception(3).__cause__, ZeroDivisionError)
-    assert bad.exception(3).engine_info["engine_id"] == 3
-    with pytest.raises(ZeroDivisionError):
-        load_function(resolve_function(MapChunk(f))[0])([1], [0])
+    assert isinstance(bad.exception({"engine_id": 3}).__cause__, ZeroDivisionError)
+    assert bad.exception({"engine_id": 3}).engine_info["engine_id"] == 3
 
 
 def test_references(names):

@@ -243,11 +243,11 @@ def test_an_unmet_condition_moves_a_task_to_another_engine(connected, tmp_path):
     assert settled(connected.balanced(only_the_second)).value(0) == "met"
 
     def none():
-        raise UnmetDependency
+        raise UnmetDependency("no fuel")
 
     pending = settled(connected.balanced(none))
     assert pending.status(0) == REFUSED
-    assert json.loads(pending.failure(0).args[1]) == "UnmetEverywhere"
+    assert json.loads(pending.failure(0).args[1])["UnmetEverywhere"] in ("engine 0: no fuel", "engine 1: no fuel")
 
 
 # Waiting ------------------------------------------------------------------------------------------

@@ -380,7 +380,7 @@ class Client(RegisteredResults, Interactive, PublicNames):
             widget: Accepted for compatibility, without effect.
 
         Returns:
-            None. With `block=False`, a future.
+            None. With `block=False`, a future, which is done already if there are so many.
 
         Raises:
             TimeoutError: There are fewer than `n` engines after `timeout` seconds.
@@ -396,12 +396,7 @@ class Client(RegisteredResults, Interactive, PublicNames):
             if n is None:
                 raise TypeError("give n: this client does not know how many engines were requested")
         if not block:
-            from concurrent.futures import ThreadPoolExecutor
-
-            pool = ThreadPoolExecutor(1, "broadleaf-wait")
-            future = pool.submit(self.wait_for_engines, n, timeout=timeout)
-            pool.shutdown(wait=False)
-            return future
+            return self._future_engines(n, timeout)
         with self.link_errors():
             there = wait_for_engines(self.link, n, seconds(timeout), lambda: self.link.deaths_after(0)[0])
         if not there:
@@ -410,6 +405,21 @@ class Client(RegisteredResults, Interactive, PublicNames):
                 f"{len(self.link.engines())}{self._not_started()}"
             )
         return None
+
+    def _future_engines(self, n: int, timeout: float | None) -> Future[None]:
+        from concurrent.futures import Future, ThreadPoolExecutor
+
+        known: Future[None] = Future()
+        try:
+            known.set_result(self.wait_for_engines(n, timeout=0))
+        except TimeoutError:
+            pool = ThreadPoolExecutor(1, "broadleaf-wait")
+            future = pool.submit(self.wait_for_engines, n, timeout=timeout)
+            pool.shutdown(wait=False)
+            return future
+        except Exception as error:
+            known.set_exception(error)
+        return known
 
     def _not_started(self) -> str:
         reasons = [

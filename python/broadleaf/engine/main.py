@@ -7,13 +7,13 @@ import faulthandler
 import json
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pickle import PickleBuffer
 from typing import Any, NoReturn
 
 from broadleaf import _native
 from broadleaf.control import own_cluster
-from broadleaf.engine import interrupts, namespace, nested, operations
+from broadleaf.engine import interrupts, namespace, nested, operations, surroundings
 from broadleaf.engine.interactive import breakpoints, shell_access
 from broadleaf.engine.output import display, publish, rich_display
 from broadleaf.engine.output import streams as output
@@ -23,6 +23,7 @@ from broadleaf.errors import UnmetDependency
 from broadleaf.modules import MODULES_DIR, missing
 from broadleaf.serialize import coroutines, errors, pickle
 from broadleaf.serialize.functions import bodies as functions
+from broadleaf.serialize.functions import chunks
 
 
 class Hooks:
@@ -37,7 +38,8 @@ class Hooks:
         self.run_coroutine: Callable[..., Any] = coroutines.run_coroutine
         self.dump_value: Callable[..., tuple[bytes, list[PickleBuffer]]] = pickle.dump_value
         self.module_folder = module_folder
-        self._nested = nested.NestedRuns()
+        self.surroundings = surroundings.Surroundings()
+        self._nested = nested.NestedRuns(self.surroundings)
         self.run_nested: Callable[..., None] = self._nested.run
         self.end_child: Callable[..., NoReturn] = child.end_child
         self.engine_id = -1
@@ -57,20 +59,32 @@ class Hooks:
 
         from broadleaf.modules import preparation
 
-        preparation.make(content, Path(self.module_folder))
+        try:
+            preparation.make(content, Path(self.module_folder))
+        finally:
+            self.surroundings.accept()
 
-    def dump_error(self, error: BaseException, arguments: tuple[Any, ...]) -> bytes:
-        """The error record for a task that raised when it was called with `arguments`."""
-        self._nested.forget_handled(error)
-        item = functions.failed_item(error, arguments)
-        return errors.dump_error(
-            error,
+    def restore(self, function: Callable[..., Any] | None) -> None:
+        """Undoes what a task has changed that called `function`, unless that executes a user's code."""
+        if function is operations.execute:
+            self.surroundings.accept()
+        else:
+            self.surroundings.restore()
+
+    def dump_error(self, error: BaseException, arguments: tuple[Any, ...]) -> tuple[bytes, Sequence[PickleBuffer]]:
+        """The error record for a task that raised when it was called with `arguments`, and its buffers."""
+        report = chunks.report(error, arguments)
+        self._nested.forget_handled(report.error)
+        record = errors.dump_error(
+            report.error,
             self.engine_id,
             self.engine_uuid,
-            item=item,
+            item=report.item,
             output=operations.take_output_of_failed(),
-            kept_frames=breakpoints.keep(error),
+            kept_frames=breakpoints.keep(report.error),
+            outcomes=report.outcomes,
         )
+        return record, report.buffers
 
 
 def run_engine(connection: str, engine_id: int | None, options: Mapping[str, Any], capture: Capture | None) -> int:
@@ -104,6 +118,7 @@ def run_engine(connection: str, engine_id: int | None, options: Mapping[str, Any
     shell_access.install()
     breakpoints.install(options["keep_failed_frames"])
     sys.displayhook = display.DisplayHook()
+    hooks.surroundings.install(engine.note_level)
     try:
         engine.run()
     finally:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import Executor
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, overload
@@ -136,8 +135,7 @@ class ViewExecutor(Executor):
         if not hasattr(self.view, "map_chunks"):
             result = self.view.map_async(fn, *iterables, **options)
             result.raises_original = True
-            self._unfinished.add(result)
-            return _until(result, timeout) if timeout is not None else MapIterator(result)
+            return self._values(result, timeout)
         if timeout is None and chunksize == 1:
             options.setdefault("max_outstanding", 0)
             lazy = cast("LazyMapIterator", self.view.imap(fn, *iterables, **options))
@@ -145,8 +143,11 @@ class ViewExecutor(Executor):
             return lazy
         result = self.view.map_async(fn, *iterables, chunksize=chunksize, **options)
         result.raises_original = True
+        return self._values(result, timeout)
+
+    def _values(self, result: Any, timeout: float | None) -> Iterator[Any]:
         self._unfinished.add(result)
-        return _until(result, timeout) if timeout is not None else MapIterator(result)
+        return MapIterator(result) if timeout is None else result.values_within(timeout)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Accepts no more calls.
@@ -162,11 +163,3 @@ class ViewExecutor(Executor):
             self.view.client.abort(unfinished, queued_only=True)
         if wait:
             self.view.wait()
-
-
-def _until(result: Any, timeout: float) -> Iterator[Any]:
-    deadline = time.monotonic() + timeout
-    for part in result.split() if result.n_parts else ():
-        left = max(0.0, deadline - time.monotonic())
-        # A part of a map is a list of one chunk; a map of one chunk is its own part.
-        yield from part.get(left) if part is result else part.get(left)[0]

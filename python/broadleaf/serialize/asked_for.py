@@ -12,6 +12,7 @@ from __future__ import annotations
 import io
 from _thread import LockType, RLock
 from collections.abc import Callable, Mapping
+from types import CoroutineType
 from typing import Any
 
 from broadleaf.serialize import PROTOCOL
@@ -63,6 +64,8 @@ def is_on() -> bool:
 
 def hint(obj: Any) -> str:
     """Advice if `obj` cannot be pickled; empty if there is none."""
+    if isinstance(obj, CoroutineType):
+        return "; await it first and send its value, or send its function"
     return "; view.use_dill() has dill send it" if isinstance(obj, _DILL_CAN) and _dill is None else ""
 
 

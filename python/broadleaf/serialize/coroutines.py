@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Coroutine
-from types import CoroutineType
 from typing import Any
 
 _runner: Any = None
@@ -34,24 +33,6 @@ def run_coroutine(coroutine: Coroutine[Any, Any, Any]) -> Any:
         if task.cancel():
             loop.run_until_complete(asyncio.wait((task,)))
         raise
-
-
-def run_all(values: list[Any], results: list[Any]) -> None:
-    """Appends `values` to `results`, with each coroutine among them replaced by its value. They run one after another.
-
-    Raises the exception of the first one that fails; later ones never start.
-    """
-    for i, value in enumerate(values):
-        if type(value) is not CoroutineType:
-            results.append(value)
-            continue
-        try:
-            results.append(run_coroutine(value))
-        except BaseException:
-            for unstarted in values[i + 1 :]:
-                if type(unstarted) is CoroutineType:
-                    unstarted.close()
-            raise
 
 
 def close() -> None:

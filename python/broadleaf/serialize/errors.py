@@ -2,7 +2,7 @@
 
 import pickle
 import reprlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Self
 
 from broadleaf.errors import RemoteError, typed
@@ -32,6 +32,8 @@ class ErrorRecord(NamedTuple):
     """Which item of a chunk it was raised for."""
     item_repr: str = ""
     """A short text of that item, or of the arguments of the call."""
+    outcomes: bytes | None = None
+    """Of a chunk: the pickle of the list of its items' values, with a `Failed` for each that has none."""
 
 
 class FailedItem(NamedTuple):
@@ -50,12 +52,13 @@ def dump_error(
     item: FailedItem | None = None,
     output: dict[str, Any] | None = None,
     kept_frames: int | None = None,
+    outcomes: bytes | None = None,
 ) -> bytes:
     """The record of an exception that ended a task. Never raises, whatever the exception's own methods do.
 
     `output` is what a cell wrote before, for clients that did not run it. If the engine keeps the exception,
-    `kept_frames` is its number. No interrupt can be meant for the task any more, so a `KeyboardInterrupt` comes from
-    the exception itself.
+    `kept_frames` is its number. `outcomes` are those of a chunk's items. No interrupt can be meant for the task any
+    more, so a `KeyboardInterrupt` comes from the exception itself.
     """
     info: dict[str, Any] = {"engine_id": engine_id, "engine_uuid": engine_uuid, "method": method}
     if output:
@@ -66,7 +69,7 @@ def dump_error(
         record = error_record(error, info, item)
     except KeyboardInterrupt as worse:
         record = ErrorRecord(type(error).__name__, _no_text(worse), "", info)
-    return pickle.dumps(tuple(record), PROTOCOL)
+    return pickle.dumps(tuple(record._replace(outcomes=outcomes)), PROTOCOL)
 
 
 def error_record(error: BaseException, info: dict[str, Any], item: FailedItem | None = None) -> ErrorRecord:
@@ -173,11 +176,15 @@ def item_text(arguments: tuple[Any, ...]) -> str:
 
 def load_error(data: bytes) -> RemoteError:
     """The exception for a record from `dump_error`, with the original as its `__cause__` if it can be loaded."""
+    return remote_error(load_record(data))
+
+
+def load_record(data: bytes) -> ErrorRecord:
+    """The record from `dump_error`."""
     try:
-        record = ErrorRecord(*pickle.loads(data))
+        return ErrorRecord(*pickle.loads(data))
     except Exception as error:
-        return RemoteError("UnreadableError", f"the engine's error record cannot be read: {error}")
-    return remote_error(record)
+        return ErrorRecord("UnreadableError", f"the engine's error record cannot be read: {error}", "", {})
 
 
 def remote_error(record: ErrorRecord) -> RemoteError:
@@ -189,7 +196,7 @@ def remote_error(record: ErrorRecord) -> RemoteError:
 
 
 class Failed:
-    """Stands in a chunk's list of results for an item whose call raised."""
+    """Stands among the values of a chunk for an item whose call raised."""
 
     __slots__ = ("record",)
 
@@ -199,13 +206,22 @@ class Failed:
     @classmethod
     def of(cls, error: BaseException, item: FailedItem) -> Self:
         """The stand-in for `error`. Raises `KeyboardInterrupt` only."""
-        return cls(tuple(error_record(error, {"engine_id": -1, "engine_uuid": "", "method": "map"}, item)))
+        return cls(tuple(error_record(error, {}, item)))
 
-    def exception(self, engine_id: int) -> RemoteError:
-        """The exception it stands for."""
-        remote = remote_error(ErrorRecord(*self.record))
-        remote.engine_info["engine_id"] = engine_id
-        return remote
+    def exception(self, engine_info: Mapping[str, Any]) -> RemoteError:
+        """The exception it stands for, raised on this engine."""
+        return remote_error(ErrorRecord(*self.record)._replace(engine_info=dict(engine_info)))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Failed, (self.record,)
+
+
+def without_context(error: BaseException, stranger: BaseException | None) -> None:
+    """Removes `stranger`, which something else is handling, from what `error` says it was raised in."""
+    link: BaseException | None = error
+    seen: set[int] = set()
+    while stranger is not None and link is not None and id(link) not in seen:
+        seen.add(id(link))
+        if link.__context__ is stranger:
+            link.__context__ = None
+        link = link.__context__

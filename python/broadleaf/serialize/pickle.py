@@ -108,10 +108,14 @@ def load_args(data: bytes, buffers: Sequence[Any] = ()) -> tuple[tuple[Any, ...]
 
 
 def dump_value(value: Any) -> tuple[bytes, list[pickle.PickleBuffer]]:
-    """Pickles a result. Raises `SerializationError`."""
+    """Pickles a result. Raises `SerializationError`, or `ItemsFailed` for single items of a chunk."""
     try:
         return dumps(value)
     except FAULTS as error:
+        from broadleaf.serialize.functions import chunks
+
+        if chunks.came_from_chunk(value):
+            chunks.fail_unpicklable(value)
         where, fault = _path_to_fault(value, depth=4)
         reason = _reason(error) + asked_for.hint(fault)
         raise SerializationError(f"the result ({_kind(value)}{where})", reason) from error

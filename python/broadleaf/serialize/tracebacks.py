@@ -6,8 +6,9 @@ import functools
 import os
 import re
 import traceback  # not when it is needed: a task that fails may have used up all descriptors
+from collections import OrderedDict
 from collections.abc import Iterator
-from types import TracebackType
+from types import CodeType, TracebackType
 
 # Limits on what is kept of a traceback.
 _LINES = 400
@@ -26,17 +27,70 @@ Span = tuple[int | None, int | None, int | None]
 _FRAME_LINE = r'([ |]*)  File "(.*)", line (\d+), in (.*)'
 
 
-def traceback_text(error: BaseException) -> tuple[str, tuple[tuple[Position, Span], ...]]:
+Missing = tuple[tuple[Position, Span], ...]
+"""Frames whose source is not known here."""
+_Places = tuple[int, ...]
+"""Where the frames of a traceback stood: the identity of each one's code, and the position in it."""
+
+# The text of the frames of the latest tracebacks. It takes most of the time that an error takes, and a map whose
+# function is wrong raises it in the same place for every item.
+_KEPT_STACKS = 64
+_stacks: OrderedDict[_Places, tuple[str, Missing, list[CodeType]]] = OrderedDict()
+
+
+def traceback_text(error: BaseException) -> tuple[str, Missing]:
     """The traceback of `error` without Broadleaf's frames, and the frames in it whose source is not known here."""
-    shown = traceback.TracebackException(type(error), error, users_part(error.__traceback__))
-    text = bounded("".join(shown.format()))
+    tb = users_part(error.__traceback__)
+    if tb is None or not _stands_alone(error):
+        shown = traceback.TracebackException(type(error), error, tb)
+        return bounded("".join(shown.format())), _missing(shown)
+    places, last = _places(tb)
+    if places in _stacks:
+        _stacks.move_to_end(places)
+    else:
+        shown = traceback.TracebackException(type(error), error, tb)
+        # The code is kept, so that no other gets its identity.
+        _stacks[places] = "".join(shown.stack.format()), _missing(shown), _codes(tb)
+        if len(_stacks) > _KEPT_STACKS:
+            _stacks.popitem(last=False)
+    stack, missing, _ = _stacks[places]
+    # Python looks for similar names in the last frame.
+    within = last if isinstance(error, NameError) else None
+    lines = traceback.TracebackException(type(error), error, within).format_exception_only()
+    return bounded(f"Traceback (most recent call last):\n{stack}{''.join(lines)}"), missing
+
+
+def _stands_alone(error: BaseException) -> bool:
+    """Whether its traceback shows its own frames and its message, and nothing else."""
+    shows_context = error.__context__ is not None and not error.__suppress_context__
+    return error.__cause__ is None and not shows_context and not isinstance(error, BaseExceptionGroup)
+
+
+def _places(tb: TracebackType) -> tuple[_Places, TracebackType]:
+    """Where the frames of a traceback stood, and the last of them."""
+    places = [id(tb.tb_frame.f_code), tb.tb_lasti]
+    while tb.tb_next is not None:
+        tb = tb.tb_next
+        places += (id(tb.tb_frame.f_code), tb.tb_lasti)
+    return tuple(places), tb
+
+
+def _codes(tb: TracebackType | None) -> list[CodeType]:
+    codes = []
+    while tb is not None:
+        codes.append(tb.tb_frame.f_code)
+        tb = tb.tb_next
+    return codes
+
+
+def _missing(shown: traceback.TracebackException) -> Missing:
     missing = {
         (frame.filename, frame.lineno or 0, frame.name): (frame.end_lineno, frame.colno, frame.end_colno)
         for part in _chain(shown)
         for frame in part.stack
         if not frame.line
     }
-    return text, tuple(missing.items())
+    return tuple(missing.items())
 
 
 def users_part(tb: TracebackType | None) -> TracebackType | None:

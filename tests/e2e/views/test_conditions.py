@@ -62,6 +62,36 @@ def test_what_is_required_is_there(rc, way):
     assert set(_flat(CALLS[way](rc[[0]], ipp.require("json")(has_json)))) == {3}
 
 
+@pytest.mark.parametrize("way", [*CALLS, *CHUNKS])
+def test_a_module_that_is_missing_is_named(rc, lview, way):
+    function = ipp.require("nosuch_module")(where)
+    for view in (lview, rc[[1]]) if way in CALLS else (lview,):
+        try:
+            values = {**CALLS, **CHUNKS}[way](view, function)
+        except ipp.ImpossibleDependency as error:
+            values = [error]
+        except ipp.CompositeError as error:
+            values = error.exceptions
+        for error in values:
+            assert isinstance(error, ipp.ImpossibleDependency)
+            assert "@require('nosuch_module')" in str(error)
+            assert "No module named 'nosuch_module' on engine" in str(error)
+            # What to do about it, which `test_missing_modules` tries.
+            assert "client.ship_module('nosuch_module')" in str(error)
+
+
+def test_the_reason_of_an_import_that_fails_is_told(rc, tmp_path):
+    (tmp_path / "broken_module.py").write_text("raise ImportError('needs a license')\n")
+    rc[:].apply_sync(lambda folder: __import__("sys").path.insert(0, folder), str(tmp_path))
+    with pytest.raises(ipp.ImpossibleDependency, match=r"@require\('broken_module'\).* needs a license"):
+        rc.load_balanced_view().apply_sync(ipp.require("broken_module")(where), 0)
+
+
+def test_a_condition_is_named(rc):
+    with pytest.raises(ipp.ImpossibleDependency, match="engine 1: @depend: is_engine returned False"):
+        rc[1].apply_sync(ipp.depend(is_engine, 2)(where), 0)
+
+
 def test_every_one_of_several_conditions_must_hold(rc):
     both = ipp.depend(is_engine, 1)(ipp.require("json")(has_json))
     assert rc[[1]].map_sync(both, range(2)) == [3] * 2

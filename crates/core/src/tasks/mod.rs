@@ -87,6 +87,8 @@ pub(crate) struct Task {
     pub pinned: Option<EngineId>,
     /// Engines that answered `Unmet`.
     pub tried: SmallVec<[u32; 0]>,
+    /// What the last of them said.
+    pub unmet: Option<Box<str>>,
     /// Engines that `follow` allows.
     pub followed: SmallVec<[u32; 0]>,
     /// The engine it failed on last, which the next attempt avoids if there is another.
@@ -145,6 +147,7 @@ impl TaskTable {
         task.state = TaskState::Vacant;
         task.generation = task.generation.wrapping_add(1);
         task.tried = SmallVec::new();
+        task.unmet = None;
         task.followed = SmallVec::new();
         let payload = core::mem::take(&mut task.payload);
         self.free.push(key.slot() as u32);

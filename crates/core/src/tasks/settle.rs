@@ -37,6 +37,9 @@ impl End {
     }
 }
 
+/// How much is kept of what an engine says about a condition that it does not meet.
+const MAX_UNMET_BYTES: usize = 2048;
+
 impl Controller {
     pub(crate) fn on_done(
         &mut self,
@@ -90,7 +93,7 @@ impl Controller {
                 };
                 self.resolve(key, end, out);
             }
-            (Stopping::No, Status::Unmet) => self.on_unmet(key, engine, out),
+            (Stopping::No, Status::Unmet) => self.on_unmet(key, engine, &end.payload.bytes, out),
             (Stopping::No, Status::Error) if task.retries_left > 0 && !task.interrupted => {
                 self.retry(key, engine, out);
             }
@@ -135,13 +138,16 @@ impl Controller {
         self.make_ready(key, true, out);
     }
 
-    fn on_unmet(&mut self, key: TaskKey, engine: EngineId, out: &mut Vec<Output>) {
+    fn on_unmet(&mut self, key: TaskKey, engine: EngineId, said: &[u8], out: &mut Vec<Output>) {
+        let said = String::from_utf8_lossy(&said[..said.len().min(MAX_UNMET_BYTES)]);
         let task = self.tasks.at(key);
+        task.unmet = Some(format!("engine {}: {said}", engine.0).into());
         if let Err(index) = task.tried.binary_search(&engine.0) {
             task.tried.insert(index, engine.0);
         }
         if task.pinned.is_some() {
-            self.refuse(key, &RefusalReason::UnmetEverywhere, out);
+            let reason = self.why_hopeless(key);
+            self.refuse(key, &reason, out);
             return;
         }
         let key = self.tasks.rename(key);
@@ -232,8 +238,8 @@ impl Controller {
     /// Why no engine can run a load-balanced task.
     pub(crate) fn why_hopeless(&mut self, key: TaskKey) -> RefusalReason {
         let task = self.tasks.at(key);
-        if !task.tried.is_empty() {
-            return RefusalReason::UnmetEverywhere;
+        if let Some(said) = &task.unmet {
+            return RefusalReason::UnmetEverywhere(said.to_string());
         }
         if task.follows {
             return RefusalReason::ImpossibleDependency;

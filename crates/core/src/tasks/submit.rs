@@ -264,6 +264,7 @@ impl Controller {
             follows: false,
             pinned: part.pinned,
             tried: SmallVec::new(),
+            unmet: None,
             followed: SmallVec::new(),
             avoid: None,
             inline_bytes: part.inline_bytes,

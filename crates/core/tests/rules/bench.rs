@@ -285,12 +285,19 @@ impl Bench {
     }
 
     pub fn done(&mut self, engine: u32, key: TaskKey, status: Status, task_ns: u64) {
+        self.end(engine, key, status, task_ns, Vec::new());
+    }
+
+    fn end(&mut self, engine: u32, key: TaskKey, status: Status, task_ns: u64, value: Vec<u8>) {
         let record = DoneRecord {
             key,
             status,
             started_ns: self.now,
             completed_ns: self.now + task_ns,
-            payload: Payload::default(),
+            payload: Payload {
+                bytes: Bytes::from(value),
+                ..Payload::default()
+            },
         };
         let engine = EngineId(engine);
         self.input(Input::Done { engine, record });
@@ -311,20 +318,12 @@ impl Bench {
 
     /// Ends a task with this value.
     pub fn done_with(&mut self, engine: u32, key: TaskKey, value: Vec<u8>) {
-        let bytes = Bytes::from(value);
-        let record = DoneRecord {
-            key,
-            status: Status::Ok,
-            started_ns: self.now,
-            completed_ns: self.now + MS,
-            payload: Payload {
-                bytes,
-                ..Payload::default()
-            },
-        };
-        let engine = EngineId(engine);
-        self.input(Input::Done { engine, record });
-        self.schedule();
+        self.end(engine, key, Status::Ok, MS, value);
+    }
+
+    /// An engine does not meet a task's condition, and says why.
+    pub fn unmet(&mut self, engine: u32, key: TaskKey, said: &str) {
+        self.end(engine, key, Status::Unmet, MS, said.into());
     }
 
     /// Ends everything that was assigned, until nothing is assigned any more.

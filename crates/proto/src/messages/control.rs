@@ -265,8 +265,8 @@ pub enum RefusalReason {
     ImpossibleDependency,
     /// A dependency on itself or on a task submitted later.
     InvalidDependency,
-    /// A functional dependency that no engine meets.
-    UnmetEverywhere,
+    /// A functional dependency that no engine meets, and what the last one said.
+    UnmetEverywhere(String),
     /// It exceeds the client's limit on tasks or bytes.
     OverLimit,
     /// The cluster is stopping.

@@ -2,7 +2,6 @@
 
 use broadleaf_net::LinkError;
 use broadleaf_proto::layout::{COMPOUND, PLAIN};
-use broadleaf_proto::limits::MAX_INLINE_PAYLOAD_BYTES;
 use broadleaf_proto::task::{AssignRecord, DoneRecord};
 use broadleaf_proto::{FrameKind, Payload, Status, TaskKey};
 use pyo3::exceptions::{PyBaseException, PyRuntimeError, PyValueError};
@@ -16,6 +15,9 @@ use crate::client::{split_announce, wall_ns};
 use crate::errors::PayloadTooLarge;
 use crate::payload::plain;
 use crate::payload::{Decoded, Encoded, Value, Way, lock};
+
+/// A longer error record travels as a value does: that of a chunk has the values of the items that did not raise.
+const MAX_INLINE_RECORD_BYTES: usize = 4 * 1024 * 1024;
 
 static COROUTINE_TYPE: PyOnceLock<Py<PyType>> = PyOnceLock::new();
 
@@ -66,10 +68,12 @@ impl Engine {
             // No result: its client is told how the engine ended.
             return Err(LinkError::Closed);
         }
-        let key = task.key;
+        let (key, function) = (task.key, task.function.0);
         // The arguments' segments are released before the reply is sent, so that both travel together.
         drop(task);
-        self.queue_done(key, status, (started_ns, completed_ns), &mut encoded)
+        self.queue_done(key, status, (started_ns, completed_ns), &mut encoded)?;
+        self.restore_surroundings(py, function);
+        Ok(())
     }
 
     fn queue_done(
@@ -251,6 +255,8 @@ impl Engine {
             .getattr(intern!(py, "unmet_type"))
             .is_ok_and(|unmet| error.is_instance(py, &unmet));
         if unmet {
+            let said = error.value(py).str().map(|text| text.to_string());
+            encoded.bytes = said.unwrap_or_default().into();
             return Status::Unmet;
         }
         let value = error.value(py);
@@ -264,22 +270,41 @@ impl Engine {
         {
             second.write_unraisable(py, None);
         }
-        let record = hooks
-            .call_method1(
-                intern!(py, "dump_error"),
-                (value, args.unwrap_or_else(|| PyTuple::empty(py))),
-            )
-            .and_then(|r| r.extract::<Vec<u8>>());
-        let mut bytes = record.unwrap_or_else(|second| {
+        let arguments = args.unwrap_or_else(|| PyTuple::empty(py));
+        let encoding = self.encode_record(value, &arguments, encoded);
+        // The outcomes of a chunk's items may not fit into memory: then the record says so.
+        let encoding = encoding
+            .or_else(|second| self.encode_record(second.value(py), &PyTuple::empty(py), encoded));
+        if let Err(second) = encoding {
             self.note_unfit(py, &second);
             second.write_unraisable(py, None);
-            Vec::new()
-        });
-        // Its size is limited where it is made; still, no record may cost the engine its connection.
-        if bytes.len() > MAX_INLINE_PAYLOAD_BYTES {
-            bytes.clear();
+            *encoded = Encoded::default();
         }
-        encoded.bytes = bytes;
         Status::Error
+    }
+
+    /// Puts the record of what a task raised into `encoded`: inline, or as a value if it has buffers or is long.
+    fn encode_record(
+        &self,
+        error: &Bound<'_, PyBaseException>,
+        arguments: &Bound<'_, PyTuple>,
+        encoded: &mut Encoded,
+    ) -> PyResult<()> {
+        let py = error.py();
+        let dumped = self
+            .hooks
+            .bind(py)
+            .call_method1(intern!(py, "dump_error"), (error, arguments))?;
+        let (record, buffers): (Bound<'_, PyBytes>, Vec<Bound<'_, PyAny>>) = dumped.extract()?;
+        let bytes = record.as_bytes();
+        if buffers.is_empty() && bytes.len() <= MAX_INLINE_RECORD_BYTES {
+            encoded.bytes = bytes.to_vec();
+            return Ok(());
+        }
+        *encoded = self
+            .io
+            .data
+            .encode_compound(bytes, &buffers, Way::default(), None)?;
+        Ok(())
     }
 }

@@ -6,6 +6,7 @@ mod log;
 mod nested;
 mod outgoing;
 mod output;
+mod surroundings;
 mod unfit;
 mod wakeups;
 
@@ -34,6 +35,7 @@ use rustix::time::Timespec;
 use self::nested::Stack;
 use self::outgoing::Io;
 use self::output::{Captured, Output, Stream};
+use self::surroundings::Surroundings;
 use self::wakeups::Wakeups;
 use crate::buffer::address_of;
 use crate::errors::link_error;
@@ -76,6 +78,7 @@ pub struct Engine {
     output: Arc<Output>,
     wakeups: Arc<Wakeups>,
     stack: Stack,
+    surroundings: Surroundings,
     /// Why it cannot run tasks any more.
     unfit: OnceLock<String>,
     work: Mutex<Work>,
@@ -178,6 +181,7 @@ impl Engine {
                 error.write_unraisable(py, Some(hooks));
             }
         }
+        self.settle(py);
     }
 
     fn serve(&self, py: Python<'_>) -> PyResult<Result<(), LinkError>> {
@@ -305,6 +309,7 @@ impl Engine {
             output: Arc::new(output),
             wakeups,
             stack: Stack::default(),
+            surroundings: Surroundings::default(),
             unfit: OnceLock::new(),
             work: Mutex::new(Work {
                 tasks: VecDeque::new(),
@@ -342,6 +347,7 @@ impl Engine {
             .name("broadleaf-wake".to_owned())
             .spawn(move || wakeups.run())?;
         Self::set_thread(Some(slf.clone().unbind()));
+        this.settle(py);
         let result = this.serve(py);
         Self::set_thread(None);
         this.io.closed.store(true, Ordering::Release);
@@ -361,6 +367,11 @@ impl Engine {
 
     fn current_task(&self) -> Option<u64> {
         self.output.task()
+    }
+
+    /// Called when the level of a logger has been set.
+    fn note_level(&self) {
+        self.on_new_level();
     }
 
     fn counters<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {

@@ -281,7 +281,7 @@ impl Client {
             | RefusalReason::NotStored => false,
             RefusalReason::Undeliverable(_) => job.is_large || job.fate == Fate::Incomplete,
             RefusalReason::ImpossibleDependency => job.dependent,
-            RefusalReason::UnmetEverywhere => {
+            RefusalReason::UnmetEverywhere(_) => {
                 matches!(job.fate, Fate::UnmetEverywhere | Fate::UnmetOnEven)
             }
             RefusalReason::Stopping => around.stopping,

@@ -27,7 +27,7 @@ from broadleaf.errors import (
     Verdict,
     VersionMismatch,
 )
-from broadleaf.serialize.errors import load_error
+from broadleaf.serialize.errors import ErrorRecord, remote_error
 
 # The same as `_native.STATUS_*`, repeated here so that results can be read without the native module.
 STATUS_PENDING = -1
@@ -54,7 +54,7 @@ REFUSALS: dict[str, tuple[type[Verdict], str]] = {
     "Undefined": (Verdict, "the controller does not know the task's function or options"),
     "ImpossibleDependency": (ImpossibleDependency, "a task this one depends on failed, or cannot be followed"),
     "InvalidDependency": (InvalidDependency, "a dependency on itself, on a later task, or on an unknown task"),
-    "UnmetEverywhere": (ImpossibleDependency, "no engine meets the task's @depend or @require condition"),
+    "UnmetEverywhere": (ImpossibleDependency, "no engine meets the task's @depend or @require condition; {detail}"),
     "OverLimit": (OverLimit, "this client has too many unresolved tasks or bytes; collect results first"),
     "NotStored": (ResultNotKept, "the cluster does not keep this task's result, or what it takes to run it again"),
     "Undeliverable": (Undeliverable, "its data could not be brought from host to host: {detail}"),
@@ -82,15 +82,8 @@ def link_lost(error: BaseException) -> LinkLost:
 
 
 def decode_failure(status: int, payload: bytes, engine_id: int, origin: Origin) -> RemoteError:
-    """The exception of a task that ended in `status`, with the payload that came with it."""
-    info: dict[str, Any] = {}
-    if engine_id >= 0:
-        uuid = origin.client.engine_uuid(engine_id)
-        info = {"engine_id": engine_id, "engine_uuid": uuid, "method": origin.method}
-    if status == STATUS_ERROR:
-        error = load_error(payload)
-        error.engine_info = {**error.engine_info, **info}
-        return error
+    """The exception of a task that did not return and did not raise: `status` and `payload` say how it ended."""
+    info = _engine_info(engine_id, origin)
     if status == STATUS_CANCELLED:
         return TaskAborted("", info)
     if status == STATUS_TIMEOUT:
@@ -104,6 +97,20 @@ def decode_failure(status: int, payload: bytes, engine_id: int, origin: Origin) 
         return EngineError("", info or {"engine_id": certificate.engine_id}, certificate, origin.retries)
     known = _known_death(reason, origin)
     return EngineError("", info, known) if known is not None else refusal(reason, info)
+
+
+def raised_by_task(record: ErrorRecord, engine_id: int, origin: Origin) -> RemoteError:
+    """The exception that the record of a task describes."""
+    error = remote_error(record)
+    error.engine_info = {**error.engine_info, **_engine_info(engine_id, origin)}
+    return error
+
+
+def _engine_info(engine_id: int, origin: Origin) -> dict[str, Any]:
+    if engine_id < 0:
+        return {}
+    uuid = origin.client.engine_uuid(engine_id)
+    return {"engine_id": engine_id, "engine_uuid": uuid, "method": origin.method}
 
 
 def _with_block_end(certificate: DeathCertificate, origin: Origin) -> DeathCertificate:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import ref
 
 from broadleaf.client.connection import failures
+from broadleaf.serialize.errors import load_record
 from broadleaf.serialize.functions.bodies import function_name, resolve_function
 from broadleaf.serialize.pickle import dump_args, load_result
 
@@ -40,13 +41,22 @@ class Hooks:
             client.local_modules.ship_local()
         return dump_args(args, kwargs, out_of_band)
 
-    def decode_failure(self, status: int, payload: bytes, engine_id: int, pending: Any, part: int) -> BaseException:
+    def decode_failure(
+        self, status: int, payload: Any, buffers: list[Any], engine_id: int, pending: Any, part: int
+    ) -> BaseException:
         """The exception for a part that did not return."""
         if status == failures.STATUS_LOST and not payload:
             client: Client = pending.origin.client
             return client.link_end.lost_task(client, _has_written(pending, part))
-        error = failures.decode_failure(status, payload, engine_id, pending.origin)
+        if status != failures.STATUS_ERROR:
+            verdict = failures.decode_failure(status, payload, engine_id, pending.origin)
+            pending.locate_failure(verdict, part)
+            return verdict
+        record = load_record(payload)
+        error = failures.raised_by_task(record, engine_id, pending.origin)
         pending.locate_failure(error, part)
+        if record.outcomes is not None:
+            pending.keep_outcomes(part, record, buffers)
         return error
 
     def explain_too_large(

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 from broadleaf.client.connection.failures import STATUS_NAMES, STATUS_OK, link_lost
 from broadleaf.client.display.descriptions import progress_in_words
+from broadleaf.client.results.chunk_outcomes import ChunkOutcomes, Failure
 from broadleaf.client.results.metadata import METADATA_KEYS, STDERR, STDOUT, Metadata, moment, outputs_of
 from broadleaf.client.results.parts import Value
 from broadleaf.client.results.shown_result import ShownResult, seconds
@@ -38,7 +39,18 @@ class AsyncResult(ShownResult[Value]):
     """
 
     _internal_names = frozenset(
-        ("listen", "locate_failure", "on_output", "owner", "part_metadata", "parts", "purged", "unlisten")
+        (
+            "keep_outcomes",
+            "listen",
+            "locate_failure",
+            "on_output",
+            "outcomes_of",
+            "owner",
+            "part_metadata",
+            "parts",
+            "purged",
+            "unlisten",
+        )
     )
 
     owner = True
@@ -209,11 +221,35 @@ class AsyncResult(ShownResult[Value]):
             known = self._all_values()
             if known is not None:
                 return self._assemble(known)
-        values = [self._part_outcome(part) for part in parts]
-        failures = [value for value in values if isinstance(value, Failure)]
+        outcomes = [(part, self._part_outcome(part)) for part in parts]
+        failures = [(part, outcome.error) for part, outcome in outcomes if isinstance(outcome, Failure)]
         if failures and not return_exceptions:
-            raise self._exception_of([failure.error for failure in failures])
-        return self._assemble([v.error if isinstance(v, Failure) else v for v in values])
+            raise self._exception_of([error for failure in failures for error in self._errors_of(*failure)])
+        return self._assemble([self._in_place(part, outcome) for part, outcome in outcomes])
+
+    def _in_place(self, part: int, outcome: Any) -> Any:
+        """What stands for a part among values and exceptions."""
+        if not isinstance(outcome, Failure):
+            return outcome
+        items = self.outcomes_of(part, outcome.error)
+        if not isinstance(items, list):
+            return outcome.error
+        return [item.error if isinstance(item, Failure) else item for item in items]
+
+    def _errors_of(self, part: int, error: BaseException) -> list[BaseException]:
+        """The exceptions of a part that ended with `error`: one for each item of a chunk that raised."""
+        items = self.outcomes_of(part, error)
+        return [item.error for item in items if isinstance(item, Failure)] if isinstance(items, list) else [error]
+
+    def keep_outcomes(self, part: int, record: Any, buffers: list[Any]) -> None:
+        """Keeps the outcomes of a chunk's items, which came with its error record."""
+        chunks: ChunkOutcomes = self.__dict__.setdefault("_chunks", ChunkOutcomes(self.locate_failure))
+        chunks.keep(part, record, buffers)
+
+    def outcomes_of(self, part: int, error: BaseException) -> list[Any] | Failure | None:
+        """What became of the items of a chunk that ended with `error`; see `ChunkOutcomes.of`."""
+        chunks: ChunkOutcomes | None = self.__dict__.get("_chunks")
+        return None if chunks is None else chunks.of(part, error)
 
     def _all_values(self) -> list[Any] | None:
         """All values at once, if every part has one and that is faster than one by one."""
@@ -309,8 +345,8 @@ class AsyncResult(ShownResult[Value]):
         if not isinstance(outcome, Failure):
             return outcome
         if self._return_exceptions:
-            return outcome.error
-        raise self._exception_of([outcome.error])
+            return self._in_place(part, outcome)
+        raise self._exception_of(self._errors_of(part, outcome.error))
 
     def __len__(self) -> int:
         return self.n_parts
@@ -538,12 +574,3 @@ class AsyncResult(ShownResult[Value]):
 
     def __reduce__(self) -> Any:
         raise TypeError("a result cannot be sent; call its get() first, or use it as a dependency (after=, follow=)")
-
-
-class Failure:
-    """Marks an exception that ended a part, as opposed to one that a task returned as its value."""
-
-    __slots__ = ("error",)
-
-    def __init__(self, error: BaseException) -> None:
-        self.error: BaseException = error

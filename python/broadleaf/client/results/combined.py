@@ -9,6 +9,7 @@ from typing import Any
 
 from broadleaf.client.connection.failures import STATUS_OK
 from broadleaf.client.results.async_result import AsyncResult
+from broadleaf.client.results.chunk_outcomes import Failure
 from broadleaf.client.results.map_results import AsyncMapResult
 from broadleaf.client.results.parts import PartWatcher
 from broadleaf.client.tasks.nested_waits import wait_until
@@ -138,6 +139,10 @@ class CombinedResult(AsyncResult):
     def failure(self, part: int) -> BaseException | None:
         result, number = self._parts[part]
         return result.failure(number)
+
+    def outcomes_of(self, part: int, error: BaseException) -> list[Any] | Failure | None:
+        result, number = self._parts[part]
+        return result.outcomes_of(number, error)
 
     def times(self, part: int) -> tuple[int, int, int, int]:
         result, number = self._parts[part]

@@ -180,7 +180,7 @@ class LazyFuture(Parts, Future[Value]):
             timeout: Seconds to wait; None or a negative number: forever.
 
         Returns:
-            The exception, or None if all tasks returned.
+            The exception, or None if all tasks returned. It is the same object each time.
 
         Raises:
             TimeoutError: The tasks are not done after `timeout` seconds.
@@ -192,12 +192,17 @@ class LazyFuture(Parts, Future[Value]):
             if not self.all_done():
                 raise
             # Done in the meantime, or raised by the task.
-            return error if timeout is None else self.exception()
+            return self._known_exception(error) if timeout is None else self.exception()
         except CancelledError:
             raise
         except Exception as error:
-            return error
+            return self._known_exception(error)
         return None
+
+    def _known_exception(self, error: BaseException) -> BaseException:
+        # Its frames would hold the result, which holds it.
+        known: BaseException = self.__dict__.setdefault("_raised", BaseException.with_traceback(error, None))
+        return known
 
     def set_result(self, result: Any) -> None:
         """Not allowed: the value comes from the engines."""

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from typing import Any, Generic
+import time
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from typing import Any, Generic, cast
 
-from broadleaf.client.results.async_result import AsyncResult, Failure
+from broadleaf.client.connection.failures import STATUS_OK
+from broadleaf.client.results.async_result import AsyncResult
+from broadleaf.client.results.chunk_outcomes import Failure
+from broadleaf.client.results.metadata import Metadata
 from broadleaf.client.results.parts import Value
 from broadleaf.errors import RemoteError, composite, hides_frames
-from broadleaf.serialize.errors import Failed
 
 __tracebackhide__ = hides_frames
 
@@ -35,7 +38,7 @@ class AsyncMapResult(AsyncResult[list[Value]]):
     """Whether a task's value is its one item rather than a list of its items."""
     _join: Callable[[list[Any]], Any] | None = None
     _kind = "AsyncMapResult"
-    _internal_names = frozenset(("bare", "ordered", "returned"))
+    _internal_names = frozenset(("bare", "ordered", "returned", "values_within"))
 
     def __len__(self) -> int:
         return self._n_items
@@ -56,16 +59,7 @@ class AsyncMapResult(AsyncResult[list[Value]]):
 
     def _part_value(self, part: int) -> Any:
         value = self.value(part)
-        if self.bare:
-            return [value]
-        if self._return_exceptions and isinstance(value, list):
-            engine_id = self.times(part)[3]
-            for i, item in enumerate(value):
-                if type(item) is Failed:
-                    # In place: the result keeps the list, so the exception stays the same object.
-                    value[i] = error = item.exception(engine_id)
-                    self.locate_failure(error, part)
-        return value
+        return [value] if self.bare else value
 
     def locate_failure(self, error: BaseException, part: int) -> None:
         """Adds an item's position in the map to its exception."""
@@ -81,9 +75,11 @@ class AsyncMapResult(AsyncResult[list[Value]]):
         if values is not None:
             return values
         outcomes = [self._part_outcome(part) for part in parts]
-        failures = [outcome.error for outcome in outcomes if isinstance(outcome, Failure)]
+        failures = [
+            (part, outcome.error) for part, outcome in zip(parts, outcomes, strict=True) if isinstance(outcome, Failure)
+        ]
         if failures and not return_exceptions:
-            raise self._exception_of(failures)
+            raise self._exception_of([error for failure in failures for error in self._errors_of(*failure)])
         if not failures and self._join is not None:
             return self._join(outcomes)
         items: list[Any] = []
@@ -92,27 +88,79 @@ class AsyncMapResult(AsyncResult[list[Value]]):
         return items
 
     def _items_of(self, part: int, outcome: Any) -> Any:
+        """The items of a part: their values, or exceptions in their places."""
         if isinstance(outcome, Failure):
-            # Each item of a failed chunk has this error, so that positions stay correct.
-            return [outcome.error] * self._items_in(part)
-        return outcome
+            return [
+                item.error if isinstance(item, Failure) else item for item in self._item_outcomes(part, outcome.error)
+            ]
+        # What a function made of a whole part need not be a sequence.
+        return outcome if isinstance(outcome, Iterable) else (outcome,)
+
+    def _item_outcomes(self, part: int, error: BaseException) -> list[Any]:
+        """The value of each item of a part that ended with `error`, or its `Failure`."""
+        items = self.outcomes_of(part, error)
+        if isinstance(items, list):
+            return items
+        # A whole chunk is lost, say, with its engine.
+        return [items or Failure(error)] * self._items_in(part)
 
     def __iter__(self) -> Iterator[Value]:
+        return self.values_within(None)
+
+    def values_within(self, timeout_s: float | None) -> Iterator[Value]:
+        """The values as they arrive, as from `iter`; raises `TimeoutError` if one has not come in this time."""
+        return self._values_until(None if timeout_s is None else time.monotonic() + timeout_s)
+
+    def _values_until(self, deadline: float | None) -> Iterator[Value]:
         with self._aborting_on_interrupt():
             for rank in range(self.n_parts):
-                if self.ordered:
-                    part = rank
-                    self.wait_part(part, None)
-                else:
-                    self.wait_count(rank + 1, None)
-                    part = self.completed_part(rank)
-                yield from self._values_in(part)
+                left = None if deadline is None else max(0.0, deadline - time.monotonic())
+                if not (self.wait_part(rank, left) if self.ordered else self.wait_count(rank + 1, left)):
+                    raise TimeoutError(f"{self._name} is not ready: {self.progress} of {len(self)} items are done")
+                yield from self._values_in(rank if self.ordered else self.completed_part(rank))
 
-    def _values_in(self, part: int) -> Any:
+    def _values_in(self, part: int) -> Iterator[Any]:
         outcome = self._part_outcome(part)
-        if isinstance(outcome, Failure) and not self._return_exceptions:
-            raise self._exception_of([outcome.error])
-        return self._items_of(part, outcome)
+        if not isinstance(outcome, Failure) or self._return_exceptions:
+            yield from self._items_of(part, outcome)
+            return
+        for item in self._item_outcomes(part, outcome.error):
+            if isinstance(item, Failure):
+                raise self._exception_of([item.error])
+            yield item
+
+    @property
+    def metadata(self) -> list[Metadata]:
+        """What is known about each item, as dicts with attributes. What a chunk wrote is with its first item."""
+        found: list[Metadata] = []
+        for part in range(self.n_parts):
+            whole = self.part_metadata(part)
+            columns = [(key, self._by_item(part, key, value)) for key, value in whole.items()]
+            found.extend(
+                Metadata({key: column[item] for key, column in columns}) for item in range(self._items_in(part))
+            )
+        return found
+
+    def _metadata_values(self, key: str) -> list[Any]:
+        by_part: list[Any] = super()._metadata_values(key)
+        return [value for part, whole in enumerate(by_part) for value in self._by_item(part, key, whole)]
+
+    def _by_item(self, part: int, key: str, whole: Any) -> list[Any]:
+        """Metadata of each item of a part, given that of the part."""
+        n = self._items_in(part)
+        if n == 1:
+            return [whole]
+        if key in ("status", "error") and self.part_status(part) > STATUS_OK:
+            error = cast("BaseException", self.failure(part))
+            outcomes = self.outcomes_of(part, error)
+            if isinstance(outcomes, list):
+                failed = [item.error if isinstance(item, Failure) else None for item in outcomes]
+                return failed if key == "error" else ["ok" if error is None else whole for error in failed]
+        if key in ("stdout", "stderr"):
+            return [whole, *[""] * (n - 1)]
+        if key == "outputs":
+            return [whole, *([] for _ in range(n - 1))]
+        return [whole] * n
 
     @property
     def progress(self) -> int:

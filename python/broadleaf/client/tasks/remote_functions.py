@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from broadleaf.errors import hides_frames
 from broadleaf.serialize.functions.bodies import function_name
+from broadleaf.serialize.functions.callables import check_callable
 
 if TYPE_CHECKING:
     from broadleaf.client.views.base import View
@@ -24,9 +25,13 @@ class RemoteFunction:
         function: The function to call.
         block: Whether calls wait for their value; by default, the view's flag `block` decides at each call.
         **flags: Flags of the view that apply to these calls.
+
+    Raises:
+        TypeError: `function` cannot be called.
     """
 
     def __init__(self, view: View, function: Callable[..., Any], block: bool | None = None, **flags: Any) -> None:
+        check_callable(function)
         self.view = view
         self.func = function
         self.block = block
@@ -125,7 +130,7 @@ class ParallelFunction(RemoteFunction):
 
         Raises:
             CompositeError: With `block`: the function raised on some item.
-            TypeError: There are no sequences.
+            TypeError: There are no sequences, or the function cannot be called.
         """
         options: dict[str, Any] = {"return_exceptions": self.return_exceptions}
         if hasattr(self.view, "map_chunks"):

@@ -15,7 +15,8 @@ from broadleaf.client.tasks.origin import Origin
 from broadleaf.client.tasks.partition import as_rows, as_sequence, automatic_chunk_items, chunks
 from broadleaf.client.views.base import AsyncFunction, Flag, Function, Returned, View
 from broadleaf.errors import hides_frames
-from broadleaf.serialize.functions.bodies import MapChunk
+from broadleaf.serialize.functions.callables import check_map
+from broadleaf.serialize.functions.chunks import MapChunk
 
 if TYPE_CHECKING:
     from broadleaf.client.views.lazy_map import LazyMapIterator
@@ -126,6 +127,7 @@ class LoadBalancedView(View):
 
         Raises:
             InvalidDependency: `after` or `follow` names a task of another client.
+            TypeError: The function cannot be called.
             SerializationError: The function or an argument cannot be pickled.
             LinkLost: The connection is closed or was lost.
         """
@@ -161,6 +163,7 @@ class LoadBalancedView(View):
         Raises:
             RemoteError: The call did not return: it raised, its engine died, or it was refused, aborted or too slow.
             InvalidDependency: `after` or `follow` names a task of another client.
+            TypeError: The function cannot be called.
             SerializationError: The function or an argument cannot be pickled.
             LinkLost: The connection is closed or was lost.
         """
@@ -275,7 +278,7 @@ class LoadBalancedView(View):
 
         Raises:
             CompositeError: With `block`: the function raised on some item, or a task did not return.
-            TypeError: There are no sequences.
+            TypeError: There are no sequences, or the function cannot be called.
             ValueError: `chunksize` is negative.
             InvalidDependency: `after` or `follow` names a task of another client.
             SerializationError: The function or an item cannot be pickled.
@@ -291,14 +294,16 @@ class LoadBalancedView(View):
                     ordered=ordered,
                     return_exceptions=return_exceptions,
                 )
+        check_map(function, sequences)
         cut, n_items, items = self._cut(sequences, chunksize)
         if items == 1:
             # No chunks in this case: an item needs no list around it in either direction.
             result = self._submit_map(function, zip(*cut, strict=False), n_items, n_items, 1)
             result.bare = True
         else:
-            chunk = MapChunk(function, return_exceptions)
-            result = self._submit_map(chunk, chunks(cut, n_items, items), -(-n_items // items), n_items, items)
+            result = self._submit_map(
+                MapChunk(function), chunks(cut, n_items, items), -(-n_items // items), n_items, items
+            )
         result.ordered = ordered
         result._return_exceptions = return_exceptions
         return result.get() if (self.block if block is None else block) else result
@@ -400,6 +405,7 @@ class LoadBalancedView(View):
             An iterator over the values, for `for` and `async for`, with a method `cancel`.
 
         Raises:
+            TypeError: The function cannot be called.
             ValueError: `max_outstanding` is neither a number of tasks nor 'auto'.
 
         Example:
@@ -411,6 +417,7 @@ class LoadBalancedView(View):
         """
         from broadleaf.client.views.lazy_map import LazyMapIterator
 
+        check_map(function, sequences)
         if max_outstanding == "auto":
             max_outstanding = 10 * max(1, len(self))
         if not isinstance(max_outstanding, int) or max_outstanding < 0:

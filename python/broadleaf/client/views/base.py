@@ -202,6 +202,7 @@ class View(PublicNames):
 
         Raises:
             RemoteError: With `block`: the task did not return. With several tasks, a `CompositeError`.
+            TypeError: The function cannot be called.
             SerializationError: The function or an argument cannot be pickled.
             LinkLost: The connection is closed or was lost.
         """
@@ -263,7 +264,7 @@ class View(PublicNames):
             The result, which can be iterated over as values arrive.
 
         Raises:
-            TypeError: There are no sequences, or `block` is among the options.
+            TypeError: There are no sequences, the function cannot be called, or `block` is among the options.
             SerializationError: The function or an item cannot be pickled.
             LinkLost: The connection is closed or was lost.
 
@@ -320,7 +321,7 @@ class View(PublicNames):
 
         Raises:
             CompositeError: The function raised. `exceptions` has an error for each task that failed.
-            TypeError: There are no sequences, or `block` is among the options.
+            TypeError: There are no sequences, the function cannot be called, or `block` is among the options.
             SerializationError: The function or an item cannot be pickled.
             LinkLost: The connection is closed or was lost.
 

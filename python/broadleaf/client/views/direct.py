@@ -19,7 +19,8 @@ from broadleaf.client.views.base import AsyncFunction, Flag, Function, Returned,
 from broadleaf.client.views.in_place import InPlace
 from broadleaf.errors import NoEnginesRegistered, hides_frames
 from broadleaf.serialize import asked_for
-from broadleaf.serialize.functions.bodies import MapChunk
+from broadleaf.serialize.functions.callables import check_map
+from broadleaf.serialize.functions.chunks import MapChunk
 
 if TYPE_CHECKING:
     from broadleaf.client.results.map_results import AsyncMapResult, MapIterator
@@ -189,6 +190,7 @@ class DirectView(View):
         Raises:
             NoEnginesRegistered: The view has no engines.
             IndexError: One of its engines does not exist.
+            TypeError: The function cannot be called.
             SerializationError: The function or an argument cannot be pickled.
             LinkLost: The connection is closed or was lost.
         """
@@ -209,6 +211,7 @@ class DirectView(View):
             RemoteError: The call did not return. From several engines, a `CompositeError`.
             NoEnginesRegistered: The view has no engines.
             IndexError: One of its engines does not exist.
+            TypeError: The function cannot be called.
             SerializationError: The function or an argument cannot be pickled.
             LinkLost: The connection is closed or was lost.
 
@@ -262,6 +265,7 @@ class DirectView(View):
 
         Raises:
             RemoteError: With `block`: the code raised. From several engines, a `CompositeError`.
+            TypeError: `code` is not a str.
             NoEnginesRegistered: The view has no engines.
             IndexError: One of the engines does not exist.
             LinkLost: The connection is closed or was lost.
@@ -270,6 +274,8 @@ class DirectView(View):
             >>> rc[0].execute("a = 6; a * 7", silent=False, block=True).get().data["text/plain"]
             '42'
         """
+        if not isinstance(code, str):
+            raise TypeError(f"execute takes code as a str, not {type(code).__name__}; apply calls a function")
         wait = self.block if block is None else block
         self.client.local_modules.update()  # the code may import modules from a newly added path
         arguments = (code, silent) if chain is None else (code, silent, chain)
@@ -753,7 +759,7 @@ class DirectView(View):
 
         Raises:
             CompositeError: With `block`: the function raised on some item.
-            TypeError: There are no sequences.
+            TypeError: There are no sequences, or the function cannot be called.
             SerializationError: The function or an item cannot be pickled.
             NoEnginesRegistered: The view has no engines.
             LinkLost: The connection is closed or was lost.
@@ -762,7 +768,8 @@ class DirectView(View):
             >>> rc[:].map(lambda x: x * x, range(8), block=True)
             [0, 1, 4, 9, 16, 25, 36, 49]
         """
-        result = self.map_parts(MapChunk(function, return_exceptions), sequences, label=label)
+        check_map(function, sequences)
+        result = self.map_parts(MapChunk(function), sequences, label=label)
         result._return_exceptions = return_exceptions
         return self._finish(result, block)
 
@@ -809,7 +816,7 @@ class DirectView(View):
             An iterator for `for` and `async for`.
 
         Raises:
-            TypeError: There are no sequences, or `block` is among the options.
+            TypeError: There are no sequences, the function cannot be called, or `block` is among the options.
             SerializationError: The function or an item cannot be pickled.
         """
         from broadleaf.client.results.map_results import MapIterator

@@ -143,6 +143,10 @@ class TaskStream(io.TextIOBase):
         else:
             self._engine.flush_output(self._stream)
 
+    def close(self) -> None:
+        """Stays open for the next task; what was written leaves."""
+        self.flush()
+
     def on_forked(self) -> None:
         """In a forked child, which has no connection of its own, this writes to the descriptor from now on."""
         self._in_child = open(  # noqa: SIM115 - as long as the process
@@ -186,6 +190,10 @@ class TaskBuffer(io.BufferedIOBase):
 
     def flush(self) -> None:
         self._text.flush()
+
+    def close(self) -> None:
+        """Stays open, as the text stream does."""
+        self.flush()
 
 
 class EngineStreams:

@@ -13,15 +13,15 @@ import pickle
 from _thread import allocate_lock  # not `threading`: a rank that starts does not need it
 from collections import OrderedDict
 from collections.abc import Callable
-from types import BuiltinFunctionType, CoroutineType, FunctionType
+from types import BuiltinFunctionType, FunctionType
 from typing import Any
 
 from broadleaf.errors import SerializationError
 from broadleaf.serialize import PROTOCOL, asked_for
 from broadleaf.serialize.buffers import INBAND_BUFFER_BYTES
-from broadleaf.serialize.coroutines import run_all, run_coroutine
-from broadleaf.serialize.errors import Failed, FailedItem
 from broadleaf.serialize.functions import namespace as _namespace
+from broadleaf.serialize.functions.callables import check_callable
+from broadleaf.serialize.functions.chunks import MapChunk
 from broadleaf.serialize.functions.namespace import Namespace, collecting_fills, current_namespace, fill, set_namespace
 from broadleaf.serialize.functions.snapshot import Snapshot, is_importable
 from broadleaf.serialize.reference import Reference
@@ -38,57 +38,6 @@ MAX_BODY_BYTES = 64 * 1024 * 1024
 _MAX_CAPTURED_BUFFERS = 256
 _bodies: OrderedDict[tuple[Any, ...], tuple[Snapshot, bytes]] = OrderedDict()
 _bodies_lock = allocate_lock()
-
-
-class MapChunk:
-    """Calls a function on each item of a chunk: `chunk(items)` or `chunk(items1, items2, ...)`."""
-
-    __slots__ = ("__weakref__", "catch", "function")
-
-    def __init__(self, function: Any, catch: bool = False) -> None:
-        self.function: Any = function
-        self.catch: bool = catch
-        """Whether an item that raises becomes a `Failed` in the result, in place of the chunk raising."""
-
-    def __call__(self, *sequences: Any) -> list[Any]:
-        # When an item raises, the list holds the results of those before it; see `failed_item`.
-        results: list[Any] = []
-        if not self.catch:
-            results.extend(map(self.function, *sequences))
-            if results and type(results[0]) is CoroutineType:
-                coroutines, results = results, []
-                run_all(coroutines, results)
-            return results
-        for arguments in zip(*sequences, strict=False):
-            try:
-                result = self.function(*arguments)
-                results.append(run_coroutine(result) if type(result) is CoroutineType else result)
-            except Exception as error:
-                results.append(Failed.of(error, FailedItem(len(results), arguments)))
-        return results
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return MapChunk, (self.function, self.catch)
-
-    @property
-    def __name__(self) -> str:
-        return function_name(self.function)
-
-
-def failed_item(error: BaseException, arguments: tuple[Any, ...]) -> FailedItem:
-    """What a task's `error` was raised for: the item of a chunk, or else the call's `arguments`."""
-    tb = error.__traceback__
-    while tb is not None:
-        frame = tb.tb_frame
-        if frame.f_code is MapChunk.__call__.__code__:
-            index = len(frame.f_locals["results"])
-            try:
-                return FailedItem(index, tuple(sequence[index] for sequence in frame.f_locals["sequences"]))
-            except BaseException:
-                # The sequence itself raised, not an item.
-                return FailedItem(None, ())
-        tb = tb.tb_next
-    return FailedItem(None, arguments)
 
 
 class CallReference:
@@ -188,6 +137,8 @@ def function_name(function: Any) -> str:
     """A display name for any callable."""
     if isinstance(function, Reference):
         return function.name
+    if isinstance(function, MapChunk):
+        return function_name(function.function)
     name = getattr(function, "__name__", None)
     if isinstance(name, str):
         return name
@@ -208,19 +159,19 @@ def resolve_function(function: Any, out_of_band: bool = True) -> tuple[bytes, bo
     if isinstance(function, MapChunk):
         if isinstance(function.function, Reference):
             inner = CallReference(function.function)
-            return pickle.dumps(MapChunk(inner, function.catch), PROTOCOL), False, []
+            return pickle.dumps(MapChunk(inner), PROTOCOL), False, []
         return _resolve(function, function.function, out_of_band)
     return _resolve(function, function, out_of_band)
 
 
 def _resolve(whole: Function, function: Function, out_of_band: bool) -> tuple[bytes, bool, list[pickle.PickleBuffer]]:
     """`whole` is `function`, or a `MapChunk` of it."""
+    check_callable(function)
     if isinstance(function, FunctionType | BuiltinFunctionType | type) and is_importable(function):
         return pickle.dumps(whole, PROTOCOL), True, []
     if not isinstance(function, FunctionType):
         return _made_anew(whole, function, *_dump(whole, function, None, out_of_band))
-    catch = whole.catch if isinstance(whole, MapChunk) else None
-    key = (function, catch, asked_for.brings_globals())
+    key = (function, isinstance(whole, MapChunk), asked_for.brings_globals())
     known = _bodies.get(key)
     if known is not None and known[0].holds():
         return known[1], False, []

@@ -8,6 +8,7 @@ from types import ModuleType
 from typing import Any
 
 from broadleaf.errors import UnmetDependency
+from broadleaf.serialize.functions.callables import check_callable
 from broadleaf.serialize.functions.namespace import current_namespace
 
 Function = Callable[..., Any]
@@ -37,7 +38,7 @@ class dependent:
             UnmetDependency: A condition does not hold.
         """
         if self.df(*self.dargs, **self.dkwargs) is False:
-            raise UnmetDependency(f"{getattr(self.df, '__name__', 'the condition')} does not hold on this engine")
+            raise UnmetDependency(f"@depend: {getattr(self.df, '__name__', 'the condition')} returned False")
         within = getattr(self.f, "check_dependency", None)
         if within is not None:
             within()
@@ -57,6 +58,9 @@ class depend:
         *args: Its positional arguments.
         **kwargs: Its keyword arguments.
 
+    Raises:
+        TypeError: The condition, or the function, cannot be called.
+
     Example:
         >>> @ipp.depend(lambda n: engine_id >= n, 2)
         ... def where():
@@ -66,11 +70,13 @@ class depend:
     """
 
     def __init__(self, condition: Function, /, *args: Any, **kwargs: Any) -> None:
+        check_callable(condition)
         self.f = condition
         self.args = args
         self.kwargs = kwargs
 
     def __call__(self, function: Function) -> dependent:
+        check_callable(function)
         return dependent(function, self.f, *self.args, **self.kwargs)
 
 
@@ -123,7 +129,10 @@ def provide_in(namespace: dict[str, Any], modules: tuple[str, ...], objects: dic
         try:
             importlib.import_module(name)
         except ImportError as error:
-            raise UnmetDependency(f"module {name} cannot be imported: {error}") from error
+            from broadleaf.modules.missing import explain
+
+            explain(error)
+            raise UnmetDependency(f"@require({name!r}): the module cannot be imported: {error}") from error
         top = name.partition(".")[0]
         namespace[top] = importlib.import_module(top)
     namespace.update(objects)

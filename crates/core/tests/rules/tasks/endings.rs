@@ -48,17 +48,20 @@ fn unmet_goes_round_the_engines_once() {
     let mut tried = Vec::new();
     while let Some((engine, record)) = bench.assigns().first().cloned() {
         tried.push(engine);
-        bench.done(engine, record.key, Status::Unmet, MS);
+        bench.unmet(engine, record.key, "no fuel");
     }
+    let last = tried[2];
     tried.sort_unstable();
     assert_eq!(tried, [0, 1, 2]);
-    assert_eq!(refusal(&bench.results()[0]), RefusalReason::UnmetEverywhere);
+    let said = RefusalReason::UnmetEverywhere(format!("engine {last}: no fuel"));
+    assert_eq!(refusal(&bench.results()[0]), said);
 
     bench.submit_with(each(&[1]));
     bench.schedule();
     let (engine, record) = bench.assigns().remove(0);
-    bench.done(engine, record.key, Status::Unmet, MS);
-    assert_eq!(refusal(&bench.results()[0]), RefusalReason::UnmetEverywhere);
+    bench.unmet(engine, record.key, "no fuel");
+    let said = RefusalReason::UnmetEverywhere("engine 1: no fuel".into());
+    assert_eq!(refusal(&bench.results()[0]), said);
 }
 
 #[test]

@@ -178,6 +178,9 @@ fn decode_failure<'py>(
     status: Status,
     part: &Part,
 ) -> PyResult<Bound<'py, PyAny>> {
+    let py = slf.py();
+    let link = inner.link.get();
+    let hooks = link.hooks.bind(py);
     let bytes = &part.payload.bytes;
     let text = match status {
         Status::Lost => control::decode::<DeathCertificate>(bytes)
@@ -193,11 +196,18 @@ fn decode_failure<'py>(
     } else {
         i64::from(part.engine)
     };
-    let payload = PyBytes::new(slf.py(), &text.unwrap_or_default());
-    let hooks = inner.link.get().hooks.bind(slf.py());
+    // A pickle begins with another byte.
+    let (payload, buffers) = if status == Status::Error && bytes.first() == Some(&COMPOUND) {
+        let decoded = link.shared.data.decode_compound(py, &part.payload)?;
+        (decoded.value.into_pickle(py), decoded.buffers)
+    } else {
+        let text = PyBytes::new(py, &text.unwrap_or_default());
+        (text.into_any(), Vec::new())
+    };
+    let buffers = PyList::new(py, buffers)?;
     hooks.call_method1(
-        intern!(slf.py(), "decode_failure"),
-        (status as u8, payload, engine, slf, index),
+        intern!(py, "decode_failure"),
+        (status as u8, payload, buffers, engine, slf, index),
     )
 }
 

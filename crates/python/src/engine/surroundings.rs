@@ -1,0 +1,129 @@
+//! What a task may leave behind in its process: Python's streams, filters of warnings, levels of loggers.
+//!
+//! Whether anything is left is checked after every task, so this only compares identities; `EngineHooks.restore` does
+//! the rest.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyList};
+
+use super::{Engine, Function};
+use crate::payload::lock;
+
+/// What was there when it was last looked at.
+struct Known {
+    sys: Py<PyDict>,
+    warnings: Py<PyDict>,
+    stdout: Py<PyAny>,
+    stderr: Py<PyAny>,
+    stdin: Py<PyAny>,
+    filters: Py<PyList>,
+    n_filters: usize,
+    first_filter: Option<Py<PyAny>>,
+    /// All that are imported, and how many: a module may set filters and levels when it is imported.
+    modules: Py<PyDict>,
+    n_modules: usize,
+}
+
+#[derive(Default)]
+pub(super) struct Surroundings {
+    known: Mutex<Option<Known>>,
+    has_new_levels: AtomicBool,
+}
+
+fn first_of<'py>(list: &Bound<'py, PyList>) -> Option<Bound<'py, PyAny>> {
+    list.get_item(0).ok()
+}
+
+impl Known {
+    fn read(py: Python<'_>) -> PyResult<Self> {
+        let sys = py.import(intern!(py, "sys"))?;
+        let warnings = py.import(intern!(py, "warnings"))?;
+        let filters = warnings
+            .getattr(intern!(py, "filters"))?
+            .cast_into::<PyList>()?;
+        let modules = sys.getattr(intern!(py, "modules"))?.cast_into::<PyDict>()?;
+        Ok(Self {
+            n_modules: modules.len(),
+            modules: modules.unbind(),
+            stdout: sys.getattr(intern!(py, "stdout"))?.unbind(),
+            stderr: sys.getattr(intern!(py, "stderr"))?.unbind(),
+            stdin: sys.getattr(intern!(py, "stdin"))?.unbind(),
+            n_filters: filters.len(),
+            first_filter: first_of(&filters).map(Bound::unbind),
+            filters: filters.unbind(),
+            sys: sys.dict().unbind(),
+            warnings: warnings.dict().unbind(),
+        })
+    }
+
+    fn holds(&self, py: Python<'_>) -> PyResult<bool> {
+        let (sys, warnings) = (self.sys.bind(py), self.warnings.bind(py));
+        let is_there =
+            |dict: &Bound<'_, PyDict>, name, known: &Bound<'_, PyAny>| -> PyResult<bool> {
+                Ok(dict.get_item(name)?.is_some_and(|found| found.is(known)))
+            };
+        let filters = self.filters.bind(py);
+        let is_first = match (&self.first_filter, first_of(filters)) {
+            (None, None) => true,
+            (Some(known), Some(found)) => found.is(known),
+            _ => false,
+        };
+        Ok(is_first
+            && self.modules.bind(py).len() == self.n_modules
+            && filters.len() == self.n_filters
+            && is_there(warnings, intern!(py, "filters"), filters)?
+            && is_there(sys, intern!(py, "stdout"), self.stdout.bind(py))?
+            && is_there(sys, intern!(py, "stderr"), self.stderr.bind(py))?
+            && is_there(sys, intern!(py, "stdin"), self.stdin.bind(py))?)
+    }
+}
+
+impl Engine {
+    /// Takes what is there now as what every task finds.
+    pub(super) fn settle(&self, py: Python<'_>) {
+        self.surroundings
+            .has_new_levels
+            .store(false, Ordering::Release);
+        let known = Known::read(py);
+        if let Err(error) = &known {
+            error.clone_ref(py).write_unraisable(py, None);
+        }
+        let before = std::mem::replace(&mut *lock(&self.surroundings.known), known.ok());
+        // Dropped without the lock, because Python code may run then.
+        drop(before);
+    }
+
+    /// Somebody has set the level of a logger.
+    pub(super) fn on_new_level(&self) {
+        self.surroundings
+            .has_new_levels
+            .store(true, Ordering::Release);
+    }
+
+    /// After a task that called a function: has Python restore what the task has changed.
+    pub(super) fn restore_surroundings(&self, py: Python<'_>, function: u32) {
+        let holds = match &*lock(&self.surroundings.known) {
+            Some(known) => known.holds(py).unwrap_or(false),
+            None => true,
+        };
+        if holds && !self.surroundings.has_new_levels.load(Ordering::Relaxed) {
+            return;
+        }
+        let function = match lock(&self.work).functions.get(&function) {
+            Some(Function::Loaded(function)) => Some(function.clone_ref(py)),
+            _ => None,
+        };
+        let restored = self
+            .hooks
+            .bind(py)
+            .call_method1(intern!(py, "restore"), (function,));
+        if let Err(error) = restored {
+            error.write_unraisable(py, None);
+        }
+        self.settle(py);
+    }
+}
