@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import suppress
 from typing import Any, Generic
 
 from broadleaf.client.results.async_result import AsyncResult, Failure
 from broadleaf.client.results.parts import Value
-from broadleaf.errors import RemoteError, composite, hides_frames
+from broadleaf.errors import ClusterConnectionError, RemoteError, composite, hides_frames
 from broadleaf.serialize.errors import Failed
 
 __tracebackhide__ = hides_frames
@@ -147,9 +148,14 @@ class AsyncMapResult(AsyncResult[list[Value]]):
 class MapIterator(Generic[Value]):
     """An iterator over the values of a map, for `for` and `async for` alike.
 
+    Like a generator, it is closed by `close`, by Ctrl-C while it waits, and when it is dropped after its first value was
+    asked for: then its unfinished tasks are aborted.
+
     Args:
         result: The result of the map.
     """
+
+    _has_begun = False
 
     def __init__(self, result: AsyncMapResult[Value]) -> None:
         self._result = result
@@ -160,12 +166,25 @@ class MapIterator(Generic[Value]):
         return self
 
     def __next__(self) -> Value:
+        self._has_begun = True
         return next(self._values)
+
+    def close(self) -> None:
+        """Ends the iteration, and aborts the tasks that are not done. An engine whose task does not react is not
+        killed."""
+        self._values = iter(())
+        with suppress(ClusterConnectionError):
+            self._result.origin.client.interrupt_tasks(self._result._unfinished_seqs())
+
+    def __del__(self) -> None:
+        if self._has_begun and not self._result.all_done():
+            self._result.origin.client.interrupt_unawaited(self._result._unfinished_seqs())
 
     def __aiter__(self) -> MapIterator[Value]:
         return self
 
     async def __anext__(self) -> Value:
+        self._has_begun = True
         if self._async_values is None:
             self._async_values = aiter(self._result)
         return await anext(self._async_values)
