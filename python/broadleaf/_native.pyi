@@ -81,6 +81,8 @@ class ClientHooks(Protocol):
         buffers (status ERROR), or JSON text of the refusal or death certificate (other statuses)."""
     def on_event(self, kind: str, body: str) -> None:
         """'engine_up', 'engine_down', 'stopping', 'link_lost'; body is JSON."""
+    def on_wait_behind_others(self) -> None:
+        """A call has waited for a second, the first after `Link.leave_behind`."""
     def on_output(self, seq: int, part: int, stream: int, data: bytes) -> None:
         """Live output of part `part` of the request whose `Pending.seq` is `seq`; called only while
         `Link.live_output` is true."""
@@ -129,6 +131,13 @@ class Link:
         """Between a call with `True` and the matching call with `False`, large buffers that load-balanced calls send
         again stay in their segments. They are recognized by address and content."""
     def flush(self) -> None: ...
+    def begun(self) -> tuple[int, int]:
+        """The number of the first task, and the number of tasks, of the request that this thread's last call began;
+        (0, 0) if it began none. Waiting for results and asking for their state do not count as calls."""
+    def start_call(self) -> None:
+        """A call of this thread that makes a request begins: until then, `begun` gives (0, 0)."""
+    def leave_behind(self) -> None:
+        """The next long wait calls `ClientHooks.on_wait_behind_others`."""
     def outstanding(self) -> int:
         """Number of tasks submitted and not resolved."""
     def outstanding_seqs(self) -> list[int]: ...

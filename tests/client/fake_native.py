@@ -81,7 +81,10 @@ class Link(Requests):
     def _ignore(self, *_: Any) -> int:
         return 0
 
-    define_preparation = post = flush = _ignore
+    define_preparation = post = flush = start_call = leave_behind = _ignore
+
+    def begun(self) -> tuple[int, int]:
+        return 0, 0
 
     def outstanding(self) -> int:
         return len(self.waiting)

@@ -26,7 +26,7 @@ def test_each_refusal_has_its_type(reason):
         ({"Signal": 11}, r"signal 11 \(SIGSEGV\)"),
         ({"Signal": 200}, "signal 200"),
         ("OutOfMemory", "memory ran out"),
-        ("KilledByTimeout", "outlived its timeout"),
+        ("Unresponsive", "did not end in time"),
         ("Stopped", "stopped on request"),
         ("HostGone", "gone with its host"),
         ("Disconnected", "fate is unknown"),

@@ -2,6 +2,7 @@
 
 use crate::clients::Defined;
 use crate::engines::{Engine, State};
+use crate::placement::offers::Claim;
 use crate::tasks::options::ALL;
 use crate::tasks::ranges::Ranges;
 use crate::tasks::{Task, TaskState};
@@ -88,6 +89,15 @@ impl Controller {
             ensure(known == Known::Live(key.slot() as u32), || {
                 at(&format!("its client believes it {known:?}"))
             })?;
+        }
+        if let TaskState::Offered(id, offer) = task.state {
+            let engine = engine(id);
+            let ends = engine.killed || engine.state == State::Dying;
+            let runs = engine.claim(offer) == Some(Claim::Claimed) && !ends;
+            ensure(
+                !runs || !task.stopping.is_forced() || task.timer_at != 0,
+                || at("it is to end, and may run forever"),
+            )?;
         }
         ensure(
             task.timer_at == 0 || self.timers.contains(task.timer_at, Timer::Task(key)),

@@ -270,7 +270,7 @@ impl Controller {
                 // A task that runs may finish; one that does not is taken back.
                 task.client = None;
                 if task.stopping == Stopping::No {
-                    task.stopping = Stopping::Cancel;
+                    task.stopping = Stopping::Asked;
                 }
                 self.take_back(engine, key, offer, out);
             } else {

@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 
 use broadleaf_core::{Controller, Counters, HostEvent, Input, Nanos, Output};
 use broadleaf_proto::control::{ControlReply, ControlRequest, ForkServerEvent};
-use broadleaf_proto::ids::{ClientId, EngineId, HostId, TaskKey};
+use broadleaf_proto::ids::{ClientId, EngineId, HostId, TaskKey, TaskSeq};
 use broadleaf_proto::task::{AssignRecord, FunctionRecord, ResultRecord};
 
 use crate::peers::client::{Circumstances, Client, Copy, Original, check_running};
@@ -65,6 +65,8 @@ pub(crate) enum Event {
     ArgumentsArrive(HostId, EngineId, TaskKey),
     Client(ClientId, Output),
     ClientActs(ClientId),
+    /// A client aborts the tasks of one job.
+    ClientAborts(ClientId, Vec<TaskSeq>),
     Fault,
     Lie,
 }
@@ -408,6 +410,7 @@ impl Cluster {
             }
             Event::Client(client, output) => self.client_gets(client, output)?,
             Event::ClientActs(client) => self.client_acts(client),
+            Event::ClientAborts(client, seqs) => self.cancel_seqs(client, seqs),
             Event::Fault => self.fault(),
             Event::Lie => self.lie(),
         }
@@ -485,6 +488,16 @@ impl Cluster {
 
     pub(crate) fn end_client(&mut self, id: ClientId) {
         let Some(client) = self.clients.get_mut(&id).filter(|c| c.alive) else {
+            return;
+        };
+        let hanging: Vec<TaskSeq> = client
+            .unresolved()
+            .filter(|seq| self.jobs[client.tasks[seq].job as usize].hangs_unless_aborted())
+            .collect();
+        if !hanging.is_empty() {
+            self.cancel_seqs(id, hanging);
+        }
+        let Some(client) = self.clients.get_mut(&id) else {
             return;
         };
         client.alive = false;

@@ -154,7 +154,7 @@ impl Cluster {
             0..4 => Fate::Raise,
             4..7 => Fate::RaiseOnce,
             7 => Fate::Crash,
-            8..10 if options.timeout_ns.is_some() => Fate::Hang,
+            8..10 if options.timeout_ns.is_some() || depth == 0 => Fate::Hang,
             10 | 11 => Fate::UnmetOnEven,
             12 => Fate::UnmetEverywhere,
             13 => Fate::Incomplete,
@@ -219,6 +219,7 @@ impl Cluster {
             segments: job.segments(),
             lease: None,
         };
+        let hangs = job.hangs_unless_aborted();
         self.jobs.push(job);
         let options_id = if plain {
             OptionsId(0)
@@ -243,7 +244,12 @@ impl Cluster {
         };
         self.tell(id, submission(id, record, fate));
         let end = self.clients.get(&id).map_or(seq, |c| c.next_seq);
-        (seq..end).map(TaskSeq).collect()
+        let seqs: Vec<TaskSeq> = (seq..end).map(TaskSeq).collect();
+        if hangs {
+            let after = self.random.time(400 * MS);
+            self.after(after, Event::ClientAborts(id, seqs.clone()));
+        }
+        seqs
     }
 
     fn prepare(&mut self, id: ClientId) {
@@ -299,7 +305,12 @@ impl Cluster {
                 task.cancelled = true;
             }
         }
-        self.request(id, ControlRequest::Cancel(chosen));
+        let how = if self.random.chance(50) {
+            ControlRequest::Cancel
+        } else {
+            ControlRequest::InterruptTasks
+        };
+        self.request(id, how(chosen));
     }
 
     /// Requests the results of tasks of any client, or reruns them.
@@ -319,6 +330,9 @@ impl Cluster {
             let Some(original) = known.tasks.get(&seq) else {
                 continue;
             };
+            if run_again && self.jobs[original.job as usize].hangs_unless_aborted() {
+                continue;
+            }
             names.push((owner, seq));
             copies.push(Expected {
                 status: None,

@@ -88,12 +88,16 @@ class Client(RegisteredResults, Interactive, PublicNames):
 
     _internal_names = frozenset(
         (
+            "abort_begun",
+            "abort_interrupted",
             "cancel_tasks",
             "chunk_target",
             "debugging",
             "define_options",
             "engine_uuid",
             "hub",
+            "interrupt_tasks",
+            "interrupt_unawaited",
             "join_results",
             "link",
             "link_end",
@@ -108,6 +112,7 @@ class Client(RegisteredResults, Interactive, PublicNames):
             "split_result",
             "tasks",
             "wait_for_tasks",
+            "warn_of_left_behind",
         )
     )
 
@@ -143,6 +148,7 @@ class Client(RegisteredResults, Interactive, PublicNames):
         self._engines_seen = -1
         self._certificates: OrderedDict[int, DeathCertificate] = OrderedDict()
         self._n_deaths = 0
+        self._left_behind = set()
         self.debugging: Debugging | None = None
         """Debuggers that tasks have opened, once there was one."""
         self._listeners = 0
@@ -678,7 +684,7 @@ class Client(RegisteredResults, Interactive, PublicNames):
                 with self.link_errors():
                     return self.link.wait_all(seconds(timeout))
             except KeyboardInterrupt:
-                self.cancel_tasks(self.link.outstanding_seqs())
+                self.abort_interrupted(self.link.outstanding_seqs())
                 raise
         jobs = listed(jobs)
         futures = [job for job in jobs if self.tasks.is_foreign(job)]
@@ -695,7 +701,7 @@ class Client(RegisteredResults, Interactive, PublicNames):
             with self.link_errors():
                 return self.link.wait_tasks(seqs, seconds(timeout))
         except KeyboardInterrupt:
-            self.cancel_tasks(sorted(set(seqs).intersection(self.link.outstanding_seqs())))
+            self.abort_interrupted(sorted(set(seqs).intersection(self.link.outstanding_seqs())))
             raise
 
     def abort(

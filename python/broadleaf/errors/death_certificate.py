@@ -21,7 +21,7 @@ class DeathCertificate(NamedTuple):
     host: str = ""
     """The name of its host; '' if it is not known."""
     cause: str = "disconnected"
-    """'exit', 'signal', 'out_of_memory', 'killed_by_timeout', 'stopped', 'host_gone', 'not_started', 'rank_died',
+    """'exit', 'signal', 'out_of_memory', 'unresponsive', 'stopped', 'host_gone', 'not_started', 'rank_died',
     'disconnected'."""
     code: int | None = None
     """Exit code or signal number, for these two causes; for 'rank_died' the rank."""
@@ -47,7 +47,7 @@ class DeathCertificate(NamedTuple):
             return f"ended with its MPI world, of which rank {self.code} died first"
         return {
             "out_of_memory": "was ended by the kernel because memory ran out",
-            "killed_by_timeout": "was killed because its task outlived its timeout and an interrupt",
+            "unresponsive": "was killed because its task did not end in time after a timeout or an abort",
             "stopped": "was stopped on request",
             "host_gone": "is gone with its host: the relay there ended, or the link to it is cut",
         }.get(self.cause, "lost its connection; its fate is unknown")

@@ -5,19 +5,21 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import Executor
+from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, overload
-from weakref import WeakSet
 
 from broadleaf import MapIterator
 
 if TYPE_CHECKING:
-    from broadleaf import AsyncResult, DirectView, LazyMapIterator, LoadBalancedView
+    from broadleaf import AsyncResult, Client, DirectView, LoadBalancedView
 
 Returned = TypeVar("Returned")
 
 
 class ViewExecutor(Executor):
     """`submit` and `map` on a view. Shutting it down waits for its tasks and leaves the engines running.
+
+    Ctrl-C in a `with` block aborts the calls made in it that are not done, queued or running, and the block ends.
 
     Like those of `ProcessPoolExecutor`, its futures and iterators raise what the tasks raised, with the remote
     traceback as the cause; they raise `RemoteError` only for exceptions that cannot be loaded or raised here.
@@ -36,10 +38,16 @@ class ViewExecutor(Executor):
         self._max_workers = len(view)
         self._shut_down = False
         self._lock = threading.Lock()
-        self._unfinished: WeakSet[AsyncResult] = WeakSet()
+        # Enough to hold all its tasks that are not done.
+        self._history = view.client.native.History(view.client.link.max_outstanding_tasks)
+
+    @property
+    def client(self) -> Client:
+        """The client of the view."""
+        return self.view.client
 
     def __repr__(self) -> str:
-        unfinished = sum(not result.done() for result in list(self._unfinished))
+        unfinished = 0 if self.client.closed else len(self._unfinished_seqs())
         state = "shut down" if self._shut_down else "open"
         calls = f", {unfinished:,} call{'' if unfinished == 1 else 's'} not done" if unfinished else ""
         return f"<ViewExecutor over {self.view!r}: {state}{calls}>"
@@ -63,9 +71,14 @@ class ViewExecutor(Executor):
         with self._lock:
             if self._shut_down:
                 raise RuntimeError("cannot schedule new futures after shutdown")
-            result = self.view.apply_async(fn, *args, **kwargs)
+            self.client.link.start_call()
+            try:
+                result = self.view.apply_async(fn, *args, **kwargs)
+                self._history.record(result.seq, result.n_parts)
+            except KeyboardInterrupt:
+                self.client.abort_begun()
+                raise
             result.raises_original = True
-            self._unfinished.add(result)
             return result
 
     @overload
@@ -132,22 +145,18 @@ class ViewExecutor(Executor):
         with self._lock:
             if self._shut_down:
                 raise RuntimeError("cannot schedule new futures after shutdown")
-        if not hasattr(self.view, "map_chunks"):
-            result = self.view.map_async(fn, *iterables, **options)
-            result.raises_original = True
-            return self._values(result, timeout)
-        if timeout is None and chunksize == 1:
-            options.setdefault("max_outstanding", 0)
-            lazy = cast("LazyMapIterator", self.view.imap(fn, *iterables, **options))
-            lazy.raises_original = True
-            return lazy
-        result = self.view.map_async(fn, *iterables, chunksize=chunksize, **options)
+        if hasattr(self.view, "map_chunks"):
+            if timeout is None and chunksize == 1:
+                options.setdefault("max_outstanding", 0)
+                view = cast("LoadBalancedView", self.view)
+                lazy = view.lazy_map(fn, iterables, history=self._history, **options)
+                lazy.raises_original = True
+                return lazy
+            options["chunksize"] = chunksize
+        result = self.view.map_async(fn, *iterables, **options)
         result.raises_original = True
-        return self._values(result, timeout)
-
-    def _values(self, result: Any, timeout: float | None) -> Iterator[Any]:
-        self._unfinished.add(result)
-        return MapIterator(result) if timeout is None else result.values_within(timeout)
+        self._history.record(result.seq, result.n_parts)
+        return MapIterator(result, timeout)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Accepts no more calls.
@@ -159,7 +168,21 @@ class ViewExecutor(Executor):
         with self._lock:
             self._shut_down = True
         if cancel_futures:
-            unfinished = [result for result in list(self._unfinished) if not result.done()]
-            self.view.client.abort(unfinished, queued_only=True)
+            self.client.cancel_tasks(self.client.hub.not_running(self._unfinished_seqs()))
         if wait:
-            self.view.wait()
+            self.client.wait_for_tasks(self._unfinished_seqs(), None)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if isinstance(error, KeyboardInterrupt):
+            with self._lock:
+                self._shut_down = True
+            self.client.abort_interrupted(self._unfinished_seqs())
+        self.shutdown(wait=True)
+
+    def _unfinished_seqs(self) -> list[int]:
+        """Numbers of its tasks that are not done."""
+        with self.client.link_errors():
+            unfinished: list[int] = self._history.select(self.client.link.outstanding_seqs())
+        return unfinished

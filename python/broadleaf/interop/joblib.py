@@ -64,6 +64,7 @@ class BroadleafBackend(_JoblibBackend):
         self._whole_view: LoadBalancedView | None = None
         self._limited_view: LoadBalancedView | None = None
         self._under_way: set[Any] = set()
+        self._is_aborted = False
         if self._view.client.link.frees_engine():
             # joblib polls for what a callback provides; a task waits for it, so that its engine runs tasks in the
             # meantime.
@@ -105,6 +106,7 @@ class BroadleafBackend(_JoblibBackend):
 
     def start_call(self) -> None:
         """Called by joblib before the first batch: data that batches share is kept until `stop_call`."""
+        self._is_aborted = False
         self._view.client.link.keep_sent_again(True)
 
     def stop_call(self) -> None:
@@ -118,10 +120,19 @@ class BroadleafBackend(_JoblibBackend):
     def submit(self, func: Callable[[], Any], callback: Callable[[Any], Any] | None = None) -> Any:
         """Submits one batch; `callback` receives the result when it is done."""
         # Passed as an argument: each batch holds new content, and is not a function that others will call again.
-        result = self._view.apply_async(run_batch, func)
+        client = self._view.client
+        client.link.start_call()
+        try:
+            result = self._view.apply_async(run_batch, func)
+            # joblib may keep no reference of its own before the callback.
+            self._under_way.add(result)
+        except KeyboardInterrupt:
+            client.abort_begun()
+            raise
         result.raises_original = True
-        # joblib may keep no reference of its own before the callback.
-        self._under_way.add(result)
+        if self._is_aborted:
+            # Another thread has aborted everything in the meantime.
+            client.abort([result])
         result.add_done_callback(self._under_way.discard)
         if callback is not None:
             result.add_done_callback(callback)
@@ -134,9 +145,9 @@ class BroadleafBackend(_JoblibBackend):
         return out.get()
 
     def abort_everything(self, ensure_ready: bool = True) -> None:
-        """Aborts unfinished tasks."""
-        for result in list(self._under_way):
-            result.cancel()
+        """Aborts unfinished tasks, and those that are submitted before the next call."""
+        self._is_aborted = True
+        self._view.client.abort(list(self._under_way))
 
 
 def run_batch(batch: Callable[[], Any]) -> Any:

@@ -6,6 +6,7 @@ use broadleaf_proto::limits::{MAX_COALESCED_PARTS, MAX_NESTING};
 
 use crate::clients::history::Known;
 use crate::engines::State;
+use crate::tasks::Stopping;
 use crate::tasks::submit::LAST_SEQ;
 use crate::tasks::targets::Targets;
 use crate::{Controller, Nanos, Output};
@@ -28,7 +29,11 @@ impl Controller {
         }
         let reply = match request {
             ControlRequest::Cancel(seqs) => {
-                self.cancel_all(client, &seqs, out);
+                self.cancel_all(now, client, &seqs, Stopping::Cancel, out);
+                ControlReply::Done
+            }
+            ControlRequest::InterruptTasks(seqs) => {
+                self.cancel_all(now, client, &seqs, Stopping::Asked, out);
                 ControlReply::Done
             }
             ControlRequest::Interrupt(targets) => self.interrupt_engines(&targets, out),
@@ -180,12 +185,19 @@ impl Controller {
         })
     }
 
-    fn cancel_all(&mut self, client: ClientId, seqs: &[TaskSeq], out: &mut Vec<Output>) {
+    fn cancel_all(
+        &mut self,
+        now: Nanos,
+        client: ClientId,
+        seqs: &[TaskSeq],
+        how: Stopping,
+        out: &mut Vec<Output>,
+    ) {
         for seq in seqs {
             if let Known::Live(slot) = self.known(client, *seq)
                 && let Some(key) = self.tasks.key_at(slot)
             {
-                self.cancel(key, out);
+                self.cancel(now, key, how, out);
             }
         }
     }

@@ -63,7 +63,7 @@ impl Controller {
             let started = !unclaimed.contains(offer);
             match (task.stopping, started) {
                 _ if task.client.is_none() => self.discard(key, out),
-                (Stopping::Cancel, _) => {
+                (Stopping::Asked | Stopping::Cancel, _) => {
                     let at = if started { id } else { NOWHERE };
                     self.resolve(key, End::bare(Status::Cancelled, at), out);
                 }

@@ -396,12 +396,17 @@ impl Controller {
         if engine.killed || !matches!(engine.state, State::Up | State::Draining | State::Leaving) {
             return;
         }
+        let was_up = engine.state == State::Up;
         engine.state = State::Leaving;
         engine.killed = true;
         engine.ended_by_us.get_or_insert(cause);
+        let pid = engine.pid();
+        if was_up && !self.supervisor.stopping {
+            self.announce(&Event::EngineLeaving(id), out);
+        }
         out.push(Output::Kill {
             engine: id,
-            pid: engine.pid(),
+            pid,
             signal: SIGKILL,
         });
         self.set_engine_timer(index, now.saturating_add(self.config.exit_wait_ns));

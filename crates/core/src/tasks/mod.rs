@@ -45,10 +45,19 @@ pub(crate) enum TaskState {
 pub(crate) enum Stopping {
     /// It is not being stopped.
     No,
-    /// Aborted by its client (or its client is gone).
+    /// Aborted by its client, which lets it take its time; or its client is gone.
+    Asked,
+    /// Aborted by its client.
     Cancel,
     /// Outlived its timeout.
     Timeout,
+}
+
+impl Stopping {
+    /// Whether its engine is killed if it runs and does not end in time.
+    pub fn is_forced(self) -> bool {
+        matches!(self, Self::Cancel | Self::Timeout)
+    }
 }
 
 /// One task.

@@ -85,7 +85,7 @@ impl Controller {
                 self.resolve(key, end, out);
             }
             (_, Status::Ok) => self.resolve(key, end, out),
-            (Stopping::Cancel, _) => {
+            (Stopping::Asked | Stopping::Cancel, _) => {
                 let end = End {
                     status: Status::Cancelled,
                     payload: Payload::default(),
@@ -374,18 +374,28 @@ impl Controller {
         self.resolve(key, end, out);
     }
 
-    /// Aborts a live task.
-    pub(crate) fn cancel(&mut self, key: TaskKey, out: &mut Vec<Output>) {
+    /// Aborts a live task, in one of the two ways in which clients do that.
+    pub(crate) fn cancel(
+        &mut self,
+        now: Nanos,
+        key: TaskKey,
+        how: Stopping,
+        out: &mut Vec<Output>,
+    ) {
         let task = self.tasks.at(key);
         let TaskState::Offered(engine, offer) = task.state else {
             self.detach(key);
             self.resolve(key, End::bare(Status::Cancelled, NOWHERE), out);
             return;
         };
-        if task.stopping == Stopping::No {
-            task.stopping = Stopping::Cancel;
+        let is_new = !task.stopping.is_forced() && task.stopping != how;
+        if is_new {
+            task.stopping = how;
         }
         self.take_back(engine, key, offer, out);
+        if is_new && self.engines[engine.0 as usize].claim(offer) == Some(Claim::Claimed) {
+            self.limit_end(now, key);
+        }
     }
 
     /// Takes an offer back, or interrupts its task if it is known to run.
@@ -416,7 +426,7 @@ impl Controller {
         out: &mut Vec<Output>,
     ) {
         let task = self.tasks.at(key);
-        if task.client.is_some() || task.stopping == Stopping::Timeout {
+        if task.client.is_some() || task.stopping.is_forced() {
             task.interrupted = true;
             out.push(Output::Interrupt { engine, key, offer });
         }
@@ -446,9 +456,7 @@ impl Controller {
             self.engines[engine.0 as usize].set_claim(offer, Claim::Claimed);
             if stopping != Stopping::No {
                 self.interrupt(engine, key, offer, out);
-            }
-            if stopping == Stopping::Timeout {
-                self.set_timer(key, now.saturating_add(self.config.interrupt_grace_ns));
+                self.limit_end(now, key);
             }
             return;
         }
@@ -457,7 +465,9 @@ impl Controller {
         let task = self.tasks.at(key);
         match stopping {
             _ if task.client.is_none() => self.discard(key, out),
-            Stopping::Cancel => self.resolve(key, End::bare(Status::Cancelled, NOWHERE), out),
+            Stopping::Asked | Stopping::Cancel => {
+                self.resolve(key, End::bare(Status::Cancelled, NOWHERE), out);
+            }
             Stopping::Timeout if task.stalled => {
                 self.resolve(key, End::bare(Status::Timeout, engine), out);
             }

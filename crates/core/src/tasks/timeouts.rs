@@ -1,4 +1,5 @@
-//! Time limits of tasks: when they start, and what happens when they expire.
+//! Time limits of tasks: when they start, and what happens when they expire. A task that is stopped, because of its timeout
+//! or an abort, is interrupted. If it has not ended after the grace period, its engine is killed.
 
 use broadleaf_proto::control::DeathCause;
 use broadleaf_proto::ids::{EngineId, TaskKey};
@@ -17,7 +18,7 @@ impl Controller {
             return;
         };
         let task = self.tasks.at(key);
-        if task.timer_at != 0 || task.is_travelling || task.stopping == Stopping::Timeout {
+        if task.timer_at != 0 || task.is_travelling || task.stopping.is_forced() {
             return;
         }
         if let Some(timeout_ns) = self.options.at(task.options).options.timeout_ns {
@@ -34,7 +35,12 @@ impl Controller {
         let Some(key) = top.offer.key.filter(|_| !books.is_buried(top.number)) else {
             return;
         };
-        if self.tasks.at(key).stopping == Stopping::Timeout {
+        self.limit_end(now, key);
+    }
+
+    /// A task that was interrupted because it is to be stopped has the grace period to end.
+    pub(crate) fn limit_end(&mut self, now: Nanos, key: TaskKey) {
+        if self.tasks.at(key).stopping.is_forced() {
             self.set_timer(key, now.saturating_add(self.config.interrupt_grace_ns));
         }
     }
@@ -47,23 +53,23 @@ impl Controller {
                 self.detach(key);
                 self.resolve(key, End::bare(Status::Timeout, NOWHERE), out);
             }
-            (TaskState::Offered(engine, offer), Stopping::No | Stopping::Cancel) => {
+            (TaskState::Offered(engine, offer), Stopping::No | Stopping::Asked) => {
                 task.stopping = Stopping::Timeout;
                 let claim = self.engines[engine.0 as usize].claim(offer);
                 self.take_back(engine, key, offer, out);
                 if claim == Some(Claim::Claimed) {
-                    self.set_timer(key, now.saturating_add(self.config.interrupt_grace_ns));
+                    self.limit_end(now, key);
                 }
             }
-            (TaskState::Offered(engine, offer), Stopping::Timeout)
+            (TaskState::Offered(engine, offer), Stopping::Cancel | Stopping::Timeout)
                 if self.engines[engine.0 as usize].is_buried(offer) =>
             {
                 // The task is interrupted once the task on top of it, which has its own time limit,
                 // has ended.
-                self.set_timer(key, now.saturating_add(self.config.interrupt_grace_ns));
+                self.limit_end(now, key);
             }
-            (TaskState::Offered(engine, _), Stopping::Timeout) => {
-                self.kill(now, engine, DeathCause::KilledByTimeout, out);
+            (TaskState::Offered(engine, _), Stopping::Cancel | Stopping::Timeout) => {
+                self.kill(now, engine, DeathCause::Unresponsive, out);
             }
             _ => {}
         }

@@ -103,7 +103,7 @@ fn death_json(certificate: &DeathCertificate, ago_ns: u64) -> Value {
         DeathCause::Exit(code) => ("exit", Some(code)),
         DeathCause::Signal(signal) => ("signal", Some(signal)),
         DeathCause::OutOfMemory => ("out_of_memory", None),
-        DeathCause::KilledByTimeout => ("killed_by_timeout", None),
+        DeathCause::Unresponsive => ("unresponsive", None),
         DeathCause::Stopped => ("stopped", None),
         DeathCause::Disconnected => ("disconnected", None),
         DeathCause::HostGone => ("host_gone", None),

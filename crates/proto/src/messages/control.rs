@@ -287,8 +287,8 @@ pub enum DeathCause {
     Signal(i32),
     /// The kernel's out-of-memory killer killed it.
     OutOfMemory,
-    /// We ended it: a hung task outlived its timeout and its interrupt.
-    KilledByTimeout,
+    /// We ended it: its task did not react to the interrupt after a timeout or an abort.
+    Unresponsive,
     /// We ended it on request.
     Stopped,
     /// Its connection was lost and its fate is unknown.
@@ -339,8 +339,10 @@ pub struct SegmentRelease {
 /// A client's request; `Request` frames carry `(u64 number, ControlRequest)`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ControlRequest {
-    /// Abort these tasks, queued or running.
+    /// Abort these tasks, queued or running. The engine of one that does not end in time is killed.
     Cancel(Vec<TaskSeq>),
+    /// Abort these tasks, queued or running, but let those that run take as long as they want to end.
+    InterruptTasks(Vec<TaskSeq>),
     /// Interrupt whatever these engines are running now.
     Interrupt(TargetSet),
     /// Send a signal to engines.

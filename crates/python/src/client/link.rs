@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use broadleaf_net::LinkError;
 use broadleaf_proto::control::{self, ControlReply, ControlRequest, DefineOptions, Role};
@@ -12,6 +12,7 @@ use broadleaf_proto::task::PREPARATION;
 use broadleaf_proto::{FrameKind, HostId, OptionsId, TaskOptions};
 use pyo3::exceptions::{PyTimeoutError, PyValueError};
 use pyo3::gc::{PyTraverseError, PyVisit};
+use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use rustc_hash::FxHashMap;
@@ -19,12 +20,16 @@ use rustc_hash::FxHashMap;
 use super::incoming::far::FarValues;
 use super::incoming::tell::tell;
 use super::outgoing::functions::Functions;
+use super::requests::begun;
 use super::shared::{Incoming, Shared, Step, Tuning};
 use super::waiting::deadline_after;
 use crate::engine::{Engine, engine_to_free};
 use crate::errors::{forked, link_closed, link_error};
 use crate::node::connect::{Connection, dial, handshake, route};
 use crate::payload::{DataPlane, lock};
+
+/// How long a call waits before it says what it may be waiting for.
+const EXPLAIN_AFTER: Duration = Duration::from_secs(1);
 
 /// One connection of a client to its controller. Thread-safe.
 #[pyclass(frozen, weakref, module = "broadleaf._native")]
@@ -37,12 +42,22 @@ pub struct Link {
     options: Mutex<FxHashMap<String, OptionsId>>,
     background: Mutex<Option<JoinHandle<()>>>,
     close_started: AtomicBool,
+    /// Ctrl-C has ended a call, and tasks of earlier calls still run or wait.
+    left_behind: AtomicBool,
 }
 
 impl Link {
+    /// Every call that may submit or request something starts with it.
+    ///
     /// # Errors
     /// `LinkClosed` in a child of the process that made it, which must not use it.
     pub(super) fn check_process(&self, py: Python<'_>) -> PyResult<()> {
+        begun::start_call();
+        self.check_owner(py)
+    }
+
+    /// As `check_process`, in the middle of a call.
+    fn check_owner(&self, py: Python<'_>) -> PyResult<()> {
         if self.shared.owner.is_elsewhere() {
             return Err(forked(py));
         }
@@ -59,15 +74,35 @@ impl Link {
         if is_done() {
             return Ok(true);
         }
-        self.check_process(py)?;
-        let Some(engine) = engine_to_free(py, self) else {
-            return self.wait_until(py, timeout_s, is_done);
-        };
+        self.check_owner(py)?;
         let deadline = timeout_s.map(deadline_after).transpose()?;
+        let Some(engine) = engine_to_free(py, self) else {
+            return self.wait_and_explain(py, deadline, is_done);
+        };
         if let Err(error) = self.flush_fully(py) {
             return self.done_or(py, is_done, error);
         }
         Engine::wait_in_task(engine.bind(py), self, deadline, is_done)
+    }
+
+    /// As `wait_until`. If Ctrl-C has left tasks of this client behind, a long wait says so.
+    fn wait_and_explain(
+        &self,
+        py: Python<'_>,
+        deadline: Option<Instant>,
+        is_done: &(dyn Fn() -> bool + Sync),
+    ) -> PyResult<bool> {
+        let explain_at = Instant::now() + EXPLAIN_AFTER;
+        if self.left_behind.load(Ordering::Relaxed) && deadline.is_none_or(|at| at > explain_at) {
+            if self.wait_by(py, Some(explain_at), is_done)? {
+                return Ok(true);
+            }
+            if self.left_behind.swap(false, Ordering::Relaxed) {
+                let hooks = self.hooks.bind(py);
+                hooks.call_method0(intern!(py, "on_wait_behind_others"))?;
+            }
+        }
+        self.wait_by(py, deadline, is_done)
     }
 
     /// The cluster it belongs to.
@@ -83,10 +118,19 @@ impl Link {
         is_done: &(dyn Fn() -> bool + Sync),
     ) -> PyResult<bool> {
         self.check_process(py)?;
+        let deadline = timeout_s.map(deadline_after).transpose()?;
+        self.wait_by(py, deadline, is_done)
+    }
+
+    fn wait_by(
+        &self,
+        py: Python<'_>,
+        deadline: Option<Instant>,
+        is_done: &(dyn Fn() -> bool + Sync),
+    ) -> PyResult<bool> {
         if is_done() {
             return Ok(true);
         }
-        let deadline = timeout_s.map(deadline_after).transpose()?;
         if let Err(error) = self.flush_fully(py) {
             return self.done_or(py, is_done, error);
         }
@@ -240,6 +284,7 @@ impl Link {
             options: Mutex::default(),
             background: Mutex::new(Some(background)),
             close_started: AtomicBool::new(false),
+            left_behind: AtomicBool::new(false),
         })
     }
 
@@ -417,6 +462,21 @@ impl Link {
     fn flush(&self, py: Python<'_>) -> PyResult<()> {
         self.check_process(py)?;
         self.flush_fully(py)
+    }
+
+    /// The number of the first task, and the number of tasks, of the request that this thread's last call began.
+    fn begun(&self) -> (u64, usize) {
+        begun::begun(&self.shared)
+    }
+
+    /// A call that makes a request begins; what this thread's earlier calls have begun is no longer known.
+    fn start_call(&self) {
+        begun::start_call();
+    }
+
+    /// The next long wait calls `ClientHooks.on_wait_behind_others`.
+    fn leave_behind(&self) {
+        self.left_behind.store(true, Ordering::Relaxed);
     }
 
     fn outstanding(&self) -> u64 {

@@ -230,7 +230,7 @@ impl Client {
                 // than the controller waits.
                 let is_slow = matches!(
                     certificate.cause,
-                    DeathCause::KilledByTimeout | DeathCause::Stopped
+                    DeathCause::Unresponsive | DeathCause::Stopped
                 ) && certificate.host != "simulated";
                 let surely = around.host_losses == 0 && !is_slow;
                 if surely && certificate.task_started && around.starts == 0 {

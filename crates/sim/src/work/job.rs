@@ -24,7 +24,7 @@ pub enum Fate {
     RaiseOnce,
     /// Ends its engine's process.
     Crash,
-    /// Never ends.
+    /// Never ends. If it has no timeout, its client aborts it, at the latest before it leaves.
     Hang,
     /// Finds its functional dependency unmet on engines with even numbers.
     UnmetOnEven,
@@ -78,6 +78,10 @@ impl Job {
     pub fn value(index: u64, body: u64) -> Bytes {
         let mixed = index.wrapping_mul(0x9e37_79b9).wrapping_add(body);
         Bytes::copy_from_slice(&mixed.to_le_bytes())
+    }
+    /// Whether only an abort ends it.
+    pub fn hangs_unless_aborted(&self) -> bool {
+        self.fate == Fate::Hang && self.options.timeout_ns.is_none()
     }
     /// Whether it finds its dependency unmet on an engine.
     pub fn is_unmet_on(&self, engine: EngineId) -> bool {

@@ -127,8 +127,9 @@ impl Cluster {
         }
     }
 
-    fn cancel_seqs(&mut self, id: ClientId, mut seqs: Vec<TaskSeq>) {
-        let Some(client) = self.clients.get_mut(&id) else {
+    /// A client aborts those of its tasks that are not resolved.
+    pub(crate) fn cancel_seqs(&mut self, id: ClientId, mut seqs: Vec<TaskSeq>) {
+        let Some(client) = self.clients.get_mut(&id).filter(|c| c.alive) else {
             return;
         };
         seqs.retain(|seq| client.tasks[seq].status.is_none());

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
@@ -16,7 +17,7 @@ from broadleaf.client.results.async_result import AsyncResult
 from broadleaf.client.results.hub_results import Hub
 from broadleaf.config import OPTIONS
 from broadleaf.control import requests
-from broadleaf.errors import DeathCertificate, EngineError
+from broadleaf.errors import DeathCertificate, EngineError, LinkLost
 
 if TYPE_CHECKING:
     from broadleaf._native import Link
@@ -44,6 +45,7 @@ class Control:
     local_modules: LocalModules
     native: Any
     tasks: TaskIndex
+    _left_behind: set[int]
 
     @contextmanager
     def link_errors(self) -> Iterator[None]:
@@ -69,9 +71,51 @@ class Control:
             return requests.send(self.link, request, timeout)
 
     def cancel_tasks(self, seqs: Sequence[int]) -> None:
-        """Aborts tasks by number, queued or running; those that are done are left alone."""
+        """Aborts tasks by number, queued or running; those that are done are left alone. The engine of a task that does
+        not react is killed after `interrupt_grace_s`."""
         for first in range(0, len(seqs), _CANCEL_BATCH):
             self.request({"Cancel": list(seqs[first : first + _CANCEL_BATCH])})
+
+    def interrupt_tasks(self, seqs: Sequence[int]) -> None:
+        """Aborts tasks like `cancel_tasks`, but engines whose tasks do not react are not killed."""
+        for first in range(0, len(seqs), _CANCEL_BATCH):
+            self.request({"InterruptTasks": list(seqs[first : first + _CANCEL_BATCH])})
+
+    def interrupt_unawaited(self, seqs: Sequence[int]) -> None:
+        """As `interrupt_tasks`, for finalizers: does not wait for the controller, and raises nothing."""
+        with suppress(self.native.LinkClosed):
+            # The controller must know the tasks submitted before when it reads this.
+            self.link.flush()
+            for first in range(0, len(seqs), _CANCEL_BATCH):
+                self.link.post(json.dumps({"InterruptTasks": list(seqs[first : first + _CANCEL_BATCH])}))
+
+    def abort_interrupted(self, seqs: Sequence[int]) -> None:
+        """Ctrl-C has ended a call: aborts its tasks. If others are left, the next long wait of this client says so."""
+        with suppress(LinkLost):
+            self.cancel_tasks(seqs)
+            ended = set(seqs)
+            self._left_behind = {seq for seq in self.link.outstanding_seqs() if seq not in ended}
+            if self._left_behind:
+                self.link.leave_behind()
+
+    def abort_begun(self) -> None:
+        """Ctrl-C came before a call had returned its result: aborts what this thread's last submission began."""
+        first, n = self.link.begun()
+        if n:
+            with suppress(self.native.LinkClosed):
+                self.abort_interrupted([seq for seq in self.link.outstanding_seqs() if first <= seq < first + n])
+
+    def warn_of_left_behind(self) -> None:
+        """Warns if tasks that Ctrl-C has left are still there."""
+        n = len(self._left_behind.intersection(self.link.outstanding_seqs()))
+        self._left_behind = set()
+        if n:
+            tasks = "1 task" if n == 1 else f"{n:,} tasks"
+            warnings.warn(
+                f"{tasks} submitted before Ctrl-C still run or wait for an engine, and this call may be waiting for "
+                "them. Client.abort() aborts all tasks of a client.",
+                stacklevel=2,
+            )
 
     def interrupt(self, targets: Any = None) -> None:
         """Interrupts whatever engines are running now, as Ctrl-C would.

@@ -75,6 +75,12 @@ class Hooks:
         if client is not None:
             client.on_event(kind, json.loads(body) if body else None)
 
+    def on_wait_behind_others(self) -> None:
+        """A call has waited for a second after Ctrl-C has left tasks behind."""
+        client = self._client()
+        if client is not None:
+            client.warn_of_left_behind()
+
     def on_output(self, seq: int, part: int, stream: int, data: bytes) -> None:
         """Live output of part `part` of the request whose first task is `seq`."""
         client = self._client()

@@ -44,7 +44,7 @@ def show(
             interrupted = False
         except KeyboardInterrupt:
             if number is None:
-                result._abort_unfinished()
+                result.abort_interrupted()
                 raise
             interrupted = True
             _interrupt(result, shown, signal_on_interrupt, number)
@@ -98,8 +98,10 @@ def _interrupt(result: AsyncResult, shown: OutputStream | None, name: str | int 
     """Sends the signal to the engines that are waited for, and waits briefly for its effect."""
     print(f"Received Keyboard Interrupt. Sending signal {name} to engines...", file=sys.stderr)
     if number == signal_number("SIGINT"):
-        # Includes tasks that have not started, but nothing that runs for others.
-        result._abort_unfinished()
+        # Includes tasks that have not started, but nothing that runs for others. Engines whose variables a session has
+        # built up are not killed.
+        result._aborted_by = "Ctrl-C"
+        result.origin.client.interrupt_tasks(result._unfinished_seqs())
     else:
         engines = [result._engine_id(part) for part in result._unfinished_parts()]
         known = set(result.origin.client.ids)

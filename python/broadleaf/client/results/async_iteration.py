@@ -51,7 +51,7 @@ async def iterate(result: AsyncResult, ordered: bool) -> AsyncIterator[Any]:
                 yield value
     except asyncio.CancelledError:
         with suppress(ClusterConnectionError):
-            result._abort_unfinished()
+            result.abort_interrupted()
         raise
 
 

@@ -17,6 +17,9 @@ from broadleaf.client.results.shown_result import ShownResult, seconds
 from broadleaf.errors import LinkLost, RemoteError, composite, fresh, hides_frames
 from broadleaf.serialize.functions.bodies import function_name
 
+if TYPE_CHECKING:
+    from broadleaf.client.client import Client
+
 __all__ = ["ALL_COMPLETED", "FIRST_COMPLETED", "FIRST_EXCEPTION", "AsyncResult", "seconds"]
 
 __tracebackhide__ = hides_frames
@@ -40,6 +43,8 @@ class AsyncResult(ShownResult[Value]):
 
     _internal_names = frozenset(
         (
+            "abort_all",
+            "abort_interrupted",
             "keep_outcomes",
             "listen",
             "locate_failure",
@@ -124,12 +129,27 @@ class AsyncResult(ShownResult[Value]):
         try:
             yield
         except KeyboardInterrupt:
-            self._abort_unfinished()
+            self.abort_interrupted()
             raise
         except self.origin.client.native.LinkClosed as error:
             raise link_lost(error) from error
 
-    def _abort_unfinished(self, by: str = "Ctrl-C") -> None:
+    def abort_interrupted(self) -> None:
+        """Aborts the unfinished tasks, because Ctrl-C has ended a wait for them."""
+        self._aborted_by = "Ctrl-C"
+        self.origin.client.abort_interrupted(self._unfinished_seqs())
+
+    @staticmethod
+    def abort_all(results: Iterable[AsyncResult]) -> None:
+        """`abort_interrupted` of several results: one request for each client."""
+        seqs: dict[Client, list[int]] = {}
+        for result in results:
+            result._aborted_by = "Ctrl-C"
+            seqs.setdefault(result.origin.client, []).extend(result._unfinished_seqs())
+        for client, unfinished in seqs.items():
+            client.abort_interrupted(unfinished)
+
+    def _abort_unfinished(self, by: str) -> None:
         self._aborted_by = by
         self.origin.client.cancel_tasks(self._unfinished_seqs())
 
@@ -207,7 +227,7 @@ class AsyncResult(ShownResult[Value]):
             else:
                 ready = self.wait_all_done(timeout)
         except KeyboardInterrupt:
-            self._abort_unfinished()
+            self.abort_interrupted()
             raise
         except self.origin.client.native.LinkClosed as error:
             raise link_lost(error) from error

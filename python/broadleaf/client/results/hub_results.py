@@ -200,13 +200,17 @@ class Hub:
             adopted = client.result_types.adopted
             submitter = client.native.Submitter(client.link, adopted, origin, 0, 0, histories=histories)
             self._submitters[single, run_again] = submitter
-        with client.link_errors():
-            result: AsyncHubResult = submitter.subscribe(_kept_task, names, run_again)
-        if run_again:
-            client.tasks.remember(result)
-        else:
-            result.known_as = tuple(msg_ids)
-            result.submitted_at = tuple(known[msg_id]["submitted_ns"] for msg_id in msg_ids)
+        try:
+            with client.link_errors():
+                result: AsyncHubResult = submitter.subscribe(_kept_task, names, run_again)
+            if run_again:
+                client.tasks.remember(result)
+                return result
+        except KeyboardInterrupt:
+            client.abort_begun()
+            raise
+        result.known_as = tuple(msg_ids)
+        result.submitted_at = tuple(known[msg_id]["submitted_ns"] for msg_id in msg_ids)
         return result
 
     def forget(self, names: Sequence[TaskName] | None) -> None:

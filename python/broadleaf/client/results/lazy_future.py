@@ -61,7 +61,7 @@ class LazyFuture(Parts, Future[Value]):
             if "_condition" in fields:
                 return
             fields.update(_state=PENDING, _result=None, _exception=None, _done_callbacks=[])
-            fields["_waiters"] = Waiters(self.origin.client.link)
+            fields["_waiters"] = Waiters(self)
             fields["_condition"] = threading.Condition()
         with self.origin.client.link_errors():
             self.on_done(self._finish_future)

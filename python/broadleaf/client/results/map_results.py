@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from typing import Any, Generic, cast
 
 from broadleaf.client.connection.failures import STATUS_OK
@@ -11,7 +12,7 @@ from broadleaf.client.results.async_result import AsyncResult
 from broadleaf.client.results.chunk_outcomes import Failure
 from broadleaf.client.results.metadata import Metadata
 from broadleaf.client.results.parts import Value
-from broadleaf.errors import RemoteError, composite, hides_frames
+from broadleaf.errors import ClusterConnectionError, RemoteError, composite, hides_frames
 
 __tracebackhide__ = hides_frames
 
@@ -195,25 +196,44 @@ class AsyncMapResult(AsyncResult[list[Value]]):
 class MapIterator(Generic[Value]):
     """An iterator over the values of a map, for `for` and `async for` alike.
 
+    Like a generator, it is closed by `close`, by Ctrl-C while it waits, and when it is dropped after its first value was
+    asked for: then its unfinished tasks are aborted.
+
     Args:
         result: The result of the map.
+        timeout_s: Seconds from now on after which a value that has not come is a `TimeoutError`; None: never.
     """
 
-    def __init__(self, result: AsyncMapResult[Value]) -> None:
+    _has_begun = False
+
+    def __init__(self, result: AsyncMapResult[Value], timeout_s: float | None = None) -> None:
         self._result = result
-        self._values: Iterator[Value] = iter(result)
+        self._values: Iterator[Value] = result.values_within(timeout_s)
         self._async_values: AsyncIterator[Value] | None = None
 
     def __iter__(self) -> MapIterator[Value]:
         return self
 
     def __next__(self) -> Value:
+        self._has_begun = True
         return next(self._values)
+
+    def close(self) -> None:
+        """Ends the iteration, and aborts the tasks that are not done. An engine whose task does not react is not
+        killed."""
+        self._values = iter(())
+        with suppress(ClusterConnectionError):
+            self._result.origin.client.interrupt_tasks(self._result._unfinished_seqs())
+
+    def __del__(self) -> None:
+        if self._has_begun and not self._result.all_done():
+            self._result.origin.client.interrupt_unawaited(self._result._unfinished_seqs())
 
     def __aiter__(self) -> MapIterator[Value]:
         return self
 
     async def __anext__(self) -> Value:
+        self._has_begun = True
         if self._async_values is None:
             self._async_values = aiter(self._result)
         return await anext(self._async_values)

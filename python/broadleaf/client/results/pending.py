@@ -54,7 +54,7 @@ def result_types(native: Any) -> ResultTypes:
             try:
                 return self.get_single(None)
             except KeyboardInterrupt:
-                self._abort_unfinished()
+                self.abort_interrupted()
                 raise
             except native.LinkClosed as error:
                 raise link_lost(error) from error

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from typing import Any
+from weakref import WeakSet, ref
 
 
 def wait_until(
@@ -17,28 +18,38 @@ def wait_until(
         wait(timeout)
 
 
-class TaskEvent(threading.Event):
-    """An event whose waiter is a task."""
+class ResultsEvent(threading.Event):
+    """An event of somebody who waits for results: a task frees its engine in the meantime, and Ctrl-C aborts them."""
 
-    def __init__(self, link: Any) -> None:
+    def __init__(self, link: Any, result_type: Any) -> None:
         super().__init__()
         self._link = link
+        self._result_type = result_type
+        self.results: WeakSet[Any] = WeakSet()
+        """What is waited for."""
 
     def wait(self, timeout: float | None = None) -> bool:
         """See `threading.Event.wait`."""
-        wait_until(self._link, self.is_set, super().wait, timeout)
+        try:
+            wait_until(self._link, self.is_set, super().wait, timeout)
+        except KeyboardInterrupt:
+            self._result_type.abort_all(self.results)
+            raise
         return self.is_set()
 
 
 class Waiters(list[Any]):
-    """The waiters of a future, as `concurrent.futures.wait` and `as_completed` put themselves there."""
+    """The waiters of a result, as `concurrent.futures.wait` and `as_completed` put themselves there."""
 
-    def __init__(self, link: Any) -> None:
+    def __init__(self, result: Any) -> None:
         super().__init__()
-        self._link = link
+        self._result = ref(result)
 
     def append(self, waiter: Any) -> None:
-        """Adds a waiter; a task's waiter frees its engine while it waits."""
-        if self._link.frees_engine() and not isinstance(waiter.event, TaskEvent):
-            waiter.event = TaskEvent(self._link)
+        """Adds a waiter."""
+        result = self._result()
+        if result is not None:
+            if not isinstance(waiter.event, ResultsEvent):
+                waiter.event = ResultsEvent(result.origin.client.link, type(result))
+            waiter.event.results.add(result)
         super().append(waiter)

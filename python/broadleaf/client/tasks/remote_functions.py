@@ -6,11 +6,13 @@ import inspect
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from broadleaf.client.connection.ctrl_c import ends_with_ctrl_c
 from broadleaf.errors import hides_frames
 from broadleaf.serialize.functions.bodies import function_name
 from broadleaf.serialize.functions.callables import check_callable
 
 if TYPE_CHECKING:
+    from broadleaf.client.client import Client
     from broadleaf.client.views.base import View
 
 
@@ -45,9 +47,15 @@ class RemoteFunction:
             # Builtins may not have one.
             pass
 
+    @property
+    def client(self) -> Client:
+        """The client of the view."""
+        return self.view.client
+
     def _blocking(self) -> bool:
         return bool(self.view.block if self.block is None else self.block)
 
+    @ends_with_ctrl_c
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         with self.view.temp_flags(**self.flags):
             result = self.view.apply_async(self.func, *args, **kwargs)
@@ -88,6 +96,7 @@ class ParallelFunction(RemoteFunction):
         self.ordered = ordered
         self.return_exceptions = return_exceptions
 
+    @ends_with_ctrl_c
     def __call__(self, *sequences: Any) -> Any:
         """Calls the function with parts of the sequences, and joins the parts' values.
 
@@ -119,6 +128,7 @@ class ParallelFunction(RemoteFunction):
             return view.map_chunks(self.func, sequences, self.chunksize or 1, whole_parts=True)
         return view.map_parts(self.func, sequences, self.dist, whole_parts=True)
 
+    @ends_with_ctrl_c
     def map(self, *sequences: Any) -> Any:
         """Calls the function with each item of the sequences.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Literal, overload
 
+from broadleaf.client.connection.ctrl_c import ends_with_ctrl_c
 from broadleaf.client.connection.failures import link_lost
 from broadleaf.client.results.async_result import AsyncResult
 from broadleaf.client.results.combined import EmptyMapResult
@@ -19,6 +20,7 @@ from broadleaf.serialize.functions.callables import check_map
 from broadleaf.serialize.functions.chunks import MapChunk
 
 if TYPE_CHECKING:
+    from broadleaf._native import History
     from broadleaf.client.views.lazy_map import LazyMapIterator
 
 __tracebackhide__ = hides_frames
@@ -140,6 +142,9 @@ class LoadBalancedView(View):
             if self._after or self._follow:
                 return submit(function, args, kwargs, self._after, self._follow)  # type: ignore[no-any-return]
             return submit(function, args, kwargs)  # type: ignore[no-any-return]
+        except KeyboardInterrupt:
+            self.client.abort_begun()
+            raise
         except self.client.native.LinkClosed as error:
             raise link_lost(error) from error
 
@@ -172,10 +177,12 @@ class LoadBalancedView(View):
             self._prepare()
             submit = self._submit_one
         try:
-            result = submit(function, args, kwargs, self._after, self._follow, True)
+            return submit(function, args, kwargs, self._after, self._follow, True).get()
+        except KeyboardInterrupt:
+            self.client.abort_begun()
+            raise
         except self.client.native.LinkClosed as error:
             raise link_lost(error) from error
-        return result.get()
 
     @overload
     def map(
@@ -247,6 +254,7 @@ class LoadBalancedView(View):
         track: bool | None = None,
     ) -> Any: ...
 
+    @ends_with_ctrl_c
     def map(
         self,
         function: Callable[..., Any],
@@ -415,6 +423,18 @@ class LoadBalancedView(View):
             [0, 1, 4, 9]
             >>> squares.cancel()
         """
+        return self.lazy_map(function, sequences, ordered, max_outstanding, return_exceptions)
+
+    def lazy_map(
+        self,
+        function: Callable[..., Any],
+        sequences: tuple[Any, ...],
+        ordered: bool = True,
+        max_outstanding: int | str = "auto",
+        return_exceptions: bool = False,
+        history: History | None = None,
+    ) -> LazyMapIterator[Any]:
+        """`imap` that records its tasks in `history`, too."""
         from broadleaf.client.views.lazy_map import LazyMapIterator
 
         check_map(function, sequences)
@@ -422,7 +442,7 @@ class LoadBalancedView(View):
             max_outstanding = 10 * max(1, len(self))
         if not isinstance(max_outstanding, int) or max_outstanding < 0:
             raise ValueError(f"max_outstanding is a number of tasks or 'auto', not {max_outstanding!r}")
-        return LazyMapIterator(self, function, sequences, ordered, max_outstanding, return_exceptions)
+        return LazyMapIterator(self, function, sequences, ordered, max_outstanding, return_exceptions, history)
 
     def register_joblib_backend(self, name: str = "broadleaf", make_default: bool = False) -> None:
         """Makes this view a joblib backend: `Parallel(backend=name)`.

@@ -6,6 +6,7 @@ from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeVar, overload
 
+from broadleaf.client.connection.ctrl_c import ends_with_ctrl_c
 from broadleaf.client.display.descriptions import targets_in_words
 from broadleaf.client.results.async_result import AsyncResult
 from broadleaf.errors import hides_frames
@@ -54,7 +55,7 @@ class Flag:
 class View(PublicNames):
     """Common base of `DirectView` and `LoadBalancedView`. Views come from a client."""
 
-    _internal_names = frozenset(("flag_names", "map_chunks", "map_parts", "on_flag_changed"))
+    _internal_names = frozenset(("flag_names", "lazy_map", "map_chunks", "map_parts", "on_flag_changed"))
 
     flag_names: ClassVar[tuple[str, ...]] = ()
 
@@ -252,6 +253,7 @@ class View(PublicNames):
         **options: Any,
     ) -> AsyncMapResult[Any]: ...
 
+    @ends_with_ctrl_c
     def map_async(self, function: Callable[..., Any], /, *sequences: Any, **options: Any) -> AsyncMapResult[Any]:
         """`map` that does not wait, whatever the flag `block` says.
 
@@ -308,6 +310,7 @@ class View(PublicNames):
         **options: Any,
     ) -> list[Any]: ...
 
+    @ends_with_ctrl_c
     def map_sync(self, function: Callable[..., Any], /, *sequences: Any, **options: Any) -> list[Any]:
         """`map` that waits for all values, whatever the flag `block` says.
 

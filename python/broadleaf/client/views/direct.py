@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any, Literal, overload
 
+from broadleaf.client.connection.ctrl_c import ends_with_ctrl_c
 from broadleaf.client.connection.failures import link_lost
 from broadleaf.client.results.async_result import AsyncResult
 from broadleaf.client.results.combined import EmptyMapResult
@@ -151,9 +152,12 @@ class DirectView(View):
         submit = self._submitter(method, kind, targets, label if label is not None else self.label, mode)
         try:
             result = submit(function, args, kwargs, (), (), wait)
+            self.client.tasks.remember(result)
+        except KeyboardInterrupt:
+            self.client.abort_begun()
+            raise
         except self.client.native.LinkClosed as error:
             raise link_lost(error) from error
-        self.client.tasks.remember(result)
         return result
 
     def _submit_each(
@@ -219,7 +223,15 @@ class DirectView(View):
             >>> rc[:].apply_sync(max, 1, 2)
             [2, 2, 2, 2]
         """
-        return self._submit(function, args, kwargs, wait=True).get()
+        result = None
+        try:
+            result = self._submit(function, args, kwargs, wait=True)
+            return result.get()
+        except KeyboardInterrupt:
+            if result is not None and not result.done():
+                # It came before `get` waited, or while it aborted the tasks.
+                result.abort_interrupted()
+            raise
 
     def _operation(self, name: str) -> Callable[..., Any]:
         __import__(_OPERATIONS)
@@ -228,6 +240,7 @@ class DirectView(View):
     def _finish(self, result: AsyncResult, block: bool | None) -> Any:
         return result.get() if (self.block if block is None else block) else result
 
+    @ends_with_ctrl_c
     def _call(
         self, operation: str, args: tuple[Any, ...], targets: Any, block: bool | None, mode: str | None = None
     ) -> Any:
@@ -238,6 +251,7 @@ class DirectView(View):
 
     # Code ---------------------------------------------------------------------------------------
 
+    @ends_with_ctrl_c
     def execute(
         self,
         code: str,
@@ -320,6 +334,7 @@ class DirectView(View):
 
         activate(self, suffix)
 
+    @ends_with_ctrl_c
     def complete(self, text: str, position: int, timeout: float | None = None) -> tuple[list[str], int]:
         """The completions at a position of a cell, from the view's first engine.
 
@@ -591,6 +606,7 @@ class DirectView(View):
         track: bool | None = None,
     ) -> Any: ...
 
+    @ends_with_ctrl_c
     def scatter(
         self,
         key: str,
@@ -648,6 +664,7 @@ class DirectView(View):
     @overload
     def gather(self, key: str, dist: str = "b", targets: Any = None, block: bool | None = None) -> Any: ...
 
+    @ends_with_ctrl_c
     def gather(self, key: str, dist: str = "b", targets: Any = None, block: bool | None = None) -> Any:
         """The inverse of `scatter`: joins the parts that a variable holds on the engines.
 
@@ -734,6 +751,7 @@ class DirectView(View):
         track: bool = False,
     ) -> Any: ...
 
+    @ends_with_ctrl_c
     def map(
         self,
         function: Callable[..., Any],
@@ -803,6 +821,7 @@ class DirectView(View):
         **options: Any,
     ) -> MapIterator[Any]: ...
 
+    @ends_with_ctrl_c
     def imap(self, function: Callable[..., Any], /, *sequences: Any, **options: Any) -> MapIterator[Any]:
         """`map` as an iterator over the values as they arrive, in the order of the sequences.
 
@@ -951,8 +970,12 @@ class DirectView(View):
 
         builtins.__import__ = import_here_and_there
         try:
-            yield
-        finally:
-            builtins.__import__ = local_import
-        for result in results:
-            result.get()
+            try:
+                yield
+            finally:
+                builtins.__import__ = local_import
+            for result in results:
+                result.get()
+        except KeyboardInterrupt:
+            self.client.abort_interrupted([seq for result in results for seq in result._unfinished_seqs()])
+            raise

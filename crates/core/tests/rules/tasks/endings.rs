@@ -25,6 +25,14 @@ fn interrupts(bench: &mut Bench) -> usize {
     found.len()
 }
 
+/// Processes that are killed, and the signals.
+fn kills(bench: &mut Bench) -> Vec<(u32, i32)> {
+    bench.take(|o| match o {
+        Output::Kill { pid, signal, .. } => Some((*pid, *signal)),
+        _ => None,
+    })
+}
+
 #[test]
 fn an_error_is_retried_on_another_engine() {
     let mut bench = Bench::new(config(), 2);
@@ -79,13 +87,73 @@ fn a_timeout_interrupts_then_kills() {
     bench.revoked(0, record.key, false);
     assert_eq!(interrupts(&mut bench), 1);
     bench.pass(config().interrupt_grace_ns);
-    let killed = bench.take(|o| match o {
-        Output::Kill { pid, signal, .. } => Some((*pid, *signal)),
-        _ => None,
-    });
-    assert_eq!(killed, [(100, 9)]);
+    assert_eq!(kills(&mut bench), [(100, 9)]);
     bench.engine_down(0, &[]);
     assert_eq!(bench.ends(), [(0, Status::Timeout)]);
+}
+
+#[test]
+fn an_abort_interrupts_then_kills() {
+    // A second abort does not give it more time, nor does asking it to end.
+    for again in [ControlRequest::Cancel, ControlRequest::InterruptTasks] {
+        let mut bench = Bench::new(config(), 1);
+        bench.submit_with(retries(5));
+        bench.schedule();
+        let (_, record) = bench.assigns_one();
+        bench.request(ControlRequest::Cancel(vec![TaskSeq(0)]));
+        bench.revoked(0, record.key, false);
+        assert_eq!(interrupts(&mut bench), 1);
+        bench.pass(config().interrupt_grace_ns / 2);
+        bench.request(again(vec![TaskSeq(0)]));
+        assert_eq!(interrupts(&mut bench), 1);
+        bench.pass(config().interrupt_grace_ns / 2);
+        assert_eq!(kills(&mut bench), [(100, 9)]);
+        bench.engine_down(0, &[]);
+        assert_eq!(bench.ends(), [(0, Status::Cancelled)], "and not retried");
+    }
+}
+
+#[test]
+fn an_abort_of_a_task_known_to_run_interrupts_then_kills() {
+    let mut bench = Bench::new(config(), 1);
+    bench.submit_with(timeout(10 * MS));
+    bench.schedule();
+    let (_, record) = bench.assigns_one();
+    bench.request(ControlRequest::InterruptTasks(vec![TaskSeq(0)]));
+    bench.revoked(0, record.key, false);
+    bench.request(ControlRequest::Cancel(vec![TaskSeq(0)]));
+    assert_eq!(interrupts(&mut bench), 2);
+    // The grace period counts from the abort, whatever the task's own time limit.
+    bench.pass(config().interrupt_grace_ns - MS);
+    assert_eq!(kills(&mut bench), []);
+    bench.pass(MS);
+    assert_eq!(kills(&mut bench), [(100, 9)]);
+}
+
+#[test]
+fn a_task_that_is_only_asked_to_end_takes_its_time() {
+    let mut bench = Bench::new(config(), 1);
+    bench.submit(1);
+    let (_, record) = bench.assigns_one();
+    bench.request(ControlRequest::InterruptTasks(vec![TaskSeq(0)]));
+    bench.revoked(0, record.key, false);
+    assert_eq!(interrupts(&mut bench), 1);
+    assert_eq!(bench.controller.next_deadline(), None);
+    bench.done(0, record.key, Status::Error, MS);
+    assert_eq!(bench.ends(), [(0, Status::Cancelled)]);
+}
+
+#[test]
+fn a_task_that_was_aborted_is_killed_though_its_client_has_left() {
+    let mut bench = Bench::new(config(), 1);
+    bench.submit(1);
+    let (_, record) = bench.assigns_one();
+    bench.request(ControlRequest::Cancel(vec![TaskSeq(0)]));
+    bench.input(Input::ClientDown { client: CLIENT });
+    bench.revoked(0, record.key, false);
+    assert_eq!(interrupts(&mut bench), 1);
+    bench.pass(config().interrupt_grace_ns);
+    assert_eq!(kills(&mut bench), [(100, 9)]);
 }
 
 #[test]

@@ -16,6 +16,7 @@ use smallvec::SmallVec;
 use crate::buffer::{track, untrack};
 use crate::client::incoming::tell::tell;
 use crate::client::link::Link;
+use crate::client::requests::begun;
 use crate::client::requests::request::{Part, Request};
 use crate::client::shared::{Incoming, wall_ns};
 use crate::payload::lock;
@@ -51,6 +52,7 @@ impl Pending {
         function: &Bound<'_, PyAny>,
     ) {
         let py = slf.py();
+        begun::note(&link.get().shared, &request);
         let inner = Inner {
             request,
             link: link.clone_ref(py),
