@@ -25,6 +25,7 @@ from broadleaf.serialize.functions import namespace as _namespace
 from broadleaf.serialize.functions.namespace import Namespace, collecting_fills, current_namespace, fill, set_namespace
 from broadleaf.serialize.functions.snapshot import Snapshot, is_importable
 from broadleaf.serialize.reference import Reference
+from broadleaf.serialize.unfindable import modules_not_by_name, shipped_modules
 
 Function = Callable[..., Any]
 
@@ -220,7 +221,7 @@ def _resolve(whole: Function, function: Function, out_of_band: bool) -> tuple[by
     if not isinstance(function, FunctionType):
         return _made_anew(whole, function, *_dump(whole, function, None, out_of_band))
     catch = whole.catch if isinstance(whole, MapChunk) else None
-    key = (function, catch, asked_for.brings_globals())
+    key = (function, catch, asked_for.brings_globals(), modules_not_by_name(), shipped_modules())
     known = _bodies.get(key)
     if known is not None and known[0].holds():
         return known[1], False, []
