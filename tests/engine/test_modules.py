@@ -88,7 +88,7 @@ def test_a_namespace_package_is_packed_from_all_its_parts(tmp_path):
 
 def test_a_module_without_files_cannot_be_packed(tmp_path: Path):
     sys.modules["packed_nothing"] = type(sys)("packed_nothing")
-    with pytest.raises(ModuleNotFoundError, match="no module 'packed_nothing' is found here"):
+    with pytest.raises(ValueError, match=r"'packed_nothing' has no files to send .*put it into a file"):
         pack("packed_nothing")
 
 

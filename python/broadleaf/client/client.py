@@ -164,14 +164,17 @@ class Client(RegisteredResults, Interactive, PublicNames):
         options = connection.get("options", {})
         ships_local: bool = options.get("ship_local_modules", OPTIONS["ship_local_modules"].default)
         try:
-            self.link: Link = self.native.Link(text, Hooks(self, ships_local), timeout, name)
+            hooks = Hooks(self, ships_local)
+            self.link: Link = self.native.Link(text, hooks, timeout, name)
         except (OSError, ValueError, self.native.LinkClosed, self.native.ConnectionRefused) as error:
             why = self._tunnel.close_because() if self._tunnel is not None else ""
             if isinstance(error, self.native.ConnectionRefused):
                 raise connection_error(error) from error
             raise ClusterConnectionError(f"no connection to the cluster: {why or error}") from error
         self._cluster_id = str(connection.get("cluster_id", ""))
-        self.local_modules: LocalModules = LocalModules(self.link, connection.get("search_path", ()), ships_local)
+        self.local_modules: LocalModules = LocalModules(
+            self.link, connection.get("search_path", ()), ships_local, hooks.note_shipped
+        )
         """What engines are told of this process's modules."""
         self.local_modules.update()
         key = str(connection.get("server_public_key") or connection.get("cluster_id", ""))

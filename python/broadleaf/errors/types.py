@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import functools
-import pickle
 import sys
 from collections.abc import Callable, Iterable
 from types import GetSetDescriptorType, MemberDescriptorType, new_class
 from typing import Any, TypeVar
+
+from broadleaf.errors.unpickling import unpickled
 
 E = TypeVar("E", bound=BaseException)
 
@@ -206,7 +207,7 @@ def load_exception(data: bytes | None) -> BaseException | None:
     if data is None:
         return None
     try:
-        loaded = pickle.loads(data)
+        loaded = unpickled(data)
     except (Exception, SystemExit, GeneratorExit):
         return None
     return loaded if isinstance(loaded, BaseException) else None

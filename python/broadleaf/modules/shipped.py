@@ -6,10 +6,10 @@ import importlib
 import importlib.util
 import os
 import sys
-from importlib.machinery import ModuleSpec
+from importlib.machinery import EXTENSION_SUFFIXES, ModuleSpec, SourcelessFileLoader
 from pathlib import Path
 from types import ModuleType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 # Larger modules belong on the hosts: every engine that starts receives what was sent.
 MAX_MODULE_BYTES = 32 * 1024 * 1024
@@ -38,6 +38,8 @@ class PackedModule(NamedTuple):
 def pack(module: ModuleType | str) -> PackedModule:
     """The files of a module, or of the whole package it is part of.
 
+    Modules that were loaded from a path are placed where their names say, whatever their files are called.
+
     Raises `ImportError` if the name cannot be found, and `ValueError` if the module has no files or is too large.
     """
     full_name = module if isinstance(module, str) else module.__name__
@@ -46,12 +48,22 @@ def pack(module: ModuleType | str) -> PackedModule:
     name = full_name.partition(".")[0]
     if name == "broadleaf" or name in sys.stdlib_module_names:
         raise ValueError(f"every engine has its own {name!r}: it comes with Python, or is Broadleaf itself")
-    spec = _spec_of(name)
-    if spec is None:
-        raise ModuleNotFoundError(f"no module {name!r} is found here, so it cannot be sent", name=name)
+    if not name or os.sep in full_name or "\0" in full_name:
+        raise ValueError(f"no file can have the name of module {full_name!r}: load it under another")
+    loaded = {n: _spec_of(m) for n, m in list(sys.modules.items()) if n == name or n.startswith(f"{name}.")}
+    if not isinstance(module, str):
+        loaded.setdefault(full_name, _spec_of(module))
+    is_known = bool(loaded)
+    top = loaded.pop(name, None) or _find_spec(name)
+    if top is None and not is_known:
+        raise ModuleNotFoundError(
+            f"no module {name!r} is found here, so it cannot be sent; if you loaded it from a path, give the module "
+            "itself instead of its name",
+            name=name,
+        )
     files: list[tuple[str, bytes]] = []
     total_bytes = 0
-    for path, inside in _files_of(name, spec):
+    for inside, path in _files_of(name, top, loaded).items():
         content = path.read_bytes()
         total_bytes += len(content)
         if total_bytes > MAX_MODULE_BYTES:
@@ -60,35 +72,54 @@ def pack(module: ModuleType | str) -> PackedModule:
             )
         files.append((inside, content))
     if not files:
-        raise ValueError(f"module {name!r} has no files to send (it comes from {spec.origin or 'nowhere'})")
+        origin = top.origin if top is not None and top.origin else "memory"
+        raise ValueError(f"module {name!r} has no files to send (it comes from {origin}): put it into a file")
     return PackedModule(name, tuple(sorted(files)))
 
 
-def _spec_of(name: str) -> ModuleSpec | None:
-    loaded = getattr(sys.modules.get(name), "__spec__", None)
-    if isinstance(loaded, ModuleSpec):
-        return loaded
+def _spec_of(module: Any) -> ModuleSpec | None:
+    spec = getattr(module, "__spec__", None)
+    return spec if isinstance(spec, ModuleSpec) else None
+
+
+def _find_spec(name: str) -> ModuleSpec | None:
     try:
         return importlib.util.find_spec(name)
     except ValueError:  # loaded, but without a spec
         return None
 
 
-def _files_of(name: str, spec: ModuleSpec) -> list[tuple[Path, str]]:
-    """Files of a module, and their paths below an entry of the search path."""
-    if spec.submodule_search_locations is None:
-        path = Path(spec.origin) if spec.has_location and spec.origin else None
-        return [(path, path.name)] if path is not None and path.is_file() else []
+def _files_of(name: str, top: ModuleSpec | None, loaded: dict[str, ModuleSpec | None]) -> dict[str, Path]:
+    """Files of a top-level module, and of the modules in it that were `loaded`, by their paths below an entry of the
+    search path."""
     found: dict[str, Path] = {}
     # Of two portions of a namespace package with the same file, the first one's is imported.
-    for location in spec.submodule_search_locations:
+    for location in (top.submodule_search_locations or ()) if top is not None else ():
         for folder, subfolders, names in os.walk(location):
             subfolders[:] = [n for n in subfolders if n not in _SKIPPED_FOLDERS and not n.startswith(".")]
             for file in names:
                 if not file.endswith(".pyc") and not file.startswith("."):
                     path = Path(folder, file)
                     found.setdefault(f"{name}/{path.relative_to(location).as_posix()}", path)
-    return [(path, inside) for inside, path in found.items() if path.is_file()]
+    packages = {name.rpartition(".")[0] for name in loaded}
+    for module, spec in {name: top, **loaded}.items():
+        if spec is None or not spec.has_location or not spec.origin:
+            continue
+        place = Path(spec.origin)
+        # A submodule's file is there already if it was imported from its package.
+        if place not in found.values():
+            found[_inside(module, spec, module in packages)] = place
+    return {inside: path for inside, path in found.items() if path.is_file()}
+
+
+def _inside(module: str, spec: ModuleSpec, is_package: bool) -> str:
+    """Where an import of `module` looks for its file."""
+    suffix = next((s for s in EXTENSION_SUFFIXES if str(spec.origin).endswith(s)), None)
+    if suffix is None:
+        suffix = ".pyc" if isinstance(spec.loader, SourcelessFileLoader) else ".py"
+    place = module.replace(".", "/")
+    is_package = is_package or spec.submodule_search_locations is not None
+    return f"{place}/__init__{suffix}" if is_package else place + suffix
 
 
 # Folders that this engine has imported each module from, the latest last.

@@ -12,7 +12,6 @@ from __future__ import annotations
 import io
 from _thread import LockType, RLock
 from collections.abc import Callable, Mapping
-from types import CoroutineType
 from typing import Any
 
 from broadleaf.serialize import PROTOCOL
@@ -25,7 +24,7 @@ _brings_globals = False
 def use_dill() -> None:
     """Makes dill pickle what nothing else here can, such as an open file.
 
-    Affects this process only; `view.use_dill()` includes the engines.
+    Affects this process only; `client[:].use_dill()` includes the engines.
 
     Raises:
         ImportError: Dill is not installed.
@@ -46,7 +45,7 @@ def use_cloudpickle() -> None:
     """Makes functions of `__main__` bring their globals, even if the engine's namespace has the same names.
 
     Anything else that plain pickle cannot handle goes through cloudpickle anyway. Affects this process only;
-    `view.use_cloudpickle()` includes the engines.
+    `client[:].use_cloudpickle()` includes the engines.
     """
     global _dill, _brings_globals
     _dill, _brings_globals = None, True
@@ -62,11 +61,9 @@ def is_on() -> bool:
     return _dill is not None
 
 
-def hint(obj: Any) -> str:
-    """Advice if `obj` cannot be pickled; empty if there is none."""
-    if isinstance(obj, CoroutineType):
-        return "; await it first and send its value, or send its function"
-    return "; view.use_dill() has dill send it" if isinstance(obj, _DILL_CAN) and _dill is None else ""
+def would_help(obj: Any) -> bool:
+    """Whether `obj`, which cannot be pickled, could be after `use_dill`."""
+    return _dill is None and isinstance(obj, _DILL_CAN)
 
 
 def reduce(obj: Any, reducers: Mapping[type, Callable[[Any], Any]]) -> Any:

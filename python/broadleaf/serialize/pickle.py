@@ -1,7 +1,8 @@
 """Values as pickle protocol 5 with large buffers out of band.
 
-Plain pickle handles nearly everything. It cannot pickle lambdas, and it refers to objects in `__main__` by names that
-mean something else in another process. Both are pickled by value, with cloudpickle.
+Plain pickle handles nearly everything. It cannot pickle lambdas, and it refers to objects in `__main__`, and in modules
+that were loaded from a path, by names that mean nothing or something else in another process. All these are pickled by
+value, with cloudpickle.
 """
 
 from __future__ import annotations
@@ -11,11 +12,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Generic
 
 from broadleaf.errors import SerializationError
-from broadleaf.serialize import PROTOCOL, asked_for
+from broadleaf.errors.unpickling import unpickled
+from broadleaf.serialize import PROTOCOL
+from broadleaf.serialize.advice import advice_on
 from broadleaf.serialize.arrays import dumps_with_arrays
 from broadleaf.serialize.buffers import INBAND_BUFFER_BYTES, keep_out_of_band
 from broadleaf.serialize.compact import COMPACT_FROM_BYTES, dumps_compacted
-from broadleaf.serialize.main_names import names_main
+from broadleaf.serialize.names_by_value import names_by_value
 
 if TYPE_CHECKING:
     # From Python 3.13 on, Python's own accepts defaults.
@@ -37,7 +40,7 @@ def dumps(value: Any, out_of_band: bool = False) -> tuple[bytes, list[pickle.Pic
     min_bytes = 1 if out_of_band else INBAND_BUFFER_BYTES
     try:
         data = dumps_with_arrays(value, keep_out_of_band(buffers, min_bytes))
-        if not names_main(data):
+        if not names_by_value(data):
             if len(data) >= COMPACT_FROM_BYTES and b"reconstruct" in data:
                 return dumps_compacted(value, min_bytes)
             return data, buffers
@@ -53,7 +56,7 @@ def dumps_in_band(value: Any) -> bytes:
     """Pickle bytes of `value`, including buffers. Raises whatever pickling it raises."""
     try:
         data = pickle.dumps(value, PROTOCOL)
-        if not names_main(data):
+        if not names_by_value(data):
             return data
     except (pickle.PicklingError, AttributeError, TypeError):
         # As in `dumps`.
@@ -75,7 +78,7 @@ FAULTS = (Exception, SystemExit)
 def load_result(data: bytes, buffers: Sequence[Any] = ()) -> Any:
     """Like `loads`; an error caused by a missing or outdated module says what to do. Never raises `SystemExit`."""
     try:
-        return pickle.loads(data, buffers=buffers)
+        return unpickled(data, buffers)
     except (ModuleNotFoundError, AttributeError) as error:
         from broadleaf.modules.missing import explain
 
@@ -83,7 +86,7 @@ def load_result(data: bytes, buffers: Sequence[Any] = ()) -> Any:
         raise
     except SystemExit as error:
         # Somebody who asks for a result has not asked to exit.
-        raise SerializationError("the result", f"loading it raised {_reason(error)}") from error
+        raise SerializationError("the result", f"loading it raised {reason_in(error)}") from error
 
 
 def dump_args(
@@ -98,7 +101,7 @@ def dump_args(
             if reason is not None:
                 what = name if name.startswith("argument ") else f"argument {name!r}"
                 raise SerializationError(f"{what} ({_kind(value)})", reason) from error
-        raise SerializationError("the arguments", str(error)) from error
+        raise SerializationError("the arguments", reason_in(error)) from error
 
 
 def load_args(data: bytes, buffers: Sequence[Any] = ()) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -117,7 +120,7 @@ def dump_value(value: Any) -> tuple[bytes, list[pickle.PickleBuffer]]:
         if chunks.came_from_chunk(value):
             chunks.fail_unpicklable(value)
         where, fault = _path_to_fault(value, depth=4)
-        reason = _reason(error) + asked_for.hint(fault)
+        reason = reason_in(error) + advice_on(fault)
         raise SerializationError(f"the result ({_kind(value)}{where})", reason) from error
 
 
@@ -127,11 +130,12 @@ def unpicklable_reason(value: Any) -> str | None:
         dumps(value)
     except FAULTS as error:
         where, fault = _path_to_fault(value, depth=4)
-        return _reason(error) + where + asked_for.hint(fault)
+        return reason_in(error) + where + advice_on(fault)
     return None
 
 
-def _reason(error: BaseException) -> str:
+def reason_in(error: BaseException) -> str:
+    """What an error from pickling says, without what could not be pickled."""
     return f"{type(error).__name__}: {error}" if not isinstance(error, SerializationError) else error.reason
 
 

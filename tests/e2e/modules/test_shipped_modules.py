@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from types import ModuleType
 
@@ -36,10 +37,14 @@ def client(far: ipp.Cluster) -> Iterator[ipp.Client]:
 
 
 class Project:
-    """Modules of this process that engines cannot find: their folder is on the path while they are imported."""
+    """Modules of this process that engines cannot find: a finder of this process has their folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+
+    def find_spec(self, name: str, path: object, target: ModuleType | None = None) -> ModuleSpec | None:
+        """What importing asks a finder for."""
+        return PathFinder.find_spec(name, [str(self.folder)]) if path is None else None
 
     def module(self, name: str, text: str) -> ModuleType:
         path = self.folder / (name.replace(".", "/") + ".py")
@@ -49,18 +54,17 @@ class Project:
                 (self.folder / package / "__init__.py").touch()
         path.write_text(text)
         os.utime(path, ns=(0, hash(text) % 10**18))  # another text, another time: no stale bytecode
-        sys.path.insert(0, str(self.folder))
-        try:
-            importlib.invalidate_caches()
-            return importlib.reload(sys.modules[name]) if name in sys.modules else importlib.import_module(name)
-        finally:
-            sys.path.remove(str(self.folder))
+        importlib.invalidate_caches()
+        return importlib.reload(sys.modules[name]) if name in sys.modules else importlib.import_module(name)
 
 
 @pytest.fixture
 def project(tmp_path: Path) -> Iterator[Project]:
     before = set(sys.modules)
-    yield Project(tmp_path)
+    project = Project(tmp_path)
+    sys.meta_path.append(project)
+    yield project
+    sys.meta_path.remove(project)
     for name in set(sys.modules) - before:
         if str(tmp_path) in str(getattr(sys.modules[name], "__file__", None) or ""):
             del sys.modules[name]
@@ -118,14 +122,15 @@ def test_an_error_of_the_users_own_is_left_alone(client):
     assert caught.value.evalue == "no luck"
 
 
-def test_a_result_of_a_module_that_the_client_lacks(client):
-    client[0].execute(
-        "import sys, types\nm = types.ModuleType('only_there'); sys.modules['only_there'] = m\n"
-        "exec('class Thing: pass', m.__dict__)\nm.Thing.__module__ = 'only_there'"
-    ).get()
+def test_a_result_of_a_module_that_the_client_lacks(client, tmp_path, monkeypatch):
+    (tmp_path / "only_there.py").write_text(THING.format(1))
+    client[0].execute(f"import sys; sys.path.append({str(tmp_path)!r})").get()
     result = client[0].apply_async(lambda: __import__("only_there").Thing())
-    with pytest.raises(ModuleNotFoundError, match=r"'only_there' on this process.*Install it here"):
+    with pytest.raises(ModuleNotFoundError, match=r"'only_there' on this process.*Install it here, or add its folder"):
         result.get(timeout=30)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert client[0].apply_sync(lambda: __import__("only_there").Thing()).x == 1
+    del sys.modules["only_there"]
 
 
 # Sent

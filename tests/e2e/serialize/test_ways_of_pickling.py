@@ -72,7 +72,7 @@ def test_an_open_file_is_said_to_need_dill(rc, tmp_path, mode):
             lambda: rc[0].apply_sync(file.read),
             lambda: rc[0].apply_sync(lambda: file.name),
         ):
-            with pytest.raises(ipp.SerializationError, match=r"view\.use_dill\(\) has dill send it"):
+            with pytest.raises(ipp.SerializationError, match=r"client\[:\]\.use_dill\(\) has dill send it"):
                 send()
-    with pytest.raises(ipp.RemoteError, match=r"view\.use_dill\(\) has dill send it"):
+    with pytest.raises(ipp.RemoteError, match=r"client\[:\]\.use_dill\(\) has dill send it"):
         rc[0].apply_sync(open, str(tmp_path / "file"), mode)

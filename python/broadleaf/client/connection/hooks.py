@@ -11,6 +11,7 @@ from broadleaf.client.connection import failures
 from broadleaf.serialize.errors import load_record
 from broadleaf.serialize.functions.bodies import function_name, resolve_function
 from broadleaf.serialize.pickle import dump_args, load_result
+from broadleaf.serialize.unfindable import shipped, unfindable_modules
 
 if TYPE_CHECKING:
     from broadleaf.client.client import Client
@@ -21,8 +22,14 @@ class Hooks:
 
     def __init__(self, client: Client, ships_local: bool = False) -> None:
         self._client = ref(client)
+        self._ships_local = ships_local
+        # The modules loaded from a path whose files were sent, and those that there were at the last look.
+        self._shipped: frozenset[str] = frozenset()
+        self._seen: frozenset[str] = frozenset()
         self.resolve_function: Callable[..., tuple[bytes, bool, list[Any]]] = resolve_function
-        self.dump_args: Callable[..., tuple[bytes, list[Any]]] = self.ship_and_dump_args if ships_local else dump_args
+        self.dump_args: Callable[..., tuple[bytes, list[Any]]] = dump_args
+        if ships_local:
+            self._mind_shipped()
         self.load_value: Callable[..., Any] = load_result
         self.function_name: Callable[[Any], str] = function_name
 
@@ -32,14 +39,34 @@ class Hooks:
         if client is not None:
             client.local_modules.update()
 
-    def ship_and_dump_args(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any], out_of_band: bool
-    ) -> tuple[bytes, list[Any]]:
+    def note_shipped(self, modules: frozenset[str]) -> None:
+        """From now on what these unfindable modules define is pickled by name, because their files were sent."""
+        if not modules <= self._shipped:
+            self._shipped |= modules
+            self._mind_shipped()
+
+    def _mind_shipped(self) -> None:
+        self.resolve_function, self.dump_args = self._resolve_function, self._dump_args
+
+    def _resolve_function(self, function: Any, out_of_band: bool) -> tuple[bytes, bool, list[Any]]:
+        """`resolve_function`, after engines have been sent the local modules that decide how it is pickled."""
+        if self._ships_local and unfindable_modules() != self._seen:
+            self._ship_local()
+            self._seen = unfindable_modules()
+        with shipped(self._shipped):
+            return resolve_function(function, out_of_band)
+
+    def _dump_args(self, args: tuple[Any, ...], kwargs: dict[str, Any], out_of_band: bool) -> tuple[bytes, list[Any]]:
         """`dump_args`, after engines have been sent the local modules that the arguments may need."""
+        if self._ships_local:
+            self._ship_local()
+        with shipped(self._shipped):
+            return dump_args(args, kwargs, out_of_band)
+
+    def _ship_local(self) -> None:
         client = self._client()
         if client is not None:
             client.local_modules.ship_local()
-        return dump_args(args, kwargs, out_of_band)
 
     def decode_failure(
         self, status: int, payload: Any, buffers: list[Any], engine_id: int, pending: Any, part: int

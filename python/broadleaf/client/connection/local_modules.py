@@ -10,20 +10,28 @@ import warnings
 from collections.abc import Callable, Iterable
 from importlib.machinery import ModuleSpec
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from broadleaf.control import requests
 from broadleaf.modules.search_path import missing_entries, search_path, working_directory
+from broadleaf.serialize.unfindable import unfindable_modules
+
+if TYPE_CHECKING:
+    from broadleaf.modules.shipped import PackedModule
 
 # Maximum number of entries that a client reports.
 _MAX_ENTRIES = 1000
 
 
 class LocalModules:
-    """See the module. `known` are the entries that engines have had since their cluster started."""
+    """See the module. `known` are the entries that engines have had since their cluster started; `note_shipped` is told
+    of unfindable modules once engines find them."""
 
-    def __init__(self, link: Any, known: Iterable[str], ships_local: bool) -> None:
+    def __init__(
+        self, link: Any, known: Iterable[str], ships_local: bool, note_shipped: Callable[[frozenset[str]], None]
+    ) -> None:
         self._link = link
+        self._note_shipped = note_shipped
         self._known = set(known)
         self._told: list[str] = []
         self._path: list[str] = []
@@ -54,18 +62,26 @@ class LocalModules:
         """Sends the local modules that were imported or reloaded since the last call."""
         if self._local is None:
             return
+        from broadleaf.modules.shipped import pack
+
         with self._lock:
             for name in self._local.changed():
                 try:
-                    request = self._of_module(name)
+                    packed = pack(name)
+                    request = self._of_module(packed)
                 except (ImportError, ValueError, OSError) as error:
                     warnings.warn(f"ship_local_modules does not send {name!r}: {error}", stacklevel=2)
                 else:
                     self._link.post(json.dumps(request))
+                    self._note_unfindable(packed.name)
 
     def ship(self, module: ModuleType | str) -> None:
         """Sends a module; see `Client.ship_module`."""
-        requests.send(self._link, self._of_module(module), 60.0)
+        from broadleaf.modules.shipped import pack
+
+        packed = pack(module)
+        requests.send(self._link, self._of_module(packed), 60.0)
+        self._note_unfindable(packed.name)
 
     def call(self, function: Callable[[], object]) -> None:
         """Makes engines call a function; see `Client.on_join`."""
@@ -76,12 +92,15 @@ class LocalModules:
             request = self._request(f"call {self._n_calls}", of_call(function), reload=False)
         requests.send(self._link, request, 60.0)
 
-    def _of_module(self, module: ModuleType | str) -> dict[str, Any]:
+    def _of_module(self, packed: PackedModule) -> dict[str, Any]:
         from broadleaf.modules.preparation import of_module
-        from broadleaf.modules.shipped import pack
 
-        packed = pack(module)
         return self._request(f"module {packed.name}", of_module(packed), reload=True)
+
+    def _note_unfindable(self, top: str) -> None:
+        """Notes that engines find the loaded modules of this top-level name, among them unfindable ones."""
+        names = {name for name in unfindable_modules() if name.partition(".")[0] == top}
+        self._note_shipped(frozenset(names))
 
     def _request(self, name: str, content: bytes, *, reload: bool) -> dict[str, Any]:
         """A request whose content has been sent."""

@@ -25,6 +25,7 @@ from broadleaf.serialize.functions.chunks import MapChunk
 from broadleaf.serialize.functions.namespace import Namespace, collecting_fills, current_namespace, fill, set_namespace
 from broadleaf.serialize.functions.snapshot import Snapshot, is_importable
 from broadleaf.serialize.reference import Reference
+from broadleaf.serialize.unfindable import modules_not_by_name, shipped_modules
 
 Function = Callable[..., Any]
 
@@ -171,7 +172,13 @@ def _resolve(whole: Function, function: Function, out_of_band: bool) -> tuple[by
         return pickle.dumps(whole, PROTOCOL), True, []
     if not isinstance(function, FunctionType):
         return _made_anew(whole, function, *_dump(whole, function, None, out_of_band))
-    key = (function, isinstance(whole, MapChunk), asked_for.brings_globals())
+    key = (
+        function,
+        isinstance(whole, MapChunk),
+        asked_for.brings_globals(),
+        modules_not_by_name(),
+        shipped_modules(),
+    )
     known = _bodies.get(key)
     if known is not None and known[0].holds():
         return known[1], False, []

@@ -1,8 +1,9 @@
 """Pickling by value: functions without an importable name, and whatever `__main__` defines.
 
 A function of `__main__` (also one marked `@interactive`) travels as code and sees the engine's namespace as its
-globals. The globals that it refers to and that exist here travel with it as fills (see `namespace`). Everything else is
-left to cloudpickle.
+globals. The globals that it refers to and that exist here travel with it as fills (see `namespace`). What a module
+defines that was loaded from a path has the module's own globals (see `path_loaded`). Everything else is left to
+cloudpickle.
 """
 
 from __future__ import annotations
@@ -11,14 +12,17 @@ import dis
 import io
 import marshal
 import pickle
-from types import CodeType, FunctionType
+from types import CodeType, FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from broadleaf.serialize import PROTOCOL, asked_for
+from broadleaf.serialize.advice import advice_on
 from broadleaf.serialize.buffers import INBAND_BUFFER_BYTES, keep_out_of_band
 from broadleaf.serialize.functions.namespace import fill, function_globals, note_left_out
+from broadleaf.serialize.functions.path_loaded import DEFINED, reduce_module, reduce_unfindable
 from broadleaf.serialize.functions.snapshot import Snapshot, is_importable
+from broadleaf.serialize.unfindable import shipped_modules, unfindable_modules
 
 _GLOBAL_OPS = frozenset({"LOAD_GLOBAL", "LOAD_NAME"})
 _global_names: WeakKeyDictionary[CodeType, tuple[str, ...]] = WeakKeyDictionary()
@@ -91,14 +95,23 @@ class ValuePickler(_Pickler):
         # If not None, globals are tried one by one; these are being tried further up.
         self._trying = trying
         self._with_dill = with_dill
+        self._unfindable = unfindable_modules()
+        self._shipped = shipped_modules()
 
     def reducer_override(self, obj: Any) -> Any:
         """How to pickle an object that is not of a basic type."""
         if type(obj) is FunctionType:
             if obj.__module__ == "__main__" and not asked_for.brings_globals():
                 return self._reduce_interactive(obj)
-            if self._snapshot is not None and not is_importable(obj):
+            if self._snapshot is not None and not is_importable(obj) and obj.__module__ not in self._shipped:
                 self._snapshot.add_function(obj, global_names(obj.__code__))
+        reduced: Any = NotImplemented
+        if type(obj) is ModuleType:
+            reduced = reduce_module(self, obj, self._unfindable, self._shipped)
+        elif self._unfindable and isinstance(obj, DEFINED):
+            reduced = reduce_unfindable(self, obj, self._unfindable, self._shipped)
+        if reduced is not NotImplemented:
+            return reduced
         reduced = super().reducer_override(obj)
         # Functions and classes are then pickled by name.
         if reduced is NotImplemented and self._with_dill and not isinstance(obj, FunctionType | type):
@@ -125,15 +138,19 @@ class ValuePickler(_Pickler):
     def _fills(self, function: FunctionType, names: tuple[str, ...]) -> tuple[dict[str, Any], dict[str, str]]:
         """The globals that are sent with it, and why others are not."""
         known = function.__globals__
-        fills = {name: known[name] for name in names if name in known and not name.startswith("__")}
+        return self.without_faults({n: known[n] for n in names if n in known and not n.startswith("__")})
+
+    def without_faults(self, values: dict[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
+        """Those of the named `values` that can be pickled, and why others cannot; at the first attempt all of them."""
         left_out: dict[str, str] = {}
-        if self._trying is not None:
-            for name, value in list(fills.items()):
-                fault = self._fault(value, self._trying)
-                if fault is not None:
-                    del fills[name]
-                    left_out[name] = f"{type(value).__name__}: {fault}{asked_for.hint(value)}"
-        return fills, left_out
+        if self._trying is None:
+            return values, left_out
+        for name, value in list(values.items()):
+            fault = self._fault(value, self._trying)
+            if fault is not None:
+                del values[name]
+                left_out[name] = f"{type(value).__name__}: {fault}{advice_on(value)}"
+        return values, left_out
 
     def _fault(self, value: Any, trying: frozenset[int]) -> Exception | None:
         """Why `value` cannot be pickled."""

@@ -56,15 +56,19 @@ def _attributes(of: str, owner: Any) -> list[tuple[str, Any]]:
 
 def reason_of_failure(function: Function, error: Exception) -> str:
     """Which value that `function` refers to cannot be pickled, and why."""
-    from broadleaf.serialize.pickle import unpicklable_reason
+    from broadleaf.serialize.advice import advice_on
+    from broadleaf.serialize.pickle import reason_in, unpicklable_reason
 
+    reason = reason_in(error)
     for what, value in captured_values(function):
-        if value is function:
-            continue
-        reason = unpicklable_reason(value)
-        if reason is not None:
-            return f"{what} cannot be pickled: {reason}"
-    return f"{type(error).__name__}: {error}"
+        why = None if value is function else unpicklable_reason(value)
+        if why is not None:
+            reason = f"{what} cannot be pickled: {why}"
+            break
+    while isinstance(function, functools.partial):
+        function = function.func
+    advice = advice_on(function)
+    return reason if advice in reason else reason + advice
 
 
 def function_too_large(function: Function, name: str, n_bytes: int, limit_bytes: int) -> SerializationError:

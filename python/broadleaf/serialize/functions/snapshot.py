@@ -6,12 +6,14 @@ import sys
 from types import BuiltinFunctionType, CellType, CodeType, FunctionType, ModuleType
 from typing import Any
 
+from broadleaf.serialize.unfindable import is_not_by_name, modules_not_by_name
+
 _MISSING = object()
 _ATOMS = frozenset({type(None), bool, int, float, complex, str, bytes, type(Ellipsis), type(NotImplemented)})
 
 
 def is_importable(obj: Any) -> bool:
-    """Whether its module and qualified name lead to `obj`, in a module that other processes can import."""
+    """Whether its module and qualified name lead to `obj`, in a module that other processes can import and may use."""
     module_name = getattr(obj, "__module__", None)
     name = getattr(obj, "__qualname__", None)
     if not isinstance(module_name, str) or not isinstance(name, str) or "<" in name:
@@ -23,7 +25,7 @@ def is_importable(obj: Any) -> bool:
         return False
     for part in name.split("."):
         found = getattr(found, part, None)
-    return found is obj
+    return found is obj and not is_not_by_name(module_name, modules_not_by_name())
 
 
 def is_constant(value: Any) -> bool:
@@ -35,7 +37,8 @@ def is_constant(value: Any) -> bool:
     if kind is tuple or kind is frozenset:
         return all(map(is_constant, value))
     if kind is ModuleType:
-        return sys.modules.get(value.__name__) is value and getattr(value, "__spec__", None) is not None
+        found = sys.modules.get(value.__name__) is value and getattr(value, "__spec__", None) is not None
+        return found and not is_not_by_name(value.__name__, modules_not_by_name())
     if kind is BuiltinFunctionType or isinstance(value, type):
         return is_importable(value)
     return False

@@ -11,7 +11,7 @@ import typing
 
 import numpy as np
 import pytest
-from broadleaf.serialize.main_names import names_main
+from broadleaf.serialize.names_by_value import names_by_value
 
 SOURCE = """
 import dataclasses, enum, typing
@@ -44,7 +44,7 @@ def test_what_is_of_main(main):
     values += [[1, {"k": (main.Plain(),)}], functools.partial(main.function), collections.OrderedDict(a=main.Kind.A)]
     values += [("__main__", main.Plain), {"__main__": main.function}, np.array([main.Plain()], object)]
     for value in values:
-        assert names_main(pickle.dumps(value, 5)), value
+        assert names_by_value(pickle.dumps(value, 5)), value
 
 
 def test_what_only_holds_the_text():
@@ -71,4 +71,4 @@ def test_what_only_holds_the_text():
     for value in values:
         data = pickle.dumps(value, 5)
         assert b"__main__" in data
-        assert not names_main(data), value
+        assert not names_by_value(data), value

@@ -1,4 +1,7 @@
-"""Whether a pickle refers by name to something in `__main__`, where another process would find something else."""
+"""Whether a pickle refers by name to something that another process would not find, or find something else under.
+
+That is whatever `__main__` defines, and the modules whose contents travel by value.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +10,11 @@ import pickle
 from itertools import repeat
 from typing import Any
 
+from broadleaf.serialize.unfindable import is_not_by_name, modules_not_by_name
 
-class _NamesMainError(Exception):
-    """The pickle names something in `__main__`."""
+
+class _NamesOneError(Exception):
+    """The pickle names something that travels by value."""
 
 
 class _Placeholder(Exception):
@@ -31,22 +36,27 @@ class _Placeholder(Exception):
 
 
 class _NameReader(pickle.Unpickler):
+    def __init__(self, data: bytes, modules: frozenset[str]) -> None:
+        super().__init__(io.BytesIO(data), buffers=repeat(b""))
+        self._modules = modules
+
     def find_class(self, module: str, name: str) -> Any:
         """Called for each name once."""
-        if module == "__main__":
-            raise _NamesMainError
+        if module == "__main__" or is_not_by_name(module, self._modules):
+            raise _NamesOneError
         return _Placeholder
 
 
-def names_main(data: bytes) -> bool:
-    """Whether `data`, a plain pickle, names anything of `__main__`.
+def names_by_value(data: bytes) -> bool:
+    """Whether `data`, a plain pickle, names anything of `__main__` or of a module whose contents travel by value.
 
     The text alone proves nothing: scikit-learn sends Python's warning filters with each call, and they contain it.
     """
-    if b"__main__" not in data:
+    modules = modules_not_by_name()
+    if b"__main__" not in data and not (modules and any(name.encode() in data for name in modules)):
         return False
     try:
-        _NameReader(io.BytesIO(data), buffers=repeat(b"")).load()
+        _NameReader(data, modules).load()
     except Exception:
         # Also if a placeholder does not work: pickling by value is always correct.
         return True

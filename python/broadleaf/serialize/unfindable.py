@@ -1,0 +1,178 @@
+"""Modules that another process would not find under their names: loaded from a path, or made in memory.
+
+`importlib.util.spec_from_file_location` loads a file under any name, and `exec` fills a module that has no file at all.
+Pickled by reference, their functions and classes would fail to load anywhere else, so they travel by value, or by name
+once their files were sent. What decides is whether this process, asked to import the name, would find the same file.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from types import ModuleType
+from typing import Any
+
+_MISSING = object()
+_STDLIB = os.path.dirname(os.__file__) + os.sep
+_SITE = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
+
+# What has been looked at: the spec that each module then had, and the size and last name of `sys.modules`.
+_specs: dict[str, Any] = {}
+_looked_at: tuple[int, str | None] = (0, None)
+_unfindable: frozenset[str] = frozenset()
+_shipped: ContextVar[frozenset[str]] = ContextVar("broadleaf_shipped", default=frozenset())
+
+
+def unfindable_modules() -> frozenset[str]:
+    """Names of the loaded modules that another process would not find.
+
+    Costs next to nothing if no module has been loaded since the last call.
+    """
+    if _looked_at != _sign():
+        _look()
+    return _unfindable
+
+
+def modules_not_by_name() -> frozenset[str]:
+    """Names of the modules whose functions and classes plain pickle must not send: the unfindable ones, and those
+    registered with `cloudpickle.register_pickle_by_value`, which stand for all their submodules."""
+    registered = registered_by_value()
+    return unfindable_modules() | registered if registered else unfindable_modules()
+
+
+def is_not_by_name(name: str, modules: frozenset[str]) -> bool:
+    """Whether `modules`, the names from `modules_not_by_name`, cover this module or a package that it is in."""
+    if name in modules:
+        return True
+    if modules:
+        registered = registered_by_value()
+        while "." in name and registered:
+            name = name.rpartition(".")[0]
+            if name in registered:
+                return True
+    return False
+
+
+def registered_by_value() -> set[str]:
+    """Names of the modules that the user registered with `cloudpickle.register_pickle_by_value`."""
+    # Whoever has registered a module has loaded cloudpickle.
+    cloudpickle = sys.modules.get("cloudpickle.cloudpickle")
+    registered: set[str] = getattr(cloudpickle, "_PICKLE_BY_VALUE_MODULES", set())
+    return registered
+
+
+def shipped_modules() -> frozenset[str]:
+    """Names of the unfindable modules that the receiver finds nevertheless; see `shipped`."""
+    return _shipped.get()
+
+
+@contextmanager
+def shipped(names: frozenset[str]) -> Iterator[None]:
+    """Inside the block, whoever receives what is pickled finds these modules, because their files were sent there."""
+    token = _shipped.set(names)
+    try:
+        yield
+    finally:
+        _shipped.reset(token)
+
+
+def is_binary(name: str) -> bool:
+    """Whether the module is an extension module, whose functions and classes cannot travel by value."""
+    from importlib.machinery import ExtensionFileLoader
+
+    spec = getattr(sys.modules.get(name), "__spec__", None)
+    return isinstance(getattr(spec, "loader", None), ExtensionFileLoader)
+
+
+def _sign() -> tuple[int, str | None]:
+    try:
+        return len(sys.modules), next(reversed(sys.modules), None)
+    except RuntimeError:  # another thread imports something
+        return -1, None
+
+
+def _look() -> None:
+    """Looks at the modules that are new, or were loaded anew, since the last time."""
+    global _looked_at, _unfindable
+    sign = _sign()
+    modules = dict(sys.modules)
+    unfindable = {name for name in _unfindable if name in modules}
+    for name in _specs.keys() - modules.keys():
+        del _specs[name]
+    for name, module in modules.items():
+        spec = getattr(module, "__spec__", None)
+        if _specs.get(name, _MISSING) is spec:
+            continue
+        _specs[name] = spec
+        unfindable.discard(name)
+        if name not in ("__main__", "__mp_main__") and not _is_findable(name, module, spec, unfindable):
+            unfindable.add(name)
+    _unfindable = frozenset(unfindable)
+    _looked_at = sign
+
+
+def _is_findable(name: str, module: Any, spec: Any, unfindable: set[str]) -> bool:
+    # What is not Python code that ran in this very module is made by others when they are imported.
+    if type(module) is not ModuleType or getattr(module, "__name__", None) != name:
+        return True
+    if spec is None:
+        return "__builtins__" not in module.__dict__ or _is_made_by_parent(name, unfindable) or _is_found(name, None)
+    if not spec.has_location:
+        # Built in, frozen, or from a finder of somebody's own, unless nobody would load it.
+        return spec.loader is not None or _is_found(name, None)
+    folder = _folder(name, spec)
+    parent = name.rpartition(".")[0]
+    if parent:
+        known = parent not in unfindable and folder in getattr(sys.modules.get(parent), "__path__", ())
+    else:
+        # A module of the user's own may stand behind another of its name, an installed one does not.
+        known = folder in sys.path and (spec.origin.startswith(_STDLIB) or any(part in spec.origin for part in _SITE))
+    return known or _is_found(name, spec.origin)
+
+
+def _is_made_by_parent(name: str, unfindable: set[str]) -> bool:
+    parent = name.rpartition(".")[0]
+    above = sys.modules.get(parent)
+    return parent not in unfindable and getattr(above, "__spec__", None) is not None
+
+
+def _folder(name: str, spec: Any) -> str | None:
+    """The folder that would be searched for the module's file; None if that is named otherwise."""
+    place = spec.origin if spec.submodule_search_locations is None else os.path.dirname(spec.origin)
+    folder, file = os.path.split(place)
+    return folder if file.partition(".")[0] == name.rpartition(".")[2] else None
+
+
+def _is_found(name: str, origin: str | None) -> bool:
+    """Whether an import of this name would find the file, or anything if there is none. Runs no package's code."""
+    path: Any = None
+    spec: Any = None
+    parts = name.split(".")
+    for i in range(len(parts)):
+        spec = _find_spec(".".join(parts[: i + 1]), path)
+        if spec is None:
+            return False
+        path = spec.submodule_search_locations
+        if path is None and i + 1 < len(parts):
+            return False
+    if origin is None or spec.origin == origin:
+        return True
+    try:
+        return os.path.samefile(spec.origin, origin)
+    except (OSError, TypeError):
+        return False
+
+
+def _find_spec(name: str, path: Any) -> Any:
+    for finder in list(sys.meta_path):
+        find_spec = getattr(finder, "find_spec", None)
+        try:
+            spec = None if find_spec is None else find_spec(name, path)
+        except Exception:  # a finder of somebody's own
+            continue
+        if spec is not None:
+            return spec
+    return None
