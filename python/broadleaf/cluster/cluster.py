@@ -18,6 +18,7 @@ from broadleaf.cluster.elasticity.elastic import Elastic
 from broadleaf.cluster.engine_sets import EngineSet, make_engine_set, split_options
 from broadleaf.cluster.hosts.controller import Controller
 from broadleaf.cluster.hosts.cores import engine_count, usable_cores
+from broadleaf.cluster.hosts.session import session_environment
 from broadleaf.cluster.lifetime import at_exit
 from broadleaf.cluster.lifetime.own_dashboard import OwnDashboard
 from broadleaf.cluster.reports.description import description, html_description
@@ -58,7 +59,7 @@ class Cluster(ClusterCoroutines, Elastic, OwnDashboard):
         engines: An engine set, or the name of one; by default the option `engines`.
         controller_ip: Short for ``listen="<ip>:0"``: the address that the controller listens on for other hosts.
         detached: Whether it outlives this process. Any other cluster is stopped when the process ends, however it ends.
-        env: Variables that are set in the engines' environment.
+        env: Variables that are set in the engines' environment, on every host and before their interpreters start.
         engine_options: Options of the engine set, where `engines` is a name. They may be given as keywords, too.
         **options: Options of `broadleaf.config`, and of the engine set. Arguments of IPython Parallel's `Cluster` are
             understood; those without a meaning here cause a warning.
@@ -267,7 +268,7 @@ class Cluster(ClusterCoroutines, Elastic, OwnDashboard):
                 self.cluster_dir,
                 self.settings,
                 n_engines=0 if is_remote else n_engines,
-                engine_env=self.env,
+                engine_env=session_environment() | self.env,
                 detached=self.detached,
                 # Most clusters get a client from this process, which has nothing else to do now.
                 meanwhile=lambda: import_module("broadleaf.client"),

@@ -58,6 +58,6 @@ def kubernetes(client_file: str, options: tuple[str, ...], **asked: Any) -> None
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "w") as file:
         os.fchmod(file.fileno(), 0o600)
-        json.dump(connection(credentials, settings, "client", "127.0.0.1"), file, indent=1)
+        json.dump(connection(credentials, settings, "client", "127.0.0.1", {}), file, indent=1)
     click.echo(yaml(pods.objects(credentials, settings)), nl=False)
     click.echo(f"clients connect by {path} after `kubectl port-forward service/{pods.name} 4242`", err=True)

@@ -57,13 +57,12 @@ class Credentials:
             "options": settings.to_native() | {"preload": preload_modules(settings["preload"])},
         }
 
-    def connection_at(self, role: str, settings: Settings, host: str, port: int) -> dict[str, Any]:
+    def connection_at(
+        self, role: str, settings: Settings, host: str, port: int, engine_env: Mapping[str, str]
+    ) -> dict[str, Any]:
         """The content of a connection file for this role, for a controller that will listen on this TCP port."""
-        return self.connection(role, settings, unix_path="") | {
-            "unix_path": None,
-            "tcp": {"host": host, "port": port},
-            "addresses": [host],
-        }
+        known = {"unix_path": None, "tcp": {"host": host, "port": port}, "addresses": [host]}
+        return self.connection(role, settings, unix_path="") | known | _for_engines(role, engine_env)
 
     def write(
         self,
@@ -82,10 +81,12 @@ class Credentials:
             known["tcp"] = {"host": addresses.to_dial(tcp["host"]), "port": tcp_port}
             known["addresses"] = addresses.all_to_dial(tcp["host"])
         for role, name in (("engine", files.ENGINE_FILE), ("client", files.CLIENT_FILE)):
-            connection = self.connection(role, settings, unix_path=unix_path) | known
-            if role == "engine":
-                connection["engine_env"] = dict(engine_env)
+            connection = self.connection(role, settings, unix_path=unix_path) | known | _for_engines(role, engine_env)
             write_json(directory / name, connection)
+
+
+def _for_engines(role: str, engine_env: Mapping[str, str]) -> dict[str, Any]:
+    return {"engine_env": dict(engine_env)} if role == "engine" else {}
 
 
 def listen_address(settings: Settings) -> dict[str, Any] | None:

@@ -123,7 +123,7 @@ class PSIJ(EngineSet):
         return self.engines_per_host or (-(-request.n // self.nodes) if request.n else 0)
 
     def _slot_script(self, request: BlockRequest, block_id: str) -> str:
-        join = self.join_command(str(_order_file(request)))
+        join = self.join_command(request, str(_order_file(request)))
         head = f"export BROADLEAF_CLUSTER_ID={request.cluster_id} BROADLEAF_BLOCK={block_id}\n"
         return f"#!/bin/sh\n{head}" + _ON_A_SLOT.format(join=shlex.quote(join), ended=_ENDED)
 

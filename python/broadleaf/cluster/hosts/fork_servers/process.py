@@ -8,6 +8,7 @@ import select
 import signal
 import socket
 import sys
+from collections.abc import Mapping
 from typing import NamedTuple, NoReturn, Protocol
 
 from broadleaf.modules.search_path import search_path
@@ -108,8 +109,10 @@ class WaitingProcess(NamedTuple):
     configuration: socket.socket
 
     @classmethod
-    def start(cls, cluster_id: str, log: int, *, with_lifeline: bool) -> WaitingProcess:
-        """A new interpreter. Its output goes to `log`."""
+    def start(
+        cls, cluster_id: str, environment: Mapping[str, str], log: int, *, with_lifeline: bool
+    ) -> WaitingProcess:
+        """A new interpreter with `environment`, in addition to that of this process. Its output goes to `log`."""
         import subprocess
 
         pipes = Pipes(with_lifeline=with_lifeline)
@@ -120,7 +123,7 @@ class WaitingProcess(NamedTuple):
                 stdin=its.fileno(),
                 stdout=log,
                 stderr=log,
-                env=os.environ | {"BROADLEAF_CLUSTER_ID": cluster_id},
+                env=os.environ | environment | {"BROADLEAF_CLUSTER_ID": cluster_id},
                 pass_fds=pipes.passed(),
                 start_new_session=True,  # Ctrl-C in the client's terminal is not for the cluster
             )
