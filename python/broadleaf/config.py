@@ -252,13 +252,15 @@ OPTIONS: dict[str, Option] = {
                "code and system calls write. If off, it goes to the engine's log."),
         Option("keep_failed_frames", "int", 0, "engine", "Number of failed tasks whose frames, with their variables, "
                "an engine keeps for `AsyncResult.debug()`.", maximum=65_536),
-        Option("preload", "list", ["auto"], "host", "Modules to import before engines are forked, separated by commas. "
-               "`auto` adds numpy if the client has imported it, and IPython in an IPython session."),
+        Option("preload", "list", ["auto"], "host", "Modules that engines import before their first task, separated by "
+               "commas; forked engines share them. `auto` adds numpy if the client has imported it, and IPython in an "
+               "IPython session."),
         Option("affinity", "str", "none", "engine", "Cores that an engine may use: `none` (every core of the cluster), "
                "`spread` (one core each, in turn), or a list such as `0-3,8`.",
                form=(r"none|spread|\d+(-\d+)?(,\d+(-\d+)?)*", "none, spread, or a list such as 0-3,8")),
         Option("threads_per_engine", "int", 0, "host", "Number of threads that numerical libraries use in an engine. 0 "
-               "= usable cores divided by engines, unless OMP_NUM_THREADS or a similar variable is set.",
+               "= as OMP_NUM_THREADS says, or usable cores divided by engines. A library's own variable takes "
+               "precedence.",
                maximum=65_536),
     )
 }  # fmt: skip

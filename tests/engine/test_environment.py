@@ -16,7 +16,9 @@ def test_libraries_start_as_many_threads_as_their_engine_has_cores():
     assert {"OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "POLARS_MAX_THREADS"} < set(THREAD_VARIABLES)
 
 
-@pytest.mark.parametrize(("given", "count"), [("7", "7"), ("3,2", "3"), (" 4 ", "4"), ("", "2"), ("0", "2"), ("x", "2")])
+@pytest.mark.parametrize(
+    ("given", "count"), [("7", "7"), ("3,2", "3"), (" 4 ", "4"), ("", "2"), ("0", "2"), ("x", "2")]
+)
 def test_what_the_user_says_to_openmp_holds_for_all(given, count):
     others = [name for name in THREAD_VARIABLES if name != "OMP_NUM_THREADS"]
     assert thread_environment(0, 2, {"OMP_NUM_THREADS": given}) == dict.fromkeys(others, count)
@@ -64,7 +66,11 @@ print(os.getpid(), hash("a"), os.environ["OTHER"], sys.argv[1:], sys.flags.optim
     done = subprocess.run(command, env=bare, capture_output=True, text=True, check=True, timeout=60)
     before, again, last = done.stdout.splitlines()
     seeded = subprocess.run(
-        [sys.executable, "-c", "print(hash('a'))"], env={"PYTHONHASHSEED": "7"}, capture_output=True, text=True, check=True
+        [sys.executable, "-c", "print(hash('a'))"],
+        env={"PYTHONHASHSEED": "7"},
+        capture_output=True,
+        text=True,
+        check=True,
     )
     assert before == again
     assert last == f"{before} {seeded.stdout.strip()} x ['an argument'] 1"

@@ -1,5 +1,7 @@
-"""What engines have of the state of the session that starts their cluster: the table in `docs/concepts/engine-state.md`,
-line by line."""
+"""What engines have of the state of the session that starts their cluster.
+
+The table in `docs/concepts/session-state.md`, line by line. Its last line is tested with `threads_per_engine`.
+"""
 
 from __future__ import annotations
 
@@ -119,3 +121,151 @@ def test_what_is_no_seed_leaves_it_to_the_cluster(seed, monkeypatch):
     with ipp.Cluster(n=2, engine_start="spawn") as client:
         first, second = client[:].apply_sync(hashes, WORDS)
         assert first == second
+
+
+def test_variables_for_engines_are_there_when_their_interpreters_start(all_kinds):
+    with all_kinds(env={"PYTHONINTMAXSTRDIGITS": "5000", "OWN": "x"}) as client:
+        assert client[:].apply_sync(sys.get_int_max_str_digits) == [5000] * 6
+        assert client[:].apply_sync(os.getenv, "OWN") == ["x"] * 6
+
+
+def test_other_variables_are_the_sessions_here_and_the_hosts_elsewhere(all_kinds, monkeypatch):
+    monkeypatch.setenv("OF_SESSION", "x")
+    with all_kinds() as client:
+        # The last two start a job's program and an engine by hand, the others are children of this session.
+        assert sorted(client[:].apply_sync(os.getenv, "OF_SESSION"), key=str) == [None] * 2 + ["x"] * 4
+
+
+def test_modules_and_the_directory_are_the_sessions(all_kinds, monkeypatch, tmp_path):
+    (tmp_path / "modules").mkdir()
+    monkeypatch.syspath_prepend(tmp_path / "modules")
+    monkeypatch.chdir(tmp_path)
+    with all_kinds() as client:
+        assert client[:].apply_sync(os.getcwd) == [str(tmp_path)] * 6
+        paths = client[:].apply_sync(lambda: __import__("sys").path)
+        assert all(str(tmp_path / "modules") in path for path in paths)
+        client[:].apply_sync(os.chdir, "/")
+        assert client[:].apply_sync(os.getcwd) == ["/"] * 6
+
+
+def time_zone() -> str:
+    import time
+
+    return time.strftime("%Z%z", time.localtime(0))
+
+
+def test_a_time_zone_that_the_session_has_is_the_engines(all_kinds, monkeypatch):
+    monkeypatch.setenv("TZ", "ABC-5")
+    with all_kinds() as client:
+        assert client[:].apply_sync(time_zone) == ["ABC+0500"] * 6
+    with all_kinds(env={"TZ": "DEF+3"}) as client:
+        assert client[:].apply_sync(time_zone) == ["DEF-0300"] * 6
+
+
+SESSION = """
+import sys
+sys.path.insert(0, {tests!r})
+from test_session_state import engines_of_all_kinds
+with engines_of_all_kinds(engine_start={engine_start!r}) as client:
+    print({expression})
+"""
+
+
+def said_by_session(flags: Sequence[str], expression: str, engine_start: str) -> str:
+    """What an expression is in a session with these flags of the interpreter; `client` has engines of all kinds."""
+    program = SESSION.format(tests=str(Path(__file__).parent), engine_start=engine_start, expression=expression)
+    command = [sys.executable, *flags, "-c", program]
+    path = os.pathsep.join(filter(None, sys.path))
+    environment = os.environ | {"PYTHONPATH": path}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()[-1]
+
+
+@pytest.mark.parametrize("engine_start", ["fork", "spawn"])
+def test_text_is_utf_8_where_the_session_says_so(engine_start):
+    expression = "client[:].apply_sync(lambda: __import__('sys').flags.utf8_mode)"
+    assert said_by_session(["-X", "utf8"], expression, engine_start) == str([1] * 6)
+
+
+def test_a_host_has_its_own_text_encoding_otherwise(monkeypatch):
+    # As in most sessions: no UTF-8 mode, but a locale that says UTF-8.
+    monkeypatch.setenv("LC_ALL", "C.UTF-8")
+    expression = "client[:].apply_sync(lambda: __import__('sys').flags.utf8_mode)"
+    assert said_by_session(["-X", "utf8=0"], expression, "fork") == str([0] * 6)
+    with ipp.Cluster(n=1, env={"PYTHONUTF8": "1"}) as client:
+        assert client[0].apply_sync(lambda: __import__("sys").flags.utf8_mode) == 1
+
+
+def test_the_locale_is_the_hosts(monkeypatch):
+    import locale
+
+    monkeypatch.setenv("LC_ALL", "C")
+    before = locale.setlocale(locale.LC_TIME)
+    locale.setlocale(locale.LC_TIME, "C.UTF-8")
+    try:
+        with ipp.Cluster(n=1) as client:
+            assert client[0].apply_sync(locale.setlocale, locale.LC_TIME) == "C"
+        with ipp.Cluster(n=1, env={"LC_ALL": "C.UTF-8"}) as client:
+            assert client[0].apply_sync(locale.setlocale, locale.LC_CTYPE) == "C.UTF-8"
+            assert client[0].apply_sync(locale.setlocale, locale.LC_TIME, "") == "C.UTF-8"
+    finally:
+        locale.setlocale(locale.LC_TIME, before)
+
+
+def warns() -> str:
+    import warnings
+
+    try:
+        warnings.warn("told", RuntimeWarning, stacklevel=1)
+    except RuntimeWarning:
+        return "error"
+    return "shown or not"
+
+
+@pytest.mark.parametrize("engine_start", ["fork", "spawn"])
+def test_warnings_are_filtered_as_the_sessions_command_line_says(engine_start):
+    expression = "client[:].apply_sync(__import__('test_session_state').warns)"
+    flags = ["-W", "error::RuntimeWarning", "-W", "ignore:this, and that"]
+    assert said_by_session(flags, expression, engine_start) == str(["error"] * 6)
+
+
+def test_filters_that_a_program_adds_stay_in_its_process():
+    import warnings
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with ipp.Cluster(n=1) as client:
+            assert client[0].apply_sync(warns) == "shown or not"
+        with ipp.Cluster(n=1, env={"PYTHONWARNINGS": "error"}) as client:
+            assert client[0].apply_sync(warns) == "error"
+
+
+def test_the_recursion_limit_is_pythons_own_and_what_a_task_sets_stays():
+    before = sys.getrecursionlimit()
+    sys.setrecursionlimit(4000)
+    try:
+        with ipp.Cluster(n=1) as client:
+            assert client[0].apply_sync(sys.getrecursionlimit) == 1000
+            client[0].apply_sync(sys.setrecursionlimit, 5000)
+            assert client[0].apply_sync(sys.getrecursionlimit) == 5000
+    finally:
+        sys.setrecursionlimit(before)
+
+
+def digits(precision: int | None) -> int:
+    import decimal
+
+    if precision is None:
+        return len(str(decimal.Decimal(1) / 3)) - 2
+    with decimal.localcontext(prec=precision):
+        return digits(None)
+
+
+def test_the_decimal_context_is_pythons_own():
+    import decimal
+
+    with decimal.localcontext(prec=50), ipp.Cluster(n=1) as client:
+        assert digits(None) == 50
+        assert client[0].apply_sync(digits, None) == 28
+        assert client[0].apply_sync(digits, 50) == 50

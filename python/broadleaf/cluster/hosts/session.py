@@ -1,6 +1,6 @@
 """What engines on every host take over from the session that starts their cluster: a part of their environment.
 
-The rest of the environment is that of the process that starts a host. `docs/concepts/engine-state.md` lists what else
+The rest of the environment is that of the process that starts a host. `docs/concepts/session-state.md` lists what else
 programs might expect to be equal.
 """
 
@@ -26,8 +26,9 @@ def session_environment(drawn: bytes | None = None) -> dict[str, str]:
     found = {_HASH_SEED: _given_hash_seed() or str(int.from_bytes(drawn or os.urandom(4)))}
     if sys.flags.utf8_mode:
         found["PYTHONUTF8"] = "1"
-    if sys.warnoptions:  # also those of the command line
-        found["PYTHONWARNINGS"] = ",".join(sys.warnoptions)
+    # Those of the command line too. A comma would divide an option, and its parts would say something else.
+    if options := [option for option in sys.warnoptions if "," not in option]:
+        found["PYTHONWARNINGS"] = ",".join(options)
     if "TZ" in os.environ:
         found["TZ"] = os.environ["TZ"]
     return found

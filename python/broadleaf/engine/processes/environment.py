@@ -1,4 +1,4 @@
-"""The environment of an engine's process, whatever starts it: a fork server, an interpreter of its own, or `mpiexec`."""
+"""The environment of an engine's process, whatever starts it: a fork server, its own interpreter, or `mpiexec`."""
 
 from __future__ import annotations
 

@@ -27,7 +27,8 @@ def run_rank(
     """Runs this process as an engine until it is told to stop, and then leaves the world with the others.
 
     `link` is a connection to the host's fork server that has been welcomed, `mpi` is the module `mpi4py.MPI`. `world`
-    is the world's name, or '' for a name that rank 0 generates. mpiexec's output is in `log_path`, if known. `share_of_cores` is this rank's part of its host.
+    is the world's name, or '' for a name that rank 0 generates. mpiexec's output is in `log_path`, if known.
+    `share_of_cores` is the number of cores for this rank.
     """
     comm = mpi.COMM_WORLD
     if not world:  # ranks that wait for others use a core each

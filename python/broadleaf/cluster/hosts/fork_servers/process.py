@@ -109,9 +109,7 @@ class WaitingProcess(NamedTuple):
     configuration: socket.socket
 
     @classmethod
-    def start(
-        cls, cluster_id: str, environment: Mapping[str, str], log: int, *, with_lifeline: bool
-    ) -> WaitingProcess:
+    def start(cls, cluster_id: str, environment: Mapping[str, str], log: int, *, with_lifeline: bool) -> WaitingProcess:
         """A new interpreter with `environment`, in addition to that of this process. Its output goes to `log`."""
         import subprocess
 

@@ -124,7 +124,7 @@ def connection(
     credentials: Credentials, settings: Settings, role: str, host: str, engine_env: Mapping[str, str]
 ) -> dict[str, Any]:
     """The content of a connection file for this role, 'client' or 'engine', with the controller at `host`."""
-    nowhere = {"search_path": [], "directory": None}
+    nowhere: dict[str, Any] = {"search_path": [], "directory": None}
     return credentials.connection_at(role, settings, host, PORT, engine_env) | nowhere
 
 
