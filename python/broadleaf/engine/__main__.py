@@ -9,10 +9,11 @@ import os
 import sys
 from typing import Any
 
-from broadleaf import _native
+from broadleaf import _native, standard_descriptors
 from broadleaf.engine.processes import environment
 from broadleaf.engine.processes.capture import Capture
 from broadleaf.modules.search_path import extend_search_path
+from broadleaf.text.os_text import from_json
 
 
 def main() -> int:
@@ -34,13 +35,14 @@ def main() -> int:
     elif len(sys.argv) == 2 and os.path.exists(sys.argv[1]):
         with open(sys.argv[1]) as file:
             text = file.read()
-        environment.start_again_with(json.loads(text).get("engine_env", {}))
+        standard_descriptors.occupy()
+        environment.start_again_with(environment.variables_of(json.loads(text)))
         connection = _native.hold_key(text)
         del text  # tasks can see this frame, and no key may be in it
         told = json.loads(connection)
         engine_id, options = None, told["options"]
-        extend_search_path(told["search_path"])
-        environment.work_in(told["directory"])
+        extend_search_path(map(from_json, told["search_path"]))
+        environment.work_in(from_json(told["directory"] or ""))
         # How many engines share this host, nobody knows.
         environment.prepare(options["threads_per_engine"], len(os.sched_getaffinity(0)), dict(os.environ))
         environment.preload(options["preload"])

@@ -24,7 +24,7 @@ class LocalModules:
 
     def __init__(self, link: Any, known: Iterable[str], ships_local: bool) -> None:
         self._link = link
-        self._known = set(known)
+        self._known = frozenset(known)
         self._told: list[str] = []
         self._path: list[str] = []
         self._local = _LoadedModules() if ships_local else None

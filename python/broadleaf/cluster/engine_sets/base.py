@@ -30,6 +30,7 @@ from broadleaf.cluster.hosts.session import export_command
 from broadleaf.cluster.state import files
 from broadleaf.cluster.state.credentials import python_version
 from broadleaf.cluster.state.json_files import read_json
+from broadleaf.engine.processes.environment import variables_of
 
 BlockState = Literal["pending", "running", "ended", "failed"]
 
@@ -261,7 +262,7 @@ class EngineSet(ABC):
             filter(None, ["exec", self.wrap, python, "-c", shlex.quote(code), *map(shlex.quote, arguments)])
         )
         # The relay's interpreter is its engines' as well, if it starts with the environment that they need.
-        exported = export_command(request.connection.get("engine_env", {}))
+        exported = export_command(variables_of(request.connection))
         return "\n".join([*self.setup, *exported, *find, start])
 
     def join_order(

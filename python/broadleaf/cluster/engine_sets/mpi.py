@@ -18,6 +18,7 @@ from broadleaf.cluster.hosts.cores import usable_cores
 from broadleaf.cluster.hosts.session import taken_over
 from broadleaf.cluster.start_error import ClusterStartError
 from broadleaf.cluster.state import files
+from broadleaf.engine.processes.environment import variables_of
 
 if TYPE_CHECKING:
     from subprocess import Popen
@@ -113,7 +114,7 @@ class MPI(EngineSet):
             The command's words. Nothing secret is in it.
         """
         # Not every mpiexec passes its environment on. A rank that lacks something starts again.
-        environment = taken_over(request.connection.get("engine_env", {}))
+        environment = taken_over(variables_of(request.connection))
         rank = [*(["env", *(f"{name}={value}" for name, value in environment.items())] if environment else []),
                 *shlex.split(self.wrap), self.python or sys.executable, "-m", "broadleaf.mpi", "--connection",
                 str(request.cluster_dir / files.ENGINE_FILE), "--world", block.id, "--log", str(log_path)]  # fmt: skip

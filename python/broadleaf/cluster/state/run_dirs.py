@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from broadleaf.cluster.state import owner
-from broadleaf.cluster.state.base_dir import base_path
+from broadleaf.cluster.state.base_dir import base_path, is_utf8
 from broadleaf.cluster.state.json_files import ClusterFileError
 
 
@@ -90,7 +90,8 @@ def _of_session() -> str | None:
     except OSError:
         return None
     is_ours = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and stat.S_IMODE(found.st_mode) == 0o700
-    return os.path.join(directory, "broadleaf") if is_ours and os.path.isabs(directory) else None
+    is_usable = is_ours and os.path.isabs(directory) and is_utf8(directory)
+    return os.path.join(directory, "broadleaf") if is_usable else None
 
 
 def _lasting() -> str:

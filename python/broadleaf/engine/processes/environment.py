@@ -6,6 +6,9 @@ import importlib
 import os
 import sys
 from collections.abc import Iterable, Mapping
+from typing import Any
+
+from broadleaf.text.os_text import from_json
 
 # The number of threads that libraries start. The others have names of their own for what the first one says.
 THREAD_VARIABLES = (
@@ -16,6 +19,11 @@ THREAD_VARIABLES = (
     "POLARS_MAX_THREADS",
     "RAYON_NUM_THREADS",
 )
+
+
+def variables_of(connection: Mapping[str, Any]) -> dict[str, str]:
+    """What the cluster of an `engine.json` with this content sets in its engines' environment."""
+    return {from_json(name): from_json(value) for name, value in connection.get("engine_env", {}).items()}
 
 
 def is_set(variables: Mapping[str, str]) -> bool:
@@ -60,7 +68,7 @@ def thread_environment(threads_per_engine: int, share: int, given: Mapping[str, 
 
 def work_in(directory: str | None) -> None:
     """Changes to the session's working directory, if this host has it."""
-    if directory is not None and os.path.isdir(directory):
+    if directory and os.path.isdir(directory):
         os.chdir(directory)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import gc
 import importlib
 import json
@@ -19,6 +18,7 @@ from broadleaf import _native
 from broadleaf.engine.processes import deaths, environment, process
 from broadleaf.engine.processes.capture import Capture
 from broadleaf.engine.processes.guests import Guests
+from broadleaf.errors.os_limits import explained
 
 _NODE_EXIT_GRACE_S = 10.0
 # For engines, their first function by value and first cell, and for what most tasks import.
@@ -125,6 +125,8 @@ def _become_engine(config: HostConfig, child: _Forked) -> int:
         return run_engine(config.connection, child.engine_id, config.options, child.capture)
     except Exception as error:
         sys.excepthook(type(error), error, error.__traceback__)
+        if isinstance(error, OSError):
+            sys.stderr.write(f"broadleaf: engine {child.engine_id} has ended: {explained(error)}\n")
         return _FAILED_CODE
 
 
@@ -204,7 +206,7 @@ class ForkServer:
         try:
             pid, capture = self._start(engine_id)
         except OSError as error:
-            reason = _why_not_started(error)
+            reason = explained(error)
             sys.stderr.write(f"broadleaf: engine {engine_id} could not be started: {reason}\n")
             self._tell({"not_started": {"engine": engine_id, "reason": reason}})
             return
@@ -349,15 +351,6 @@ class ForkServer:
             self.node_status = _reap_within(self._node_pid, _NODE_EXIT_GRACE_S)
         _remove_files(self._config, self.node_status)
         return self.node_status
-
-
-def _why_not_started(error: OSError) -> str:
-    text = str(error)
-    if error.errno == errno.EAGAIN:
-        text += ". The user's limit on processes (ulimit -u), or the container's (pids.max), may be reached"
-    elif error.errno in (errno.EMFILE, errno.ENFILE):
-        text += ". The limit on open files (ulimit -n) is reached"
-    return text
 
 
 def _ignore(_signal_number: int, _frame: object) -> None:

@@ -10,12 +10,14 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from broadleaf import standard_descriptors
 from broadleaf.cluster.hosts.cores import usable_cores
 from broadleaf.cluster.hosts.fork_servers.process import ChildProcess, WaitingProcess
 from broadleaf.cluster.start_error import ClusterStartError
 from broadleaf.cluster.state import files
 from broadleaf.cluster.state.credentials import python_version
 from broadleaf.engine.processes.environment import is_set
+from broadleaf.text.os_text import from_json
 
 _LOG_TAIL_BYTES = 4096
 
@@ -71,6 +73,7 @@ class HostPlan(NamedTuple):
     def start(self, log_path: Path, *, with_lifeline: bool) -> ForkServer:
         """Starts the fork server. Its output goes to `log_path`, which is emptied."""
         cluster_id, options = self.connection["cluster_id"], self.connection["options"]
+        directory = self.connection.get("directory")
         node = {
             "cluster_id": cluster_id,
             "unix_path": self.connection["unix_path"],
@@ -88,7 +91,7 @@ class HostPlan(NamedTuple):
             "n_engines": self.n_engines,
             "n_cores": usable_cores(),
             "sys_path": list(self.sys_path),
-            "directory": self.connection.get("directory"),
+            "directory": None if directory is None else from_json(directory),
             "ends_with_guests": self.ends_with_guests,
         }
         log = files.open_log(log_path)
@@ -113,6 +116,7 @@ def fork_early() -> None:
     host takes an interpreter of its own.
     """
     global _forked
+    standard_descriptors.occupy()
     _forked = WaitingProcess.fork(with_lifeline=True)
 
 

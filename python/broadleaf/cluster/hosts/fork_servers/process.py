@@ -11,6 +11,8 @@ import sys
 from collections.abc import Mapping
 from typing import NamedTuple, NoReturn, Protocol
 
+from broadleaf.cluster.start_error import ClusterStartError
+from broadleaf.errors.os_limits import explained
 from broadleaf.modules.search_path import search_path
 
 # Imported only after sys.path is the client's, so that Broadleaf is found where the client found it.
@@ -125,9 +127,11 @@ class WaitingProcess(NamedTuple):
                 pass_fds=pipes.passed(),
                 start_new_session=True,  # Ctrl-C in the client's terminal is not for the cluster
             )
-        except BaseException:
+        except BaseException as error:
             pipes.close_own()
             ours.close()
+            if isinstance(error, OSError):
+                raise ClusterStartError(f"there is no process for the fork server: {explained(error)}") from None
             raise
         finally:
             pipes.close_inherited()

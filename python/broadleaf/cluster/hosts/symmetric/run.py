@@ -18,6 +18,7 @@ from broadleaf.cluster.start_error import ClusterStartError
 from broadleaf.cluster.state import files
 from broadleaf.cluster.state.engine_connection import read_engine_connection
 from broadleaf.cluster.state.json_files import ClusterFileError
+from broadleaf.engine.processes.environment import variables_of
 from broadleaf.errors import ClusterConnectionError
 
 _LOOK_EVERY_S = 0.05
@@ -76,7 +77,7 @@ def _run_command(cluster: Cluster, command: Sequence[str]) -> int:
     import subprocess
 
     # The program is the cluster's session: it and the engines may as well agree on hashes.
-    engine_env = taken_over(read_engine_connection(cluster.relay_file)["engine_env"])
+    engine_env = taken_over(variables_of(read_engine_connection(cluster.relay_file)))
     try:
         child = subprocess.Popen(
             command, env=os.environ | engine_env | {"BROADLEAF_CONNECTION": cluster.connection_file}
