@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -348,7 +349,9 @@ def _suggestion(name: str) -> str:
 
 def _read_toml(path: Path) -> dict[str, Any]:
     try:
-        text = path.read_text()
+        with path.open() as file:
+            _check_owner(path, os.fstat(file.fileno()))
+            text = file.read()
     except (FileNotFoundError, NotADirectoryError):
         return {}
     except (OSError, UnicodeDecodeError) as error:
@@ -359,6 +362,15 @@ def _read_toml(path: Path) -> dict[str, Any]:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{path}: {error}") from None
+
+
+def _check_owner(path: Path, found: os.stat_result) -> None:
+    """Refuses a file that another user may have written: it names commands that are run."""
+    # Where users are mapped, as in a container, root is shown as the last of these.
+    if path.parent != SITE_DIR and found.st_uid not in (os.getuid(), 0, 65534):
+        raise ConfigError(f"{path} belongs to user {found.st_uid}, who could run commands as you by it; remove it")
+    if found.st_mode & stat.S_IWOTH:
+        raise ConfigError(f"{path} may be changed by all users, who could run commands as you by it: chmod o-w {path}")
 
 
 def markdown_list() -> str:

@@ -1,4 +1,4 @@
-"""Clusters of programs in bad surroundings: names that are not UTF-8, closed descriptors."""
+"""Clusters of programs in bad surroundings: names that are not UTF-8, closed descriptors, any umask."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def fails():
 PROGRAM = """
 import os, sys
 import broadleaf as ipp
-import of_latin_1
+import plain_functions
 
 def double(x):
     return 2 * x
@@ -33,9 +33,9 @@ def check(client, n):
     assert client[:].apply_sync(os.getcwd) == [os.getcwd()] * n
     assert client[:].apply_sync(os.getenv, "OWN") == ["caf\\udce9"] * n
     assert client[:].apply_sync(double, 3) == [6] * n
-    assert client.load_balanced_view().map_sync(of_latin_1.successor, range(10)) == list(range(1, 11))
+    assert client.load_balanced_view().map_sync(plain_functions.successor, range(10)) == list(range(1, 11))
     try:
-        client[0].apply_sync(of_latin_1.fails)
+        client[0].apply_sync(plain_functions.fails)
     except ipp.RemoteError as error:
         assert "ValueError: from there" in str(error)
     else:
@@ -57,7 +57,7 @@ def latin_1(tmp_path) -> bytes:
     """A directory whose name is not UTF-8, with a module."""
     directory = os.fsencode(tmp_path) + b"/" + NAME
     os.mkdir(directory)
-    Path(os.fsdecode(directory), "of_latin_1.py").write_text(MODULE)
+    Path(os.fsdecode(directory), "plain_functions.py").write_text(MODULE)
     return directory
 
 
@@ -89,7 +89,7 @@ def test_broadleafs_own_directory_must_be_utf_8(latin_1, variable):
     done = run([sys.executable, "-c", program, variable, latin_1], "/")
     assert done.returncode == 1
     assert "must be UTF-8 and is not: set BROADLEAF_DIR to one that is" in done.stderr
-    assert sorted(os.listdir(latin_1)) == [b"of_latin_1.py"]
+    assert sorted(os.listdir(latin_1)) == [b"plain_functions.py"]
 
 
 def test_a_runtime_directory_that_is_not_utf_8_is_not_used(latin_1):
@@ -130,3 +130,60 @@ def test_a_program_may_have_closed_its_standard_descriptors(tmp_path, engine_sta
     assert done.returncode == 0, done.stderr
     shown = told.read_text().split()
     assert [shown[number] for number in closed] == [os.devnull] * len(closed)
+
+
+ANY_UMASK = """
+import os, stat, sys
+os.umask(int(sys.argv[1], 8))
+import broadleaf as ipp
+
+top = os.environ["BROADLEAF_DIR"]
+
+def open_to_others():
+    found = []
+    for directory, directories, files in os.walk(top):
+        for name in [*directories, *files]:
+            mode = stat.S_IMODE(os.lstat(os.path.join(directory, name)).st_mode)
+            if mode & 0o077 or not mode & 0o400:
+                found.append((os.path.join(directory, name)[len(top):], oct(mode)))
+    return found
+
+def show():
+    files = sum(len(files) for _, _, files in os.walk(top))
+    assert files > 5, files
+    print(open_to_others())
+
+cluster = ipp.Cluster(n=2, cluster_id="mine", listen="127.0.0.1:0", log_sink=top + "/events.log")
+with cluster as client:
+    client.ship_module("plain_functions")
+    assert client[:].apply_sync(abs, -1) == [1, 1]
+    cluster.restart_engines_sync(0)
+    client.wait_for_engines(2, timeout=30)
+    with ipp.Relay(cluster.relay_file, 1, name="relay", client_file=cluster.connection_file):
+        client.wait_for_engines(3, timeout=30)
+        assert client[:].apply_sync(abs, -1) == [1, 1, 1]
+        # What tasks write has the mode that they expect.
+        assert client[:].apply_sync(os.umask, 0o22) == [int(sys.argv[1], 8)] * 3
+        show()
+detached = ipp.Cluster(n=1, cluster_id="detached", detached=True)
+detached.start_cluster_sync()
+try:
+    detached.wait_for_engines_sync()
+    ipp.Cluster.from_file(cluster_id="detached").scale_sync(2)
+    show()
+finally:
+    detached.stop_cluster_sync()
+"""
+
+
+@pytest.mark.parametrize("umask", ["0", "22", "277", "777"])
+def test_files_of_a_cluster_are_private_whatever_the_umask(tmp_path, umask):
+    (tmp_path / "plain_functions.py").write_text(MODULE)
+    done = run(
+        [sys.executable, "-c", ANY_UMASK, umask],
+        str(tmp_path),
+        BROADLEAF_DIR=os.fsencode(tmp_path / "state"),
+        PYTHONPATH=os.fsencode(tmp_path),
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "[]\n[]\n"

@@ -42,7 +42,7 @@ def _say_why_not_started(error: OSError, ready_write: int) -> None:
 
     from broadleaf.errors.os_limits import explained
 
-    reason = f"there is no process for its node: {explained(error)}"
+    reason = f"its node could not be started: {explained(error)}"
     os.write(ready_write, json.dumps({"error": reason, "exit_code": _FAILED_CODE}).encode() + b"\n")
 
 
@@ -50,6 +50,7 @@ def _run_node(config: str) -> None:
     code = _FAILED_CODE  # if the native part raises
     try:
         _raise_descriptor_limit()
+        os.umask(0o077)  # for the log that `log_sink` names; tasks never run here
         code = _native.run_node(config)
     except BaseException as error:
         sys.excepthook(type(error), error, error.__traceback__)

@@ -6,6 +6,7 @@ import resource
 import signal
 
 from broadleaf.engine.processes.capture import Capture
+from broadleaf.private_files import open_private
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_NAME = 15
@@ -62,7 +63,7 @@ def open_log(log_path: str) -> int:
         os.rename(log_path, f"{log_path}.previous")
     except FileNotFoundError:
         pass
-    return os.open(log_path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    return open_private(log_path, os.O_WRONLY | os.O_TRUNC | os.O_APPEND)
 
 
 def redirect_output(log: int, capture: Capture | None) -> None:

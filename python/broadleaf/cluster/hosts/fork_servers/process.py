@@ -131,7 +131,7 @@ class WaitingProcess(NamedTuple):
             pipes.close_own()
             ours.close()
             if isinstance(error, OSError):
-                raise ClusterStartError(f"there is no process for the fork server: {explained(error)}") from None
+                raise ClusterStartError(f"the fork server could not be started: {explained(error)}") from None
             raise
         finally:
             pipes.close_inherited()
