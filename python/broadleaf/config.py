@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -252,13 +253,15 @@ OPTIONS: dict[str, Option] = {
                "code and system calls write. If off, it goes to the engine's log."),
         Option("keep_failed_frames", "int", 0, "engine", "Number of failed tasks whose frames, with their variables, "
                "an engine keeps for `AsyncResult.debug()`.", maximum=65_536),
-        Option("preload", "list", ["auto"], "host", "Modules to import before engines are forked, separated by commas. "
-               "`auto` adds numpy if the client has imported it, and IPython in an IPython session."),
+        Option("preload", "list", ["auto"], "host", "Modules that engines import before their first task, separated by "
+               "commas; forked engines share them. `auto` adds numpy if the client has imported it, and IPython in an "
+               "IPython session."),
         Option("affinity", "str", "none", "engine", "Cores that an engine may use: `none` (every core of the cluster), "
                "`spread` (one core each, in turn), or a list such as `0-3,8`.",
                form=(r"none|spread|\d+(-\d+)?(,\d+(-\d+)?)*", "none, spread, or a list such as 0-3,8")),
         Option("threads_per_engine", "int", 0, "host", "Number of threads that numerical libraries use in an engine. 0 "
-               "= usable cores divided by engines, unless OMP_NUM_THREADS or a similar variable is set.",
+               "= as OMP_NUM_THREADS says, or usable cores divided by engines. A library's own variable takes "
+               "precedence.",
                maximum=65_536),
     )
 }  # fmt: skip
@@ -346,7 +349,9 @@ def _suggestion(name: str) -> str:
 
 def _read_toml(path: Path) -> dict[str, Any]:
     try:
-        text = path.read_text()
+        with path.open() as file:
+            _check_owner(path, os.fstat(file.fileno()))
+            text = file.read()
     except (FileNotFoundError, NotADirectoryError):
         return {}
     except (OSError, UnicodeDecodeError) as error:
@@ -357,6 +362,15 @@ def _read_toml(path: Path) -> dict[str, Any]:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{path}: {error}") from None
+
+
+def _check_owner(path: Path, found: os.stat_result) -> None:
+    """Refuses a file that another user may have written: it names commands that are run."""
+    # Where users are mapped, as in a container, root is shown as the last of these.
+    if path.parent != SITE_DIR and found.st_uid not in (os.getuid(), 0, 65534):
+        raise ConfigError(f"{path} belongs to user {found.st_uid}, who could run commands as you by it; remove it")
+    if found.st_mode & stat.S_IWOTH:
+        raise ConfigError(f"{path} may be changed by all users, who could run commands as you by it: chmod o-w {path}")
 
 
 def markdown_list() -> str:

@@ -10,9 +10,10 @@ from pathlib import Path
 
 import broadleaf as ipp
 import pytest
-from broadleaf.cluster.engine_sets import make_engine_set
+from broadleaf.cluster.engine_sets import BlockRequest, make_engine_set
 from broadleaf.cluster.start_error import ClusterStartError
 from psij_packages import PackagesUnavailable, psij_packages
+from waiting import until
 
 GOLDEN = Path(__file__).parent / "psij_scripts"
 PROGRAM = """
@@ -82,3 +83,31 @@ def test_options():
     assert make_engine_set("lsf").executor == "lsf"
     assert ipp.PSIJ("pbs_classic", nodes=2, engines_per_host=4).block_engines(0) == 8
     assert ipp.PSIJ("pbs").block_engines(0) is None
+
+
+PRETENDED = """#!/bin/sh
+echo "$BROADLEAF_BLOCK" >> "$0.ran"
+until [ -e "$0.may_end" ]; do sleep 0.02; done
+"""
+
+
+def test_slots_of_a_host_meet_at_a_file_that_nobody_else_can_take(tmp_path):
+    relay, ran = tmp_path / "relay", tmp_path / "relay.ran"
+    relay.write_text(PRETENDED)
+    relay.chmod(0o755)
+    unguessable = os.urandom(16).hex()
+    engines = ipp.PSIJ(executor="pbs", python=str(relay))
+    slot = engines._slot_script(BlockRequest("lab", tmp_path, 2, {}), "psij-abcdef", unguessable)
+    lock = Path(f"/tmp/broadleaf-{unguessable}")
+    slots = [subprocess.Popen(["sh", "-c", f"umask 0; {slot}"], stdout=subprocess.DEVNULL) for _ in range(2)]
+    try:
+        assert until(ran.exists)
+        assert lock.lstat().st_mode & 0o777 == 0o600
+        assert "psij-abcdef" not in lock.name
+        (tmp_path / "relay.may_end").touch()
+        assert [one.wait(30) for one in slots] == [0, 0]
+    finally:
+        for one in slots:
+            one.kill()
+    assert ran.read_text() == "psij-abcdef\n"
+    assert not lock.exists()

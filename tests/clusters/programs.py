@@ -17,6 +17,7 @@ SHARED = {"BROADLEAF_DIR": "/shared/broadleaf"}
 _START = """
 import json, socket, broadleaf as ipp
 with {cluster} as rc:
+    assert len(set(rc[:].apply_sync(hash, "leaf"))) == 1, "all hosts have the same hashes"
     print(json.dumps([rc.ids, rc[:].apply_sync(socket.gethostname)]))
 """
 _REFUSED = """

@@ -18,6 +18,7 @@ from typing import Any
 
 import broadleaf as ipp
 import pytest
+from broadleaf.cluster.hosts.cores import usable_cores
 from broadleaf.cluster.state.files import process_ids
 from mpi_environments import CHECKOUT, MPIS, EnvironmentUnavailable, mpi_arguments, mpi_python
 from refusals import idle_s, refused
@@ -120,6 +121,32 @@ def test_worlds_start_work_and_end_at_once(mpi):
         assert until(lambda: client.ids == [0])
         assert client[:].apply_sync(rank_and_sum) == [(0, 0)]
     assert ranks_of(cluster.cluster_id) == {}
+
+
+def hash_and_threads() -> tuple[int, set[str]]:
+    """What depends on the seed of hashes, and the numbers of threads that libraries are told."""
+    return hash("leaf"), {value for name, value in os.environ.items() if name.endswith("_THREADS")}
+
+
+def test_ranks_have_the_environment_of_engines(mpi, monkeypatch):
+    for name in [name for name in os.environ if name.endswith("_THREADS")]:
+        monkeypatch.delenv(name)
+    with ipp.Cluster(engines=mpi, n=2, preload="colorsys", env={"OWN": "x"}) as client:
+        # By hand, too, and where nothing of this session's environment is.
+        rank = [mpi.python, "-m", "broadleaf.mpi", "--connection", client.cluster.relay_file]
+        command = [str(Path(mpi.python).parent / "mpiexec"), *mpi.mpi_args, "-n", "2", *rank]
+        bare = {name: os.environ[name] for name in ("PATH", "HOME", "BROADLEAF_DIR", "BROADLEAF_TEST_RUN")}
+        with subprocess.Popen(command, stdin=subprocess.DEVNULL, env=bare) as mpiexec:
+            client.wait_for_engines(4, timeout=60)
+            hashes, threads = zip(*client[:].apply_sync(hash_and_threads), strict=True)
+            assert len(set(hashes)) == 1
+            assert threads == ({str(max(1, usable_cores() // 2))},) * 4
+            assert client[:].apply_sync(lambda: "colorsys" in sys.modules) == [True] * 4
+            assert client[:].apply_sync(os.getenv, "OWN") == ["x"] * 4
+            client.cluster.stop_engines_sync([2, 3])
+            assert mpiexec.wait(30) == 0
+    with ipp.Cluster(engines=mpi, n=2, threads_per_engine=3) as client:
+        assert [threads for _, threads in client[:].apply_sync(hash_and_threads)] == [{"3"}] * 2
 
 
 def test_data_is_on_the_host_once_and_every_kind_of_view_works(world):

@@ -92,6 +92,7 @@ def test_controller_and_engines_find_each_other(pods):
     pods.start("n3", "lab-engines")
     said = client_program(pods.bed, """
     rc.wait_for_engines(4)
+    assert len(set(rc[:].apply_sync(hash, "leaf"))) == 1, "all pods have the same hashes"
     print(sorted(rc[:].apply_sync(socket.gethostname)))
 """)  # fmt: skip
     assert said == "['n2', 'n2', 'n3', 'n3']\n"

@@ -27,6 +27,7 @@ import socket, sys, broadleaf as ipp
 rc = ipp.Client()
 print(sys.argv[1], sorted(rc[:].apply_sync(socket.gethostname)), flush=True)
 assert rc[-1].apply_sync(lambda: ipp.get_client()[0].apply_sync(abs, -1)) == 1
+assert rc[:].apply_sync(hash, "leaf") == [hash("leaf")] * len(rc), "the program and all engines have the same hashes"
 sys.exit(int(sys.argv[1]))
 """
 

@@ -1,4 +1,4 @@
-"""Thread counts, affinity, deaths."""
+"""Affinity, descriptors, deaths."""
 
 import os
 import signal
@@ -7,13 +7,6 @@ import sys
 
 import pytest
 from broadleaf.engine.processes import deaths, process
-
-
-def test_threads_share_the_cores_unless_the_user_says_otherwise():
-    assert process.thread_environment(0, 4, 8, {})["OMP_NUM_THREADS"] == "2"
-    assert process.thread_environment(0, 4, 2, {})["OPENBLAS_NUM_THREADS"] == "1"
-    assert "OMP_NUM_THREADS" not in process.thread_environment(0, 4, 8, {"OMP_NUM_THREADS": "7"})
-    assert process.thread_environment(3, 4, 8, {"OMP_NUM_THREADS": "7"})["OMP_NUM_THREADS"] == "3"
 
 
 def test_affinity():

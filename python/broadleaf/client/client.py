@@ -14,6 +14,7 @@ from concurrent.futures import wait as wait_for_futures
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal, Self, overload
 
+from broadleaf import standard_descriptors
 from broadleaf.client.connection.connection_text import connection_text, profile_name, tunnel_to
 from broadleaf.client.connection.failures import connection_error, death_certificate
 from broadleaf.client.connection.hooks import Hooks
@@ -31,6 +32,8 @@ from broadleaf.client.views.base import HISTORY_TASKS
 from broadleaf.config import OPTIONS
 from broadleaf.control.awaited_engines import wait_for_engines
 from broadleaf.errors import ClusterConnectionError, DeathCertificate, NoEnginesRegistered
+from broadleaf.errors.os_limits import explained
+from broadleaf.text.os_text import from_json
 from broadleaf.text.public_names import PublicNames
 
 if TYPE_CHECKING:
@@ -136,6 +139,7 @@ class Client(RegisteredResults, Interactive, PublicNames):
             from broadleaf.compat.client_arguments import translate
 
             connection_info, profile = translate(connection_info, profile, old_arguments)
+        standard_descriptors.occupy()
         self.native: Any = native if native is not None else importlib.import_module("broadleaf._native")
         """The native module; tests pass another one."""
         self.cluster = cluster
@@ -170,11 +174,11 @@ class Client(RegisteredResults, Interactive, PublicNames):
             why = self._tunnel.close_because() if self._tunnel is not None else ""
             if isinstance(error, self.native.ConnectionRefused):
                 raise connection_error(error) from error
-            raise ClusterConnectionError(f"no connection to the cluster: {why or error}") from error
+            why = why or (explained(error) if isinstance(error, OSError) else str(error))
+            raise ClusterConnectionError(f"no connection to the cluster: {why}") from error
         self._cluster_id = str(connection.get("cluster_id", ""))
-        self.local_modules: LocalModules = LocalModules(
-            self.link, connection.get("search_path", ()), ships_local, hooks.note_shipped
-        )
+        known_path = map(from_json, connection.get("search_path", ()))
+        self.local_modules: LocalModules = LocalModules(self.link, known_path, ships_local, hooks.note_shipped)
         """What engines are told of this process's modules."""
         self.local_modules.update()
         key = str(connection.get("server_public_key") or connection.get("cluster_id", ""))

@@ -11,13 +11,14 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from broadleaf import config
+from broadleaf import config, standard_descriptors
 from broadleaf.cluster.control import ControlLink, Targets
 from broadleaf.cluster.coroutines import ClusterCoroutines
 from broadleaf.cluster.elasticity.elastic import Elastic
 from broadleaf.cluster.engine_sets import EngineSet, make_engine_set, split_options
 from broadleaf.cluster.hosts.controller import Controller
 from broadleaf.cluster.hosts.cores import engine_count, usable_cores
+from broadleaf.cluster.hosts.session import session_environment
 from broadleaf.cluster.lifetime import at_exit
 from broadleaf.cluster.lifetime.own_dashboard import OwnDashboard
 from broadleaf.cluster.reports.description import description, html_description
@@ -29,6 +30,7 @@ from broadleaf.cluster.state.cluster_file import ClusterFile
 from broadleaf.cluster.state.json_files import read_json
 from broadleaf.cluster.state.lock import StateLock
 from broadleaf.cluster.state.run_dirs import make_private_dir
+from broadleaf.control.awaited_engines import wait_for_engines
 from broadleaf.errors import BroadleafError, ClusterConnectionError
 
 if TYPE_CHECKING:
@@ -58,7 +60,7 @@ class Cluster(ClusterCoroutines, Elastic, OwnDashboard):
         engines: An engine set, or the name of one; by default the option `engines`.
         controller_ip: Short for ``listen="<ip>:0"``: the address that the controller listens on for other hosts.
         detached: Whether it outlives this process. Any other cluster is stopped when the process ends, however it ends.
-        env: Variables that are set in the engines' environment.
+        env: Variables that are set in the engines' environment, on every host and before their interpreters start.
         engine_options: Options of the engine set, where `engines` is a name. They may be given as keywords, too.
         **options: Options of `broadleaf.config`, and of the engine set. Arguments of IPython Parallel's `Cluster` are
             understood; those without a meaning here cause a warning.
@@ -259,20 +261,25 @@ class Cluster(ClusterCoroutines, Elastic, OwnDashboard):
         with self.lock:
             if self.running:
                 raise ClusterStateError(f"cluster {self.cluster_id!r} is running already")
+            standard_descriptors.occupy()
             self.engines_from.require()
             is_remote = self.engines_from.is_remote
             self._claim_directory()
-            self._controller = Controller.start(
-                self.cluster_id,
-                self.cluster_dir,
-                self.settings,
-                n_engines=0 if is_remote else n_engines,
-                engine_env=self.env,
-                detached=self.detached,
-                # Most clusters get a client from this process, which has nothing else to do now.
-                meanwhile=lambda: import_module("broadleaf.client"),
-                credentials=self.credentials,
-            )
+            try:
+                self._controller = Controller.start(
+                    self.cluster_id,
+                    self.cluster_dir,
+                    self.settings,
+                    n_engines=0 if is_remote else n_engines,
+                    engine_env=session_environment() | self.env,
+                    detached=self.detached,
+                    # Most clusters get a client from this process, which has nothing else to do now.
+                    meanwhile=lambda: import_module("broadleaf.client"),
+                    credentials=self.credentials,
+                )
+            except BaseException:
+                files.remove_cluster_files(self.cluster_dir, self.cluster_dir)
+                raise
             self._owner_pid = os.getpid()
             try:
                 self._started_sets.started(0 if is_remote else n_engines)
@@ -547,8 +554,11 @@ class Cluster(ClusterCoroutines, Elastic, OwnDashboard):
             self.wait_for_engines_sync()
         with leaving_magics() if leaves_magics else contextlib.nullcontext():
             client = self.connect_client_sync()
-        with start_errors(self, lambda: client.ids):
-            client.wait_for_engines(self.n, timeout=self.settings["start_timeout_s"])
+        timeout_s: float = self.settings["start_timeout_s"]
+        with start_errors(self, lambda: client.ids), client.link_errors():
+            link = client.link
+            if not wait_for_engines(link, self.n, timeout_s, lambda: link.deaths_after(0)[0], all_are_new=True):
+                raise TimeoutError
         return client
 
     def wait_for_engines_sync(self) -> None:
@@ -563,7 +573,7 @@ class Cluster(ClusterCoroutines, Elastic, OwnDashboard):
             self.write_cluster_file()
             return
         with self.control() as control, start_errors(self, lambda: [engine_id for engine_id, *_ in control.engines()]):
-            if not control.wait_for_engines(self.n, self.settings["start_timeout_s"]):
+            if not control.wait_for_new_engines(self.n, self.settings["start_timeout_s"]):
                 raise TimeoutError
 
     def __enter__(self) -> Client:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from broadleaf.cluster.control import ControlLink, Targets
 from broadleaf.cluster.engine_sets.base import Block, BlockRequest
 from broadleaf.cluster.start_error import ClusterStartError
-from broadleaf.control.awaited_engines import deaths_at_start, died_at_start
+from broadleaf.control.awaited_engines import deaths_at_start, died
 
 if TYPE_CHECKING:
     from broadleaf.cluster.cluster import Cluster
@@ -223,7 +223,7 @@ class StartedSets:
             while True:
                 engines, status = control.engines(), control.status()
                 hosts = [str(host["name"]) for host in status["hosts"]]
-                dead = died_at_start(status["engines"])
+                dead = died(status["engines"])
                 kind.poll(blocks)
                 going = [
                     block

@@ -19,11 +19,13 @@ _LOOK_S = 0.1
 _LAST_LINES = 10
 
 
-def wait_for_engines(link: Any, n: int, timeout_s: float | None, n_deaths: Callable[[], int]) -> bool:
+def wait_for_engines(
+    link: Any, n: int, timeout_s: float | None, n_deaths: Callable[[], int], *, all_are_new: bool = False
+) -> bool:
     """Whether `n` engines were up in time; `n_deaths` counts the deaths that `link` has reported.
 
     Raises `EngineError` once so many engines have died while starting, and will not be restarted, that there cannot be
-    `n` of them.
+    `n` of them. If `all_are_new`, the cluster is being started, and whoever died did so at its start.
     """
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
     # The answer comes after all that the controller announced before, such as which engines a restart ends.
@@ -41,30 +43,34 @@ def wait_for_engines(link: Any, n: int, timeout_s: float | None, n_deaths: Calla
         # Asked once per death: there may have been some before the link could report them.
         deaths = n_deaths()
         if deaths != deaths_seen:
-            error = _hopeless(requests.status(link)["engines"], n)
+            error = _hopeless(requests.status(link)["engines"], n, all_are_new)
             deaths_seen = deaths
             if error is not None:
                 raise error
 
 
-def _hopeless(engines: list[dict[str, Any]], n: int) -> EngineError | None:
+def _hopeless(engines: list[dict[str, Any]], n: int, all_are_new: bool) -> EngineError | None:
     """The error to raise if there will never be `n` engines: the missing ones died while starting.
 
     None if more are missing than have died: a user or another host may have yet to start the others.
     """
     living = [entry for entry in engines if entry["state"] != "gone"]
-    failed = died_at_start(engines)
+    failed = died(engines) if all_are_new else died_at_start(engines)
     missing = n - len(living)
     if missing <= 0 or len(failed) < missing:
         return None
     return deaths_at_start(failed, sum(entry["up"] for entry in engines), n)
 
 
+def died(engines: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The engines, as the controller's status has them, that died and are not started again."""
+    return [entry for entry in engines if entry["state"] == "gone" and entry["last_death"] is not None]
+
+
 def died_at_start(engines: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The engines, as the controller's status has them, that died before they were up and are not started again."""
+    """Those of them that died before they were up."""
     # An engine has its uuid from the moment that it is up.
-    dead = [entry for entry in engines if entry["state"] == "gone" and entry["last_death"] is not None]
-    return [entry for entry in dead if not entry["last_death"]["uuid"]]
+    return [entry for entry in died(engines) if not entry["last_death"]["uuid"]]
 
 
 def deaths_at_start(failed: list[dict[str, Any]], n_up: int, n: int) -> EngineError:

@@ -9,8 +9,11 @@ import os
 import sys
 from typing import Any
 
-from broadleaf import _native
+from broadleaf import _native, standard_descriptors
+from broadleaf.engine.processes import environment
 from broadleaf.engine.processes.capture import Capture
+from broadleaf.modules.search_path import extend_search_path
+from broadleaf.text.os_text import from_json
 
 
 def main() -> int:
@@ -26,12 +29,23 @@ def main() -> int:
             capture = Capture(**setup["capture"])
             for descriptor in capture.numbers():
                 os.set_inheritable(descriptor, False)
-        process.redirect_output(os.dup(1), capture)  # until here, standard error is the log
         connection, engine_id, options = _native.hold_key(setup.pop("connection")), setup["engine_id"], setup["options"]
+        environment.preload(options["preload"])
+        process.redirect_output(os.dup(1), capture)  # until here, standard error is the log
     elif len(sys.argv) == 2 and os.path.exists(sys.argv[1]):
         with open(sys.argv[1]) as file:
-            connection = _native.hold_key(file.read())
-        engine_id, options = None, json.loads(connection)["options"]
+            text = file.read()
+        standard_descriptors.occupy()
+        environment.start_again_with(environment.variables_of(json.loads(text)))
+        connection = _native.hold_key(text)
+        del text  # tasks can see this frame, and no key may be in it
+        told = json.loads(connection)
+        engine_id, options = None, told["options"]
+        extend_search_path(map(from_json, told["search_path"]))
+        environment.work_in(from_json(told["directory"] or ""))
+        # How many engines share this host, nobody knows.
+        environment.prepare(options["threads_per_engine"], len(os.sched_getaffinity(0)), dict(os.environ))
+        environment.preload(options["preload"])
     else:
         from broadleaf.compat.commands import ipengine
 

@@ -11,6 +11,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
+from broadleaf.private_files import make_private, open_private
+
 # Larger modules belong on the hosts: every engine that starts receives what was sent.
 MAX_MODULE_BYTES = 32 * 1024 * 1024
 _SKIPPED_FOLDERS = {"__pycache__", "node_modules"}
@@ -174,8 +176,9 @@ def _unpack(module: PackedModule, parent: Path) -> Path:
     try:
         for inside, content in module.files:
             path = unfinished / inside
-            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            path.write_bytes(content)
+            make_private(path.parent)
+            with os.fdopen(open_private(path, os.O_WRONLY), "wb") as file:
+                file.write(content)
         os.rename(unfinished, folder)
     except OSError:
         if not folder.is_dir():

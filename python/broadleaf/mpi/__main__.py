@@ -18,13 +18,18 @@ def main() -> None:
     """Entry point."""
     given = _options(sys.argv[1:])
     gc.disable()  # until the engine runs: all ranks of a host import at the same time, and there is no garbage yet
+    from broadleaf import standard_descriptors
     from broadleaf.cluster.start_error import ClusterStartError
     from broadleaf.cluster.state.engine_connection import read_engine_connection
     from broadleaf.cluster.state.json_files import ClusterFileError
+    from broadleaf.engine.processes.environment import start_again_with, variables_of
+    from broadleaf.mpi.cores import share_of_cores
     from broadleaf.mpi.host import connect
 
+    standard_descriptors.occupy()
     try:
         connection = read_engine_connection(given["--connection"])
+        start_again_with(variables_of(connection))
         # Before MPI starts: a relay must not inherit anything from it.
         link = connect(connection, given.get("--client-connection"))
     except (ClusterStartError, ClusterFileError, OSError) as error:
@@ -38,7 +43,8 @@ def main() -> None:
         from mpi4py import MPI  # pyright: ignore[reportMissingImports]
     except (ImportError, RuntimeError) as error:
         sys.exit(f"broadleaf: MPI cannot be used by {sys.executable}: {error}; install `broadleaf[mpi]` and an MPI")
-    run_rank(link, MPI, given.get("--world", ""), given.get("--log", ""), start_timeout_s)
+    share = share_of_cores(MPI)
+    run_rank(link, MPI, given.get("--world", ""), given.get("--log", ""), share, start_timeout_s)
 
 
 def _options(words: Sequence[str]) -> dict[str, str]:

@@ -10,6 +10,7 @@ from typing import Any
 from broadleaf.cluster.start_error import ClusterStartError
 from broadleaf.cluster.state import run_dirs
 from broadleaf.engine.processes.guest_link import SOCKET, GuestLink
+from broadleaf.private_files import open_private
 
 _TRIES = 5
 
@@ -21,7 +22,7 @@ def connect(connection: dict[str, Any], client_file: str | None) -> GuestLink:
     All ranks of a host join the same node, whatever their world, so that data is there only once. Raises
     `ClusterStartError`.
     """
-    with open(run_dirs.guests_lock(), "w") as lock:
+    with os.fdopen(open_private(run_dirs.guests_lock(), os.O_WRONLY), "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         for attempt in range(_TRIES):
             for path in run_dirs.sockets_here(connection, SOCKET):

@@ -247,9 +247,70 @@ def test_forked_engines_draw_different_numbers():
         assert len({b for _, b in draws}) == 3
 
 
-def test_what_cannot_be_preloaded_is_logged():
-    with Cluster(n=1, preload="no_such_module") as rc:
-        assert "cannot preload no_such_module" in rc.cluster.log_path().read_text()
+@pytest.mark.parametrize("engine_start", ["fork", "spawn"])
+def test_what_cannot_be_preloaded_is_logged(engine_start):
+    with Cluster(n=1, preload="no_such_module", engine_start=engine_start) as rc:
+        log = rc.cluster.log_path(0 if engine_start == "spawn" else None)
+        assert "cannot preload no_such_module" in log.read_text()
+
+
+def test_an_interpreter_for_each_engine_has_the_modules_before_its_first_task(tmp_path, monkeypatch):
+    # What it writes is more than a pipe holds.
+    (tmp_path / "announced.py").write_text("import sys; sys.stderr.write('announced is imported\\n' * 10_000)")
+    monkeypatch.syspath_prepend(tmp_path)
+    with Cluster(n=2, preload="announced", engine_start="spawn") as rc:
+        assert rc[:].apply_sync(lambda: "announced" in __import__("sys").modules) == [True, True]
+        assert "announced is imported" in rc.cluster.log_path(0).read_text()
+
+
+THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS", "POLARS_MAX_THREADS")
+
+
+def threads_of_engines(client):
+    """The thread counts in the environment of each engine."""
+    return client[:].apply_sync(lambda names: {__import__("os").environ[name] for name in names}, THREADS)
+
+
+@pytest.mark.parametrize("engine_start", ["fork", "spawn"])
+def test_a_users_number_of_openmp_threads_holds_for_all_libraries(engine_start, monkeypatch):
+    for name in THREADS:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    with Cluster(n=2, engine_start=engine_start) as rc:
+        assert threads_of_engines(rc) == [{"3"}] * 2
+    with Cluster(n=1, engine_start=engine_start, env={"OMP_NUM_THREADS": "5"}) as rc:
+        assert threads_of_engines(rc) == [{"5"}]
+    with Cluster(n=1, engine_start=engine_start, env={"OMP_NUM_THREADS": "5"}, threads_per_engine=2) as rc:
+        assert threads_of_engines(rc) == [{"2"}]
+
+
+def test_a_library_that_is_preloaded_has_the_engines_number_of_threads():
+    pytest.importorskip("numpy")
+    threadpoolctl = pytest.importorskip("threadpoolctl")
+
+    def counts():
+        return [one["num_threads"] for one in threadpoolctl.threadpool_info() if one["user_api"] == "blas"]
+
+    with Cluster(n=1, preload="numpy", env={"OMP_NUM_THREADS": "1"}) as rc:
+        assert set(rc[0].apply_sync(counts)) == {1}
+
+
+def test_engines_that_are_added_share_the_cores_too(monkeypatch):
+    for name in THREADS:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("broadleaf.cluster.hosts.fork_servers.plan.usable_cores", lambda: 8)
+    cluster = Cluster(n=0)
+    cluster.start_controller_sync()
+    try:
+        cluster.start_engines_sync(4)
+        with cluster.connect_client_sync() as rc:
+            rc.wait_for_engines(4)
+            assert threads_of_engines(rc) == [{"2"}] * 4
+            cluster.start_engines_sync(4)
+            rc.wait_for_engines(8)
+            assert threads_of_engines(rc)[4:] == [{"1"}] * 4
+    finally:
+        cluster.stop_cluster_sync()
 
 
 def test_modules_are_preloaded_for_the_first_engine(tmp_path, monkeypatch):

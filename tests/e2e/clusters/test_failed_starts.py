@@ -44,27 +44,59 @@ cluster.stop_cluster_sync()
 """
 
 
-def test_a_fork_that_fails_is_that_engines_trouble_alone(tmp_path):
-    command = [sys.executable, "-c", SCRIPT]
-    if os.getuid() == 0:  # who is exempt from limits on processes
-        if shutil.which("setpriv") is None:
-            pytest.skip("needs setpriv to run as another user")
-        # Folders above the interpreter may be closed to others.
-        capabilities = [f"--{kind}-caps=-all,+dac_read_search" for kind in ("inh", "ambient")]
-        command = ["setpriv", "--reuid=64321", "--regid=64321", "--clear-groups", *capabilities, *command]
-        os.chown(tmp_path, 64321, 64321)
-    environment = os.environ | {
-        "HOME": str(tmp_path),
-        "BROADLEAF_DIR": str(tmp_path / "state"),
-        "PYTHONPATH": str(Path(ipp.__file__).parent.parent),
-    }
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=55, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    running, reason, same, engine, *log = done.stdout.splitlines()
+@pytest.fixture
+def as_user(tmp_path):
+    """A function that runs a program as a user who is subject to limits on processes; returns its lines."""
+
+    def run(program, uid):
+        command = [sys.executable, "-c", program]
+        if os.getuid() == 0:  # who is exempt
+            if shutil.which("setpriv") is None:
+                pytest.skip("needs setpriv to run as another user")
+            # Folders above the interpreter may be closed to others.
+            capabilities = [f"--{kind}-caps=-all,+dac_read_search" for kind in ("inh", "ambient")]
+            command = ["setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups", *capabilities, *command]
+            os.chown(tmp_path, uid, uid)
+        environment = os.environ | {
+            "HOME": str(tmp_path),
+            "BROADLEAF_DIR": str(tmp_path / "state"),
+            "PYTHONPATH": str(Path(ipp.__file__).parent.parent),
+        }
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=55, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        return done.stdout.splitlines()
+
+    return run
+
+
+def test_a_fork_that_fails_is_that_engines_trouble_alone(as_user):
+    running, reason, same, engine, *log = as_user(SCRIPT, 64321)
     assert (running, same, engine) == ("['fine', 'fine']", "True", "engine 2")
     assert "could not be started: [Errno 11] Resource temporarily unavailable" in reason
     assert "ulimit -u" in reason
     assert any("broadleaf: engine 2 could not be started: [Errno 11]" in line for line in log)
+
+
+FEW_PROCESSES = """
+import os, resource
+import broadleaf as ipp
+resource.setrlimit(resource.RLIMIT_NPROC, ({limit}, {limit}))
+try:
+    with ipp.Cluster(n=4) as rc:
+        print(rc[:].apply_sync(abs, -1))
+except (ipp.ClusterStartError, ipp.ClusterConnectionError, ipp.RemoteError) as error:
+    print(error)
+print("left:", [name for _, _, names in os.walk(os.environ["BROADLEAF_DIR"]) for name in names])
+"""
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="the limit would count all processes of this user")
+@pytest.mark.parametrize("limit", range(1, 9))
+def test_a_start_without_processes_for_all_says_so_at_once(as_user, limit):
+    # Another user for each limit: one's last processes may just be ending.
+    *said, left = as_user(FEW_PROCESSES.format(limit=limit), 64330 + limit)
+    assert "ulimit -u" in "\n".join(said)
+    assert left == "left: []"
 
 
 @pytest.fixture
@@ -190,3 +222,21 @@ def test_a_start_that_cannot_write_its_files_leaves_nothing(monkeypatch, cluster
     assert not cluster.running
     assert not cluster.cluster_dir.exists()
     assert run_dirs("full-disk") == []
+
+
+def test_a_start_that_finds_no_place_for_its_sockets_leaves_nothing(monkeypatch, tmp_path):
+    monkeypatch.setenv("BROADLEAF_DIR", str(tmp_path))
+    monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
+    (tmp_path / "run").touch()
+    cluster = ipp.Cluster(n=1, cluster_id="no-place")
+    with pytest.raises(OSError, match="run"):
+        cluster.start_cluster_sync()
+    assert not cluster.cluster_dir.exists()
+
+
+@pytest.mark.filterwarnings("error::broadleaf.cluster.state.addresses.PlaintextWarning")
+def test_a_start_that_a_warning_ends_leaves_nothing():
+    cluster = ipp.Cluster(n=1, cluster_id="warned", listen="127.0.0.1:0", tls=False)
+    with pytest.raises(UserWarning, match="not encrypted"):
+        cluster.start_cluster_sync()
+    assert not cluster.cluster_dir.exists()

@@ -29,10 +29,13 @@ def client() -> Iterator[ipp.Client]:
         yield client
 
 
-def order_for(cluster: ipp.Cluster) -> bytes:
+def request_for(cluster: ipp.Cluster) -> BlockRequest:
     connection = json.loads(Path(cluster.relay_file).read_text())
-    request = BlockRequest(cluster.cluster_id, Path(cluster.cluster_dir), 2, connection)
-    return json.dumps(SET.join_order(request, block="job-1", name="there", n=2)).encode()
+    return BlockRequest(cluster.cluster_id, Path(cluster.cluster_dir), 2, connection)
+
+
+def order_for(cluster: ipp.Cluster) -> bytes:
+    return json.dumps(SET.join_order(request_for(cluster), block="job-1", name="there", n=2)).encode()
 
 
 def of_cluster(cluster: ipp.Cluster) -> dict[str, str]:
@@ -40,11 +43,16 @@ def of_cluster(cluster: ipp.Cluster) -> dict[str, str]:
     return {"BROADLEAF_CLUSTER_ID": cluster.cluster_id}
 
 
+def program_for(cluster: ipp.Cluster) -> tuple[bytes, dict[str, str], str]:
+    """Its order, what its job exports, and its command."""
+    return order_for(cluster), of_cluster(cluster), SET.join_command(request_for(cluster))
+
+
 @contextmanager
-def joining(order: bytes, environment: dict[str, str], command: str | None = None) -> Iterator[subprocess.Popen[bytes]]:
+def joining(order: bytes, environment: dict[str, str], command: str) -> Iterator[subprocess.Popen[bytes]]:
     """The program, which has been given `order`; it is ended by force if the test did not end it."""
     program = subprocess.Popen(
-        ["sh", "-c", command or SET.join_command()],
+        ["sh", "-c", command],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -73,7 +81,7 @@ def command_line(pid: int) -> bytes:
 
 
 def test_a_job_takes_one_interpreter(client):
-    with joining(order_for(client.cluster), of_cluster(client.cluster)) as program:
+    with joining(*program_for(client.cluster)) as program:
         client.wait_for_engines(2, timeout=60)
         fork_server, parent = client[0].apply_sync(parents)
         assert parent == program.pid
@@ -85,7 +93,8 @@ def test_a_job_takes_one_interpreter(client):
 
 
 def test_a_job_that_exports_nothing_is_known_by_its_processes_too(client):
-    with joining(order_for(client.cluster), {}) as program:
+    order, _, command = program_for(client.cluster)
+    with joining(order, {}, command) as program:
         client.wait_for_engines(2, timeout=60)
         fork_server, parent = client[0].apply_sync(parents)
         assert parent == program.pid
@@ -94,11 +103,10 @@ def test_a_job_that_exports_nothing_is_known_by_its_processes_too(client):
 
 @pytest.mark.parametrize("ship", [False, True])
 def test_its_engines_show_no_key_and_read_no_order(client, tmp_path, ship):
-    order, command = order_for(client.cluster), SET.join_command()
-    environment = of_cluster(client.cluster)
+    order, environment, command = program_for(client.cluster)
     if ship:
         order = b"%d\n" % len(package.archive()) + package.archive() + order
-        command = SET.join_command(package="")
+        command = SET.join_command(request_for(client.cluster), package="")
         environment["XDG_CACHE_HOME"] = str(tmp_path)
 
     def read():
@@ -115,7 +123,7 @@ def test_its_engines_show_no_key_and_read_no_order(client, tmp_path, ship):
 def test_nothing_stays_of_one_that_is_killed(client):
     marked = of_cluster(client.cluster)
     before = processes_with(*marked.popitem())
-    with joining(order_for(client.cluster), of_cluster(client.cluster)) as program:
+    with joining(*program_for(client.cluster)) as program:
         client.wait_for_engines(2, timeout=60)
         program.kill()
         program.wait(10)
@@ -126,8 +134,9 @@ def test_nothing_stays_of_one_that_is_killed(client):
 @pytest.mark.parametrize(
     "order", [b"", b"{}", b'{"connection": {}, "name": "", "block": "b", "n": 1, "tunnel_port": 0}']
 )
-def test_a_wrong_order_is_refused_and_nothing_stays(order):
-    with joining(order, {"BROADLEAF_CLUSTER_ID": "nowhere"}) as program:
+def test_a_wrong_order_is_refused_and_nothing_stays(order, tmp_path):
+    command = SET.join_command(BlockRequest("nowhere", tmp_path, 1, {}))
+    with joining(order, {"BROADLEAF_CLUSTER_ID": "nowhere"}, command) as program:
         errors = program.stderr.read().decode()
         assert program.wait(30) == 1
         assert "Error: " in errors

@@ -54,6 +54,7 @@ def test_engines_on_two_workers_and_engines_as_workers(tmp_path):
 def body(dask, workers):
     with ipp.Cluster(engines=ipp.OnDask(dask, workers=workers)) as rc:
         assert rc.ids == [0, 1, 2, 3], "one for each thread"
+        assert len(set(rc[:].apply_sync(hash, "leaf"))) == 1, "engines of all workers have the same hashes"
         assert rc.load_balanced_view().map_sync(abs, range(-100, 0)) == list(range(100, 0, -1))
         assert sum(dask.gather(dask.map(abs, range(-100, 0)))) == 5050
         assert len(set(dask.run(os.getpid).values()) - set(rc[:].apply_sync(os.getppid))) == 2

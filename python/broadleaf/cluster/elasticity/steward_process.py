@@ -18,6 +18,7 @@ from broadleaf.cluster.start_error import ClusterStartError
 from broadleaf.cluster.state import files
 from broadleaf.cluster.state.json_files import ClusterFileError, read_json, write_json
 from broadleaf.modules.search_path import search_path
+from broadleaf.private_files import open_private
 
 if TYPE_CHECKING:
     from broadleaf.cluster.cluster import Cluster
@@ -114,7 +115,7 @@ class StewardProcess:
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
         """In the steward's process: makes it the cluster's steward. Raises BlockingIOError if there is another."""
-        descriptor = os.open(self._lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        descriptor = open_private(self._lock, os.O_RDWR)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             os.ftruncate(descriptor, 0)

@@ -26,9 +26,11 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple
 
 from broadleaf.cluster.hosts.package import receive_code
+from broadleaf.cluster.hosts.session import export_command
 from broadleaf.cluster.state import files
 from broadleaf.cluster.state.credentials import python_version
 from broadleaf.cluster.state.json_files import read_json
+from broadleaf.engine.processes.environment import variables_of
 
 BlockState = Literal["pending", "running", "ended", "failed"]
 
@@ -231,15 +233,16 @@ class EngineSet(ABC):
         Returns:
             The text. It contains no secrets.
         """
-        return self.join_command()
+        return self.join_command(request)
 
-    def join_command(self, *arguments: str, package: str | None = None) -> str:
+    def join_command(self, request: BlockRequest, *arguments: str, package: str | None = None) -> str:
         """Shell code that runs a relay on the host where it is executed.
 
         The relay reads its order (see `join_order`) from the file that the arguments name, otherwise from standard
         input.
 
         Args:
+            request: What was asked for.
             *arguments: Arguments of that program.
             package: The directory there that Broadleaf is imported from; "" where standard input has it before the
                 order, None for the Broadleaf that is installed there.
@@ -258,7 +261,9 @@ class EngineSet(ABC):
         start = " ".join(
             filter(None, ["exec", self.wrap, python, "-c", shlex.quote(code), *map(shlex.quote, arguments)])
         )
-        return "\n".join([*self.setup, *find, start])
+        # The relay's interpreter is its engines' as well, if it starts with the environment that they need.
+        exported = export_command(variables_of(request.connection))
+        return "\n".join([*self.setup, *exported, *find, start])
 
     def join_order(
         self, request: BlockRequest, *, block: str = "", name: str = "", n: int = 0, tunnel_port: int = 0

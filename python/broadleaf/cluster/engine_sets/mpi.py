@@ -15,8 +15,10 @@ from typing import TYPE_CHECKING, ClassVar
 
 from broadleaf.cluster.engine_sets.base import Block, BlockRequest, EngineSet
 from broadleaf.cluster.hosts.cores import usable_cores
+from broadleaf.cluster.hosts.session import taken_over
 from broadleaf.cluster.start_error import ClusterStartError
 from broadleaf.cluster.state import files
+from broadleaf.engine.processes.environment import variables_of
 
 if TYPE_CHECKING:
     from subprocess import Popen
@@ -111,7 +113,10 @@ class MPI(EngineSet):
         Returns:
             The command's words. Nothing secret is in it.
         """
-        rank = [*shlex.split(self.wrap), self.python or sys.executable, "-m", "broadleaf.mpi", "--connection",
+        # Not every mpiexec passes its environment on. A rank that lacks something starts again.
+        environment = taken_over(variables_of(request.connection))
+        rank = [*(["env", *(f"{name}={value}" for name, value in environment.items())] if environment else []),
+                *shlex.split(self.wrap), self.python or sys.executable, "-m", "broadleaf.mpi", "--connection",
                 str(request.cluster_dir / files.ENGINE_FILE), "--world", block.id, "--log", str(log_path)]  # fmt: skip
         if self.nested_tasks:
             rank += ["--client-connection", str(request.cluster_dir / files.CLIENT_FILE)]

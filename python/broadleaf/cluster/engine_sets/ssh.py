@@ -144,7 +144,7 @@ class SSH(EngineSet):
             options += ["-J", self.jump]
         if tunnel:
             options += ["-R", tunnel]
-        join = self.join_command(package="" if self.ship else None)
+        join = self.join_command(request, package="" if self.ship else None)
         remote = f"echo {shlex.quote(_CONNECTED)}\nexport BROADLEAF_CLUSTER_ID={request.cluster_id}\n{join}"
         return ["ssh", *options, *self.ssh_args, "--", host.destination, f"exec sh -c {shlex.quote(remote)}"]
 

@@ -2,7 +2,6 @@
 
 import operator
 import os
-from pathlib import Path
 from typing import SupportsIndex
 
 
@@ -20,7 +19,7 @@ def engine_count(n: SupportsIndex) -> int:
     return count
 
 
-def usable_cores(cgroup_root: Path = Path("/sys/fs/cgroup"), proc_root: Path = Path("/proc")) -> int:
+def usable_cores(cgroup_root: str = "/sys/fs/cgroup", proc_root: str = "/proc") -> int:
     """Cores of the affinity mask, or fewer if a control group's processor quota allows fewer; at least 1."""
     cores = len(os.sched_getaffinity(0))
     for quota in _quotas(cgroup_root, proc_root):
@@ -28,36 +27,39 @@ def usable_cores(cgroup_root: Path = Path("/sys/fs/cgroup"), proc_root: Path = P
     return cores
 
 
-def _quotas(cgroup_root: Path, proc_root: Path) -> list[float]:
+def _quotas(cgroup_root: str, proc_root: str) -> list[float]:
     """Cores that each control group above this process allows, if it sets a quota."""
     quotas: list[float] = []
-    for line in _text(proc_root / "self" / "cgroup").splitlines():
+    for line in _text(f"{proc_root}/self/cgroup").splitlines():
         _, controllers, group = line.split(":", 2)
         if not controllers:
             quotas += [_quota_v2(directory) for directory in _upwards(cgroup_root, group)]
         elif "cpu" in controllers.split(","):
-            quotas += [_quota_v1(directory) for directory in _upwards(cgroup_root / "cpu", group)]
+            quotas += [_quota_v1(directory) for directory in _upwards(f"{cgroup_root}/cpu", group)]
     return [quota for quota in quotas if quota > 0]
 
 
-def _upwards(root: Path, group: str) -> list[Path]:
+def _upwards(root: str, group: str) -> list[str]:
     """The group's directory and all directories above it, any of which may set a quota."""
-    path = root / group.strip("/")
-    return [path, *(parent for parent in path.parents if parent.is_relative_to(root))]
+    found = [root]
+    for name in group.strip("/").split("/"):
+        found.append(os.path.join(found[-1], name))
+    return found
 
 
-def _quota_v1(directory: Path) -> float:
-    quota, period = _text(directory / "cpu.cfs_quota_us"), _text(directory / "cpu.cfs_period_us")
+def _quota_v1(directory: str) -> float:
+    quota, period = _text(f"{directory}/cpu.cfs_quota_us"), _text(f"{directory}/cpu.cfs_period_us")
     return int(quota) / int(period) if quota and period and int(quota) > 0 else 0.0
 
 
-def _quota_v2(directory: Path) -> float:
-    quota, _, period = _text(directory / "cpu.max").partition(" ")
+def _quota_v2(directory: str) -> float:
+    quota, _, period = _text(f"{directory}/cpu.max").partition(" ")
     return int(quota) / int(period) if period and quota != "max" else 0.0
 
 
-def _text(path: Path) -> str:
+def _text(path: str) -> str:
     try:
-        return path.read_text().strip()
+        with open(path) as file:
+            return file.read().strip()
     except OSError:
         return ""

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from broadleaf.cluster.start_error import ClusterStartError
 from broadleaf.cluster.state.run_dirs import make_private_dir
+from broadleaf.private_files import make_private, open_private
 
 # Other packages that engines import; `broadleaf` comes first.
 _PACKAGES = ("broadleaf", "cloudpickle")
@@ -26,12 +27,21 @@ KEPT_DAYS = 30
 
 # Runs on a host that may have no Broadleaf. It says whether it has the package; if not, it reads a line with the
 # archive's size, and then the archive, from standard input. Packages that nobody has used for a while are removed.
+# Everybody may have made these directories; whoever did could have put code there.
 RECEIVE = """\
 import io, os, shutil, tempfile, time, zipfile
-packages = os.path.join(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "broadleaf", "packages")
+{make_private}
+# It may be a link to a place with more room.
+top = os.path.realpath(
+    os.path.join(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "broadleaf"))
+packages = os.path.join(top, "packages")
 package = os.path.join(packages, "{key}")
+mask = os.umask(0o077)
 try:
-    if os.path.isdir(package):
+    make_private(top)
+    make_private(packages)
+    if os.path.lexists(package):
+        make_private(package)
         print("{has}", flush=True)
     else:
         print("{wants}", flush=True)
@@ -39,7 +49,6 @@ try:
         archive = sys.stdin.buffer.read(size)
         if not size or len(archive) != size:
             sys.exit("the package did not arrive: %d of %d bytes" % (len(archive), size))
-        os.makedirs(packages, 0o700, True)
         making = tempfile.mkdtemp(dir=packages)
         try:
             zipfile.ZipFile(io.BytesIO(archive)).extractall(making)
@@ -55,12 +64,16 @@ try:
             shutil.rmtree(other.path, ignore_errors=True)
 except OSError as error:
     sys.exit("Broadleaf cannot be stored in %s: %s; set XDG_CACHE_HOME in setup= to a place with room"
-             % (packages, error))"""
+             % (packages, error))
+os.umask(mask)"""
 
 
 def receive_code() -> str:
     """Python code that leaves the path of the package in the variable `package`."""
-    return RECEIVE.format(key=key(), has=HAS, wants=WANTS, kept_s=KEPT_DAYS * 86_400)
+    import inspect
+
+    texts = {"make_private": inspect.getsource(make_private), "has": HAS, "wants": WANTS}
+    return RECEIVE.format(key=key(), kept_s=KEPT_DAYS * 86_400, **texts)
 
 
 @functools.cache
@@ -94,18 +107,21 @@ def keep(packages: Path) -> Path:
     directory.
     """
     package = packages / key()
+    make_private_dir(packages)
     if package.is_dir():
+        make_private_dir(package)
         os.utime(package)
         return package
     import shutil
     import tempfile
-    import zipfile
 
-    make_private_dir(packages)
-    making = tempfile.mkdtemp(dir=packages)
+    making = Path(tempfile.mkdtemp(dir=packages))
+    make_private_dir(making)
     try:
-        with zipfile.ZipFile(io.BytesIO(archive())) as source:
-            source.extractall(making)
+        for name, path in _files():
+            make_private_dir((making / name).parent)
+            with os.fdopen(open_private(making / name, os.O_WRONLY), "wb") as file:
+                file.write(path.read_bytes())
         os.rename(making, package)
     except OSError:
         shutil.rmtree(making, ignore_errors=True)

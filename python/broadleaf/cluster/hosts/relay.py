@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from broadleaf import standard_descriptors
 from broadleaf.cluster.hosts.cores import engine_count, usable_cores
 from broadleaf.cluster.hosts.fork_servers.plan import ForkServer, HostPlan, log_tail
 from broadleaf.cluster.hosts.fork_servers.process import ChildProcess
@@ -16,7 +17,9 @@ from broadleaf.cluster.state import addresses, files
 from broadleaf.cluster.state.engine_connection import checked_engine_connection, read_engine_connection
 from broadleaf.cluster.state.json_files import ClusterFileError, write_json
 from broadleaf.cluster.state.run_dirs import make_run_dir
+from broadleaf.engine.processes.environment import variables_of
 from broadleaf.modules.search_path import missing_entries, search_path
+from broadleaf.text.os_text import from_json
 
 _DIAL_TIMEOUT_S = 10.0
 _STOP_GRACE_S = 15.0
@@ -96,6 +99,7 @@ class Relay:
         outbound_only: bool,
         client_file: str | Path | dict[str, Any] | None,
     ) -> None:
+        standard_descriptors.occupy()
         self.n: int = usable_cores() if n is None else engine_count(n)
         if isinstance(connection_file, dict):
             origin = "what was sent"
@@ -129,7 +133,7 @@ class Relay:
         self, connection: dict[str, Any], controller: tuple[str, int], listen: tuple[str, int] | None, outbound: bool
     ) -> ForkServer:
         own_path = search_path()
-        others_path = missing_entries(connection.get("search_path", ()), own_path)
+        others_path = missing_entries(map(from_json, connection.get("search_path", ())), own_path)
         plan = HostPlan(
             connection=connection
             | {
@@ -157,7 +161,7 @@ class Relay:
             run_dir=self.run_dir,
             cluster_dir=self.run_dir,
             sys_path=own_path + [entry for entry in others_path if os.path.exists(entry)],
-            engine_env=connection.get("engine_env", {}),
+            engine_env=variables_of(connection),
             ends_with_guests=self._ends_with_guests,
         )
         return plan.start(self.log_path, with_lifeline=not self._ends_with_guests)

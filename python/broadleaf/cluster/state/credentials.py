@@ -12,6 +12,7 @@ from broadleaf import _native
 from broadleaf.cluster.state import addresses, files
 from broadleaf.cluster.state.json_files import write_json
 from broadleaf.modules.search_path import search_path, working_directory
+from broadleaf.text.os_text import to_json
 
 if TYPE_CHECKING:
     from broadleaf.config import Settings
@@ -41,6 +42,7 @@ class Credentials:
 
     def connection(self, role: str, settings: Settings, *, unix_path: str) -> dict[str, Any]:
         """The content of a connection file for this role, 'client' or 'engine', before the controller listens."""
+        directory = working_directory()
         return {
             "cluster_id": self.cluster_id,
             "unix_path": unix_path,
@@ -52,18 +54,17 @@ class Credentials:
             "broadleaf": _native.__version__,
             "python": python_version(),
             "pid": 0,
-            "search_path": search_path(),
-            "directory": working_directory(),
+            "search_path": [to_json(entry) for entry in search_path()],
+            "directory": None if directory is None else to_json(directory),
             "options": settings.to_native() | {"preload": preload_modules(settings["preload"])},
         }
 
-    def connection_at(self, role: str, settings: Settings, host: str, port: int) -> dict[str, Any]:
+    def connection_at(
+        self, role: str, settings: Settings, host: str, port: int, engine_env: Mapping[str, str]
+    ) -> dict[str, Any]:
         """The content of a connection file for this role, for a controller that will listen on this TCP port."""
-        return self.connection(role, settings, unix_path="") | {
-            "unix_path": None,
-            "tcp": {"host": host, "port": port},
-            "addresses": [host],
-        }
+        known = {"unix_path": None, "tcp": {"host": host, "port": port}, "addresses": [host]}
+        return self.connection(role, settings, unix_path="") | known | _for_engines(role, engine_env)
 
     def write(
         self,
@@ -82,10 +83,13 @@ class Credentials:
             known["tcp"] = {"host": addresses.to_dial(tcp["host"]), "port": tcp_port}
             known["addresses"] = addresses.all_to_dial(tcp["host"])
         for role, name in (("engine", files.ENGINE_FILE), ("client", files.CLIENT_FILE)):
-            connection = self.connection(role, settings, unix_path=unix_path) | known
-            if role == "engine":
-                connection["engine_env"] = dict(engine_env)
+            connection = self.connection(role, settings, unix_path=unix_path) | known | _for_engines(role, engine_env)
             write_json(directory / name, connection)
+
+
+def _for_engines(role: str, engine_env: Mapping[str, str]) -> dict[str, Any]:
+    variables = {to_json(name): to_json(value) for name, value in engine_env.items()}
+    return {"engine_env": variables} if role == "engine" else {}
 
 
 def listen_address(settings: Settings) -> dict[str, Any] | None:

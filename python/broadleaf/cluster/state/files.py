@@ -34,6 +34,7 @@ from broadleaf.cluster.state.lock import LOCK_FILE
 from broadleaf.cluster.state.run_dirs import run_dirs
 from broadleaf.errors import ClusterConnectionError
 from broadleaf.modules import MODULES_DIR
+from broadleaf.private_files import open_private
 
 CLIENT_FILE = "client.json"
 ENGINE_FILE = "engine.json"
@@ -141,7 +142,7 @@ def no_such_cluster(profile: str, cluster_id: str | None = None) -> str:
 
 def open_log(path: Path) -> int:
     """Truncates a log and opens it for appending; returns the descriptor."""
-    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    return open_private(path, os.O_WRONLY | os.O_TRUNC | os.O_APPEND)
 
 
 def remove_cluster_files(cluster_path: str | Path, run_dir: str | Path, keep_logs: bool = False) -> None:

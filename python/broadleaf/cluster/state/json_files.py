@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from broadleaf.errors import BroadleafError
+from broadleaf.private_files import open_private
 
 
 class ClusterFileError(BroadleafError):
@@ -18,7 +19,7 @@ def write_json(path: str | os.PathLike[str], content: Mapping[str, Any]) -> None
     """Writes `path` with mode 0600 so that a reader finds either the old content or the new, never a part."""
     directory, name = os.path.split(path)
     temporary = os.path.join(directory, f".{name}.{os.urandom(4).hex()}")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    descriptor = open_private(temporary, os.O_WRONLY | os.O_EXCL)
     try:
         with os.fdopen(descriptor, "w") as file:
             json.dump(content, file, indent=1)

@@ -8,6 +8,8 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
+from broadleaf.private_files import open_private
+
 LOCK_FILE = "state.lock"
 
 
@@ -34,7 +36,7 @@ class StateLock:
         if self._depth > 1 or self._path is None or self._on_taken is None:
             return
         try:
-            self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            self._descriptor = open_private(self._path, os.O_RDWR)
         except FileNotFoundError:
             return  # the cluster's directory is gone, and the cluster with it
         try:

@@ -8,6 +8,8 @@ import json
 import os
 from typing import NamedTuple, Self
 
+from broadleaf.private_files import open_private
+
 OWNER_FILE = "owner.json"
 
 
@@ -46,7 +48,7 @@ class Owner(NamedTuple):
 def mark(directory: str | os.PathLike[str]) -> None:
     """Records in `directory` that it belongs to a cluster on the calling process's host."""
     path = os.path.join(directory, OWNER_FILE)
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    descriptor = open_private(path, os.O_WRONLY | os.O_TRUNC)
     try:
         with os.fdopen(descriptor, "w") as file:
             json.dump(Owner.here()._asdict(), file)

@@ -8,30 +8,19 @@ from collections.abc import Mapping
 from typing import Any
 
 from broadleaf.cluster.state import owner
-from broadleaf.cluster.state.base_dir import base_path
+from broadleaf.cluster.state.base_dir import base_path, is_utf8
 from broadleaf.cluster.state.json_files import ClusterFileError
+from broadleaf.private_files import make_private
 
 
 def make_private_dir(path: str | os.PathLike[str]) -> None:
-    """Makes `path` and its missing parents with mode 0700, whatever the umask. If it exists, it must be our directory,
-    and is closed to others. Raises `ClusterFileError`.
-    """
-    missing = []
-    above = os.path.abspath(path)
-    while not os.path.lexists(above):
-        missing.append(above)
-        above = os.path.dirname(above)
-    for directory in reversed(missing):
-        try:
-            os.mkdir(directory, 0o700)
-        except FileExistsError:
-            continue  # someone else is making it just now
-        os.chmod(directory, 0o700)  # the umask may have taken away our own permissions
-    found = os.lstat(path)
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
-        raise ClusterFileError(f"{path} is not a directory of yours; remove it or set BROADLEAF_DIR elsewhere")
-    if stat.S_IMODE(found.st_mode) != 0o700:
-        os.chmod(path, 0o700)
+    """`make_private`; raises `ClusterFileError` if another user could change what is in the directory."""
+    try:
+        make_private(path)
+    except PermissionError as error:
+        if error.errno is not None:
+            raise
+        raise ClusterFileError(f"{error}; remove it, or set BROADLEAF_DIR elsewhere") from None
 
 
 def run_dirs(cluster_id: str | None = None) -> list[str]:
@@ -90,7 +79,8 @@ def _of_session() -> str | None:
     except OSError:
         return None
     is_ours = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and stat.S_IMODE(found.st_mode) == 0o700
-    return os.path.join(directory, "broadleaf") if is_ours and os.path.isabs(directory) else None
+    is_usable = is_ours and os.path.isabs(directory) and is_utf8(directory)
+    return os.path.join(directory, "broadleaf") if is_usable else None
 
 
 def _lasting() -> str:

@@ -10,12 +10,18 @@ import sys
 
 from broadleaf import _native
 
+_FAILED_CODE = 70  # EX_SOFTWARE
+
 
 def main() -> None:
     """Entry point; the arguments are the descriptors that the launcher passes down."""
     ready_write, node_ready_read, node_ready_write, lifeline_read = map(int, sys.argv[1:5])
     node_config, host_config = _read_all(0).decode().split("\n")
-    node_pid = os.fork()
+    try:
+        node_pid = os.fork()
+    except OSError as error:
+        _say_why_not_started(error, ready_write)
+        os._exit(_FAILED_CODE)
     if node_pid == 0:
         os.close(ready_write)
         os.close(node_ready_read)
@@ -31,10 +37,20 @@ def main() -> None:
     os._exit(serve(config, node_pid, ready_write, node_ready_read))
 
 
+def _say_why_not_started(error: OSError, ready_write: int) -> None:
+    import json
+
+    from broadleaf.errors.os_limits import explained
+
+    reason = f"its node could not be started: {explained(error)}"
+    os.write(ready_write, json.dumps({"error": reason, "exit_code": _FAILED_CODE}).encode() + b"\n")
+
+
 def _run_node(config: str) -> None:
-    code = 70  # EX_SOFTWARE, if the native part raises
+    code = _FAILED_CODE  # if the native part raises
     try:
         _raise_descriptor_limit()
+        os.umask(0o077)  # for the log that `log_sink` names; tasks never run here
         code = _native.run_node(config)
     except BaseException as error:
         sys.excepthook(type(error), error, error.__traceback__)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import gc
 import importlib
 import json
@@ -16,9 +15,10 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from broadleaf import _native
-from broadleaf.engine.processes import deaths, process
+from broadleaf.engine.processes import deaths, environment, process
 from broadleaf.engine.processes.capture import Capture
 from broadleaf.engine.processes.guests import Guests
+from broadleaf.errors.os_limits import explained
 
 _NODE_EXIT_GRACE_S = 10.0
 # For engines, their first function by value and first cell, and for what most tasks import.
@@ -58,6 +58,10 @@ class HostConfig(NamedTuple):
         content = json.loads(text)
         return cls(**content | {"connection": _native.hold_key(content["connection"])})
 
+    def share_of_cores(self, n_engines: int) -> int:
+        """Number of cores for each of `n_engines` here."""
+        return max(1, self.n_cores // max(1, n_engines))
+
     def log_path(self, engine_id: int) -> str:
         """Where the engine's descriptors 1 and 2 go."""
         return os.path.join(self.run_dir, f"engine-{engine_id}.log")
@@ -67,14 +71,15 @@ def serve(config: HostConfig, node_pid: int, ready_write: int, node_ready_read: 
     """Runs until the node is gone or says stop; returns the process's exit code."""
     gc.disable()  # the heap built here is shared with every engine; a collection would unshare it
     process.set_process_name("broadleaf-host")
-    prepare(config)
+    given = dict(os.environ)
+    prepare(config, given)
     if config.n_engines:  # otherwise the start does not wait for what may never be needed
         import_for_engines(config.options)
     readiness = _read_line(node_ready_read)
     if not readiness:
         return _leave_unstarted(config, node_pid, ready_write, "the node did not start")
     try:
-        server = ForkServer(config, node_pid)
+        server = ForkServer(config, node_pid, given)
     except Exception as error:
         return _leave_unstarted(config, node_pid, ready_write, f"the fork server found no node: {error}")
     os.write(ready_write, json.dumps(json.loads(readiness) | {"pid": node_pid}).encode() + b"\n")
@@ -89,17 +94,11 @@ def serve(config: HostConfig, node_pid: int, ready_write: int, node_ready_read: 
     return _become_engine(config, child)
 
 
-def prepare(config: HostConfig) -> None:
-    """Sets what engines find: modules, a directory, and thread counts, before any numerical library reads them."""
-    os.environ.update(
-        process.thread_environment(config.options["threads_per_engine"], config.n_engines, config.n_cores, os.environ)
-    )
-    # NumPy loads the Fortran runtime, which checks descriptor 1 when it is loaded. Here that is a file, so it would
-    # hold back what tasks print until their engine ends.
-    os.environ.setdefault("GFORTRAN_UNBUFFERED_PRECONNECTED", "y")
+def prepare(config: HostConfig, given: Mapping[str, str]) -> None:
+    """Sets what engines find: thread counts, before any numerical library reads them; modules, and a directory."""
+    environment.prepare(config.options["threads_per_engine"], config.share_of_cores(config.n_engines), given)
     sys.path[:] = config.sys_path
-    if config.directory is not None and os.path.isdir(config.directory):
-        os.chdir(config.directory)
+    environment.work_in(config.directory)
 
 
 def import_for_engines(options: Mapping[str, Any]) -> None:
@@ -107,31 +106,27 @@ def import_for_engines(options: Mapping[str, Any]) -> None:
     for module in _FOR_ENGINES:
         importlib.import_module(module)
     if options["engine_start"] == "fork":
-        for module in options["preload"]:
-            try:
-                importlib.import_module(module)
-            except Exception as error:  # an engine that needs it will say so
-                sys.stderr.write(f"broadleaf: cannot preload {module}: {error!r}\n")
+        environment.preload(options["preload"])
 
 
 class _Forked(BaseException):
     """Raised to leave the server's code in a new engine's process."""
 
-    def __init__(self, engine_id: int, environment: dict[str, str], capture: Capture | None) -> None:
+    def __init__(self, engine_id: int, capture: Capture | None) -> None:
         self.engine_id = engine_id
-        self.environment = environment
         self.capture = capture
 
 
 def _become_engine(config: HostConfig, child: _Forked) -> int:
     from broadleaf.engine.main import run_engine
 
-    os.environ.update(child.environment)
     process.redirect_output(process.open_log(config.log_path(child.engine_id)), child.capture)
     try:
         return run_engine(config.connection, child.engine_id, config.options, child.capture)
     except Exception as error:
         sys.excepthook(type(error), error, error.__traceback__)
+        if isinstance(error, OSError):
+            sys.stderr.write(f"broadleaf: engine {child.engine_id} has ended: {explained(error)}\n")
         return _FAILED_CODE
 
 
@@ -145,8 +140,10 @@ class _Engine(NamedTuple):
 class ForkServer:
     """The parent of this host's engines. Single-threaded, so that forking is sound."""
 
-    def __init__(self, config: HostConfig, node_pid: int) -> None:
+    def __init__(self, config: HostConfig, node_pid: int, given: Mapping[str, str]) -> None:
         self._config = config
+        self._given = given
+        """The environment before anything was set here."""
         self._node_pid = node_pid
         self.node_status: int | None = None
         self._engines: dict[int, _Engine] = {}  # by pid
@@ -164,6 +161,8 @@ class ForkServer:
         self._selector.register(self._wake_read, selectors.EVENT_READ)
         self._guests = Guests(config, self._selector, self._tell)
         self._has_imported = config.n_engines > 0
+        self._n_engines = config.n_engines
+        """The most engines among which the cores were shared."""
 
     def run(self) -> None:
         """Serves commands and deaths until the node is gone or says stop."""
@@ -184,24 +183,30 @@ class ForkServer:
 
     def on_commands(self) -> bool:
         """Executes every command that has arrived; returns False after a command to stop."""
+        commands: list[dict[str, Any]] = []
         while (text := self._fork_server.next_command()) is not None:
-            command = json.loads(text)
+            commands.append(json.loads(text))
+        n_engines = len(self._engines) + sum("spawn" in command for command in commands)
+        if n_engines > self._n_engines:
+            self._n_engines = n_engines
+            threads, share = self._config.options["threads_per_engine"], self._config.share_of_cores(n_engines)
+            environment.prepare(threads, share, self._given)
+        for command in commands:
             if "stop" in command:
                 return False
             if "seat" in command:
                 seat = command["seat"]
-                self._guests.seat(seat["engine"], seat["world"], seat["rank"], seat["env"])
-                continue
-            spawn = command["spawn"]
-            self.spawn(spawn["engine"], spawn["env"])
+                self._guests.seat(seat["engine"], seat["world"], seat["rank"])
+            else:
+                self.spawn(command["spawn"]["engine"])
         return True
 
-    def spawn(self, engine_id: int, environment: dict[str, str]) -> None:
+    def spawn(self, engine_id: int) -> None:
         """Starts an engine's process and reports it, or why there is none; the controller then retries."""
         try:
-            pid, capture = self._start(engine_id, environment)
+            pid, capture = self._start(engine_id)
         except OSError as error:
-            reason = _why_not_started(error)
+            reason = explained(error)
             sys.stderr.write(f"broadleaf: engine {engine_id} could not be started: {reason}\n")
             self._tell({"not_started": {"engine": engine_id, "reason": reason}})
             return
@@ -214,13 +219,13 @@ class ForkServer:
         self._out_of_memory.note(pid)
         self._tell({"spawned": {"engine": engine_id, "pid": pid}})
 
-    def _start(self, engine_id: int, environment: dict[str, str]) -> tuple[int, Capture | None]:
+    def _start(self, engine_id: int) -> tuple[int, Capture | None]:
         capture = self._create_capture(engine_id) if self._config.options["capture_descriptors"] else None
         try:
             if self._config.options["engine_start"] == "spawn":
-                pid = self._start_interpreter(engine_id, environment, capture)
+                pid = self._start_interpreter(engine_id, capture)
             else:
-                pid = self._fork(engine_id, environment, capture)
+                pid = self._fork(engine_id, capture)
         except OSError:
             if capture:
                 capture.close_write_ends()
@@ -240,7 +245,7 @@ class ForkServer:
             )
             return None
 
-    def _fork(self, engine_id: int, environment: dict[str, str], capture: Capture | None) -> int:
+    def _fork(self, engine_id: int, capture: Capture | None) -> int:
         if not self._has_imported:
             self._has_imported = True
             import_for_engines(self._config.options)
@@ -256,7 +261,7 @@ class ForkServer:
         except BaseException as error:  # the child must not use the server's code, which handles errors as the parent
             sys.excepthook(type(error), error, error.__traceback__)
             os._exit(_FAILED_CODE)
-        raise _Forked(engine_id, environment, capture)
+        raise _Forked(engine_id, capture)
 
     def _forget_server(self) -> None:
         """In a child: releases what belongs to the server."""
@@ -270,7 +275,7 @@ class ForkServer:
                 other.capture.close()
         gc.enable()
 
-    def _start_interpreter(self, engine_id: int, environment: dict[str, str], capture: Capture | None) -> int:
+    def _start_interpreter(self, engine_id: int, capture: Capture | None) -> int:
         import subprocess
 
         setup = {
@@ -288,7 +293,6 @@ class ForkServer:
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,
-                env=os.environ | environment,
                 process_group=0,
                 pass_fds=capture.numbers() if capture else (),
             )
@@ -347,15 +351,6 @@ class ForkServer:
             self.node_status = _reap_within(self._node_pid, _NODE_EXIT_GRACE_S)
         _remove_files(self._config, self.node_status)
         return self.node_status
-
-
-def _why_not_started(error: OSError) -> str:
-    text = str(error)
-    if error.errno == errno.EAGAIN:
-        text += ". The user's limit on processes (ulimit -u), or the container's (pids.max), may be reached"
-    elif error.errno in (errno.EMFILE, errno.ENFILE):
-        text += ". The limit on open files (ulimit -n) is reached"
-    return text
 
 
 def _ignore(_signal_number: int, _frame: object) -> None:

@@ -114,7 +114,7 @@ class Guests:
             elif guest.engine_id is None and guest.ask_at <= now:
                 self._ask(guest)
 
-    def seat(self, engine_id: int, world: str, rank: int, environment: dict[str, str]) -> None:
+    def seat(self, engine_id: int, world: str, rank: int) -> None:
         """Gives the guest its slot, with everything that an engine needs to know."""
         guest = next((one for one in self._guests if (one.world, one.rank) == (world, rank) and not one.ended_at), None)
         if guest is None or guest.engine_id is not None:
@@ -131,7 +131,6 @@ class Guests:
             "log_path": self._config.log_path(engine_id),
             "sys_path": self._config.sys_path,
             "directory": self._config.directory,
-            "environment": environment,
         }
         try:
             socket.send_fds(guest.link, [json.dumps(setup).encode()], capture.numbers() if capture else [])

@@ -4,21 +4,14 @@ import ctypes
 import os
 import resource
 import signal
-from collections.abc import Mapping
 
 from broadleaf.engine.processes.capture import Capture
+from broadleaf.private_files import open_private
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_NAME = 15
 # Descriptors of a fork server: module files, its node, its launcher.
 _OTHER_DESCRIPTORS = 256
-
-THREAD_VARIABLES = (
-    "OMP_NUM_THREADS",
-    "OPENBLAS_NUM_THREADS",
-    "MKL_NUM_THREADS",
-    "NUMBA_NUM_THREADS",
-)
 
 # Loaded once in the fork server, so that engines share its pages.
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -70,7 +63,7 @@ def open_log(log_path: str) -> int:
         os.rename(log_path, f"{log_path}.previous")
     except FileNotFoundError:
         pass
-    return os.open(log_path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    return open_private(log_path, os.O_WRONLY | os.O_TRUNC | os.O_APPEND)
 
 
 def redirect_output(log: int, capture: Capture | None) -> None:
@@ -120,15 +113,3 @@ def engine_cores(affinity: str, engine_id: int) -> list[int] | None:
         first, _, last = part.partition("-")
         cores.extend(range(int(first), int(last or first) + 1))
     return cores
-
-
-def thread_environment(
-    threads_per_engine: int, n_engines: int, n_cores: int, environment: Mapping[str, str]
-) -> dict[str, str]:
-    """Variables that keep numerical libraries from running more threads than there are cores.
-
-    `threads_per_engine` of 0 means the engine's share of the cores, and then what the user has set in `environment`
-    wins; any other number is the user's explicit choice and takes precedence.
-    """
-    share = threads_per_engine or max(1, n_cores // max(1, n_engines))
-    return {name: str(share) for name in THREAD_VARIABLES if threads_per_engine or name not in environment}

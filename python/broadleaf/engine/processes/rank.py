@@ -12,20 +12,23 @@ from typing import Any, NoReturn
 
 from broadleaf import _native
 from broadleaf.engine.main import run_engine
-from broadleaf.engine.processes import process
+from broadleaf.engine.processes import environment, process
 from broadleaf.engine.processes.capture import Capture
 from broadleaf.engine.processes.guest_link import GuestLink
-from broadleaf.modules.search_path import missing_entries
+from broadleaf.modules.search_path import extend_search_path
 
 # How long the other ranks have to reach MPI.Finalize, which waits for them.
 _FINALIZE_S = 10
 
 
-def run_rank(link: GuestLink, mpi: Any, world: str, log_path: str, start_timeout_s: float) -> NoReturn:
+def run_rank(
+    link: GuestLink, mpi: Any, world: str, log_path: str, share_of_cores: int, start_timeout_s: float
+) -> NoReturn:
     """Runs this process as an engine until it is told to stop, and then leaves the world with the others.
 
     `link` is a connection to the host's fork server that has been welcomed, `mpi` is the module `mpi4py.MPI`. `world`
     is the world's name, or '' for a name that rank 0 generates. mpiexec's output is in `log_path`, if known.
+    `share_of_cores` is the number of cores for this rank.
     """
     comm = mpi.COMM_WORLD
     if not world:  # ranks that wait for others use a core each
@@ -38,7 +41,7 @@ def run_rank(link: GuestLink, mpi: Any, world: str, log_path: str, start_timeout
     try:
         link.send({"join": join})
         setup, capture = _receive_setup(link, start_timeout_s)
-        code = _serve(setup, capture)
+        code = _serve(setup, capture, share_of_cores)
         link.send({"leaves": True})
     except BaseException as error:
         sys.excepthook(type(error), error, error.__traceback__)
@@ -67,18 +70,21 @@ def _receive_setup(link: GuestLink, timeout_s: float) -> tuple[dict[str, Any], C
     return setup, Capture(**told | dict(zip(names, descriptors, strict=True)))
 
 
-def _serve(setup: dict[str, Any], capture: Capture | None) -> int:
+def _serve(setup: dict[str, Any], capture: Capture | None, share_of_cores: int) -> int:
     signal.set_wakeup_fd(-1)
-    sys.path += [entry for entry in missing_entries(setup["sys_path"], sys.path) if os.path.exists(entry)]
-    if setup["directory"] is not None and os.path.isdir(setup["directory"]):
-        os.chdir(setup["directory"])
+    extend_search_path(setup["sys_path"])
+    environment.work_in(setup["directory"])
     connection = _native.hold_key(setup.pop("connection"))
-    os.environ.update(setup["environment"])
     os.environ["BROADLEAF_CLUSTER_ID"] = json.loads(connection)["cluster_id"]
+    options = setup["options"]
+    environment.prepare(options["threads_per_engine"], share_of_cores, dict(os.environ))
+    # What is written before the engine reads its pipes goes to the log.
+    process.redirect_output(process.open_log(setup["log_path"]), None)
+    environment.preload(options["preload"])
     gc.freeze()
     gc.enable()
-    process.redirect_output(process.open_log(setup["log_path"]), capture)
+    process.redirect_output(os.dup(1), capture)
     try:
-        return run_engine(connection, setup["engine_id"], setup["options"], capture)
+        return run_engine(connection, setup["engine_id"], options, capture)
     except _native.LinkClosed:
         return 0  # the node has gone: the cluster has stopped

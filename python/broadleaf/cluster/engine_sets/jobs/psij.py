@@ -24,19 +24,25 @@ from broadleaf.cluster.start_error import ClusterStartError
 from broadleaf.cluster.state import files
 from broadleaf.cluster.state.base_dir import base_dir
 from broadleaf.cluster.state.json_files import write_json
+from broadleaf.private_files import open_private
 
 _ENDED = "broadleaf: the relay has ended with code"
 _ENDED_LINE = re.compile(rf"^{_ENDED} (\d+)$", re.MULTILINE)
 _WORK_FILES = (".out", ".ec", ".nodefile")
 # How long the script of a job may take to end after its relays.
 _LAST_WORD_S = 5.0
-# Runs once for each slot: the first one on a host becomes its relay, the others wait until that ends.
+# Runs once for each slot: the first one on a host becomes its relay, the others wait until that ends. They meet at a
+# file of the host, since not every shared file system has locks. Nobody else can guess its name, or open it.
 _ON_A_SLOT = """\
-exec 2>&1 9> "/tmp/broadleaf-$(id -u)-$BROADLEAF_BLOCK"
+lock=/tmp/broadleaf-{name}
+mask=$(umask)
+umask 077
+exec 2>&1 9> "$lock"
+umask "$mask"
 if ! flock -n 9; then flock 9; exit 0; fi
 sh -c {join}
 code=$?
-rm -f "/tmp/broadleaf-$(id -u)-$BROADLEAF_BLOCK"
+rm -f "$lock"
 echo "{ended} $code"
 exit $code
 """
@@ -100,7 +106,8 @@ class PSIJ(EngineSet):
         block_id = f"{self.name}-{os.urandom(3).hex()}"
         write_json(_order_file(request), self.join_order(request, n=self._per_host(request)))
         script = request.cluster_dir / files.BLOCK_SCRIPT.format(block_id)
-        script.write_text(self._slot_script(request, block_id))
+        with os.fdopen(open_private(script, os.O_WRONLY | os.O_TRUNC), "w") as file:
+            file.write(self._slot_script(request, block_id, os.urandom(16).hex()))
         job = self._job(request, block_id)
         try:
             self._psij_executor().submit(job)
@@ -122,10 +129,10 @@ class PSIJ(EngineSet):
     def _per_host(self, request: BlockRequest) -> int:
         return self.engines_per_host or (-(-request.n // self.nodes) if request.n else 0)
 
-    def _slot_script(self, request: BlockRequest, block_id: str) -> str:
-        join = self.join_command(str(_order_file(request)))
+    def _slot_script(self, request: BlockRequest, block_id: str, unguessable: str) -> str:
+        join = self.join_command(request, str(_order_file(request)))
         head = f"export BROADLEAF_CLUSTER_ID={request.cluster_id} BROADLEAF_BLOCK={block_id}\n"
-        return f"#!/bin/sh\n{head}" + _ON_A_SLOT.format(join=shlex.quote(join), ended=_ENDED)
+        return f"#!/bin/sh\n{head}" + _ON_A_SLOT.format(name=unguessable, join=shlex.quote(join), ended=_ENDED)
 
     def _job(self, request: BlockRequest, block_id: str) -> Any:
         psij = _psij()
@@ -175,7 +182,7 @@ class PSIJ(EngineSet):
             script = text.getvalue().replace(work, str(_work())).replace(job.id, "JOB")
         lines = [line for line in script.splitlines() if line.strip()]
         return "\n".join(
-            [*lines, "", f"# {files.BLOCK_SCRIPT.format(block_id)}:", self._slot_script(request, block_id)]
+            [*lines, "", f"# {files.BLOCK_SCRIPT.format(block_id)}:", self._slot_script(request, block_id, "NAME")]
         )
 
     def poll(self, blocks: Sequence[Block]) -> None:

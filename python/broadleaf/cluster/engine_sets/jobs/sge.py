@@ -127,7 +127,7 @@ class SGE(BatchSet):
             The text.
         """
         block = "sge-${JOB_ID}_$SGE_TASK_ID" if self._is_array else "sge-$JOB_ID"
-        join = self.join_command(str(self.order_file(directory)), package=package)
+        join = self.join_command(request, str(self.order_file(directory)), package=package)
         ends_in_s = seconds(self.walltime)
         lines = [
             "#!/bin/sh",

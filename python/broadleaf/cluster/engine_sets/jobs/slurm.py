@@ -128,7 +128,7 @@ class Slurm(BatchSet):
             The text.
         """
         job = "${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID" if self.array else "$SLURM_JOB_ID"
-        join = self.join_command(str(self.order_file(directory)), package=package)
+        join = self.join_command(request, str(self.order_file(directory)), package=package)
         lines = [
             "#!/bin/sh",
             *(f"#SBATCH {directive}" for directive in self._directives(request, directory)),

@@ -28,6 +28,34 @@ _LOG_BYTES = 65_536
 _LOG_IS_FRESH_S = 1.0
 _NO_FILE = "broadleaf: no file"
 _SSH_FAILED = 255
+# Somebody else may have made the directories that jobs read their orders and Broadleaf from. Like `make_private`.
+_PRIVATE = """\
+private() {
+  mkdir -m 700 -- "$1" 2>/dev/null || :
+  if [ -L "$1" ] || [ ! -d "$1" ] || [ ! -O "$1" ]; then echo "$1 is not a directory of yours" >&2; exit 1; fi
+  chmod 700 -- "$1"
+}
+umask 077
+"""
+# Directories in it are private; it must be one in which nobody else can replace them.
+_SHARED = """\
+d=${1:-$HOME/.broadleaf}
+mkdir -p -- "$d" && cd -- "$d" && d=$(pwd -P) || exit 1
+if [ -z "$1" ]; then private "$d"; fi
+if [ -O . ]; then safe=$(find . -prune ! -perm -0002 -o -prune -perm -1000)
+else safe=$(find . -prune -user 0 -perm -1000 -o -prune -user 0 ! -perm -0002); fi
+if [ -z "$safe" ]; then echo "another user may replace what is in $d" >&2; exit 1; fi
+echo "$d"
+"""
+_WRITE = 'set -e; private "$1"; cat > "$1/.$2"; mv "$1/.$2" "$1/$2"'
+_HAS_PACKAGE = 'private "$1"; [ ! -e "$1/$2" ] || { private "$1/$2"; echo there; }'
+_UNPACK = "import io, sys, zipfile; zipfile.ZipFile(io.BytesIO(sys.stdin.buffer.read())).extractall(sys.argv[1])"
+_KEEP_PACKAGE = f"""\
+set -e
+making=$(mktemp -d "$1/.$2.XXXXXX")
+python3 -c {shlex.quote(_UNPACK)} "$making"
+mv -T "$making" "$1/$2" || {{ rm -rf "$making"; [ -d "$1/$2" ]; }}
+"""
 
 
 class SubmitHost(ABC):
@@ -164,9 +192,8 @@ class LoginHost(SubmitHost):
 
     def _shared(self) -> Path:
         if self._top is None:
-            script = 'umask 077; d=${1:-$HOME/.broadleaf}; mkdir -p "$d" && cd "$d" && pwd -P'
             try:
-                said = self._sh(script, self._shared_dir).decode(errors="replace")
+                said = self._sh(_PRIVATE + _SHARED, self._shared_dir).decode(errors="replace")
             except CommandError as error:
                 raise ClusterStartError(
                     f"no directory for jobs on {self._master.host.destination}: {error}; name one that jobs see with "
@@ -179,9 +206,8 @@ class LoginHost(SubmitHost):
         """Sends it by standard input."""
         import json
 
-        script = 'set -e; umask 077; mkdir -p "$1"; cat > "$1/.$2"; mv "$1/.$2" "$1/$2"'
         try:
-            self._sh(script, str(path.parent), path.name, data=json.dumps(content).encode())
+            self._sh(_PRIVATE + _WRITE, str(path.parent), path.name, data=json.dumps(content).encode())
         except CommandError as error:
             raise ClusterStartError(f"{path} cannot be written on {self._master.host.destination}: {error}") from None
 
@@ -219,22 +245,14 @@ class LoginHost(SubmitHost):
 
     def keep_package(self) -> str:
         """Sends it once per content."""
-        there = str(self._shared() / _PACKAGES / package.key())
+        packages = str(self._shared() / _PACKAGES)
         where = self._master.host.destination
         try:
-            if self._sh('[ ! -d "$1" ] || echo there', there).strip() == b"there":
-                return there
-            unpack = (
-                "import io, sys, zipfile; zipfile.ZipFile(io.BytesIO(sys.stdin.buffer.read())).extractall(sys.argv[1])"
-            )
-            script = (
-                'set -e; umask 077; mkdir -p "$(dirname "$1")"; making=$(mktemp -d "$1.XXXXXX"); '
-                f'python3 -c {shlex.quote(unpack)} "$making"; mv -T "$making" "$1" || [ -d "$1" ]'
-            )
-            self._sh(script, there, data=package.archive())
+            if self._sh(_PRIVATE + _HAS_PACKAGE, packages, package.key()).strip() != b"there":
+                self._sh(_PRIVATE + _KEEP_PACKAGE, packages, package.key(), data=package.archive())
         except CommandError as error:
-            raise ClusterStartError(f"Broadleaf cannot be stored in {there} on {where}: {error}") from None
-        return there
+            raise ClusterStartError(f"Broadleaf cannot be stored in {packages} on {where}: {error}") from None
+        return f"{packages}/{package.key()}"
 
 
 def _read(path: str) -> str:

@@ -10,11 +10,14 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from broadleaf import standard_descriptors
 from broadleaf.cluster.hosts.cores import usable_cores
 from broadleaf.cluster.hosts.fork_servers.process import ChildProcess, WaitingProcess
 from broadleaf.cluster.start_error import ClusterStartError
 from broadleaf.cluster.state import files
 from broadleaf.cluster.state.credentials import python_version
+from broadleaf.engine.processes.environment import is_set
+from broadleaf.text.os_text import from_json
 
 _LOG_TAIL_BYTES = 4096
 
@@ -63,19 +66,20 @@ class HostPlan(NamedTuple):
     cluster_dir: Path
     sys_path: Sequence[str]
     engine_env: Mapping[str, str]
+    """What engines have in their environment in addition to that of this process."""
     ends_with_guests: bool = False
     """Whether it is there for engines that it does not start, and ends with the last of them."""
 
     def start(self, log_path: Path, *, with_lifeline: bool) -> ForkServer:
         """Starts the fork server. Its output goes to `log_path`, which is emptied."""
         cluster_id, options = self.connection["cluster_id"], self.connection["options"]
+        directory = self.connection.get("directory")
         node = {
             "cluster_id": cluster_id,
             "unix_path": self.connection["unix_path"],
             "python": python_version(),
             "keys": self.keys,
             "n_engines": self.n_engines,
-            "engine_env": self.engine_env,
             "options": options,
             **self.part,
         }
@@ -87,12 +91,12 @@ class HostPlan(NamedTuple):
             "n_engines": self.n_engines,
             "n_cores": usable_cores(),
             "sys_path": list(self.sys_path),
-            "directory": self.connection.get("directory"),
+            "directory": None if directory is None else from_json(directory),
             "ends_with_guests": self.ends_with_guests,
         }
         log = files.open_log(log_path)
         try:
-            return _start(cluster_id, node, host, log, with_lifeline)
+            return _start(cluster_id, self.engine_env, node, host, log, with_lifeline)
         finally:
             os.close(log)
 
@@ -112,6 +116,7 @@ def fork_early() -> None:
     host takes an interpreter of its own.
     """
     global _forked
+    standard_descriptors.occupy()
     _forked = WaitingProcess.fork(with_lifeline=True)
 
 
@@ -119,28 +124,35 @@ def fork_early() -> None:
 _forked: WaitingProcess | None = None
 
 
-def _forked_process(cluster_id: str, *, with_lifeline: bool) -> WaitingProcess | None:
+def _forked_process(cluster_id: str, environment: Mapping[str, str], *, with_lifeline: bool) -> WaitingProcess | None:
     """A forked process, if its environment, by which processes of a cluster are known, names this one.
 
-    It is what `fork_early` left. A host without a lifeline forks no engines, so its fork server may be forked from a
-    process that holds a key.
+    It is what `fork_early` left, if its interpreter was started with the engines' `environment`. A host without a
+    lifeline forks no engines, so its fork server may be forked from a process that holds a key.
     """
     global _forked
     early, _forked = _forked, None  # it ends if it is not used
     if os.environ.get("BROADLEAF_CLUSTER_ID") != cluster_id:
         return None
-    return early if with_lifeline else WaitingProcess.fork(with_lifeline=False)
+    if not with_lifeline:
+        return WaitingProcess.fork(with_lifeline=False)
+    return early if is_set(environment) else None
 
 
 def _start(
-    cluster_id: str, node_config: dict[str, Any], host_config: dict[str, Any], log: int, with_lifeline: bool
+    cluster_id: str,
+    environment: Mapping[str, str],
+    node_config: dict[str, Any],
+    host_config: dict[str, Any],
+    log: int,
+    with_lifeline: bool,
 ) -> ForkServer:
     """Starts a fork server, whose output goes to `log`. The descriptors that it inherits are added to `node_config`."""
-    process = _forked_process(cluster_id, with_lifeline=with_lifeline)
+    process = _forked_process(cluster_id, environment, with_lifeline=with_lifeline)
     if process is not None:
         process.send_log(log)
     else:
-        process = WaitingProcess.start(cluster_id, log, with_lifeline=with_lifeline)
+        process = WaitingProcess.start(cluster_id, environment, log, with_lifeline=with_lifeline)
     pipes = process.pipes
     node_config = node_config | {
         "ready_fd": pipes.node_ready_write,

@@ -8,8 +8,11 @@ import select
 import signal
 import socket
 import sys
+from collections.abc import Mapping
 from typing import NamedTuple, NoReturn, Protocol
 
+from broadleaf.cluster.start_error import ClusterStartError
+from broadleaf.errors.os_limits import explained
 from broadleaf.modules.search_path import search_path
 
 # Imported only after sys.path is the client's, so that Broadleaf is found where the client found it.
@@ -108,8 +111,8 @@ class WaitingProcess(NamedTuple):
     configuration: socket.socket
 
     @classmethod
-    def start(cls, cluster_id: str, log: int, *, with_lifeline: bool) -> WaitingProcess:
-        """A new interpreter. Its output goes to `log`."""
+    def start(cls, cluster_id: str, environment: Mapping[str, str], log: int, *, with_lifeline: bool) -> WaitingProcess:
+        """A new interpreter with `environment`, in addition to that of this process. Its output goes to `log`."""
         import subprocess
 
         pipes = Pipes(with_lifeline=with_lifeline)
@@ -120,13 +123,15 @@ class WaitingProcess(NamedTuple):
                 stdin=its.fileno(),
                 stdout=log,
                 stderr=log,
-                env=os.environ | {"BROADLEAF_CLUSTER_ID": cluster_id},
+                env=os.environ | environment | {"BROADLEAF_CLUSTER_ID": cluster_id},
                 pass_fds=pipes.passed(),
                 start_new_session=True,  # Ctrl-C in the client's terminal is not for the cluster
             )
-        except BaseException:
+        except BaseException as error:
             pipes.close_own()
             ours.close()
+            if isinstance(error, OSError):
+                raise ClusterStartError(f"the fork server could not be started: {explained(error)}") from None
             raise
         finally:
             pipes.close_inherited()

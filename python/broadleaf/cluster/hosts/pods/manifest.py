@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from broadleaf.cluster.hosts.session import session_environment
 from broadleaf.cluster.state.credentials import Credentials
 from broadleaf.config import Settings
 
@@ -56,8 +57,10 @@ class Pods:
     def objects(self, credentials: Credentials, settings: Settings) -> list[dict[str, Any]]:
         """The objects, in the order in which to create them. Only the secrets contain keys."""
         host = f"{self.name}.{self.namespace}" if self.namespace else self.name
-        engine = connection(credentials, settings, "engine", host) | {"engine_env": {}}
-        own = {"cluster_id": self.name, "keys": credentials.keys, "options": dict(self.options)}
+        engine_env = session_environment()
+        engine = connection(credentials, settings, "engine", host, engine_env)
+        own = {"cluster_id": self.name, "keys": credentials.keys, "options": dict(self.options),
+               "engine_env": engine_env}  # fmt: skip
         return [
             self._secret("controller", KEYS_FILE, own),
             self._secret("engines", ENGINE_FILE, engine),
@@ -117,9 +120,12 @@ class Pods:
         return self._object("batch/v1", "Job", f"{self.name}-{part}", spec)
 
 
-def connection(credentials: Credentials, settings: Settings, role: str, host: str) -> dict[str, Any]:
+def connection(
+    credentials: Credentials, settings: Settings, role: str, host: str, engine_env: Mapping[str, str]
+) -> dict[str, Any]:
     """The content of a connection file for this role, 'client' or 'engine', with the controller at `host`."""
-    return credentials.connection_at(role, settings, host, PORT) | {"search_path": [], "directory": None}
+    nowhere: dict[str, Any] = {"search_path": [], "directory": None}
+    return credentials.connection_at(role, settings, host, PORT, engine_env) | nowhere
 
 
 def yaml(objects: Sequence[Mapping[str, Any]]) -> str:

@@ -50,7 +50,7 @@ def _mounted(name: str) -> Path:
 def _controller() -> None:
     content: dict[str, Any] = json.loads(_mounted(KEYS_FILE).read_text())
     options = content["options"] | {"listen": f"0.0.0.0:{PORT}"}
-    cluster = Cluster(0, cluster_id=content["cluster_id"], engines="local", **options)
+    cluster = Cluster(0, cluster_id=content["cluster_id"], engines="local", env=content["engine_env"], **options)
     cluster.credentials = Credentials(content["cluster_id"], content["keys"])
     try:
         cluster.start_cluster_sync()

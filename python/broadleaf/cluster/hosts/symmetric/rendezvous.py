@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from broadleaf import config
+from broadleaf.cluster.hosts.session import session_environment
 from broadleaf.cluster.hosts.symmetric.member import RunMember
 from broadleaf.cluster.start_error import ClusterStartError
 from broadleaf.cluster.state import addresses, files
@@ -38,6 +39,10 @@ class Rendezvous(ABC):
         """
 
     @abstractmethod
+    def engine_env(self) -> dict[str, str]:
+        """What the engines of all ranks have in their environment, as far as all ranks know it."""
+
+    @abstractmethod
     def connections(self) -> Iterator[tuple[ConnectionFile, ConnectionFile]]:
         """Connection files of engines and of clients for the places where the cluster may be now.
 
@@ -58,6 +63,10 @@ class SharedDirectory(Rendezvous):
     def listen(self) -> tuple[str, Credentials | None]:
         """Where the controller listens, and that its keys are new."""
         return "0.0.0.0:0", None
+
+    def engine_env(self) -> dict[str, str]:
+        """Nothing: it is in the files."""
+        return {}
 
     def connections(self) -> Iterator[tuple[ConnectionFile, ConnectionFile]]:
         """The files that the controller writes."""
@@ -87,6 +96,8 @@ class SharedSecret(Rendezvous):
         self._credentials = Credentials.derive(secret, member.run_id)
         digest = hmac.digest(secret.encode(), f"ports of {member.run_id}".encode(), hashlib.sha256)
         chosen = (_PORTS[int.from_bytes(digest[at : at + 4]) % len(_PORTS)] for at in range(0, len(digest), 4))
+        drawn = hmac.digest(secret.encode(), f"hashes of {member.run_id}".encode(), hashlib.sha256)
+        self._engine_env = session_environment(drawn[:4])
         self._ports = list(dict.fromkeys(chosen))[:_N_PORTS]
 
     def listen(self) -> tuple[str, Credentials | None]:
@@ -101,6 +112,10 @@ class SharedSecret(Rendezvous):
                 return f"0.0.0.0:{port}", self._credentials
         raise ClusterStartError(f"other programs listen on {self._said()}: start again with another BROADLEAF_SECRET")
 
+    def engine_env(self) -> dict[str, str]:
+        """What follows from the secret, and what the launcher has set for all ranks."""
+        return self._engine_env
+
     def connections(self) -> Iterator[tuple[ConnectionFile, ConnectionFile]]:
         """One for each of the ports on which something listens: the keys decide."""
         unreachable = None
@@ -111,7 +126,8 @@ class SharedSecret(Rendezvous):
                 unreachable = error
                 continue
             engine, client = (
-                self._credentials.connection_at(role, self._settings, self._host, port) for role in ("engine", "client")
+                self._credentials.connection_at(role, self._settings, self._host, port, self._engine_env)
+                for role in ("engine", "client")
             )
             yield engine, client
         if unreachable is not None:

@@ -11,11 +11,14 @@ from collections.abc import Sequence
 from broadleaf import config
 from broadleaf.cluster.cluster import Cluster
 from broadleaf.cluster.hosts.relay import Relay
+from broadleaf.cluster.hosts.session import taken_over
 from broadleaf.cluster.hosts.symmetric.member import RunMember
 from broadleaf.cluster.hosts.symmetric.rendezvous import Rendezvous
 from broadleaf.cluster.start_error import ClusterStartError
 from broadleaf.cluster.state import files
+from broadleaf.cluster.state.engine_connection import read_engine_connection
 from broadleaf.cluster.state.json_files import ClusterFileError
+from broadleaf.engine.processes.environment import variables_of
 from broadleaf.errors import ClusterConnectionError
 
 _LOOK_EVERY_S = 0.05
@@ -38,7 +41,8 @@ def run(
         timeout_s = config.resolve({}, files.profile_dir(profile))["start_timeout_s"]
         return _join(member, n, rendezvous, timeout_s)
     listen, credentials = rendezvous.listen()
-    cluster = Cluster(n, profile=profile, cluster_id=member.run_id, engines="local", listen=listen)
+    env = rendezvous.engine_env()
+    cluster = Cluster(n, profile=profile, cluster_id=member.run_id, engines="local", listen=listen, env=env)
     cluster.credentials = credentials
     try:
         cluster.start_cluster_sync()
@@ -72,8 +76,12 @@ def _await_hosts(cluster: Cluster, member: RunMember, min_hosts: int, rendezvous
 def _run_command(cluster: Cluster, command: Sequence[str]) -> int:
     import subprocess
 
+    # The program is the cluster's session: it and the engines may as well agree on hashes.
+    engine_env = taken_over(variables_of(read_engine_connection(cluster.relay_file)))
     try:
-        child = subprocess.Popen(command, env=os.environ | {"BROADLEAF_CONNECTION": cluster.connection_file})
+        child = subprocess.Popen(
+            command, env=os.environ | engine_env | {"BROADLEAF_CONNECTION": cluster.connection_file}
+        )
     except FileNotFoundError:
         raise ClusterStartError(f"there is no program {command[0]!r} on {socket.gethostname()}") from None
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
