@@ -34,6 +34,7 @@ class Link(Requests):
         self.closed = False
         self.client_id = 1
         self.max_outstanding_tasks = 262_144
+        self.max_outstanding_bytes = 256 << 20
         self.options: list[str] = ["{}"]
         self.statuses: dict[int, tuple[int, int]] = {}
         self.waiting: dict[int, Task] = {}

@@ -57,6 +57,7 @@ def test_a_link_knows_the_engines(connected):
     assert link.wait_for_engines(2, 0.0)
     assert not link.wait_for_engines(3, 0.05)
     assert link.max_outstanding_tasks > 1000
+    assert link.max_outstanding_bytes > 1 << 20
     assert link.engines_version == link.engines_version
     assert link.frees_engine() is False
     assert all(isinstance(count, int) for count in link.counters().values())

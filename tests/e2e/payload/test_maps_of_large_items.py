@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import weakref
 
 import broadleaf as ipp
 import joblib
@@ -48,6 +49,7 @@ ROUTES = {
         int(n) for n in rc.load_balanced_view().map_sync(lambda a, b: first(a) * (first(a) == first(b)), items, items)
     ],
     "map, rows": lambda rc, items: rc.load_balanced_view().map_sync(first, np.stack(items)),
+    "map, generator": lambda rc, items: rc.load_balanced_view().map_sync(first, iter(items)),
     "imap": lambda rc, items: list(rc.load_balanced_view().imap(first, iter(items))),
     "apply": lambda rc, items: [
         result.get() for result in [rc.load_balanced_view().apply_async(first, item) for item in items]
@@ -108,3 +110,71 @@ def test_what_was_submitted_of_a_map_ends_when_an_item_cannot_be_sent(rc):
     with pytest.raises(ipp.SerializationError, match="not this one"):
         view.map_async(lambda item: __import__("time").sleep(60), [*range(20), Unsendable()], chunksize=1)
     assert view.wait(timeout=30), "tasks of a map that failed still run"
+
+
+@pytest.mark.parametrize("size", [10_000, MIB // 2, 3 * MIB])
+@pytest.mark.parametrize("route", ["map", "imap"])
+def test_what_a_generator_yields_need_not_fit_into_memory(route, size):
+    alive: list[weakref.ref[np.ndarray]] = []
+    most_bytes = 0
+    n = 8 * BOUND_BYTES // size
+
+    def items():
+        nonlocal most_bytes
+        for i in range(n):
+            alive[:] = [ref for ref in alive if ref() is not None]
+            most_bytes = max(most_bytes, size * len(alive))
+            item = np.full(size // 8, i, float)
+            alive.append(weakref.ref(item))
+            yield item
+
+    # A cluster of its own: segments of other tests would still be there.
+    with ipp.Cluster(n=2, max_outstanding_bytes=BOUND_BYTES) as rc:
+        view = rc.load_balanced_view()
+        values = view.map_sync(first, items()) if route == "map" else view.imap(first, items())
+        assert sum(values) == n * (n - 1) / 2
+        assert most_bytes <= BOUND_BYTES + 2 * size
+        assert rc.counters()["segment_bytes"] <= 3 * BOUND_BYTES + 16 * MIB
+
+
+def test_a_map_over_a_generator_is_one_result(rc):
+    view = rc.load_balanced_view()
+    sizes = [MIB, 10, 3 * MIB, *[MIB // 2] * 20, *[0] * 500]
+    result = view.map_async(len, (bytes(size) for size in sizes), chunksize=2)
+    assert len(result) == len(sizes)
+    assert result.get() == sizes
+    assert list(result) == sizes
+    assert result.progress == len(sizes)
+    assert len(result.metadata) == len(sizes)
+    unordered = view.map_async(len, (bytes(size) for size in sizes), ordered=False)
+    assert sorted(unordered) == sorted(sizes)
+    assert view.map_sync(len, iter(())) == []
+    assert view.map_sync(pow, (i for i in range(5)), [2] * 9) == [0, 1, 4, 9, 16]
+
+
+def test_an_item_of_a_later_block_that_fails_is_named_by_its_position(rc):
+    def check(item: bytes) -> int:
+        if len(item) == 5:
+            raise ValueError("five")
+        return len(item)
+
+    items = [bytes(MIB)] * 20 + [b"12345"] + [bytes(MIB)] * 3
+    for chunksize in (1, 3):
+        result = rc.load_balanced_view().map_async(check, iter(items), chunksize=chunksize, return_exceptions=True)
+        values = result.get()
+        assert [i for i, value in enumerate(values) if isinstance(value, Exception)] == [20]
+        assert values[20].item_index == 20
+        with pytest.raises(ipp.CompositeError, match="item 20"):
+            rc.load_balanced_view().map_sync(check, iter(items), chunksize=chunksize)
+
+
+def test_what_a_generator_has_yielded_ends_when_it_raises(rc):
+    def items():
+        for _ in range(20):
+            yield np.zeros(MIB // 8)
+        raise RuntimeError("no more")
+
+    view = rc.load_balanced_view()
+    with pytest.raises(RuntimeError, match="no more"):
+        view.map_async(lambda item: __import__("time").sleep(0.3), items())
+    assert view.wait(timeout=30)

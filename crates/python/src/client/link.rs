@@ -299,6 +299,11 @@ impl Link {
     }
 
     #[getter]
+    fn max_outstanding_bytes(&self) -> u64 {
+        self.shared.tuning.max_bytes
+    }
+
+    #[getter]
     fn max_outstanding_tasks(&self) -> u64 {
         self.shared.tuning.max_tasks
     }

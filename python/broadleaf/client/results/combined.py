@@ -199,6 +199,37 @@ class CombinedResult(AsyncResult):
             PartWatcher.of(result).on_part_done(number, on_part)
 
 
+class JoinedMapResult(CombinedResult, AsyncMapResult):
+    """The result of a map that was submitted in blocks."""
+
+    def __init__(self, blocks: Sequence[AsyncMapResult]) -> None:
+        first = blocks[0]
+        super().__init__([part for block in blocks for part in block.parts()], first.origin, first.function)
+        self._blocks = list(blocks)
+        self._chunk_items = [block._items_in(part) for block in blocks for part in range(block.n_parts)]
+        self._n_items = sum(map(len, blocks))
+        # Parts in the order of their ends, and how many of each block are among them.
+        self._completed: list[int] = []
+        self._n_completed = [0] * len(blocks)
+
+    def n_done(self) -> int:
+        return sum(block.n_done() for block in self._blocks)
+
+    def all_done(self) -> bool:
+        return all(block.all_done() for block in self._blocks)
+
+    def completed_part(self, rank: int) -> int:
+        if rank >= len(self._completed):
+            first_part = 0
+            for number, block in enumerate(self._blocks):
+                n_done = block.n_done()
+                for within in range(self._n_completed[number], n_done):
+                    self._completed.append(first_part + block.completed_part(within))
+                self._n_completed[number] = n_done
+                first_part += block.n_parts
+        return self._completed[rank]
+
+
 class EmptyMapResult(CombinedResult, AsyncMapResult):
     """The result of a map over nothing."""
 

@@ -35,11 +35,13 @@ class AsyncMapResult(AsyncResult[list[Value]]):
     # Items per task: one number for all but the last, or one for each.
     _chunk_items: int | list[int] = 1
     _n_items = 0
+    first_item = 0
+    """Position of its first item, in the map of which this is a block."""
     bare = False
     """Whether a task's value is its one item rather than a list of its items."""
     _join: Callable[[list[Any]], Any] | None = None
     _kind = "AsyncMapResult"
-    _internal_names = frozenset(("bare", "ordered", "returned", "values_within"))
+    _internal_names = frozenset(("bare", "first_item", "ordered", "returned", "values_within"))
 
     def __len__(self) -> int:
         return self._n_items
@@ -47,7 +49,7 @@ class AsyncMapResult(AsyncResult[list[Value]]):
     def _first_item(self, part: int) -> int:
         """Position of a part's first item."""
         items = self._chunk_items
-        return sum(items[:part]) if isinstance(items, list) else part * items
+        return self.first_item + (sum(items[:part]) if isinstance(items, list) else part * items)
 
     def _items_in(self, part: int) -> int:
         if isinstance(self._chunk_items, list):

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from broadleaf.client.connection.ctrl_c import ends_with_ctrl_c
 from broadleaf.client.connection.failures import link_lost
 from broadleaf.client.results.async_result import AsyncResult
-from broadleaf.client.results.combined import EmptyMapResult
+from broadleaf.client.results.combined import EmptyMapResult, JoinedMapResult
 from broadleaf.client.results.map_results import AsyncMapResult
 from broadleaf.client.tasks.dependency import is_dependency, resolve_dependency
 from broadleaf.client.tasks.options import TaskOptions
 from broadleaf.client.tasks.origin import Origin
+from broadleaf.client.tasks.blocks import in_blocks
 from broadleaf.client.tasks.partition import as_rows, as_sequence, automatic_chunk_items, chunks
 from broadleaf.client.views.base import AsyncFunction, Flag, Function, Returned, View
-from broadleaf.errors import hides_frames
+from broadleaf.errors import LinkLost, hides_frames
 from broadleaf.serialize.functions.callables import check_map
 from broadleaf.serialize.functions.chunks import MapChunk
 
@@ -24,6 +26,9 @@ if TYPE_CHECKING:
     from broadleaf.client.views.lazy_map import LazyMapIterator
 
 __tracebackhide__ = hides_frames
+
+# An iterator is taken in blocks of the bytes that may be under way, divided by this: while some run, the next is made.
+_BLOCKS_UNDER_WAY = 4
 
 Seqs = tuple[int, ...]
 
@@ -271,7 +276,9 @@ class LoadBalancedView(View):
 
         Args:
             function: The function to call with an item of each sequence.
-            *sequences: Sequences or other iterables, cut to the shortest.
+            *sequences: Sequences or other iterables, cut to the shortest. What iterators yield is taken in blocks, and the
+                next is not taken while the tasks of those before have `max_outstanding_bytes` (the option): all of it
+                need not fit into memory.
             block: Whether to wait for the values; by default, the view's flag `block` decides.
             chunksize: Items per task. By default, or with 0: one each for up to `chunk_target` items (the option); more
                 items are cut into that many chunks, or 8 per engine if that is more, of at most 16,384 items.
@@ -303,18 +310,45 @@ class LoadBalancedView(View):
                     return_exceptions=return_exceptions,
                 )
         check_map(function, sequences)
+        if all(hasattr(sequence, "__len__") for sequence in sequences):
+            result = self._map_items(function, sequences, chunksize)
+        else:
+            result = self._map_in_blocks(function, sequences, chunksize)
+        result.ordered = ordered
+        result._return_exceptions = return_exceptions
+        return result.get() if (self.block if block is None else block) else result
+
+    def _map_items(
+        self, function: Callable[..., Any], sequences: Sequence[Any], chunksize: int | None
+    ) -> AsyncMapResult:
         cut, n_items, items = self._cut(sequences, chunksize)
         if items == 1:
             # No chunks in this case: an item needs no list around it in either direction.
             result = self._submit_map(function, zip(*cut, strict=False), n_items, n_items, 1)
             result.bare = True
-        else:
-            result = self._submit_map(
-                MapChunk(function), chunks(cut, n_items, items), -(-n_items // items), n_items, items
-            )
-        result.ordered = ordered
-        result._return_exceptions = return_exceptions
-        return result.get() if (self.block if block is None else block) else result
+            return result
+        return self._submit_map(MapChunk(function), chunks(cut, n_items, items), -(-n_items // items), n_items, items)
+
+    def _map_in_blocks(
+        self, function: Callable[..., Any], sequences: Sequence[Any], chunksize: int | None
+    ) -> AsyncMapResult:
+        """A map over iterators. They are taken in blocks, and submitting one waits while too much is under way: all that
+        they yield need not fit into memory at a time."""
+        self._check_cut(sequences, chunksize)
+        blocks: list[AsyncMapResult] = []
+        n_items = 0
+        try:
+            for block in in_blocks(sequences, self.client.link.max_outstanding_bytes // _BLOCKS_UNDER_WAY):
+                result = self._map_items(function, block, chunksize)
+                result.first_item = n_items
+                n_items += len(result)
+                blocks.append(result)
+        except BaseException:
+            # Nobody will have their results.
+            with suppress(LinkLost):
+                self.client.cancel_tasks([seq for result in blocks for seq in result._unfinished_seqs()])
+            raise
+        return blocks[0] if len(blocks) == 1 else JoinedMapResult(blocks)
 
     def map_chunks(
         self,
@@ -331,16 +365,20 @@ class LoadBalancedView(View):
         return self._submit_map(function, chunks(cut, n_items, items), n_chunks, n_items, items)
 
     def _cut(
-        self, sequences: tuple[Any, ...], chunksize: int | None, prepare: Callable[[Any], Any] = as_sequence
+        self, sequences: Sequence[Any], chunksize: int | None, prepare: Callable[[Any], Any] = as_sequence
     ) -> tuple[list[Any], int, int]:
         """The sequences in a form that can be cut, how many items they have, and how many go into a chunk."""
+        self._check_cut(sequences, chunksize)
+        cut = [prepare(sequence) for sequence in sequences]
+        n_items = min(map(len, cut))
+        return cut, n_items, chunksize or automatic_chunk_items(n_items, len(self), self.client.chunk_target)
+
+    @staticmethod
+    def _check_cut(sequences: Sequence[Any], chunksize: int | None) -> None:
         if not sequences:
             raise TypeError("must have some sequences to map onto")
         if chunksize is not None and chunksize < 0:
             raise ValueError(f"chunksize is a number of items, not {chunksize}")
-        cut = [prepare(sequence) for sequence in sequences]
-        n_items = min(map(len, cut))
-        return cut, n_items, chunksize or automatic_chunk_items(n_items, len(self), self.client.chunk_target)
 
     def _submit_map(
         self, function: Callable[..., Any], calls: Iterable[tuple[Any, ...]], n_calls: int, n_items: int, items: int
