@@ -38,7 +38,7 @@ NATIVE_USERS = {"client", "engine", "cluster"}
 PUBLIC_API_USERS = {"cli", "dashboard", "lab", "bench", "plan", "notebook", "interop"}
 # What they may import besides: errors, options, settings, the memory of a process and texts for figures contain no
 # machinery.
-PUBLIC_MODULES = {"errors", "options", "config", "process_memory", "text"}
+PUBLIC_MODULES = {"errors", "options", "config", "private_files", "process_memory", "text"}
 # A command is a thin face of one of these.
 CLI_MODULES = PUBLIC_MODULES | {"cluster"} | PUBLIC_API_USERS
 STRANGERS = [("engine", "client"), ("client", "engine")]

@@ -221,8 +221,10 @@ class MapIterator(Generic[Value]):
         return next(self._values)
 
     def close(self) -> None:
-        """Ends the iteration, and aborts the tasks that are not done. An engine whose task does not react is not
-        killed."""
+        """Ends the iteration, and aborts the tasks that are not done.
+
+        An engine whose task does not react is not killed.
+        """
         self._values = iter(())
         with suppress(ClusterConnectionError):
             self._result.origin.client.interrupt_tasks(self._result._unfinished_seqs())
