@@ -1,5 +1,7 @@
 //! A task's call: its function, its arguments, and its outcome.
 
+use std::sync::atomic::Ordering;
+
 use broadleaf_net::LinkError;
 use broadleaf_proto::layout::{COMPOUND, PLAIN};
 use broadleaf_proto::task::{AssignRecord, DoneRecord};
@@ -63,7 +65,10 @@ impl Engine {
             Ok(()) => Status::Ok,
             Err(error) => self.encode_error(py, error, &mut encoded),
         };
-        self.leave(&outer, completed_ns.saturating_sub(started_ns));
+        let task_ns = completed_ns.saturating_sub(started_ns);
+        self.leave(&outer, task_ns);
+        self.last_function.store(task.function.0, Ordering::Relaxed);
+        self.last_task_ns.store(task_ns, Ordering::Relaxed);
         if self.unfit.get().is_some() {
             // No result: its client is told how the engine ended.
             return Err(LinkError::Closed);
@@ -107,8 +112,7 @@ impl Engine {
             link.queued_bytes()
         };
         let task_ns = completed_ns.saturating_sub(started_ns);
-        let more = || !lock(&self.work).tasks.is_empty();
-        self.io.on_reply(queued_bytes, task_ns, completed_ns, more)
+        self.io.on_reply(queued_bytes, task_ns, completed_ns)
     }
 
     fn function(&self, py: Python<'_>, id: u32) -> PyResult<Py<PyAny>> {

@@ -12,8 +12,8 @@ mod wakeups;
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, OnceLock};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use broadleaf_net::LinkError;
@@ -81,6 +81,9 @@ pub struct Engine {
     surroundings: Surroundings,
     /// Why it cannot run tasks any more.
     unfit: OnceLock<String>,
+    /// The function that ran last, and how long it took.
+    last_function: AtomicU32,
+    last_task_ns: AtomicU64,
     work: Mutex<Work>,
 }
 
@@ -141,7 +144,7 @@ impl Engine {
                 }
                 FrameKind::SegmentRelease => {
                     self.io.data.on_release(&control::decode(&frame.body)?);
-                    self.io.on_segments_retired();
+                    self.io.on_segments_released();
                 }
                 FrameKind::EngineCommand => {
                     let EngineCommand::Stop = control::decode(&frame.body)?;
@@ -151,6 +154,12 @@ impl Engine {
             }
         }
         Ok(())
+    }
+
+    /// Whether a task is expected to be short: the one before called the same function, and was.
+    fn is_short(&self, task: &AssignRecord) -> bool {
+        self.last_function.load(Ordering::Relaxed) == task.function.0
+            && self.io.is_short(self.last_task_ns.load(Ordering::Relaxed))
     }
 
     /// Claims a task at the current level.
@@ -171,7 +180,7 @@ impl Engine {
 
     /// Runs preparations. A failure goes to the log: tasks that need the preparation say what they lack.
     fn prepare(&self, py: Python<'_>, preparations: VecDeque<bytes::Bytes>) {
-        self.io.before_user_code();
+        self.io.before_user_code(false);
         for content in preparations {
             let hooks = self.hooks.bind(py);
             let content = PyBytes::new(py, &content);
@@ -203,7 +212,7 @@ impl Engine {
             let received = self.io.data.received();
             if let Some(task) = next {
                 drop(received.take_retired());
-                self.io.before_user_code();
+                self.io.before_user_code(self.is_short(&task));
                 // A SIGINT that came before a task is not the task's, although a task in C would act on it.
                 py.check_signals()?;
                 if self.claim(&task)
@@ -282,8 +291,7 @@ impl Engine {
         let io = Arc::new(Io {
             link: Mutex::new(link),
             unflushed_since_ns: AtomicU64::new(0),
-            flusher_asleep: AtomicBool::new(false),
-            flusher: (Mutex::new(()), Condvar::new()),
+            flusher: outgoing::Flusher::default(),
             closed: AtomicBool::new(false),
             data,
             flush_after: Duration::from_micros(connection.options.engine_flush_us),
@@ -311,6 +319,8 @@ impl Engine {
             stack: Stack::default(),
             surroundings: Surroundings::default(),
             unfit: OnceLock::new(),
+            last_function: AtomicU32::new(u32::MAX),
+            last_task_ns: AtomicU64::new(u64::MAX),
             work: Mutex::new(Work {
                 tasks: VecDeque::new(),
                 n_nested: 0,
@@ -350,8 +360,7 @@ impl Engine {
         this.settle(py);
         let result = this.serve(py);
         Self::set_thread(None);
-        this.io.closed.store(true, Ordering::Release);
-        this.io.flusher.1.notify_one();
+        this.io.close();
         drop(flusher);
         match result? {
             Ok(()) => Ok(()),

@@ -247,7 +247,7 @@ impl Engine {
         drop(this.io.data.received().take_retired());
         // What the task below has written so far belongs to it.
         this.output.collect();
-        this.io.before_user_code();
+        this.io.before_user_code(false);
         *lock(&this.stack.next) = Some(task);
         // From here on no interrupt is meant for the task below.
         this.stack.level.store(level + 1, Ordering::Release);

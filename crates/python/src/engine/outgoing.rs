@@ -1,7 +1,7 @@
 //! Replies on their way out, and the thread that sends those a long task would hold back.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Condvar, Mutex};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
 use broadleaf_net::{Link, LinkError};
@@ -9,14 +9,29 @@ use broadleaf_proto::{FrameKind, control};
 use rustix::event::{PollFd, PollFlags};
 
 use crate::client::wall_ns;
-use crate::payload::{DataPlane, lock};
+use crate::payload::{DataPlane, TRIM_PERIOD, lock};
 
-/// How long the flusher keeps ticking after the last reply before it sleeps until it is needed.
-const FLUSHER_IDLE_TICKS: u32 = 20;
-/// Twice this is the minimum time between two of its checks.
-const MIN_TICK: Duration = Duration::from_micros(250);
+/// How long a reply waits behind a task that was expected to be short and is not.
+const GUARD_PERIOD: Duration = Duration::from_millis(10);
 /// Queue size above which code that writes output waits.
 const MAX_QUEUED_BYTES: usize = 4 * 1024 * 1024;
+
+/// What the flusher thread is needed for, in the order of urgency.
+#[derive(Default)]
+pub(super) struct Flusher {
+    need: AtomicU8,
+    lock: Mutex<()>,
+    changed: Condvar,
+}
+
+/// For nothing: it sleeps until somebody needs it.
+const ASLEEP: u8 = 0;
+/// Free memory ages, and the main thread may run user code for a long time.
+const TRIM: u8 = 1;
+/// A task that is expected to be short runs, and replies are queued.
+const GUARD: u8 = 2;
+/// Something is queued that must be sent within the batching delay, while user code runs.
+const PROMPT: u8 = 3;
 
 /// The half that the flusher thread shares with the main thread.
 pub struct Io {
@@ -24,8 +39,7 @@ pub struct Io {
     /// Wall-clock time of the oldest reply not yet written to the socket; 0 for none. It is the wall clock because a
     /// task's end is read from it anyway, and reading a clock takes a twentieth of the time of an empty task.
     pub(super) unflushed_since_ns: AtomicU64,
-    pub(super) flusher_asleep: AtomicBool,
-    pub(super) flusher: (Mutex<()>, Condvar),
+    pub(super) flusher: Flusher,
     pub(super) closed: AtomicBool,
     pub(super) data: DataPlane,
     pub(super) flush_after: Duration,
@@ -50,65 +64,80 @@ impl Io {
         Ok(all)
     }
 
-    /// A task ended at `completed_ns` after `task_ns`, and its reply was queued. Replies of tiny tasks are batched. The
-    /// reply of a longer task is sent at once, by the flusher if there are `more` tasks here: a system call that wakes
-    /// another process takes as long as a tiny task, and the next task can run in the meantime.
+    /// A task ended at `completed_ns` after `task_ns`, and its reply was queued. Replies of tiny tasks are batched; that of
+    /// a longer task is sent at once.
     pub fn on_reply(
         &self,
         queued_bytes: usize,
         task_ns: u64,
         completed_ns: u64,
-        more: impl FnOnce() -> bool,
     ) -> Result<(), LinkError> {
         let since_ns = self.unflushed_since_ns.load(Ordering::Acquire);
-        let reply_age_ns = if since_ns == 0 {
-            self.unflushed_since_ns
-                .store(completed_ns, Ordering::Release);
-            0
-        } else {
-            age_ns(since_ns, completed_ns)
-        };
-        let flush_after_ns = self.flush_after.as_nanos() as u64;
-        let is_due = if task_ns < flush_after_ns / 4 {
-            reply_age_ns >= flush_after_ns
-        } else {
-            !more() || reply_age_ns >= 2 * self.tick().as_nanos() as u64
-        };
+        if since_ns == 0 {
+            self.mark_unflushed(completed_ns);
+        }
+        let is_due = !self.is_short(task_ns)
+            || (since_ns != 0 && age_ns(since_ns, completed_ns) >= self.flush_after_ns());
         if is_due || queued_bytes >= self.flush_bytes {
             self.flush()?;
         }
         Ok(())
     }
 
-    /// Time between two checks by the flusher.
-    fn tick(&self) -> Duration {
-        self.flush_after.max(MIN_TICK) * 2
+    /// Whether a task of this length is too short to send its reply by itself.
+    pub fn is_short(&self, task_ns: u64) -> bool {
+        task_ns < self.flush_after_ns() / 4
     }
 
-    /// User code is running, or about to run, while something is queued: it may take long, so the flusher must be
-    /// awake.
-    pub fn before_user_code(&self) {
-        if self.unflushed_since_ns.load(Ordering::Acquire) != 0
-            && self.flusher_asleep.load(Ordering::Acquire)
-        {
-            drop(lock(&self.flusher.0));
-            self.flusher.1.notify_one();
+    fn flush_after_ns(&self) -> u64 {
+        self.flush_after.as_nanos() as u64
+    }
+
+    /// The oldest of what is queued is of this time. Ordered before any look at the flusher's need, which it changes
+    /// before it looks here: one of the two sees the other.
+    fn mark_unflushed(&self, since_ns: u64) {
+        self.unflushed_since_ns.store(since_ns, Ordering::SeqCst);
+    }
+
+    /// User code is about to run while something may be queued. If the code is not known to be short, that is sent
+    /// first; otherwise the flusher sends it if the code is long after all.
+    pub fn before_user_code(&self, is_short: bool) {
+        if self.unflushed_since_ns.load(Ordering::SeqCst) == 0 {
+            return;
+        }
+        if is_short {
+            self.need_flusher(GUARD);
+        } else {
+            // The main thread gets the same error when it next uses the link.
+            let _ = self.flush();
         }
     }
 
-    /// Segments may be gone whose memory the next task may need, so their end is announced before any task.
-    pub fn on_segments_retired(&self) {
+    fn need_flusher(&self, need: u8) {
+        if self.flusher.need.load(Ordering::SeqCst) < need {
+            let _guard = lock(&self.flusher.lock);
+            self.flusher.need.fetch_max(need, Ordering::SeqCst);
+            self.flusher.changed.notify_one();
+        }
+    }
+
+    /// Segments were released, and some may be gone whose memory the next task may need: their end is announced before
+    /// any task.
+    pub fn on_segments_released(&self) {
         if self.data.has_retired() && self.unflushed_since_ns.load(Ordering::Acquire) == 0 {
-            self.unflushed_since_ns.store(wall_ns(), Ordering::Release);
+            self.mark_unflushed(wall_ns());
+        }
+        if self.data.needs_trim() {
+            self.need_flusher(TRIM);
         }
     }
 
     /// A running task wrote something, which is queued.
     pub fn on_output(&self) -> Result<(), LinkError> {
         if self.unflushed_since_ns.load(Ordering::Acquire) == 0 {
-            self.unflushed_since_ns.store(wall_ns(), Ordering::Release);
+            self.mark_unflushed(wall_ns());
         }
-        self.before_user_code();
+        self.need_flusher(PROMPT);
         if lock(&self.link).queued_bytes() >= self.flush_bytes {
             self.flush()?;
         }
@@ -149,34 +178,58 @@ impl Io {
         Ok(())
     }
 
-    /// Sends replies that a long task would hold back.
+    /// The main thread sends nothing more: the flusher ends.
+    pub fn close(&self) {
+        let _guard = lock(&self.flusher.lock);
+        self.closed.store(true, Ordering::Release);
+        self.flusher.changed.notify_one();
+    }
+
+    /// Sends what user code would hold back, and releases memory meanwhile. Sleeps while it is not needed.
     pub fn run_flusher(&self) {
-        let tick = self.tick();
-        let mut idle_ticks = 0;
+        let mut guard = lock(&self.flusher.lock);
         while !self.closed.load(Ordering::Acquire) {
-            if idle_ticks >= FLUSHER_IDLE_TICKS {
-                let guard = lock(&self.flusher.0);
-                self.flusher_asleep.store(true, Ordering::Release);
-                if self.unflushed_since_ns.load(Ordering::Acquire) == 0 {
-                    // A missed notification costs at most one second, and only for a reply behind a long task.
-                    drop(self.flusher.1.wait_timeout(guard, Duration::from_secs(1)));
+            let need = self.flusher.need.load(Ordering::SeqCst);
+            let pause = match need {
+                ASLEEP => {
+                    let woken = self.flusher.changed.wait(guard);
+                    guard = woken.unwrap_or_else(PoisonError::into_inner);
+                    continue;
                 }
-                self.flusher_asleep.store(false, Ordering::Release);
-                idle_ticks = 0;
-                if self.data.needs_trim() {
-                    // The main thread may run user code for a long time, while free memory ages.
-                    let _ = self.flush();
+                TRIM => TRIM_PERIOD,
+                GUARD => GUARD_PERIOD,
+                _ => self.until_due(),
+            };
+            if !pause.is_zero() {
+                let waited = self.flusher.changed.wait_timeout(guard, pause);
+                let (woken, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
+                guard = woken;
+                if !timeout.timed_out() {
+                    // It is needed more urgently, or no more.
+                    continue;
                 }
             }
-            std::thread::sleep(tick);
-            let since = self.unflushed_since_ns.load(Ordering::Acquire);
-            if since == 0 {
-                idle_ticks += 1;
-            } else if age_ns(since, wall_ns()) >= self.flush_after.as_nanos() as u64 {
-                idle_ticks = 0;
+            drop(guard);
+            if need == TRIM || self.until_due().is_zero() {
                 // The main thread gets the same error when it next uses the link.
                 let _ = self.flush();
             }
+            guard = lock(&self.flusher.lock);
+            let rest = if self.data.needs_trim() { TRIM } else { ASLEEP };
+            self.flusher.need.store(rest, Ordering::SeqCst);
+            if self.unflushed_since_ns.load(Ordering::SeqCst) != 0 {
+                self.flusher.need.fetch_max(GUARD, Ordering::SeqCst);
+            }
         }
+    }
+
+    /// Time until what is queued must be sent; zero if nothing is.
+    fn until_due(&self) -> Duration {
+        let since_ns = self.unflushed_since_ns.load(Ordering::SeqCst);
+        if since_ns == 0 {
+            return Duration::ZERO;
+        }
+        let age_ns = age_ns(since_ns, wall_ns());
+        Duration::from_nanos(self.flush_after_ns().saturating_sub(age_ns))
     }
 }

@@ -39,8 +39,6 @@ pub fn note(connection: &Arc<Shared>, request: &Request) {
 
 /// The number of the first task, and the number of tasks, of the request that this thread's last call began.
 pub fn begun(connection: &Arc<Shared>) -> (u64, usize) {
-    let begun = BEGUN
-        .get()
-        .filter(|b| b.connection == address(connection));
+    let begun = BEGUN.get().filter(|b| b.connection == address(connection));
     begun.map_or((0, 0), |b| (b.first, b.len))
 }
