@@ -38,7 +38,7 @@ def test_no_thread_of_an_engine_or_of_the_node_wakes_while_nothing_happens():
         rc.load_balanced_view().map_sync(abs, range(10_000), chunksize=1)
         rc[:].apply_sync(print, "output is sent while the task runs")
         rc[:].push({"data": np.ones(1_000_000)}, block=True)
-        assert rc[:].apply_sync(lambda: data.copy())[0][0] == 1  # type: ignore[name-defined]  # noqa: F821
+        assert rc[0].pull("data", block=True)[0] == 1
         # Free memory is released first, which a thread watches.
         assert until(lambda: switches_in(2, pids) == 0, 60), "threads wake although nothing happens"
         assert rc[:].apply_sync(lambda: 7) == [7] * ENGINES
