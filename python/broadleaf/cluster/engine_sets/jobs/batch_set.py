@@ -57,7 +57,11 @@ class BatchSet(EngineSet):
         return Path(self.shared_dir or "~/.broadleaf") / request.cluster_id if self.via else request.cluster_dir
 
     def other_directory(self) -> str:
-        """How to choose another directory in which jobs find their files."""
+        """How to choose another directory in which jobs find their files.
+
+        Returns:
+            The advice.
+        """
         return "name another one with shared_dir=" if self.via else "set BROADLEAF_DIR to another one"
 
     @abstractmethod
