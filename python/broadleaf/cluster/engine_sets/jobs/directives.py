@@ -19,6 +19,10 @@ _NAMES = {
     '"': "a double quote",
     "'": "a single quote",
     "\\": "a backslash",
+    "#": "a number sign",
+    "$": "a dollar sign",
+    ",": "a comma",
+    ":": "a colon",
 }
 
 
