@@ -256,7 +256,7 @@ def test_error_records():
 
     remote = load_error(dump_error(Bad()))
     assert remote.ename == "Bad"
-    assert remote.__cause__ is None
+    assert type(remote.__cause__) is Bad
     assert load_error(b"junk").ename == "UnreadableError"
 
 

@@ -9,6 +9,8 @@ from broadleaf.serialize.functions.namespace import set_namespace
 
 Namespace = dict[str, Any]
 
+_KEPT = frozenset({"__builtins__", "__loader__", "__name__", "__package__", "__spec__", "engine_id", "cluster_id"})
+
 
 def create(engine_id: int, cluster_id: str) -> Namespace:
     """Makes a fresh `__main__` module and returns its variables, with the names every engine has."""
@@ -22,15 +24,11 @@ def create(engine_id: int, cluster_id: str) -> Namespace:
 
 
 def clear(names: Namespace) -> None:
-    """Removes the user's variables: everything except dunder names, `engine_id` and `cluster_id`."""
-    kept = {key: value for key, value in names.items() if _is_kept(key)}
+    """Removes the user's variables: everything except what every module has, `engine_id` and `cluster_id`."""
+    kept = {key: value for key, value in names.items() if key in _KEPT}
     names.clear()
-    names.update(kept)
+    names.update(kept, __doc__=None)
     set_namespace(names)  # forgets which values were filled in with functions
-
-
-def _is_kept(name: str) -> bool:
-    return (name.startswith("__") and name.endswith("__")) or name in ("engine_id", "cluster_id")
 
 
 def lookup(names: Namespace, name: str) -> Any:

@@ -2,8 +2,8 @@
 
 A function of `__main__` (also one marked `@interactive`) travels as code and sees the engine's namespace as its
 globals. The globals that it refers to and that exist here travel with it as fills (see `namespace`). What a module
-defines that was loaded from a path has the module's own globals (see `path_loaded`). Everything else is left to
-cloudpickle.
+defines that was loaded from a path has the module's own globals (see `path_loaded`). Classes have a module of their own
+(`classes`), and so have caches and the like (`wrapped`). Everything else is left to cloudpickle.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import dis
 import io
 import marshal
 import pickle
+import sys
 from types import CodeType, FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
@@ -19,11 +20,20 @@ from weakref import WeakKeyDictionary
 from broadleaf.serialize import PROTOCOL, asked_for
 from broadleaf.serialize.advice import advice_on
 from broadleaf.serialize.buffers import INBAND_BUFFER_BYTES, keep_out_of_band
+from broadleaf.serialize.functions.classes import reduce_class
 from broadleaf.serialize.functions.namespace import fill, function_globals, note_left_out
 from broadleaf.serialize.functions.path_loaded import DEFINED, reduce_module, reduce_unfindable
 from broadleaf.serialize.functions.snapshot import Snapshot, is_importable
+from broadleaf.serialize.functions.wrapped import reduce_wrapped
 from broadleaf.serialize.unfindable import shipped_modules, unfindable_modules
 
+# Globals of `__main__` that are about the process that has them, not the program.
+INTERPRETERS_NAMES = frozenset(
+    {
+        "__annotate__", "__annotations__", "__builtins__", "__cached__", "__conditional_annotations__", "__debug__",
+        "__loader__", "__name__", "__package__", "__path__", "__spec__",
+    }
+)  # fmt: skip
 _GLOBAL_OPS = frozenset({"LOAD_GLOBAL", "LOAD_NAME"})
 _global_names: WeakKeyDictionary[CodeType, tuple[str, ...]] = WeakKeyDictionary()
 
@@ -100,8 +110,13 @@ class ValuePickler(_Pickler):
 
     def reducer_override(self, obj: Any) -> Any:
         """How to pickle an object that is not of a basic type."""
+        wrapped = reduce_wrapped(obj)
+        if wrapped is not None:
+            if self._snapshot is not None:
+                self._snapshot.complete = False
+            return wrapped
         if type(obj) is FunctionType:
-            if obj.__module__ == "__main__" and not asked_for.brings_globals():
+            if obj.__module__ == "__main__" and _sees_main(obj) and not asked_for.brings_globals():
                 return self._reduce_interactive(obj)
             if self._snapshot is not None and not is_importable(obj) and obj.__module__ not in self._shipped:
                 self._snapshot.add_function(obj, global_names(obj.__code__))
@@ -113,8 +128,11 @@ class ValuePickler(_Pickler):
         if reduced is not NotImplemented:
             return reduced
         reduced = super().reducer_override(obj)
-        # Functions and classes are then pickled by name.
-        if reduced is NotImplemented and self._with_dill and not isinstance(obj, FunctionType | type):
+        if isinstance(obj, type):
+            # Else it is pickled by name, or one of Python's own.
+            return reduce_class(obj, reduced) if type(reduced) is tuple and len(reduced) == 6 else reduced
+        # Functions are then pickled by name.
+        if reduced is NotImplemented and self._with_dill and not isinstance(obj, FunctionType):
             return asked_for.reduce(obj, self.dispatch_table)
         return reduced
 
@@ -138,7 +156,7 @@ class ValuePickler(_Pickler):
     def _fills(self, function: FunctionType, names: tuple[str, ...]) -> tuple[dict[str, Any], dict[str, str]]:
         """The globals that are sent with it, and why others are not."""
         known = function.__globals__
-        return self.without_faults({n: known[n] for n in names if n in known and not n.startswith("__")})
+        return self.without_faults({n: known[n] for n in names if n in known and n not in INTERPRETERS_NAMES})
 
     def without_faults(self, values: dict[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
         """Those of the named `values` that can be pickled, and why others cannot; at the first attempt all of them."""
@@ -161,6 +179,14 @@ class ValuePickler(_Pickler):
         except Exception as error:
             return error
         return None
+
+
+def _sees_main(function: FunctionType) -> bool:
+    """Whether the globals of a function of `__main__` are the user's variables. What attrs generates has a copy of
+    them, with more names, which mean something else in each class."""
+    known = function.__globals__
+    main = sys.modules["__main__"].__dict__
+    return known is main or (known.get("__name__") == "__main__" and "__loader__" not in known)
 
 
 def _cell_contents(function: FunctionType) -> list[tuple[int, Any]]:

@@ -30,6 +30,9 @@ def set_namespace(namespace: Namespace | None) -> None:
     _namespace = namespace
     _filled.clear()
     _left_out.clear()
+    if namespace is not None and namespace.get("__doc__", _MISSING) is None:
+        # As every module has it. A program's own replaces it.
+        _filled["__doc__"] = None
 
 
 def current_namespace() -> Namespace | None:
