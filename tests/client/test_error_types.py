@@ -306,6 +306,9 @@ def test_a_composite_error_is_of_the_common_type():
     assert isinstance(composite([sent(KeyError("k")), sent(IndexError("i"))], "f"), LookupError)
     assert type(composite([sent(KeyError("k")), ipp.TaskAborted()], "f")) is ipp.CompositeError
     assert type(composite([sent(ValueError(1)), sent(ClaimsOurNames())], "f")) is ipp.CompositeError
+    no_module = composite([sent(ImportError("no", name="m")), sent(ModuleNotFoundError("none"))], "f")
+    assert isinstance(no_module, ImportError)
+    assert no_module.msg == "one or more exceptions raised in: f"
     groups = composite([sent(ExceptionGroup("g", [ValueError(1)]))], "f")
     assert isinstance(groups, ipp.CompositeError)
     assert isinstance(groups.exceptions[0], ExceptionGroup)
