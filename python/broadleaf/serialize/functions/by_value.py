@@ -21,7 +21,8 @@ from broadleaf.serialize import PROTOCOL, asked_for
 from broadleaf.serialize.advice import advice_on
 from broadleaf.serialize.buffers import INBAND_BUFFER_BYTES, keep_out_of_band
 from broadleaf.serialize.functions.classes import reduce_class
-from broadleaf.serialize.functions.namespace import fill, function_globals, note_left_out
+from broadleaf.serialize.functions.kept import function_key, sent_code, single
+from broadleaf.serialize.functions.namespace import current_namespace, fill, function_globals, note_left_out
 from broadleaf.serialize.functions.path_loaded import DEFINED, reduce_module, reduce_unfindable
 from broadleaf.serialize.functions.snapshot import Snapshot, is_importable
 from broadleaf.serialize.functions.wrapped import reduce_wrapped
@@ -140,7 +141,9 @@ class ValuePickler(_Pickler):
         names = global_names(function.__code__)
         if self._snapshot is not None:
             self._snapshot.add_function(function, names)
+        key = function_key(function)
         state = (
+            key,
             function.__qualname__,
             function.__defaults__,
             function.__kwdefaults__,
@@ -150,7 +153,7 @@ class ValuePickler(_Pickler):
             function.__doc__,
             *self._fills(function, names),
         )
-        made_of = (marshal.dumps(function.__code__), function.__name__)
+        made_of = (sent_code(function.__code__)[0], function.__name__, key)
         return make_function, made_of, state, None, None, set_function_state
 
     def _fills(self, function: FunctionType, names: tuple[str, ...]) -> tuple[dict[str, Any], dict[str, str]]:
@@ -200,27 +203,37 @@ def _cell_contents(function: FunctionType) -> list[tuple[int, Any]]:
     return contents
 
 
-def make_function(code_bytes: bytes, name: str) -> FunctionType:
-    """Rebuilds a function of `__main__` without its state, which may refer to the function."""
+def make_function(code_bytes: bytes, name: str, key: bytes | None) -> FunctionType:
+    """Rebuilds a function of `__main__` without its state, which may refer to the function; or finds the one that is
+    kept under `key`."""
     from types import CellType
 
+    if key is not None and current_namespace() is not None:
+        known = single.find(key)
+        if known is not None:
+            return known  # type: ignore[no-any-return]
     code = marshal.loads(code_bytes)
     closure = tuple(CellType() for _ in code.co_freevars)
     return FunctionType(code, function_globals(), name, None, closure or None)
 
 
 def set_function_state(function: FunctionType, state: tuple[Any, ...]) -> None:
-    """Gives a function from `make_function` its defaults, closure and attributes, and fills its globals."""
-    qualname, defaults, kwdefaults, cells, attributes, annotations, doc, fills, left_out = state
-    function.__module__ = "__main__"
-    function.__qualname__ = qualname
-    function.__defaults__ = defaults
-    function.__kwdefaults__ = kwdefaults
-    function.__dict__.update(attributes)
+    """Gives a function from `make_function` its defaults, closure and attributes, unless it has them from an earlier
+    call, and fills its globals."""
+    key, qualname, defaults, kwdefaults, cells, attributes, annotations, doc, fills, left_out = state
+    known = current_namespace()
+    if key is None or known is None or single.find(key) is not function:
+        function.__module__ = "__main__"
+        function.__qualname__ = qualname
+        function.__defaults__ = defaults
+        function.__kwdefaults__ = kwdefaults
+        function.__dict__.update(attributes)
+        for i, value in cells:
+            function.__closure__[i].cell_contents = value  # type: ignore[index]
+        if key is not None and known is not None:
+            single.keep(key, function)
     function.__annotations__ = annotations
     function.__doc__ = doc
-    for i, value in cells:
-        function.__closure__[i].cell_contents = value  # type: ignore[index]
     if fills:
         fill(function.__globals__, fills)
     if left_out:

@@ -10,20 +10,24 @@ from collections.abc import Callable
 from enum import Enum
 from types import MemberDescriptorType
 from typing import Any
-from weakref import WeakKeyDictionary, WeakSet
+from weakref import WeakSet, ref
 
 from broadleaf.serialize.functions.contents import token_of
+from broadleaf.serialize.functions.namespace import note_brought
 
 # Classes that were defined here, as far as they were sent. No pickle changes them.
 _own: WeakSet[type] = WeakSet()
-# Classes that came from elsewhere -> attribute -> what was sent last as its value; see `token_of`.
-_arrived: WeakKeyDictionary[type, dict[str, Any]] = WeakKeyDictionary()
+# The attribute of a class from elsewhere that holds its `_Record`. A weak dictionary would keep the class alive,
+# because what was sent refers to it.
+_RECORD = "__broadleaf_record__"
 
 
 def reduce_class(kind: type, reduced: Any) -> Any:
     """How to pickle a class, given how cloudpickle reduces it by value."""
     make, made_of, (attributes, slot_state), *_, set_state = reduced
-    if kind not in _arrived:
+    if _RECORD in vars(kind):
+        attributes = {name: value for name, value in attributes.items() if name != _RECORD}
+    else:
         _own.add(kind)
     if not issubclass(kind, Enum):
         constructor, name, bases, body, *rest = made_of
@@ -50,25 +54,62 @@ def _slot_names(kind: type) -> list[str] | None:
     return names + [name for name in ("__dict__", "__weakref__") if name in own]
 
 
+class _Sent:
+    """The attributes of a class as they were sent."""
+
+    __slots__ = ("attributes", "set_state", "slot_state", "tokens")
+
+    def __init__(self, set_state: Callable[[type, Any], Any], attributes: dict[str, Any], slot_state: Any) -> None:
+        self.set_state = set_state
+        self.attributes = attributes
+        self.slot_state = slot_state
+        self.tokens: dict[str, Any] = {name: token_of(value) for name, value in attributes.items()}
+
+    def is_like(self, other: _Sent) -> bool:
+        return None not in self.tokens.values() and self.tokens == other.tokens
+
+
+class _Record:
+    """A class from elsewhere, and how it was sent last."""
+
+    __slots__ = ("_kind", "sent")
+
+    def __init__(self, kind: type) -> None:
+        self._kind = ref(kind)
+        self.sent: _Sent | None = None
+
+    def apply(self, sent: _Sent) -> None:
+        """Makes the class what was sent. Only what was sent otherwise before is replaced: a task may have set the
+        rest."""
+        kind, before = self._kind(), {} if self.sent is None else self.sent.tokens
+        if kind is None:
+            return
+        for name in before.keys() - sent.tokens.keys():
+            try:
+                delattr(kind, name)
+            except (AttributeError, TypeError):
+                # Deleted by a task, or set by the metaclass.
+                continue
+        changed = {
+            name: value
+            for name, value in sent.attributes.items()
+            if name not in before or sent.tokens[name] is None or sent.tokens[name] != before[name]
+        }
+        sent.set_state(kind, (changed, sent.slot_state))
+        self.sent = sent
+
+
 def set_class_state(kind: type, state: tuple[Callable[[type, Any], Any], dict[str, Any], Any]) -> None:
-    """Gives a class its attributes. If it has come before, what is sent now replaces only what was sent otherwise then:
-    a task may have set the rest.
-    """
+    """Gives a class from elsewhere its attributes, or those that have changed since it came last."""
     if kind in _own:
         return
-    set_state, attributes, slot_state = state
-    before = _arrived.get(kind, {})
-    tokens = {name: token_of(value) for name, value in attributes.items()}
-    for name in before.keys() - tokens.keys():
-        try:
-            delattr(kind, name)
-        except (AttributeError, TypeError):
-            # Deleted by a task, or set by the metaclass.
-            continue
-    changed = {
-        name: value
-        for name, value in attributes.items()
-        if tokens[name] is None or name not in before or tokens[name] != before[name]
-    }
-    set_state(kind, (changed, slot_state))
-    _arrived[kind] = tokens
+    record: _Record | None = vars(kind).get(_RECORD)
+    if record is None:
+        record = _Record(kind)
+        type.__setattr__(kind, _RECORD, record)
+    sent = _Sent(*state)
+    if record.sent is not None and sent.is_like(record.sent):
+        sent = record.sent
+    else:
+        record.apply(sent)
+    note_brought(record, sent)

@@ -35,7 +35,7 @@ class _ContentPickler(pickle.Pickler):
 
     def reducer_override(self, obj: Any) -> Any:
         """How to pickle an object that is not of a basic type."""
-        if not isinstance(obj, _NAMED):
+        if obj is int or not isinstance(obj, _NAMED):
             return NotImplemented
         self.named.append(obj)
         return int, (len(self.named),)

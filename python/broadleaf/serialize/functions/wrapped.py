@@ -12,6 +12,8 @@ from contextvars import Context, ContextVar
 from types import FunctionType
 from typing import Any
 
+from broadleaf.serialize.functions.kept import cache_key, single
+from broadleaf.serialize.functions.namespace import current_namespace
 from broadleaf.serialize.functions.snapshot import is_importable
 
 Function = Callable[..., Any]
@@ -54,12 +56,18 @@ def _more_attributes(wrapper: Function) -> dict[str, Any]:
 def _reduce_cached(cached: Any) -> Any:
     parameters = cached.cache_parameters() if hasattr(cached, "cache_parameters") else {}
     maxsize = parameters.get("maxsize", cached.cache_info().maxsize)
-    made_of = (cached.__wrapped__, maxsize, parameters.get("typed", False))
+    made_of = (cached.__wrapped__, maxsize, parameters.get("typed", False), cache_key(cached))
     return _make_cached, made_of, _more_attributes(cached) or None
 
 
-def _make_cached(function: Function, maxsize: int | None, typed: bool) -> Function:
-    return functools.lru_cache(maxsize, typed)(function)
+def _make_cached(function: Function, maxsize: int | None, typed: bool, key: bytes | None) -> Any:
+    if key is None or current_namespace() is None:
+        return functools.lru_cache(maxsize, typed)(function)
+    cached = single.find(key)
+    if cached is None:
+        cached = functools.lru_cache(maxsize, typed)(function)
+        single.keep(key, cached)
+    return cached
 
 
 def _reduce_generic(generic: Any) -> Any:
