@@ -300,8 +300,9 @@ def _dump(
     from broadleaf.serialize.functions.by_value import dumps_by_value
 
     buffers: list[pickle.PickleBuffer] | None = [] if out_of_band else None
+    generators: list[Any] = []
     try:
-        data = dumps_by_value(function, buffers, snapshot)
+        data = dumps_by_value(function, buffers, snapshot, generators=generators)
         if buffers and len(buffers) > _MAX_CAPTURED_BUFFERS:
             data, buffers = dumps_by_value(function, None, snapshot), []
     except Exception as error:
@@ -309,6 +310,10 @@ def _dump(
 
         what = f"the function {function_name(function)!r}"
         raise SerializationError(what, reason_of_failure(function, error)) from error
+    if generators:
+        from broadleaf.serialize.functions.random_numbers import warn_of_generators
+
+        warn_of_generators(function, function_name(function), generators)
     return data, buffers
 
 

@@ -24,6 +24,7 @@ from broadleaf.serialize.functions.classes import reduce_class
 from broadleaf.serialize.functions.kept import function_key, sent_code, single
 from broadleaf.serialize.functions.namespace import current_namespace, fill, function_globals, note_left_out
 from broadleaf.serialize.functions.path_loaded import DEFINED, reduce_module, reduce_unfindable
+from broadleaf.serialize.functions.random_numbers import kind_of_generator, reduce_generator
 from broadleaf.serialize.functions.snapshot import Snapshot, is_importable
 from broadleaf.serialize.functions.wrapped import reduce_wrapped
 from broadleaf.serialize.unfindable import shipped_modules, unfindable_modules
@@ -44,11 +45,13 @@ def dumps_by_value(
     buffers: list[pickle.PickleBuffer] | None = None,
     snapshot: Snapshot | None = None,
     min_bytes: int = INBAND_BUFFER_BYTES,
+    generators: list[Any] | None = None,
 ) -> bytes:
     """Pickles `value`. Globals that cannot be pickled are left out: the engine may have its own.
 
     `buffers` receives the out-of-band buffers from `min_bytes` on; without it all are in band. `snapshot` records
-    what went into the pickle. Raises whatever pickling raises.
+    what went into the pickle, and `generators` receives the generators of random numbers in it. Raises whatever
+    pickling raises.
     """
     on_buffer = None if buffers is None else keep_out_of_band(buffers, min_bytes)
     # Finding out which objects are at fault costs a trial for each, so it is not done the first time.
@@ -60,12 +63,15 @@ def dumps_by_value(
         if buffers is not None:
             buffers.clear()
         stream = io.BytesIO()
+        pickler = ValuePickler(stream, on_buffer, snapshot, trying, with_dill)
         try:
-            ValuePickler(stream, on_buffer, snapshot, trying, with_dill).dump(value)
+            pickler.dump(value)
         except Exception:
             if trying is not None:
                 raise
         else:
+            if generators is not None:
+                generators += pickler.generators
             break
     return stream.getvalue()
 
@@ -106,11 +112,18 @@ class ValuePickler(_Pickler):
         # If not None, globals are tried one by one; these are being tried further up.
         self._trying = trying
         self._with_dill = with_dill
+        self.generators: list[Any] = []
+        """The generators of random numbers that were pickled with their state."""
         self._unfindable = unfindable_modules()
         self._shipped = shipped_modules()
 
     def reducer_override(self, obj: Any) -> Any:
         """How to pickle an object that is not of a basic type."""
+        if kind_of_generator(obj) is not None:
+            process_s = reduce_generator(obj)
+            if process_s is not None:
+                return process_s
+            self.generators.append(obj)
         wrapped = reduce_wrapped(obj)
         if wrapped is not None:
             if self._snapshot is not None:
