@@ -84,6 +84,7 @@ if TYPE_CHECKING:
     from broadleaf.interop.concurrent import ViewExecutor
     from broadleaf.interop.joblib import register_joblib_backend
     from broadleaf.serialize.asked_for import use_cloudpickle, use_dill, use_pickle
+    from broadleaf.serialize.functions.engine_cache import engine_cache
     from broadleaf.serialize.functions.interactive import interactive
     from broadleaf.serialize.functions.requirements import depend, dependent, require
     from broadleaf.serialize.pickle import PrePickled
@@ -161,6 +162,7 @@ _HOMES = {
     "depend": "broadleaf.serialize.functions.requirements",
     "dependent": "broadleaf.serialize.functions.requirements",
     "empty": "broadleaf.client.arrays",
+    "engine_cache": "broadleaf.serialize.functions.engine_cache",
     "get_client": "broadleaf.client.tasks.nested",
     "interactive": "broadleaf.serialize.functions.interactive",
     "parallel": "broadleaf.client.tasks.remote_functions",
@@ -246,6 +248,7 @@ __all__ = [
     "depend",
     "dependent",
     "empty",
+    "engine_cache",
     "error",
     "get_client",
     "interactive",

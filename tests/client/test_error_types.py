@@ -74,6 +74,16 @@ class Unprintable(Exception):
         raise SystemExit(3)
 
 
+class Final(Exception):
+    def __reduce__(self):
+        raise SystemExit(3)
+
+    def __getattribute__(self, name):
+        if name == "__dict__":
+            raise SystemExit(3)
+        return super().__getattribute__(name)
+
+
 class Unpicklable(Exception):
     def __reduce__(self):
         raise SystemExit(3)
@@ -170,6 +180,64 @@ def test_what_would_mislead_is_a_remote_error_alone(exception, raised_as):
     assert isinstance(remote.as_original(), Exception)
 
 
+def test_a_group_keeps_its_members_whatever_one_of_them_is():
+    class Own(ExceptionGroup):
+        def __new__(cls, members, code):
+            made = super().__new__(cls, "own", members)
+            made.code = code
+            return made
+
+        def __init__(self, members, code):
+            super().__init__(members, code)
+
+        def derive(self, members):
+            return Own(members, self.code)
+
+    odd = [WithLock(), Unprintable(), Final("final"), Concrete()]
+    inner = ExceptionGroup("inner", [KeyError(2), *odd])
+    for group in (ExceptionGroup("g", [ValueError(1), inner, *odd]), Own([ValueError(1), inner, *odd], 7)):
+        remote = sent(group)
+        for error_here in (remote, remote.as_original(), fresh(remote), pickle.loads(pickle.dumps(remote))):
+            assert isinstance(error_here, type(group))
+            assert error_here.message == group.message
+            assert getattr(error_here, "code", None) == getattr(group, "code", None)
+            value_error, within, lock, unprintable, final, concrete = error_here.exceptions
+            assert (type(value_error), value_error.args) == (ValueError, (1,))
+            assert [type(one) for one in within.exceptions[:3]] == [KeyError, WithLock, Unprintable]
+            assert [type(one) for one in (lock, unprintable, concrete)] == [WithLock, Unprintable, Concrete]
+            assert (type(final), final.ename, final.evalue) == (ipp.RemoteError, "Final", "final")
+        caught = []
+        try:
+            raise fresh(remote)
+        except* ValueError as part:
+            caught.append(part.exceptions[0].args)
+        except* KeyError as part:
+            caught.append(part.exceptions[0].exceptions[0].args)
+        except* Exception as part:
+            caught.append(len(part.exceptions))
+        assert caught == [(1,), (2,), 5]
+
+
+class ParseError(SyntaxError):
+    position = None
+
+
+class SlowModel(TimeoutError):
+    pass
+
+
+def test_only_what_misleads_is_left_out_not_what_is_made_of_it():
+    parse_error = ParseError("unclosed token")
+    parse_error.position = (1, 0)
+    remote = sent(parse_error)
+    assert (remote.msg, remote.position) == ("unclosed token", (1, 0))
+    for exception in (parse_error, SlowModel("slow")):
+        assert isinstance(sent(exception), type(exception))
+        assert isinstance(sent(exception), ipp.RemoteError)
+    for exception in (IndentationError("bad"), TabError("bad")):
+        assert type(sent(exception)) is ipp.RemoteError
+
+
 def test_a_generator_is_not_ended_by_a_remote_stop_iteration():
     def values():
         yield 1
@@ -197,6 +265,7 @@ def test_what_can_neither_be_printed_nor_sent_is_still_a_record():
         remote = sent(exception)
         assert remote.ename == type(exception).__name__
         assert "its text cannot be had" in remote.evalue
+    assert isinstance(sent(Unprintable()), Unprintable)
 
 
 def test_a_large_exception_keeps_its_type():
@@ -237,6 +306,9 @@ def test_a_composite_error_is_of_the_common_type():
     assert isinstance(composite([sent(KeyError("k")), sent(IndexError("i"))], "f"), LookupError)
     assert type(composite([sent(KeyError("k")), ipp.TaskAborted()], "f")) is ipp.CompositeError
     assert type(composite([sent(ValueError(1)), sent(ClaimsOurNames())], "f")) is ipp.CompositeError
+    no_module = composite([sent(ImportError("no", name="m")), sent(ModuleNotFoundError("none"))], "f")
+    assert isinstance(no_module, ImportError)
+    assert no_module.msg == "one or more exceptions raised in: f"
     groups = composite([sent(ExceptionGroup("g", [ValueError(1)]))], "f")
     assert isinstance(groups, ipp.CompositeError)
     assert isinstance(groups.exceptions[0], ExceptionGroup)

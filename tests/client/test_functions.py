@@ -8,8 +8,8 @@ import threading
 import broadleaf as ipp
 import pytest
 from broadleaf.serialize.errors import Failed, dump_error, load_error
-from broadleaf.serialize.functions import namespace
-from broadleaf.serialize.functions.bodies import Fresh, function_name, load_function, resolve_function
+from broadleaf.serialize.functions import kept, namespace
+from broadleaf.serialize.functions.bodies import function_name, load_function, resolve_function
 from broadleaf.serialize.functions.chunks import ItemsFailed, MapChunk
 from broadleaf.serialize.functions.snapshot import is_importable
 from broadleaf.serialize.pickle import PrePickled, dump_args, dump_value, dumps, load_args, loads
@@ -22,6 +22,7 @@ def names():
     namespace.set_namespace(names)
     yield names
     namespace.set_namespace(None)
+    kept.forget()
 
 
 def interactive(source, name="f", **known):
@@ -92,14 +93,59 @@ def test_a_mutable_global_is_looked_at_each_time(names):
     assert load_function(resolve_function(f)[0])() == 7
 
 
-def test_a_call_does_not_change_what_the_next_one_gets(names):
-    f = interactive("def f(x, seen=[]):\n    seen.append(x)\n    return seen")
+SEEN = "def f(x, seen=[]):\n    seen.append(x)\n    return seen"
+
+
+def test_a_call_finds_what_the_last_one_left(names):
+    f = interactive(SEEN)
     body, cacheable, _ = resolve_function(f)
     assert not cacheable
     function = load_function(body)
-    assert isinstance(function, Fresh)
     assert function(1) == [1]
-    assert function(2) == [2]
+    assert function(2) == [1, 2]
+    # Sent again, also in another form, it is the same; nothing has changed here.
+    assert load_function(resolve_function(f)[0])(3) == [1, 2, 3]
+    assert load_function(resolve_function(MapChunk(f))[0])([4]) == [[1, 2, 3, 4]]
+    assert load_args(*dump_args((f,), {}))[0][0](5) == [1, 2, 3, 4, 5]
+    assert f.__defaults__ == ([],)
+    # Another function of the same text, and one that was changed here, start with what they bring.
+    assert load_function(resolve_function(interactive(SEEN))[0])(1) == [1]
+    f.__defaults__[0].append(0)
+    assert load_function(resolve_function(f)[0])(1) == [0, 1]
+    assert function(6) == [1, 2, 3, 4, 5, 6]
+
+
+def test_what_a_partial_or_a_method_holds_is_the_calls_own(names):
+    def add(seen, x):
+        seen.append(x)
+        return seen
+
+    for function in (functools.partial(add, []), Counter().add):
+        loaded = load_function(resolve_function(function)[0])
+        assert [loaded(1), loaded(2)] == [[1], [2]]
+
+
+class Counter:
+    def __init__(self):
+        self.seen = []
+
+    def add(self, x):
+        self.seen.append(x)
+        return self.seen
+
+
+def test_a_bounded_number_of_functions_is_kept(names, monkeypatch):
+    monkeypatch.setattr(kept, "_MAX_FUNCTIONS", 3)
+    functions = [load_function(resolve_function(interactive(SEEN))[0]) for _ in range(5)]
+    assert [function(1) for function in functions] == [[1]] * 5
+    assert functions[-1](2) == [1, 2]
+    assert functions[0](2) == [2]
+    assert len(kept.single._entries) == 3
+    monkeypatch.setattr(kept, "_MAX_FUNCTIONS", 512)
+    monkeypatch.setattr(kept, "_MAX_BYTES", 10_000)
+    for _ in range(10):
+        load_function(resolve_function(interactive(f"def f(x, big={bytearray(3000)}): return x"))[0])(1)
+    assert kept.called._bytes <= 10_000
 
 
 def test_closures_recursion_and_defaults(names):
@@ -256,7 +302,7 @@ def test_error_records():
 
     remote = load_error(dump_error(Bad()))
     assert remote.ename == "Bad"
-    assert remote.__cause__ is None
+    assert type(remote.__cause__) is Bad
     assert load_error(b"junk").ename == "UnreadableError"
 
 

@@ -15,14 +15,14 @@ from broadleaf.cluster.launcher import (
     find_launcher_class,
 )
 from broadleaf.cluster.start_error import ClusterStartError
-from broadleaf.compat import warning
+from broadleaf.text import warn
 from waiting import until
 
 
 @pytest.fixture(autouse=True)
 def every_warning(monkeypatch):
     """Lets each test see warnings that an earlier one has seen."""
-    monkeypatch.setattr(warning, "_said", set())
+    monkeypatch.setattr(warn, "_said", set())
 
 
 @pytest.mark.parametrize(

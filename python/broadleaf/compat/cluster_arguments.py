@@ -26,8 +26,8 @@ from typing import Any
 from broadleaf.cluster.engine_sets.base import EngineSet
 from broadleaf.compat.launchers import launcher_name
 from broadleaf.compat.profiles import cluster_config, profile_name
-from broadleaf.compat.warning import warn_once
 from broadleaf.config import OPTIONS, ConfigError, resolve
+from broadleaf.text.warn import warn_once
 
 _DATABASES = ("--dictdb", "--nodb", "--sqlitedb", "--mongodb")
 _NEEDLESS = {

@@ -5,9 +5,13 @@ import sys
 from types import ModuleType
 from typing import Any
 
+from broadleaf.serialize.functions import kept
+from broadleaf.serialize.functions.engine_cache import engine_cache
 from broadleaf.serialize.functions.namespace import set_namespace
 
 Namespace = dict[str, Any]
+
+_OWN = frozenset({"__builtins__", "__loader__", "__name__", "__package__", "__spec__", "engine_id", "cluster_id"})
 
 
 def create(engine_id: int, cluster_id: str) -> Namespace:
@@ -22,15 +26,14 @@ def create(engine_id: int, cluster_id: str) -> Namespace:
 
 
 def clear(names: Namespace) -> None:
-    """Removes the user's variables: everything except dunder names, `engine_id` and `cluster_id`."""
-    kept = {key: value for key, value in names.items() if _is_kept(key)}
+    """Removes the user's variables: everything except what every module has, `engine_id` and `cluster_id`; and what
+    calls have left in functions and in the engine's cache."""
+    own = {key: value for key, value in names.items() if key in _OWN}
     names.clear()
-    names.update(kept)
+    names.update(own, __doc__=None)
     set_namespace(names)  # forgets which values were filled in with functions
-
-
-def _is_kept(name: str) -> bool:
-    return (name.startswith("__") and name.endswith("__")) or name in ("engine_id", "cluster_id")
+    kept.forget()
+    engine_cache.clear()
 
 
 def lookup(names: Namespace, name: str) -> Any:

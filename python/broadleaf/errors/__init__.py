@@ -428,7 +428,7 @@ class CompositeError(RemoteError):
     """
 
     tb_limit = 4
-    _state_names = (*_STATE_NAMES, "msg", "elist", "exceptions")
+    _state_names = (*_STATE_NAMES, "_message", "elist", "exceptions")
 
     def __init__(
         self,
@@ -436,7 +436,7 @@ class CompositeError(RemoteError):
         elist: Iterable[tuple[str, Any, str, dict[str, Any]]],
         exceptions: Iterable[BaseException] = (),
     ) -> None:
-        self.msg = message
+        self._message = message
         self.elist: list[tuple[str, Any, str, dict[str, Any]]] = list(elist)
         self.exceptions: list[BaseException] = list(exceptions)
         self.ename = "CompositeError"
@@ -444,6 +444,15 @@ class CompositeError(RemoteError):
         self.traceback = ""
         self.engine_info: dict[str, Any] = {}
         self.args: tuple[Any, ...] = self._own_args()
+
+    @property
+    def msg(self) -> str:
+        """What the exceptions have in common.
+
+        Returns:
+            The text that it was made with, also where an exception type such as `ImportError` has a `msg` of its own.
+        """
+        return self._message
 
     def _own_args(self) -> tuple[Any, ...]:
         return tuple(entry[0] for entry in self.elist)

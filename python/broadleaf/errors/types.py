@@ -17,9 +17,10 @@ _KEPT_TYPES = 256
 # Py_TPFLAGS_HEAPTYPE: a type made by a class statement, or by an extension in the same way.
 _MADE_AT_RUN_TIME = 1 << 9
 
-# While a result is awaited, raising these would be misleading: they would say that the wait was too short, that an
-# iterator has ended, or that local source cannot be parsed; and `CancelledError` that the wait was cancelled.
-_MISLEADING = (TimeoutError, StopIteration, StopAsyncIteration, SyntaxError)
+# While a result is awaited, raising these would be misleading: they would say that the wait was too short, that local
+# source cannot be parsed, or, with all types made of them, that an iterator has ended; and `CancelledError` that the
+# wait was cancelled.
+_MISLEADING = frozenset({TimeoutError, SyntaxError, IndentationError, TabError})
 # Types that `raise` must not raise even under their own name, as `CancelledError`: a future that holds one appears
 # cancelled or broken.
 _NOT_FOR_FUTURES = (StopIteration, StopAsyncIteration)
@@ -41,7 +42,9 @@ def joint_type(kind: type[Any], original_type: type[Any]) -> type[BaseException]
     """
     if not issubclass(original_type, Exception):
         return kind
-    if issubclass(original_type, _MISLEADING) or _is_cancelled_error(original_type):
+    if original_type in _MISLEADING or issubclass(original_type, _NOT_FOR_FUTURES):
+        return kind
+    if _is_cancelled_error(original_type):
         return kind
     if getattr(original_type, "_joins_no_remote_error", False):
         # It would refer to a task or to the connection of this client.
@@ -70,7 +73,7 @@ def joint_error(error: E, original: BaseException, original_type: type[BaseExcep
     if kind is own:
         return error
     try:
-        made: Any = blank(kind, original.args)
+        made: Any = blank(kind, original.args, group_of(original))
         set_fields(made, fields_of(original))
         made.__dict__.update((name, value) for name, value in vars(original).items() if name != "__notes__")
         made.__dict__.update(vars(error))
@@ -99,15 +102,25 @@ def can_be_raised(original: BaseException | None) -> bool:
     return not _is_cancelled_error(type(original))
 
 
-def blank(kind: type[BaseException], args: tuple[Any, ...]) -> BaseException:
-    """An exception of `kind` with these `args`, made without running any of the user's code.
+Group = tuple[str, list[Any]]
+"""Message and members of an exception group."""
+
+
+def group_of(error: BaseException) -> Group | None:
+    """Message and members of `error`; None if it is no group."""
+    return (error.message, list(error.exceptions)) if isinstance(error, BaseExceptionGroup) else None
+
+
+def blank(kind: type[BaseException], args: tuple[Any, ...], group: Group | None = None) -> BaseException:
+    """An exception of `kind` with these `args`, made without running any of the user's code. `group` is what a group is
+    made of.
 
     Few exceptions can be made from their `args`, and whatever their `__init__` does has been done already.
     """
     base: Any = kind
     while base.__flags__ & _MADE_AT_RUN_TIME:
         base = base.__base__
-    error: BaseException = base.__new__(kind, *args)
+    error: BaseException = base.__new__(kind, *(args if group is None else group))
     BaseException.__setattr__(error, "args", args)
     return error
 
@@ -153,7 +166,7 @@ def _fields(kind: type[Any]) -> tuple[tuple[str, Any], ...]:
 
 def copy_of(error: BaseException) -> BaseException:
     """Another exception like `error`, without its traceback, context and notes."""
-    made = blank(type(error), error.args)
+    made = blank(type(error), error.args, group_of(error))
     set_fields(made, fields_of(error))
     made.__dict__.update((name, value) for name, value in vars(error).items() if name != "__notes__")
     set_cause(made, error.__cause__)
@@ -178,25 +191,42 @@ class ExceptionParts:
     """Pickles as an exception that is rebuilt from its parts, without calling its `__init__`.
 
     In its `args`, `replace` substitutes something that can be sent for what cannot; attributes that cannot be sent are
-    omitted.
+    omitted. `member` makes what is sent for each exception of a group.
     """
 
-    def __init__(self, error: BaseException, replace: Callable[[Any], Any] | None = None) -> None:
-        args, fields, attributes = error.args, fields_of(error), dict(vars(error))
+    def __init__(
+        self,
+        error: BaseException,
+        replace: Callable[[Any], Any] | None = None,
+        member: Callable[[BaseException], Any] | None = None,
+    ) -> None:
+        args: tuple[Any, ...] | None = error.args
+        fields, attributes, group = fields_of(error), dict(vars(error)), group_of(error)
+        if group is not None:
+            # Derived from what the group is made of.
+            fields = {name: value for name, value in fields.items() if name not in ("message", "exceptions")}
+            if args == group:
+                args = None
+            if member is not None:
+                group = group[0], [member(one) for one in group[1]]
         if replace is not None:
-            args = tuple(map(replace, args))
+            args = None if args is None else tuple(map(replace, args))
             fields = {name: value for name, value in fields.items() if replace(value) is value}
             attributes = {name: value for name, value in attributes.items() if replace(value) is value}
-        self._parts = type(error), args, fields, attributes
+        self._parts = type(error), args, group, fields, attributes
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _put_together, self._parts
 
 
 def _put_together(
-    kind: type[BaseException], args: tuple[Any, ...], fields: dict[str, Any], attributes: dict[str, Any]
+    kind: type[BaseException],
+    args: tuple[Any, ...] | None,
+    group: Group | None,
+    fields: dict[str, Any],
+    attributes: dict[str, Any],
 ) -> BaseException:
-    error = blank(kind, args)
+    error = blank(kind, (group or ()) if args is None else args, group)
     set_fields(error, fields)
     error.__dict__.update(attributes)
     return error

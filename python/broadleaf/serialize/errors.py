@@ -82,12 +82,7 @@ def error_record(error: BaseException, info: dict[str, Any], item: FailedItem | 
         from broadleaf.serialize.functions import namespace
 
         namespace.explain(error)
-    try:
-        evalue = str(error)[:_EVALUE_CHARACTERS]
-    except KeyboardInterrupt:
-        raise
-    except BaseException as worse:
-        evalue = _no_text(worse)
+    evalue = _text(error)
     try:
         text, missing = traceback_text(error)
     except KeyboardInterrupt:
@@ -98,27 +93,73 @@ def error_record(error: BaseException, info: dict[str, Any], item: FailedItem | 
     return ErrorRecord(type(error).__name__, evalue, text, info, _pickled(error), missing, index, shown)
 
 
+def _text(error: BaseException) -> str:
+    """Its text, or why there is none. Raises only `KeyboardInterrupt`."""
+    try:
+        return str(error)[:_EVALUE_CHARACTERS]
+    except KeyboardInterrupt:
+        raise
+    except BaseException as worse:
+        return _no_text(worse)
+
+
 def _no_text(worse: BaseException) -> str:
     return f"<its text cannot be had: {type(worse).__name__}>"
 
 
 def _pickled(error: BaseException) -> bytes | None:
-    forms: list[Callable[[], Any]] = [lambda: ExceptionParts(error), lambda: ExceptionParts(error, _sendable)]
-    if pickles_in_its_own_way(error):
-        forms.insert(0, lambda: error)
+    if isinstance(error, BaseExceptionGroup):
+        # Its own way would send the members whole, and fail with the first of them that cannot be sent.
+        forms: list[Callable[[], Any]] = [lambda: ExceptionParts(error, None, _member)]
+    else:
+        forms = [lambda: ExceptionParts(error)]
+        if pickles_in_its_own_way(error):
+            forms.insert(0, lambda: error)
+    forms.append(lambda: ExceptionParts(error, _sendable, _member))
+    has_text = _has_text(error)
     for sent in forms:
         try:
             data = _dumps(sent())
             if len(data) <= _ORIGINAL_BYTES:
                 loaded = pickle.loads(data)
-                str(loaded)
-                if type(loaded) is type(error):
+                if type(loaded) is type(error) and (_has_text(loaded) or not has_text):
                     return data
         except KeyboardInterrupt:
             raise
         except BaseException:
             continue
     return None
+
+
+def _has_text(error: BaseException) -> bool:
+    """Whether `str` of it works. Raises only `KeyboardInterrupt`."""
+    try:
+        str(error)
+    except KeyboardInterrupt:
+        raise
+    except BaseException:
+        return False
+    return True
+
+
+class _Member:
+    """Pickles as one exception of a group."""
+
+    __slots__ = ("_data",)
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return pickle.loads, (self._data,)
+
+
+def _member(error: BaseException) -> Any:
+    """What is sent for an exception of a group: if not itself, a `RemoteError` in its place."""
+    data = _pickled(error)
+    if data is not None:
+        return _Member(data)
+    return RemoteError(type(error).__name__, _text(error))
 
 
 def _sendable(value: Any) -> Any:

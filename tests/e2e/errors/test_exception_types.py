@@ -3,6 +3,8 @@
 import asyncio
 import concurrent.futures
 import errno
+import threading
+from xml.etree import ElementTree
 
 import broadleaf as ipp
 import pytest
@@ -74,6 +76,59 @@ def test_types_defined_in_the_session(rc):
     assert caught.value.b == 2
     with pytest.raises(session["Own"]):
         rc.executor().submit(session["fail"]).result(20)
+
+
+def test_exceptions_with_slots_and_without_text(rc):
+    session = {"__name__": "__main__"}
+    exec(
+        "class Slots(Exception):\n    __slots__ = ('code',)\n    def __init__(self, code): self.code = code\n"
+        "class Text(Exception):\n    def __str__(self): return '%s at %d' % self.args\n"
+        "def fail(kind):\n    raise (Slots(5) if kind == 'slots' else Text('x'))\n",
+        session,
+    )
+    executor = rc.executor()
+    for call in (
+        lambda f, x: rc[0].apply_sync(f, x),
+        lambda f, x: rc.load_balanced_view().map_sync(f, [x]),
+        lambda f, x: rc.broadcast_view(0).apply_sync(f, x),
+        lambda f, x: executor.submit(f, x).result(20),
+        lambda f, x: list(executor.map(f, [x])),
+    ):
+        with pytest.raises(session["Slots"]) as caught:
+            call(session["fail"], "slots")
+        assert caught.value.code == 5
+        with pytest.raises(session["Text"]) as caught:
+            call(session["fail"], "text")
+        assert caught.value.args == ("x",)
+    assert type(executor.submit(session["fail"], "text").exception(20)) is session["Text"]
+
+
+def test_a_parse_error_is_caught_as_such(rc):
+    for call in (
+        lambda: rc[0].apply_sync(ElementTree.fromstring, "<a"),
+        lambda: rc.load_balanced_view().map_sync(ElementTree.fromstring, ["<a"]),
+        lambda: rc.executor().submit(ElementTree.fromstring, "<a").result(20),
+    ):
+        with pytest.raises(ElementTree.ParseError) as caught:
+            call()
+        assert caught.value.position == (1, 0)
+
+
+def test_a_group_with_one_odd_member_is_taken_apart(rc):
+    def fail():
+        raise ExceptionGroup("g", [ValueError(1), OSError(threading.Lock()), KeyError(2)])
+
+    for call in (lambda: rc[0].apply_sync(fail), lambda: rc.executor().submit(fail).result(20)):
+        caught = []
+        try:
+            call()
+        except* ValueError as group:
+            caught.append(group.exceptions[0].args)
+        except* KeyError as group:
+            caught.append(group.exceptions[0].args)
+        except* OSError as group:
+            caught.append(len(group.exceptions))
+        assert caught == [(1,), (2,), 1]
 
 
 def test_the_executor_raises_the_original(rc):

@@ -208,7 +208,8 @@ def test_they_are_pushed_pulled_and_scattered(rc, loaded, kind):
 def test_a_module_that_is_sent_is_imported_by_its_name(rc, loaded, kind):
     module = loaded(kind)
     assert rc[0].apply_sync(module.n_calls) == 1
-    assert rc[0].apply_sync(module.n_calls) == 1, "by value, each call has state of its own"
+    assert rc[0].apply_sync(module.n_calls) == 2
+    assert rc[0].apply_sync(lambda: module.n_calls()) == 1, "by value, each function has state of its own"
     if kind == "in memory":
         with pytest.raises(ValueError, match=r"has no files to send .*put it into a file"):
             rc.ship_module(module)

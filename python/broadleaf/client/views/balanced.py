@@ -11,13 +11,14 @@ from broadleaf.client.connection.failures import link_lost
 from broadleaf.client.results.async_result import AsyncResult
 from broadleaf.client.results.combined import EmptyMapResult, JoinedMapResult
 from broadleaf.client.results.map_results import AsyncMapResult
+from broadleaf.client.tasks.blocks import in_blocks
 from broadleaf.client.tasks.dependency import is_dependency, resolve_dependency
 from broadleaf.client.tasks.options import TaskOptions
 from broadleaf.client.tasks.origin import Origin
-from broadleaf.client.tasks.blocks import in_blocks
 from broadleaf.client.tasks.partition import as_rows, as_sequence, automatic_chunk_items, chunks
 from broadleaf.client.views.base import AsyncFunction, Flag, Function, Returned, View
 from broadleaf.errors import LinkLost, hides_frames
+from broadleaf.serialize.functions.bodies import for_many_calls
 from broadleaf.serialize.functions.callables import check_map
 from broadleaf.serialize.functions.chunks import MapChunk
 
@@ -388,7 +389,7 @@ class LoadBalancedView(View):
             return EmptyMapResult(Origin(self.client, None, False), function)
         if self._submit_one is None:
             self._prepare()
-        with self.client.link_errors():
+        with self.client.link_errors(), for_many_calls():
             result: AsyncMapResult = self._submit_mapped.many(function, calls, self._after, self._follow)
         result._chunk_items, result._n_items = items, n_items
         self.client.tasks.remember(result)

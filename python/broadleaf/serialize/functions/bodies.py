@@ -1,8 +1,9 @@
 """Functions on their way to engines: the body that is sent once, and the callable made of it there.
 
 A body is the pickle of a callable. Importable functions are pickled by reference, others by value (see `by_value`). A
-body that holds anything that a call could change in place is unpacked again for each call. Large values that a function
-captured are no part of its body: they travel with each call, as arguments do.
+function that holds something that a call could change in place is unpacked once, and the next call finds what this one
+left (see `kept`). Other callables, such as methods and partials, are unpacked for each call: what they hold are values
+of the call. Large values that a function captured are no part of its body: they travel with each call, as arguments do.
 """
 
 from __future__ import annotations
@@ -10,9 +11,10 @@ from __future__ import annotations
 import functools
 import os
 import pickle
-from _thread import allocate_lock  # not `threading`: a rank that starts does not need it
+from _thread import _local, allocate_lock  # not `threading`: a rank that starts does not need it
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from types import BuiltinFunctionType, FunctionType
 from typing import Any
 
@@ -22,7 +24,9 @@ from broadleaf.serialize.buffers import INBAND_BUFFER_BYTES
 from broadleaf.serialize.functions import namespace as _namespace
 from broadleaf.serialize.functions.callables import check_callable
 from broadleaf.serialize.functions.chunks import MapChunk
-from broadleaf.serialize.functions.namespace import Namespace, collecting_fills, current_namespace, fill, set_namespace
+from broadleaf.serialize.functions.kept import called, hash_bytes, identity_of
+from broadleaf.serialize.functions.namespace import Brought, Namespace, collecting, current_namespace, set_namespace
+from broadleaf.serialize.functions.requirements import dependent
 from broadleaf.serialize.functions.snapshot import Snapshot, is_importable
 from broadleaf.serialize.reference import Reference
 from broadleaf.serialize.unfindable import modules_not_by_name, shipped_modules
@@ -33,12 +37,25 @@ Function = Callable[..., Any]
 # ones travel with each call. Most bodies are a few hundred bytes.
 _CACHE_ENTRIES = 512
 MAX_KEPT_BODY_BYTES = 64 * 1024
+# Maximum size of all that a function holds for it to be kept between calls. A larger one is unpacked for each.
+MAX_KEPT_FUNCTION_BYTES = 1 << 20
 # Maximum size of a body on the wire.
 MAX_BODY_BYTES = 64 * 1024 * 1024
 # A function with more buffers keeps them in its pickle: each costs a mapping, and every call names each of them.
 _MAX_CAPTURED_BUFFERS = 256
 _bodies: OrderedDict[tuple[Any, ...], tuple[Snapshot, bytes]] = OrderedDict()
 _bodies_lock = allocate_lock()
+_submitting = _local()
+
+
+@contextmanager
+def for_many_calls() -> Iterator[None]:
+    """Around the submission of a function that many tasks call."""
+    _submitting.many = True
+    try:
+        yield
+    finally:
+        _submitting.many = False
 
 
 class CallReference:
@@ -60,49 +77,71 @@ def _call_reference(name: str) -> CallReference:
     return CallReference(Reference(name))
 
 
-class Fresh:
-    """A callable that is unpacked for each call, because a call may change what it holds."""
+class Pickled:
+    """Pickles as the callable that `data` is the pickle of."""
 
     __slots__ = ("_data",)
 
     def __init__(self, data: bytes) -> None:
         self._data = data
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return pickle.loads, (self._data,)
+
+
+class Fresh:
+    """A callable that is unpacked for each call, because a call may change what it holds. With `chunk` it
+    calls it on each item of a chunk.
+    """
+
+    __slots__ = ("_chunk", "_data")
+
+    def __init__(self, data: bytes, chunk: bool) -> None:
+        self._data = data
+        self._chunk = chunk
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return callable_of(pickle.loads(self._data))(*args, **kwargs)
+        return _ready(pickle.loads(self._data), self._chunk)(*args, **kwargs)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Fresh, (self._data,)
+        return Fresh, (self._data, self._chunk)
 
 
 class Template:
     """A callable whose captured values come with each call and from which it is rebuilt each time.
 
-    `data` is its pickle without its buffers; None if that comes with the call, too, as the first of them.
+    `data` is its pickle without its buffers; None if that comes with the call, too, as the first of them. `chunk` is as
+    that of `Fresh`.
     """
 
-    __slots__ = ("_data",)
+    __slots__ = ("_chunk", "_data")
 
-    def __init__(self, data: bytes | None) -> None:
+    def __init__(self, data: bytes | None, chunk: bool) -> None:
         self._data = data
+        self._chunk = chunk
 
     def bind(self, buffers: list[Any]) -> Function:
         """The callable that a call brought along."""
         if self._data is not None:
-            return callable_of(pickle.loads(self._data, buffers=buffers))
-        return callable_of(pickle.loads(buffers[0], buffers=buffers[1:]))
+            return _ready(pickle.loads(self._data, buffers=buffers), self._chunk)
+        return _ready(pickle.loads(buffers[0], buffers=buffers[1:]), self._chunk)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Template, (self._data,)
+        return Template, (self._data, self._chunk)
 
 
 class Constant:
-    """A large callable that no call can change. It comes with each call, and is unpacked once for consecutive calls."""
+    """A large callable that no call can change. It comes with each call, and is unpacked once for consecutive calls.
+    `chunk` is as that of `Fresh`.
+    """
 
-    __slots__ = ()
+    __slots__ = ("_chunk",)
 
     # The callable of the last call, and the name that its submission gave it. Only one, because it may have any size.
     _last: tuple[bytes, Function] | None = None
+
+    def __init__(self, chunk: bool) -> None:
+        self._chunk = chunk
 
     def bind(self, buffers: list[Any]) -> Function:
         """The callable that a call brought along, given as a name and the pickle of a callable."""
@@ -111,26 +150,81 @@ class Constant:
         if last is not None and last[0] == name:
             return last[1]
         Constant._last = None
-        function = unpacked(buffers[1])
+        function = unpacked(buffers[1], self._chunk)
         Constant._last = (name, function)
         return function
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Constant, ()
+        return Constant, (self._chunk,)
+
+
+class Kept:
+    """A function that stays as its calls leave it, given by its key and its pickle; see `kept`. `chunk` is as that of
+    `Fresh`.
+    """
+
+    __slots__ = ("_chunk", "_data", "_key")
+
+    def __init__(self, key: bytes, data: bytes, chunk: bool) -> None:
+        self._key = key
+        self._data = data
+        self._chunk = chunk
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return _kept(self._key, self._chunk, self._data, ())(*args, **kwargs)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Kept, (self._key, self._data, self._chunk)
+
+
+class KeptTemplate:
+    """A `Kept` whose key, pickle and buffers come with each call."""
+
+    __slots__ = ("_chunk",)
+
+    def __init__(self, chunk: bool) -> None:
+        self._chunk = chunk
+
+    def bind(self, buffers: list[Any]) -> Function:
+        """The callable that is kept, or else made of what the call brought along."""
+        return _kept(bytes(buffers[0]), self._chunk, buffers[1], buffers[2:])
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return KeptTemplate, (self._chunk,)
+
+
+def _kept(key: bytes, chunk: bool, data: Any, buffers: Sequence[Any]) -> Function:
+    entry: tuple[Any, Brought, dict[bool, Function]] | None = called.find(key)
+    if entry is None:
+        with collecting() as brought:
+            # Copies: nothing in shared memory is in use for as long as a function is kept.
+            function = pickle.loads(data, buffers=[bytearray(buffer) for buffer in buffers])
+        entry = (function, brought, {})
+        called.keep(key, entry, len(data) + sum(map(len, buffers)))
+    else:
+        entry[1].bring_again()
+    ready = entry[2].get(chunk)
+    if ready is None:
+        ready = entry[2][chunk] = _ready(entry[0], chunk)
+    return ready
 
 
 class Filled:
-    """A function of the namespace whose fills are updated at each call."""
+    """A function of the namespace, for which what it brought is put back at each call. `data` and `chunk` are what it
+    is unpacked from again after the namespace was cleared.
+    """
 
-    __slots__ = ("_fills", "_function", "_namespace")
+    __slots__ = ("_brought", "_chunk", "_data", "_function")
 
-    def __init__(self, function: Function, namespace: Namespace, fills: dict[str, Any]) -> None:
+    def __init__(self, function: Function, brought: Brought, data: Any, chunk: bool) -> None:
         self._function = function
-        self._namespace = namespace
-        self._fills = fills
+        self._brought = brought
+        self._data = data
+        self._chunk = chunk
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        fill(self._namespace, self._fills)
+        if not self._brought.bring_again():
+            self._function, self._brought = _unpack(self._data, self._chunk)
         return self._function(*args, **kwargs)
 
 
@@ -170,26 +264,26 @@ def _resolve(whole: Function, function: Function, out_of_band: bool) -> tuple[by
     check_callable(function)
     if isinstance(function, FunctionType | BuiltinFunctionType | type) and is_importable(function):
         return pickle.dumps(whole, PROTOCOL), True, []
+    chunk = isinstance(whole, MapChunk)
     if not isinstance(function, FunctionType):
-        return _made_anew(whole, function, *_dump(whole, function, None, out_of_band))
-    key = (
-        function,
-        isinstance(whole, MapChunk),
-        asked_for.brings_globals(),
-        modules_not_by_name(),
-        shipped_modules(),
-    )
+        data, buffers = _dump(function, None, out_of_band)
+        if isinstance(function, dependent) or (hasattr(function, "cache_info") and hasattr(function, "__wrapped__")):
+            return _kept_body(function, chunk, data, buffers, identity_of(function))
+        return _made_anew(function, chunk, data, buffers)
+    key = (function, chunk, asked_for.brings_globals(), modules_not_by_name(), shipped_modules())
     known = _bodies.get(key)
     if known is not None and known[0].holds():
         return known[1], False, []
     snapshot = Snapshot()
-    data, buffers = _dump(whole, function, snapshot, out_of_band)
+    data, buffers = _dump(function, snapshot, out_of_band)
     if not snapshot.complete or (buffers is None and len(data) > MAX_BODY_BYTES):
-        return _made_anew(whole, function, data, buffers)
+        return _kept_body(function, chunk, data, buffers, identity_of(function) if snapshot.holds_state else b"")
     if buffers is not None and len(data) > MAX_KEPT_BODY_BYTES:
         name = pickle.PickleBuffer(os.urandom(16))
-        return pickle.dumps(Constant(), PROTOCOL), False, [name, pickle.PickleBuffer(data)]
-    if snapshot.fixed:
+        return pickle.dumps(Constant(chunk), PROTOCOL), False, [name, pickle.PickleBuffer(data)]
+    if chunk:
+        data = pickle.dumps(MapChunk(Pickled(data)), PROTOCOL)
+    elif snapshot.fixed:
         return data, True, []
     with _bodies_lock:
         _bodies[key] = (snapshot, data)
@@ -200,39 +294,66 @@ def _resolve(whole: Function, function: Function, out_of_band: bool) -> tuple[by
 
 
 def _dump(
-    whole: Function, function: Function, snapshot: Snapshot | None, out_of_band: bool
+    function: Function, snapshot: Snapshot | None, out_of_band: bool
 ) -> tuple[bytes, list[pickle.PickleBuffer] | None]:
-    """The pickle of `whole`, and its buffers, which are None where they are in band."""
+    """The pickle of `function`, and its buffers, which are None where they are in band."""
     from broadleaf.serialize.functions.by_value import dumps_by_value
 
     buffers: list[pickle.PickleBuffer] | None = [] if out_of_band else None
+    generators: list[Any] = []
     try:
-        data = dumps_by_value(whole, buffers, snapshot)
+        data = dumps_by_value(function, buffers, snapshot, generators=generators)
         if buffers and len(buffers) > _MAX_CAPTURED_BUFFERS:
-            data, buffers = dumps_by_value(whole, None, snapshot), []
+            data, buffers = dumps_by_value(function, None, snapshot), []
     except Exception as error:
         from broadleaf.serialize.functions.captured import reason_of_failure
 
         what = f"the function {function_name(function)!r}"
         raise SerializationError(what, reason_of_failure(function, error)) from error
+    if generators:
+        from broadleaf.serialize.functions.random_numbers import warn_of_generators
+
+        warn_of_generators(function, function_name(function), generators)
     return data, buffers
 
 
+def _kept_body(
+    function: Function, chunk: bool, data: bytes, buffers: list[pickle.PickleBuffer] | None, identity: bytes
+) -> tuple[bytes, bool, list[pickle.PickleBuffer]]:
+    """The result of `resolve_function` for a function that engines keep as its calls leave it, unless it is large."""
+    views = [memoryview(buffer).cast("B") for buffer in buffers or ()]
+    if len(data) + sum(map(len, views)) > MAX_KEPT_FUNCTION_BYTES:
+        return _made_anew(function, chunk, data, buffers)
+    key = identity + hash_bytes(data, *map(bytes, views)) + len(data).to_bytes(4, "little")
+    if buffers is None or (not buffers and len(data) <= INBAND_BUFFER_BYTES):
+        return pickle.dumps(Kept(key, data, chunk), PROTOCOL), False, []
+    return pickle.dumps(KeptTemplate(chunk), PROTOCOL), False, [*map(pickle.PickleBuffer, (key, data)), *buffers]
+
+
 def _made_anew(
-    whole: Function, function: Function, data: bytes, buffers: list[pickle.PickleBuffer] | None
+    function: Function, chunk: bool, data: bytes, buffers: list[pickle.PickleBuffer] | None
 ) -> tuple[bytes, bool, list[pickle.PickleBuffer]]:
     """The result of `resolve_function` for a function that each call unpacks from `data`."""
+    if len(data) > MAX_KEPT_FUNCTION_BYTES and (chunk or getattr(_submitting, "many", False)):
+        from broadleaf.serialize.functions.captured import warn_of_large
+
+        warn_of_large(function, function_name(function), len(data))
     if buffers is None:
         if len(data) > MAX_BODY_BYTES:
             from broadleaf.serialize.functions.captured import function_too_large
 
             raise function_too_large(function, function_name(function), len(data), MAX_BODY_BYTES)
-        return pickle.dumps(Fresh(data), PROTOCOL), False, []
+        return pickle.dumps(Fresh(data, chunk), PROTOCOL), False, []
     if len(data) > INBAND_BUFFER_BYTES:
-        return pickle.dumps(Template(None), PROTOCOL), False, [pickle.PickleBuffer(data), *buffers]
+        return pickle.dumps(Template(None, chunk), PROTOCOL), False, [pickle.PickleBuffer(data), *buffers]
     if buffers:
-        return pickle.dumps(Template(data), PROTOCOL), False, buffers
-    return pickle.dumps(Fresh(data), PROTOCOL), False, []
+        return pickle.dumps(Template(data, chunk), PROTOCOL), False, buffers
+    return pickle.dumps(Fresh(data, chunk), PROTOCOL), False, []
+
+
+def _ready(function: Any, chunk: bool) -> Function:
+    """A callable of an unpacked function: with its dependency check, and for a chunk of items if `chunk` is set."""
+    return callable_of(MapChunk(function) if chunk else function)
 
 
 def callable_of(obj: Any) -> Function:
@@ -272,11 +393,12 @@ def load_function(body: bytes, namespace: Namespace | None = None) -> Function:
     return unpacked(body)
 
 
-def unpacked(data: Any) -> Function:
-    """The callable of a pickle, which can be called many times."""
-    with collecting_fills() as fills:
-        function = callable_of(pickle.loads(data))
-    known = current_namespace()
-    if fills and known is not None:
-        return Filled(function, known, fills)
-    return function
+def unpacked(data: Any, chunk: bool = False) -> Function:
+    """The callable of a pickle, which can be called many times; for a chunk of items if `chunk` is set."""
+    function, brought = _unpack(data, chunk)
+    return Filled(function, brought, data, chunk) if brought else function
+
+
+def _unpack(data: Any, chunk: bool) -> tuple[Function, Brought]:
+    with collecting() as brought:
+        return _ready(pickle.loads(data), chunk), brought

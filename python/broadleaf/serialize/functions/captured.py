@@ -8,6 +8,7 @@ from types import FunctionType
 from typing import Any
 
 from broadleaf.errors import SerializationError
+from broadleaf.text.warn import warn_once
 
 Function = Callable[..., Any]
 
@@ -69,6 +70,18 @@ def reason_of_failure(function: Function, error: Exception) -> str:
         function = function.func
     advice = advice_on(function)
     return reason if advice in reason else reason + advice
+
+
+def warn_of_large(function: Function, name: str, n_bytes: int) -> None:
+    """Warns, once for a function, that each task of a map unpacks all that it holds."""
+    sizes = [(pickled_bytes(value), what) for what, value in captured_values(function) if value is not function]
+    value_bytes, what = max(sizes, default=(0, ""))
+    whole = "what it holds" if 2 * value_bytes < n_bytes else what
+    message = (
+        f"Each task of this map unpacks {n_bytes / 1e6:.1f} MB for the function {name!r}: {whole}. Push it to the "
+        "engines once, view.push({'name': value}), and use it by that name; or make it there, in ipp.engine_cache"
+    )
+    warn_once(message, UserWarning, (name, whole))
 
 
 def function_too_large(function: Function, name: str, n_bytes: int, limit_bytes: int) -> SerializationError:

@@ -9,27 +9,85 @@ from __future__ import annotations
 import builtins
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Protocol
+
+from broadleaf.serialize.functions.contents import token_of
 
 Namespace = dict[str, Any]
 
+
+class Record(Protocol):
+    """Something that functions bring along and that all of them share, such as a class."""
+
+    sent: Any
+    """How it was sent last."""
+
+    def apply(self, sent: Any) -> None:
+        """Makes it what was sent."""
+
+
+class Fill:
+    """A global that a function brought along, and a token of its content as it was sent; see `token_of`."""
+
+    __slots__ = ("token", "value")
+
+    def __init__(self, value: Any, token: Any) -> None:
+        self.value: Any = value
+        self.token: Any = token
+
+
+class Brought:
+    """What functions have brought along that other functions may replace."""
+
+    __slots__ = ("_filled", "_namespace", "fills", "records")
+
+    def __init__(self) -> None:
+        self.fills: dict[str, Fill] = {}
+        self.records: list[tuple[Record, Any]] = []
+        self._namespace = _namespace
+        self._filled = _filled
+
+    def __bool__(self) -> bool:
+        return self._namespace is not None and bool(self.fills or self.records)
+
+    def bring_again(self) -> bool:
+        """Puts back what calls of other functions have replaced since. False if the namespace was cleared."""
+        namespace, filled = self._namespace, self._filled
+        if namespace is None or filled is not _filled:
+            return False
+        for record, sent in self.records:
+            if record.sent is not sent:
+                record.apply(sent)
+        for name, made in self.fills.items():
+            present = namespace.get(name, _MISSING)
+            if present is made.value:
+                continue
+            earlier = filled.get(name)
+            if present is _MISSING or (earlier is not None and present is earlier.value):
+                namespace[name] = made.value
+                filled[name] = made
+        return True
+
+
 _MISSING = object()
 _namespace: Namespace | None = None
-# name -> the value that a fill has put there, so that a fill never replaces what the user has set
-_filled: dict[str, Any] = {}
+# name -> what a fill has put there, so that a fill never replaces what the user has set
+_filled: dict[str, Fill] = {}
 # name -> why the client that has a value for it could not send it
 _left_out: dict[str, str] = {}
 _MAX_LEFT_OUT = 1000
 # what the functions being loaded bring along; a call of a cached function fills again from it
-_collecting: dict[str, Any] | None = None
+_collecting: Brought | None = None
 
 
 def set_namespace(namespace: Namespace | None) -> None:
     """Makes `namespace` the globals of functions loaded from now on (an engine: its user's variables)."""
-    global _namespace
-    _namespace = namespace
-    _filled.clear()
+    global _namespace, _filled
+    _namespace, _filled = namespace, {}
     _left_out.clear()
+    if namespace is not None and namespace.get("__doc__", _MISSING) is None:
+        # As every module has it. A program's own replaces it.
+        _filled["__doc__"] = Fill(None, None)
 
 
 def current_namespace() -> Namespace | None:
@@ -44,27 +102,42 @@ def function_globals() -> Namespace:
     return {"__builtins__": builtins, "__name__": "__main__"}
 
 
-def fill(namespace: Namespace, fills: Mapping[str, Any]) -> None:
-    """Sets the names that `namespace` lacks, or has only from an earlier fill and unchanged since."""
-    if _collecting is not None:
-        _collecting.update(fills)
+def fill(namespace: Namespace, values: Mapping[str, Any]) -> None:
+    """Sets the names that `namespace` lacks, or has only from an earlier fill and unchanged since.
+
+    A value that was sent before with the same content stays what it is now: tasks may have changed it in place.
+    """
     if namespace is not _namespace:
-        namespace.update(fills)
+        namespace.update(values)
         return
-    for name, value in fills.items():
-        present = namespace.get(name, _MISSING)
-        if present is value:
-            continue
-        if present is _MISSING or present is _filled.get(name, _MISSING):
-            namespace[name] = value
-            _filled[name] = value
+    for name, value in values.items():
+        present, earlier = namespace.get(name, _MISSING), _filled.get(name)
+        if earlier is not None and present is not earlier.value:
+            earlier = None
+        if earlier is not None and present is value:
+            made = earlier
+        else:
+            made = Fill(value, token_of(value))
+            if earlier is not None and made.token is not None and made.token == earlier.token:
+                made = earlier
+            elif earlier is not None or present is _MISSING:
+                namespace[name] = value
+                _filled[name] = made
+        if _collecting is not None:
+            _collecting.fills[name] = made
+
+
+def note_brought(record: Record, sent: Any) -> None:
+    """Notes what a function that is being loaded has brought along."""
+    if _collecting is not None:
+        _collecting.records.append((record, sent))
 
 
 @contextmanager
-def collecting_fills() -> Iterator[dict[str, Any]]:
-    """Collects the fills of the functions loaded inside the block."""
+def collecting() -> Iterator[Brought]:
+    """Collects what the functions loaded inside the block bring along."""
     global _collecting
-    outer, _collecting = _collecting, {}
+    outer, _collecting = _collecting, Brought()
     try:
         yield _collecting
     finally:

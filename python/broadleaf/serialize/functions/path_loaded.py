@@ -13,6 +13,7 @@ from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any
 
 from broadleaf.errors import SerializationError
+from broadleaf.serialize.functions.classes import reduce_class
 from broadleaf.serialize.unfindable import is_binary, is_not_by_name, modules_not_by_name, registered_by_value
 
 DEFINED = (FunctionType, type, BuiltinFunctionType)
@@ -39,8 +40,10 @@ def reduce_unfindable(pickler: Any, obj: Any, unfindable: frozenset[str], shippe
         raise _no_value(module, name)
     from cloudpickle import cloudpickle
 
-    is_class = isinstance(obj, type)
-    reduced = cloudpickle._dynamic_class_reduce(obj) if is_class else pickler._dynamic_function_reduce(obj)
+    if isinstance(obj, type):
+        reduced = reduce_class(obj, cloudpickle._dynamic_class_reduce(obj))
+    else:
+        reduced = pickler._dynamic_function_reduce(obj)
     make, arguments, state, *_, set_state = reduced
     return _named_or_made, (module, name, make, arguments), (module, name, set_state, state), None, None, _complete
 

@@ -47,11 +47,13 @@ def is_constant(value: Any) -> bool:
 class Snapshot:
     """The values that went into one pickle, and where they came from."""
 
-    __slots__ = ("_cells", "_functions", "_globals", "complete")
+    __slots__ = ("_cells", "_functions", "_globals", "complete", "holds_state")
 
     def __init__(self) -> None:
         self.complete: bool = True
         """False once something went in that can change unseen."""
+        self.holds_state: bool = False
+        """Whether a function holds something itself that a call can change; globals are not its own."""
         self._functions: list[tuple[FunctionType, CodeType, Any]] = []
         self._globals: list[tuple[dict[str, Any], str, Any]] = []
         self._cells: list[tuple[CellType, Any]] = []
@@ -59,7 +61,7 @@ class Snapshot:
     def add_function(self, function: FunctionType, names: tuple[str, ...]) -> None:
         """Records a function sent by value: its code, defaults, closure and the globals it refers to."""
         if function.__kwdefaults__ or function.__dict__ or not is_constant(function.__defaults__):
-            self.complete = False
+            self.complete, self.holds_state = False, True
         self._functions.append((function, function.__code__, function.__defaults__))
         known = function.__globals__
         for name in names:
@@ -70,7 +72,7 @@ class Snapshot:
         for cell in function.__closure__ or ():
             value = _contents(cell)
             if value is not _MISSING and not is_constant(value):
-                self.complete = False
+                self.complete, self.holds_state = False, True
             self._cells.append((cell, value))
 
     @property
