@@ -88,6 +88,7 @@ fn main() {
                             status: Status::Ok,
                             started_ns: now,
                             completed_ns: now + 1000,
+                            cpu_ns: 0,
                             payload: record.payload,
                         },
                     }),
