@@ -46,7 +46,6 @@ pub fn client(seeds: &mut Seeds) {
         submitted_ns: 5,
         started_ns: 6,
         completed_ns: 7,
-        cpu_ns: 7,
         label: "a label".into(),
         has_result: true,
         can_run_again: true,
