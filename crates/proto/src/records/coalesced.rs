@@ -184,7 +184,7 @@ mod tests {
             engine: EngineId(part as u32 * 2),
             started_ns: part + 1,
             completed_ns: part + 2,
-            cpu_ns: part + 3,
+            cpu_ns: 3,
             payload: Payload {
                 bytes: Bytes::from_static(bytes),
                 ..Payload::default()
@@ -214,7 +214,7 @@ mod tests {
         assert_eq!(decoded.outcome(1).unwrap().status, Status::Ok);
         assert_eq!(decoded.outcome(2).unwrap().status, Status::Error);
         assert_eq!(decoded.outcome(4), None);
-        assert_eq!(decoded.span(3), Some((EngineId(6), 4, 5, 6)));
+        assert_eq!(decoded.span(3), Some((EngineId(6), 4, 5, 3)));
         assert_eq!(decoded.span(4), None);
         assert_eq!(
             decoded.results().nth(2),
