@@ -14,10 +14,17 @@ const MAX_AGE_NS: u64 = 100_000;
 /// The clock of this process's processor time, all threads together. Only the main thread uses it.
 #[derive(Default)]
 pub(super) struct Processor {
-    read_cpu_ns: AtomicU64,
-    read_at_ns: AtomicU64,
+    reading: Reading,
     /// Time of tasks that ran on top of the current one.
     inner_ns: AtomicU64,
+}
+
+/// The latest.
+#[derive(Default)]
+struct Reading {
+    cpu_ns: AtomicU64,
+    /// Wall clock.
+    at_ns: AtomicU64,
 }
 
 /// What was known when a task began.
@@ -29,20 +36,21 @@ pub(super) struct Begun {
 impl Processor {
     fn read(&self, at_ns: u64) -> u64 {
         let time = clock_gettime(ClockId::ProcessCPUTime);
-        let cpu_ns = time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64;
-        self.read_cpu_ns.store(cpu_ns, Ordering::Relaxed);
-        self.read_at_ns.store(at_ns, Ordering::Relaxed);
+        let part = |value: i64| u64::try_from(value).unwrap_or_default();
+        let cpu_ns = part(time.tv_sec) * 1_000_000_000 + part(time.tv_nsec);
+        self.reading.cpu_ns.store(cpu_ns, Ordering::Relaxed);
+        self.reading.at_ns.store(at_ns, Ordering::Relaxed);
         cpu_ns
     }
 
     /// A task begins now.
     pub(super) fn begin(&self, now_ns: u64) -> Begun {
         // After the clock was set back, this is large.
-        let age_ns = now_ns.wrapping_sub(self.read_at_ns.load(Ordering::Relaxed));
+        let age_ns = now_ns.wrapping_sub(self.reading.at_ns.load(Ordering::Relaxed));
         let cpu_ns = if age_ns > MAX_AGE_NS {
             self.read(now_ns)
         } else {
-            self.read_cpu_ns.load(Ordering::Relaxed) + age_ns
+            self.reading.cpu_ns.load(Ordering::Relaxed) + age_ns
         };
         Begun {
             cpu_ns,
