@@ -100,6 +100,7 @@ fn ns_per_task(n_engines: u32, kept_results_bytes: u64) -> u128 {
                         status: Status::Ok,
                         started_ns: now,
                         completed_ns: now + 1000,
+                        cpu_ns: 0,
                         payload: record.payload,
                     },
                 }),

@@ -60,6 +60,7 @@ pub fn done(key: TaskKey, payload: Payload) -> DoneRecord {
         status: Status::Ok,
         started_ns: 1_790_000_000_000_000_000,
         completed_ns: 1_790_000_000_000_300_000,
+        cpu_ns: 7,
         payload,
     }
 }
@@ -198,6 +199,7 @@ pub fn results() -> Vec<ResultRecord> {
         engine: EngineId(part as u32),
         started_ns: 1_790_000_000_000_000_000,
         completed_ns: 1_790_000_000_000_300_000 + part,
+        cpu_ns: 7,
         payload: Payload {
             bytes: bytes.into(),
             ..Payload::default()
