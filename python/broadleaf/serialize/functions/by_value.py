@@ -22,6 +22,7 @@ from broadleaf.serialize.buffers import INBAND_BUFFER_BYTES, keep_out_of_band
 from broadleaf.serialize.functions.namespace import fill, function_globals, note_left_out
 from broadleaf.serialize.functions.path_loaded import DEFINED, reduce_module, reduce_unfindable
 from broadleaf.serialize.functions.snapshot import Snapshot, is_importable
+from broadleaf.serialize.reducers import reducers
 from broadleaf.serialize.unfindable import shipped_modules, unfindable_modules
 
 _GLOBAL_OPS = frozenset({"LOAD_GLOBAL", "LOAD_NAME"})
@@ -95,11 +96,15 @@ class ValuePickler(_Pickler):
         # If not None, globals are tried one by one; these are being tried further up.
         self._trying = trying
         self._with_dill = with_dill
+        self._reducers = reducers()
         self._unfindable = unfindable_modules()
         self._shipped = shipped_modules()
 
     def reducer_override(self, obj: Any) -> Any:
         """How to pickle an object that is not of a basic type."""
+        reducer = self._reducers.get(type(obj))
+        if reducer is not None:
+            return reducer(obj)
         if type(obj) is FunctionType:
             if obj.__module__ == "__main__" and not asked_for.brings_globals():
                 return self._reduce_interactive(obj)
