@@ -27,7 +27,9 @@ def reducers() -> dict[type, Reducer]:
     global _reducers, _loaded
     modules = sys.modules
     # A module lacks its last names while another thread imports it.
-    numpy, pyarrow, polars = modules.get("numpy"), modules.get("pyarrow"), modules.get("polars")
+    numpy: Any = modules.get("numpy")
+    pyarrow: Any = modules.get("pyarrow")
+    polars: Any = modules.get("polars")
     n_extensions = 0 if pyarrow is None else _n_extensions(pyarrow)
     loaded = (hasattr(numpy, "ndarray"), n_extensions, hasattr(polars, "DataFrame"))
     if loaded != _loaded:

@@ -51,7 +51,7 @@ def reduce_polars(value: Any) -> Any:
     return _polars_from, (type(value), pickle.PickleBuffer(value.__getstate__()))
 
 
-def _polars_from(kind: type[Any], state: Any) -> Any:
+def _polars_from(kind: Any, state: Any) -> Any:
     value = kind.__new__(kind)
     value.__setstate__(bytes(state))
     return value
