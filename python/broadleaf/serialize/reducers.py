@@ -17,41 +17,51 @@ from broadleaf.serialize.arrays import reduce_array
 
 Reducer = Callable[[Any], Any]
 
-# The reducers for the libraries that were loaded when they were last asked for, and what stands for those.
+# The reducers for the libraries that were loaded when they were last looked for: these libraries, and how many types of
+# arrays users had added to Arrow's.
 _reducers: dict[type, Reducer] = {}
-_loaded: tuple[bool, int, bool] = (False, 0, False)
+_numpy: Any = None
+_pyarrow: Any = None
+_polars: Any = None
+_n_extensions = 0
 
 
 def reducers() -> dict[type, Reducer]:
     """The reducers for values of the libraries that are loaded."""
-    global _reducers, _loaded
-    modules = sys.modules
+    loaded = sys.modules.get
+    if (
+        loaded("numpy") is _numpy
+        and loaded("pyarrow") is _pyarrow
+        and loaded("polars") is _polars
+        and (_pyarrow is None or len(_pyarrow.ExtensionArray.__subclasses__()) == _n_extensions)
+    ):
+        return _reducers
+    return _look()
+
+
+def _look() -> dict[type, Reducer]:
+    global _reducers, _numpy, _pyarrow, _polars, _n_extensions
+    made: dict[type, Reducer] = {}
     # A module lacks its last names while another thread imports it.
-    numpy: Any = modules.get("numpy")
-    pyarrow: Any = modules.get("pyarrow")
-    polars: Any = modules.get("polars")
-    n_extensions = 0 if pyarrow is None else _n_extensions(pyarrow)
-    loaded = (hasattr(numpy, "ndarray"), n_extensions, hasattr(polars, "DataFrame"))
-    if loaded != _loaded:
-        made: dict[type, Reducer] = {}
-        if hasattr(numpy, "ndarray"):
-            made[numpy.ndarray] = reduce_array
-        if n_extensions:
-            from broadleaf.serialize.tables import array_types, reduce_arrow_array
+    _numpy, _pyarrow, _polars = _with("numpy", "ndarray"), _with("pyarrow", "concat_arrays"), _with("polars", "Series")
+    if _numpy is not None:
+        made[_numpy.ndarray] = reduce_array
+    if _pyarrow is not None:
+        from broadleaf.serialize.tables import array_types, reduce_arrow_array
 
-            made.update(dict.fromkeys(array_types(pyarrow), reduce_arrow_array))
-        if hasattr(polars, "DataFrame"):
-            from broadleaf.serialize.tables import reduce_polars
+        _n_extensions = len(_pyarrow.ExtensionArray.__subclasses__())
+        made.update(dict.fromkeys(array_types(_pyarrow), reduce_arrow_array))
+    if _polars is not None:
+        from broadleaf.serialize.tables import reduce_polars
 
-            made |= {polars.DataFrame: reduce_polars, polars.Series: reduce_polars}
-        _reducers, _loaded = made, loaded
-    return _reducers
+        made |= {_polars.DataFrame: reduce_polars, _polars.Series: reduce_polars}
+    _reducers = made
+    return made
 
 
-def _n_extensions(pyarrow: Any) -> int:
-    """One more than the number of Arrow's array types that were made by a class statement, 0 if it is being loaded."""
-    kind = getattr(pyarrow, "ExtensionArray", None)
-    return 0 if kind is None or not hasattr(pyarrow, "concat_arrays") else 1 + len(kind.__subclasses__())
+def _with(module: str, name: str) -> Any:
+    found = sys.modules.get(module)
+    return found if hasattr(found, name) else None
 
 
 def dumps_by_name(value: Any, buffer_callback: Callable[[pickle.PickleBuffer], Any] | None = None) -> bytes:

@@ -172,13 +172,8 @@ def _resolve(whole: Function, function: Function, out_of_band: bool) -> tuple[by
         return pickle.dumps(whole, PROTOCOL), True, []
     if not isinstance(function, FunctionType):
         return _made_anew(whole, function, *_dump(whole, function, None, out_of_band))
-    key = (
-        function,
-        isinstance(whole, MapChunk),
-        asked_for.brings_globals(),
-        modules_not_by_name(),
-        shipped_modules(),
-    )
+    others = modules_not_by_name()
+    key = (function, isinstance(whole, MapChunk), asked_for.brings_globals(), others, others and shipped_modules())
     known = _bodies.get(key)
     if known is not None and known[0].holds():
         return known[1], False, []
