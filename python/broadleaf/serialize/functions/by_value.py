@@ -22,6 +22,7 @@ from broadleaf.serialize.buffers import INBAND_BUFFER_BYTES, keep_out_of_band
 from broadleaf.serialize.functions.namespace import fill, function_globals, note_left_out
 from broadleaf.serialize.functions.path_loaded import DEFINED, reduce_module, reduce_unfindable
 from broadleaf.serialize.functions.snapshot import Snapshot, is_importable
+from broadleaf.serialize.names_by_value import refuse_unfindable_names
 from broadleaf.serialize.reducers import reducers
 from broadleaf.serialize.unfindable import shipped_modules, unfindable_modules
 
@@ -92,6 +93,7 @@ class ValuePickler(_Pickler):
         with_dill: bool = False,
     ) -> None:
         super().__init__(stream, protocol=PROTOCOL, buffer_callback=buffer_callback)
+        self._stream = stream
         self._snapshot = snapshot
         # If not None, globals are tried one by one; these are being tried further up.
         self._trying = trying
@@ -99,6 +101,12 @@ class ValuePickler(_Pickler):
         self._reducers = reducers()
         self._unfindable = unfindable_modules()
         self._shipped = shipped_modules()
+
+    def dump(self, obj: Any) -> None:
+        """Pickles an object. Raises whatever pickling raises."""
+        super().dump(obj)
+        if self._unfindable:
+            refuse_unfindable_names(self._stream.getvalue())
 
     def reducer_override(self, obj: Any) -> Any:
         """How to pickle an object that is not of a basic type."""
