@@ -270,7 +270,8 @@ def _resolve(whole: Function, function: Function, out_of_band: bool) -> tuple[by
         if isinstance(function, dependent) or (hasattr(function, "cache_info") and hasattr(function, "__wrapped__")):
             return _kept_body(function, chunk, data, buffers, identity_of(function))
         return _made_anew(function, chunk, data, buffers)
-    key = (function, chunk, asked_for.brings_globals(), modules_not_by_name(), shipped_modules())
+    others = modules_not_by_name()
+    key = (function, chunk, asked_for.brings_globals(), others, others and shipped_modules())
     known = _bodies.get(key)
     if known is not None and known[0].holds():
         return known[1], False, []

@@ -27,6 +27,8 @@ from broadleaf.serialize.functions.path_loaded import DEFINED, reduce_module, re
 from broadleaf.serialize.functions.random_numbers import kind_of_generator, reduce_generator
 from broadleaf.serialize.functions.snapshot import Snapshot, is_importable
 from broadleaf.serialize.functions.wrapped import reduce_wrapped
+from broadleaf.serialize.names_by_value import refuse_unfindable_names
+from broadleaf.serialize.reducers import reducers
 from broadleaf.serialize.unfindable import shipped_modules, unfindable_modules
 
 # Globals of `__main__` that are about the process that has them, not the program.
@@ -108,17 +110,28 @@ class ValuePickler(_Pickler):
         with_dill: bool = False,
     ) -> None:
         super().__init__(stream, protocol=PROTOCOL, buffer_callback=buffer_callback)
+        self._stream = stream
         self._snapshot = snapshot
         # If not None, globals are tried one by one; these are being tried further up.
         self._trying = trying
         self._with_dill = with_dill
         self.generators: list[Any] = []
         """The generators of random numbers that were pickled with their state."""
+        self._reducers = reducers()
         self._unfindable = unfindable_modules()
         self._shipped = shipped_modules()
 
+    def dump(self, obj: Any) -> None:
+        """Pickles an object. Raises whatever pickling raises."""
+        super().dump(obj)
+        if self._unfindable:
+            refuse_unfindable_names(self._stream.getvalue())
+
     def reducer_override(self, obj: Any) -> Any:
         """How to pickle an object that is not of a basic type."""
+        reducer = self._reducers.get(type(obj))
+        if reducer is not None:
+            return reducer(obj)
         if kind_of_generator(obj) is not None:
             process_s = reduce_generator(obj)
             if process_s is not None:
