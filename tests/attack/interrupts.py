@@ -88,6 +88,13 @@ def map_sync_of_arrays(client: ipp.Client, arm: Arm) -> None:
 
 
 @kind
+def map_sync_of_an_iterator(client: ipp.Client, arm: Arm) -> None:
+    view, items = client.load_balanced_view(), arrays(4, 2_000_000)
+    arm()
+    view.map_sync(work, (items[i % 4] for i in range(ITEMS)), chunksize=1)
+
+
+@kind
 def map_async(client: ipp.Client, arm: Arm) -> Any:
     view = client.load_balanced_view()
     arm()
@@ -254,8 +261,15 @@ class Attack:
         self.rng = Random(seed)
         self.within_s = within_s
         self.client = ipp.Cluster(n=ENGINES).start_and_connect_sync()
+        self.is_armed = False
         self.ended: Counter[str] = Counter()
         self.wrong: list[str] = []
+
+    def on_alarm(self, _number: int, _frame: object) -> None:
+        # A thread may be given the signal late, when its statement has ended.
+        if self.is_armed:
+            self.is_armed = False
+            signal.raise_signal(signal.SIGINT)
 
     def close(self) -> None:
         self.client.close()
@@ -265,14 +279,19 @@ class Attack:
         """Sends Ctrl-C at a random moment of a statement of this kind, and checks what is left."""
         at_s = FIRST_S * math.exp(self.rng.random() * math.log(LAST_S / FIRST_S))
         result = None
+
+        def arm() -> None:
+            self.is_armed = True
+            signal.setitimer(signal.ITIMER_REAL, at_s)
+
         try:
-            result = KINDS[name](self.client, lambda: signal.setitimer(signal.ITIMER_REAL, at_s))
-            signal.setitimer(signal.ITIMER_REAL, 0)
+            result = KINDS[name](self.client, arm)
+            self.is_armed = False
             self.ended["before Ctrl-C"] += 1
         except KeyboardInterrupt:
             self.ended["by Ctrl-C"] += 1
         except BaseException as error:
-            signal.setitimer(signal.ITIMER_REAL, 0)
+            self.is_armed = False
             self.wrong.append(f"{name} at {at_s * 1e3:.3f} ms: {type(error).__name__}: {error}")
         if result is not None and not result.done():
             result.abort()
@@ -300,12 +319,13 @@ def run(count: int, seed: int, within_s: float, names: list[str] | None = None) 
     """Interrupts `count` statements of each kind; `wrong` is empty if all is well."""
     attack = Attack(seed, within_s)
     ctrl_c = signal.signal(signal.SIGINT, signal.default_int_handler)
-    clock = signal.signal(signal.SIGALRM, lambda *_: signal.raise_signal(signal.SIGINT))
+    clock = signal.signal(signal.SIGALRM, attack.on_alarm)
     try:
         for name in names or KINDS:
             for _ in range(count):
                 attack.interrupt(name)
     finally:
+        attack.is_armed = False
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, clock)
         signal.signal(signal.SIGINT, ctrl_c)
