@@ -1,7 +1,7 @@
 """Ctrl-C at random moments of every kind of wait and submission.
 
-`interrupts.py --count 200 [--kind NAME] [--seed 1]`: after each, the tasks of the interrupted statement must be gone within
-two seconds, and the next call must return.
+`interrupts.py --count 200 [--kind NAME] [--seed 1]`: after each, the tasks of the interrupted statement must be gone
+within two seconds, and the next call must return.
 """
 
 from __future__ import annotations

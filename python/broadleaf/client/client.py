@@ -722,6 +722,9 @@ class Client(RegisteredResults, Interactive, PublicNames):
     ) -> None:
         """Aborts tasks, queued or running. Tasks that are done are left alone.
 
+        Running tasks are interrupted; the engine of one that does not react is killed after `interrupt_grace_s` (the
+        option).
+
         Args:
             jobs: A result, a task's id, an index of `history`, or a list of these. By default, everything.
             targets: Without `jobs`: only what direct views have sent to these engines.

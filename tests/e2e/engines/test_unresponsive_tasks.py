@@ -93,10 +93,10 @@ WAYS = {
 }
 
 
-def start(client: ipp.Client, kind, path) -> ipp.AsyncResult:
-    """A task of this kind, once it runs on engine 0."""
-    client[0].push({"time": time, "itertools": itertools, "signal": signal, "os": os}, block=True)
-    result = client[0].apply_async(kind, str(path))
+def start(client: ipp.Client, kind, path, engine: int = 0) -> ipp.AsyncResult:
+    """A task of this kind, once it runs."""
+    client[engine].push({"time": time, "itertools": itertools, "signal": signal, "os": os}, block=True)
+    result = client[engine].apply_async(kind, str(path))
     assert until(path.exists)
     return result
 
@@ -159,6 +159,25 @@ def test_of_a_broadcast_only_the_engine_that_does_not_react_is_killed(client, co
     client.wait_for_engines(2, timeout=60)
     after = client[:].apply_async(os.getpid).get(30)
     assert (after[0] == pids[0], after[1] == pids[1]) == (True, False)
+
+
+@pytest.mark.parametrize("kind", [swallow, stay_in_c], ids=lambda kind: kind.__name__)
+def test_on_another_host(kind, tmp_path):
+    cluster = ipp.Cluster(n=1, listen="127.0.0.1:0", restart_engines=True, interrupt_grace_s=GRACE_S)
+    cluster.start_cluster_sync()
+    relay = ipp.Relay(cluster.relay_file, 1, name="other")
+    with cluster.connect_client_sync() as there:
+        there.wait_for_engines(2, timeout=30)
+        pids = there[:].apply_sync(os.getpid)
+        result = start(there, kind, tmp_path / "runs", engine=1)
+        assert result.cancel()
+        assert there.wait(timeout=30)
+        there.wait_for_engines(2, timeout=60)
+        after = there[:].apply_async(os.getpid).get(30)
+        assert (after[0] == pids[0], after[1] == pids[1]) == (True, False)
+    cluster.stop_cluster_sync()
+    assert relay.wait(20) == 0
+    relay.stop()
 
 
 def test_retries_and_tasks_behind_it_are_not_affected(client, tmp_path):
