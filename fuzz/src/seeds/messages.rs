@@ -234,6 +234,7 @@ pub fn requests() -> Vec<ControlRequest> {
     let all = TargetSet::All;
     vec![
         ControlRequest::Cancel(vec![TaskSeq(5)]),
+        ControlRequest::InterruptTasks(vec![TaskSeq(5)]),
         ControlRequest::Interrupt(all.clone()),
         ControlRequest::Signal(all, 2),
         ControlRequest::Explain(TaskSeq(6)),
