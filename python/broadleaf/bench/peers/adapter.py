@@ -94,8 +94,8 @@ class Adapter:
         return {}
 
     def carry(self, route: str) -> dict[str, Carry]:
-        """The ways of a route: `apply` and `map` there and back, `send` there and only the type's name back, `push` into
-        a variable of the workers, `pull` out of it, `scatter` a part of the values into that of each.
+        """The ways of a route: `apply` and `map` there and back, `send` there and only the type's name back, `push`
+        into a variable of the workers, `pull` out of it, `scatter` a part of the values into that of each.
         """
         return {}
 

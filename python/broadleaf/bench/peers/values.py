@@ -32,15 +32,15 @@ def _forest(size_bytes: int) -> Any:
     import numpy as np
     from sklearn.ensemble import RandomForestClassifier
 
-    bytes_per_sample, most_samples = 36, 1000
-    trees = max(1, round(size_bytes / bytes_per_sample / most_samples))
-    samples = size_bytes // bytes_per_sample // trees
+    bytes_per_sample, samples_of_large = 36, 1000
+    trees = max(1, round(size_bytes / bytes_per_sample / samples_of_large))
+    samples = (size_bytes - 1500) // bytes_per_sample // trees
     rng = np.random.default_rng(0)
     return RandomForestClassifier(trees).fit(rng.random((samples, 4)), rng.integers(0, 2, samples))
 
 
 def _frame(size_bytes: int) -> Any:
-    """A column of numbers and one of objects, which only the pickler understands."""
+    """A column of numbers, and one of objects, which is no buffer for the pickler."""
     import numpy as np
     import pandas as pd
 

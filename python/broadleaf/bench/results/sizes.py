@@ -42,7 +42,7 @@ def ratios(records: list[Record]) -> Iterator[Record]:
 
 
 def findings(records: Iterable[Record]) -> list[str]:
-    """Whether each size costs at most what a larger one does, and which of our figures are worse than they are to be."""
+    """Whether each size costs at most what a larger one does, and which of our figures miss what is expected."""
     found = [r for r in records if r.case == CASE and r.values]
     ours = [r for r in found if r.peer == OURS]
     larger = [r for r in ours if r.metric == "of_larger_size"]

@@ -76,8 +76,8 @@ def caller(view: Any, task: Callable[[Any], Any]) -> Callable[[list[Any]], list[
 
 
 def of_engines(values: list[Any], found: list[Any]) -> list[Any]:
-    """What calls to several engines returned."""
-    return [x for call in found for x in call]
+    """What calls to several engines returned, engine by engine."""
+    return [x for of_engine in zip(*found, strict=True) for x in of_engine]
 
 
 def pusher(view: Any) -> Callable[[list[Any]], Any]:
