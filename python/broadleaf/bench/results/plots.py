@@ -24,8 +24,10 @@ MARKERS = dict(zip(SYSTEMS, "os^vD<>pPX", strict=True))
 SIZE_INCHES = (7.2, 4.6)
 KINDS_OF_FILE = ("png", "svg")
 # In the figure of sizes.
-ROUTES = dict(zip(("apply", "send", "map", "push", "pull", "scatter"), list(COLOURS.values())[3:9], strict=True))
-VIEWS = {"direct view": "-", "load-balanced view": "--", "broadcast view": "-."}
+ROUTES: dict[str, str] = dict(
+    zip(("apply", "send", "map", "push", "pull", "scatter"), list(COLOURS.values())[3:9], strict=True)
+)
+VIEWS: dict[str, str] = {"direct view": "-", "load-balanced view": "--", "broadcast view": "-."}
 
 
 def draw(records: list[Record], folder: Path) -> list[Path]:

@@ -61,10 +61,10 @@ class ViewsAdapter(Adapter):
             parts = partial(direct.scatter, "scattered", block=True)
             return {"direct view": Carry(parts, lambda values, _: direct.gather("scattered", block=True))}
         if route == "push":
-            return {name: Carry(pusher(view), lambda values, _: pull(direct)) for name, view in both.items()}
+            return {name: Carry(pusher(view), lambda values, _: puller(direct)(values)) for name, view in both.items()}
         if route == "pull":
             push = pusher(together)
-            return {name: Carry(lambda values, view=view: pull(view), returned, push) for name, view in both.items()}
+            return {name: Carry(puller(view), returned, push) for name, view in both.items()}
         task = {"apply": tasks.echo, "send": tasks.name_of_type}[route]
         ways = {name: Carry(caller(view, task), of_engines, wanted=task) for name, view in both.items()}
         return ways | {"load-balanced view": Carry(caller(self.balanced, task), returned, wanted=task)}
@@ -84,9 +84,8 @@ def pusher(view: Any) -> Callable[[list[Any]], Any]:
     return lambda values: [view.push({"held": x}, block=True) for x in values]
 
 
-def pull(view: Any) -> Any:
-    """The variable of each engine."""
-    return view.pull("held", block=True)
+def puller(view: Any) -> Callable[[list[Any]], Any]:
+    return lambda values: view.pull("held", block=True)
 
 
 def gather(pending: list[Any]) -> list[Any]:
