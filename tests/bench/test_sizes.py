@@ -78,7 +78,7 @@ def test_many_workers_are_set_against_one():
     ("ours", "said"),
     [
         (2.0, "beyond the pickler at least 1.5 x as fast as others"),
-        (4.0, "less than that: bytes, apply, direct view, 1 kB: 1.00 x as fast as ppe"),
+        (4.0, "less fast: bytes, apply, direct view, of ppe: 1 kB 1.00 x"),
         # No longer than the pickler alone.
         (-1.0, "beyond the pickler at least 1.5 x as fast as others"),
     ],

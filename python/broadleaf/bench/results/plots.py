@@ -203,9 +203,10 @@ def draw_sizes(records: list[Record], path: Path, description: str | None = None
             axes.grid(True, which="major", linewidth=0.3)
         for axes in list(panels.base.flat)[len(kinds) :]:
             axes.set_visible(False)
-        figure.supxlabel("size of a value, bytes")
-        figure.supylabel("time a value, us")
-        labelled = {text: line for axes in figure.axes for line in axes.lines if (text := line.get_label())[0] != "_"}
+        for axes in figure.axes:
+            axes.set(xlabel="size, bytes", ylabel="time a value, us")
+            axes.label_outer()
+        labelled = {line.get_label(): line for axes in figure.axes for line in axes.lines}
         figure.legend(labelled.values(), labelled, loc="outside lower center", ncols=4, fontsize=8, frameon=False)
         _save(figure, path, description)
 

@@ -57,12 +57,15 @@ def findings(records: Iterable[Record]) -> list[str]:
         lines += _judged(f"to all workers in at most {SPREAD:g} x the time to one", "longer to all workers", more)
     if beyond:
         # Ours may also take no longer than the pickler alone; then there is no ratio.
-        slower = [
-            f"{_name(a)}: {max(0.0, _median(b)) / _median(a):.2f} x as fast as {b.peer}"
-            for a, b in beyond
-            if _median(b) < FASTER * _median(a) and _median(a) > 0
-        ]
-        lines += _judged(f"beyond the pickler at least {FASTER:g} x as fast as others", "less than that", slower)
+        slower: defaultdict[str, list[str]] = defaultdict(list)
+        for a, b in beyond:
+            if _median(b) < FASTER * _median(a) and _median(a) > 0:
+                times = max(0.0, _median(b)) / _median(a)
+                slower[f"{_name(a, with_size=False)}, of {b.peer}"].append(
+                    f"{size(a.params['size_bytes'])} {times:.2f} x"
+                )
+        listed = [f"{name}: {', '.join(times)}" for name, times in slower.items()]
+        lines += _judged(f"beyond the pickler at least {FASTER:g} x as fast as others", "less fast", listed)
     return lines
 
 
@@ -80,11 +83,11 @@ def _place(record: Record) -> tuple[Any, ...]:
     return (record.peer, *(record.params[name] for name in ("config", "mode", "value", "route", "size_bytes")))
 
 
-def _name(record: Record) -> str:
+def _name(record: Record, with_size: bool = True) -> str:
     """In words."""
     p = record.params
-    words = [f"{p['value']}", p["route"], p["mode"], f"{p['workers']} workers" if p["workers"] > 1 else ""]
-    return ", ".join(filter(None, [*words, size(p["size_bytes"]) if "size_bytes" in p else ""]))
+    words = [p["value"], p["route"], p["mode"], f"{p['workers']} workers" if p["workers"] > 1 else ""]
+    return ", ".join(filter(None, [*words, size(p["size_bytes"]) if with_size and "size_bytes" in p else ""]))
 
 
 def _judged(good: str, bad: str, exceptions: list[str]) -> list[str]:
