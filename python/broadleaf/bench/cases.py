@@ -118,7 +118,7 @@ KINDS: dict[str, tuple[int, int, str]] = {
     "frame": (1, 16_000, "pandas"),
 }
 # With the number of values in a call.
-ROUTES = {"apply": 1, "send": 1, "push": 1, "pull": 1, "map": 8, "scatter": 8}
+ROUTES = {"apply": 1, "send": 1, "push": 1, "pull": 1, "map": 4, "scatter": 4}
 TO_ALL = ("send", "push")
 
 
@@ -127,7 +127,7 @@ def sizes_steps(routes: Iterable[str], quick: bool) -> list[Step]:
         n = ROUTES[route]
         calls = 2 if quick else max(3, min(50, 4 * MB // size_bytes // n))
         params = {"value": kind, "route": route, "size_bytes": size_bytes}
-        return Step("sizes", params, {"n": n, "calls": calls, "warmup": 1 if quick else 2})
+        return Step("sizes", params, {"n": n, "calls": calls, "warmup": 2 if calls > 3 else 1})
 
     return [
         step(kind, size_kb * 1000, route)
