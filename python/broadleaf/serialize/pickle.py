@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Generic
 
 from broadleaf.errors import SerializationError
 from broadleaf.errors.unpickling import unpickled
-from broadleaf.serialize import PROTOCOL
 from broadleaf.serialize.advice import advice_on
 from broadleaf.serialize.arrays import dumps_with_arrays
 from broadleaf.serialize.buffers import INBAND_BUFFER_BYTES, keep_out_of_band
@@ -55,7 +54,7 @@ def dumps(value: Any, out_of_band: bool = False) -> tuple[bytes, list[pickle.Pic
 def dumps_in_band(value: Any) -> bytes:
     """Pickle bytes of `value`, including buffers. Raises whatever pickling it raises."""
     try:
-        data = pickle.dumps(value, PROTOCOL)
+        data = dumps_with_arrays(value, None)
         if not names_by_value(data):
             return data
     except (pickle.PicklingError, AttributeError, TypeError):

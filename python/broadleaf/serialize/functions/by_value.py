@@ -13,12 +13,14 @@ import io
 import marshal
 import pickle
 import sys
+from collections import ChainMap
 from types import CodeType, FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from broadleaf.serialize import PROTOCOL, asked_for
 from broadleaf.serialize.advice import advice_on
+from broadleaf.serialize.arrays import reducers_of_arrays
 from broadleaf.serialize.buffers import INBAND_BUFFER_BYTES, keep_out_of_band
 from broadleaf.serialize.functions.classes import reduce_class
 from broadleaf.serialize.functions.kept import function_key, sent_code, single
@@ -101,6 +103,8 @@ class ValuePickler(_Pickler):
         trying: frozenset[int] | None = None,
         with_dill: bool = False,
     ) -> None:
+        # Before it is looked up.
+        self.dispatch_table: Any = ChainMap(reducers_of_arrays(), _Pickler.dispatch_table)
         super().__init__(stream, protocol=PROTOCOL, buffer_callback=buffer_callback)
         self._snapshot = snapshot
         # If not None, globals are tried one by one; these are being tried further up.
