@@ -193,7 +193,7 @@ class _Description:
                 self.add_error(f"{at}.exceptions[{i}]", member)
         else:
             self.add(at + ".args", error.args)
-        for name in _FIELDS:
+        for name in ERROR_FIELDS:
             if hasattr(error, name) and not isinstance(getattr(type(error), name, None), property):
                 self.add(f"{at}.{name}", getattr(error, name))
         for name, attribute in sorted(_attributes(error).items()):
@@ -367,7 +367,8 @@ _CONTENTS: tuple[tuple[Any, Callable[[_Description, str, Any], None]], ...] = (
     (dict, _Description.pairs),
     ((set, frozenset), _Description.members),
 )
-_FIELDS = (
+#: What exceptions of Python and of `kinds.py` store outside their `__dict__`.
+ERROR_FIELDS = (
     "errno", "strerror", "filename", "filename2", "name", "path", "obj", "encoding", "object", "start", "end", "reason",
     "lineno", "offset", "text", "msg", "print_file_and_line", "end_lineno", "end_offset", "value", "code",
 )  # fmt: skip

@@ -113,13 +113,31 @@ _RAISING_FORMS = [
     "def f(x): raise FileError(2, 'none', 'file', x) from OwnError('why')",
 ]
 
+#: These find what the last call left, if that was in the same process. `OWN` is a name that no other function uses.
+_STATEFUL_FORMS = [
+    "def f(x, seen=[]):\n    seen.append(x)\n    return [BODY, [*seen]]",
+    "def f(x, *, seen={}):\n    seen[len(seen)] = x\n    return [BODY, {**seen}]",
+    "def make():\n    n = 0\n    def f(x):\n        nonlocal n\n        n += 1\n        return [BODY, n]\n    return f\nf = make()",
+    "def make(seen):\n    def f(x):\n        seen.append(len(seen))\n        return [BODY, [*seen]]\n    return f\nf = make([captured])",
+    "def OWN(x):\n    OWN.calls = getattr(OWN, 'calls', 0) + 1\n    return [BODY, OWN.calls]\nf = OWN",
+    "OWN = []\ndef f(x):\n    OWN.append(len(OWN))\n    return [BODY, [*OWN]]",
+    "OWN = 0\ndef f(x):\n    global OWN\n    OWN += 1\n    return [BODY, OWN]",
+    "class OWN:\n    calls = 0\ndef f(x):\n    OWN.calls += 1\n    return [BODY, OWN.calls]",
+    "OWN = []\n@functools.lru_cache\ndef cached(key):\n    OWN.append(key)\n    return len(OWN)\n"
+    "def f(x): return [BODY, cached('a'), cached('a'), [*OWN]]",
+    "@functools.lru_cache\ndef cached(): return []\ndef f(x):\n    cached().append(x)\n    return [BODY, [*cached()]]",
+    "def helper(x, n=[0]):\n    n[0] += 1\n    return n[0]\ndef f(x): return [BODY, helper(x), helper(x)]",
+    "f = lambda x, n=[0]: [BODY, n.append(1), len(n)]",
+]  # fmt: skip
 
-def random_function(values: Values) -> tuple[Function, str]:
-    """A function of one argument, and its source."""
+
+def random_function(values: Values, own: str) -> tuple[Function, str, bool]:
+    """A function of one argument, its source, and whether it keeps state between calls. `own` is a name for it."""
     rng = values.rng
-    raises = rng.random() < 0.15
-    form = rng.choice(_RAISING_FORMS if raises else _FORMS)
-    source = form.replace("BODY", rng.choice(_BODIES))
+    chance = rng.random()
+    keeps_state = chance < 0.05
+    form = rng.choice(_STATEFUL_FORMS if keeps_state else _RAISING_FORMS if chance < 0.2 else _FORMS)
+    source = form.replace("BODY", rng.choice(_BODIES)).replace("OWN", own)
     kinds = values.kinds
     names: dict[str, Any] = {
         name: value for name, value in vars(kinds).items() if not name.startswith("__") and name != "annotations"
@@ -128,7 +146,7 @@ def random_function(values: Values) -> tuple[Function, str]:
     names["captured"] = _sendable(values, lambda: values.any(2))
     names["error"] = _sendable(values, lambda: error_of(values, kinds))
     exec(compile(source, "<script>", "exec"), names)
-    return names["f"], source
+    return names["f"], source, keeps_state
 
 
 def _sendable(values: Values, make: Callable[[], Any]) -> Any:

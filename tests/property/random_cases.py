@@ -31,14 +31,24 @@ import broadleaf as ipp
 import cloudpickle
 import kinds
 import numpy as np
-from description import anywhere, describe, describe_elsewhere, describe_error, difference, read_only_arrays
+from description import (
+    ERROR_FIELDS,
+    anywhere,
+    describe,
+    describe_elsewhere,
+    describe_error,
+    difference,
+    read_only_arrays,
+)
 from functions import Function, random_function
-from routes import ROUTES, Collect, Outcome
+from routes import IN_ORDER, ROUTES, Collect, Outcome
 from values import Values
 
 #: Cases between two forks.
 BATCH = 100
 ENGINES_PER_HOST = 2
+#: What is sent of an exception at most.
+MAX_ERROR_BYTES = 1 << 20
 
 # The same classes and functions as this program's own.
 _here = types.SimpleNamespace()
@@ -73,8 +83,8 @@ class Case:
 def make_case(seed: int, number: int, route: str | None) -> Case:
     rng = Random(f"case {seed} {number}")
     values = Values(rng, list(_KINDS))
-    chosen = rng.choice(list(ROUTES))
-    function, source = random_function(values)
+    function, source, keeps_state = random_function(values, f"own_{seed}_{number}")
+    chosen = rng.choice(IN_ORDER if keeps_state else list(ROUTES))
     items = []
     for _ in range(rng.choice((1, 1, 2, 3, 6))):
         items.append(values.any(rng.choice((0, 1, 2, 3))))
@@ -97,8 +107,24 @@ def _answer(number: int, data: bytes) -> bytes:
         if asyncio.iscoroutine(value):
             value = asyncio.run(value)
     except Exception as error:
-        return pickle.dumps(("described error", (describe_error(error), causes_of(error))))
+        alternative = _as_pool_sends_it(error)
+        described = describe_error(error), causes_of(error), _takes_much(error), describe_error(alternative)
+        return pickle.dumps(("described error", described))
     return _pickled(("value", value)) or pickle.dumps(("unsendable", describe_elsewhere(value)))
+
+
+def _as_pool_sends_it(error: BaseException) -> BaseException:
+    """The exception as it leaves a pool, where one that pickles in its own way loses notes and attributes. Where it
+    cannot leave, itself.
+    """
+    data = _pickled(error)
+    return error if data is None else pickle.loads(data)
+
+
+def _takes_much(error: BaseException) -> bool:
+    """Whether an exception holds more than is sent of one: then texts stand for its arguments."""
+    data = _pickled((error.args, vars(error), [getattr(error, name, None) for name in ERROR_FIELDS]))
+    return data is None or len(data) > MAX_ERROR_BYTES
 
 
 def _pickled(value: Any) -> bytes | None:
@@ -199,8 +225,15 @@ def fault_of(got: Outcome, answer: Outcome) -> str:
         # cloudpickle cannot send it. Either it is an error, or right all the same.
         return "" if "error" in got[0] else difference(describe_elsewhere(got[1]), answer[1])
     lines, right = told(got), told(answer)
-    # Described on an engine, where classes of `__main__` are not found.
-    return difference(anywhere(lines), anywhere(right)) if got[0] == "described error" else difference(lines, right)
+    if answer[0] == "described error" and answer[1][2] and got[0] != "described error":
+        # The same type.
+        lines, right = lines[:2], right[:2]
+    if got[0] == "described error":
+        # On an engine, where classes of `__main__` are not found.
+        lines, right = anywhere(lines), anywhere(right)
+    elif answer[0] == "described error" and lines[1:] == answer[1][3]:
+        return ""
+    return difference(lines, right)
 
 
 def faults_of(case: Case, collect: Collect, answers: list[Outcome]) -> list[str]:

@@ -92,6 +92,10 @@ def _direct_map(client: ipp.Client, rng: Random, function: Function, items: list
     return _from_map(client[:].map_async(function, items, return_exceptions=True))
 
 
+def _map_on_one(client: ipp.Client, rng: Random, function: Function, items: list[Any]) -> Collect:
+    return _from_map(client[_one_engine(client, rng)].map_async(function, items, return_exceptions=True))
+
+
 def _balanced_map(client: ipp.Client, rng: Random, function: Function, items: list[Any]) -> Collect:
     chunksize = rng.choice((None, 1, 2, 3, 100))
     return _from_map(
@@ -144,7 +148,8 @@ def _joblib(client: ipp.Client, rng: Random, function: Function, items: list[Any
         calls = [joblib.delayed(_outcome_there)(function, item) for item in items]
         try:
             results = joblib.Parallel(backend="random-cases", batch_size=batch_size)(calls)
-        except ipp.SerializationError as error:
+        except Exception as error:
+            # One that is not the function's.
             results = [("error", error)] * len(items)
         return [[found] for found in results]
 
@@ -160,7 +165,7 @@ def _outcome_there(function: Function, item: Any) -> Outcome:
         if asyncio.iscoroutine(value):
             value = asyncio.run(value)
     except Exception as error:
-        return "described error", (describe_error(error), [])
+        return "described error", (describe_error(error),)
     return "value", value
 
 
@@ -168,11 +173,11 @@ def _awaited(client: ipp.Client, rng: Random, function: Function, items: list[An
     view = client.load_balanced_view()
 
     async def wait() -> list[Any]:
-        return await asyncio.gather(*(awaited(view.apply_async(function, item)) for item in items))
+        return await asyncio.gather(*(awaited(item) for item in items))
 
-    async def awaited(result: Any) -> Outcome:
+    async def awaited(item: Any) -> Outcome:
         try:
-            return "value", await result
+            return "value", await view.apply_async(function, item)
         except Exception as error:
             return "error", error
 
@@ -290,6 +295,7 @@ ROUTES: dict[str, Start] = {
     "broadcast": _broadcast(False),
     "coalescing broadcast": _broadcast(True),
     "direct map": _direct_map,
+    "map on one engine": _map_on_one,
     "balanced map": _balanced_map,
     "map over functions": _map_of_rows,
     "imap": _imap,
@@ -308,3 +314,6 @@ ROUTES: dict[str, Start] = {
     "pre-pickled": _pre_pickled,
     "nested": _nested,
 }
+
+#: Those that make all calls on one engine, one after the other.
+IN_ORDER = ["direct apply", "direct executor", "map on one engine"]

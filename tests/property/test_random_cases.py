@@ -14,7 +14,10 @@ CASES = 300
 def test_what_comes_back_is_what_a_process_pool_brings():
     # A program of its own, because what its `__main__` defines is a part of it.
     found = subprocess.run(
-        [sys.executable, str(PROGRAM), "--cases", str(CASES), "--seed", "1"], capture_output=True, text=True, timeout=200
+        [sys.executable, str(PROGRAM), "--cases", str(CASES), "--seed", "1"],
+        capture_output=True,
+        text=True,
+        timeout=200,
     )
     assert found.returncode == 0, found.stdout[-10_000:] + found.stderr[-5_000:]
     assert f"{CASES} cases, 0 differ" in found.stdout

@@ -92,7 +92,7 @@ class Values:
         """A value that can be sent nowhere, or has one inside."""
         made = self.rng.choice(
             (
-                threading.Lock, lambda: (i for i in ()), lambda: sys._getframe(), lambda: weakref.ref(self),
+                threading.Lock, lambda: (i for i in ()), lambda: sys._getframe(), lambda: weakref.ref(Values),
                 lambda: self.kinds.OtherArguments(1, 2), lambda: self.kinds.Plain(a=[threading.Lock()]),
             )
         )()  # fmt: skip
