@@ -31,7 +31,7 @@ def read_only_arrays(value: Any) -> list[str]:
 
 
 def describe_elsewhere(value: Any) -> list[str]:
-    """Like `describe`, for a process whose `__main__` is another one: whether classes are found there does not count."""
+    """Like `describe`, for a process with another `__main__`: whether classes are found there does not count."""
     return anywhere(describe(value))
 
 

@@ -25,7 +25,7 @@ from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, ClassVar
 
 import broadleaf as ipp
 import cloudpickle
@@ -141,9 +141,11 @@ def _pickled(value: Any) -> bytes | None:
 
 
 def _contiguous(array: Any) -> Any:
-    """NumPy's pickle of an array with gaps, or by an older protocol, forgets the byte order. Broadleaf keeps it."""
-    has_gaps = not (array.flags.c_contiguous or array.flags.f_contiguous)
-    return (array.copy() if has_gaps and not array.dtype.hasobject else array).__reduce_ex__(pickle.HIGHEST_PROTOCOL)
+    """How an array is pickled. NumPy forgets the byte order of one with gaps, and one that cannot be written to would
+    arrive as such by this protocol, but not by that of a pool. Broadleaf keeps the one and changes the other.
+    """
+    kept = array.flags.writeable and (array.flags.c_contiguous or array.flags.f_contiguous)
+    return (array if kept or array.dtype.hasobject else array.copy("A")).__reduce_ex__(pickle.HIGHEST_PROTOCOL)
 
 
 class _PoolsPickler(ForkingPickler):
@@ -155,7 +157,7 @@ class _PoolsPickler(ForkingPickler):
 
 
 class _CloudPickler(cloudpickle.Pickler):
-    dispatch_table = ChainMap({np.ndarray: _contiguous}, cloudpickle.Pickler.dispatch_table)
+    dispatch_table: ClassVar[Any] = ChainMap({np.ndarray: _contiguous}, cloudpickle.Pickler.dispatch_table)
 
 
 def expected(cases: list[Case]) -> list[list[Outcome]]:
@@ -313,11 +315,14 @@ def main() -> None:
     parser.add_argument("--cases", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=int(time.time()))
     parser.add_argument("--start", type=int, default=0, help="the number of the first case")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no more cases after this time")
     parser.add_argument("--only", type=int, help="the number of the only case to run")
     parser.add_argument("--route", choices=list(ROUTES), help="run all cases on this route")
     options = parser.parse_args()
     numbers = range(options.start, options.start + options.cases) if options.only is None else [options.only]
     print(f"{len(numbers)} cases, --seed {options.seed}", flush=True)
+    began, n_run = time.monotonic(), 0
+    found: dict[str, list[str]] = {}
     # In the order in which cloudpickle in the pool must know them.
     for kind in list(globals().values()):
         if isinstance(kind, type) and kind.__module__ == "__main__":
@@ -325,13 +330,15 @@ def main() -> None:
     with TemporaryDirectory() as directory:
         clients = Clients(Path(directory))
         try:
-            found: dict[str, list[str]] = {}
             for first in range(0, len(numbers), BATCH):
+                if time.monotonic() > began + options.seconds:
+                    break
                 cases = [make_case(options.seed, number, options.route) for number in numbers[first : first + BATCH]]
                 found.update(run(clients, cases))
+                n_run += len(cases)
         finally:
             clients.close()
-    print(f"{len(numbers)} cases, {len(found)} differ")
+    print(f"{n_run} cases, {len(found)} differ")
     sys.exit(bool(found))
 
 

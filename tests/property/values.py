@@ -32,11 +32,28 @@ Make = Callable[["Values"], Any]
 #: Sizes in bytes at which something changes on the way, and some others.
 LIMITS = (0, 1, 64, 4096, 16_384, 65_536, 262_144, 1 << 20, 4 << 20)
 _CHARACTERS = "abc\0\n\"'\\é\xff\u0394\u20ac\ud800\udfff\U0001f600"
-_SCALAR_TYPES = "? b B h H i I l L q Q e f d g F D G".split()
+_SCALAR_TYPES = ["?", "b", "B", "h", "H", "i", "I", "l", "L", "q", "Q", "e", "f", "d", "g", "F", "D", "G"]
 _DTYPES = [
-    *_SCALAR_TYPES, ">i4", ">f8", "<u2", ">c16", "S1", "S7", "U1", "U5", ">U3", "M8[ns]", "M8[D]", "m8[s]", "m8", ">M8[us]",
-    "V3", "O", "S0", "U0",
-]  # fmt: skip
+    *_SCALAR_TYPES,
+    ">i4",
+    ">f8",
+    "<u2",
+    ">c16",
+    "S1",
+    "S7",
+    "U1",
+    "U5",
+    ">U3",
+    "M8[ns]",
+    "M8[D]",
+    "m8[s]",
+    "m8",
+    ">M8[us]",
+    "V3",
+    "O",
+    "S0",
+    "U0",
+]
 
 
 class Tagged(np.ndarray):
@@ -92,10 +109,14 @@ class Values:
         """A value that can be sent nowhere, or has one inside."""
         made = self.rng.choice(
             (
-                threading.Lock, lambda: (i for i in ()), lambda: sys._getframe(), lambda: weakref.ref(Values),
-                lambda: self.kinds.OtherArguments(1, 2), lambda: self.kinds.Plain(a=[threading.Lock()]),
+                threading.Lock,
+                lambda: (i for i in ()),
+                lambda: sys._getframe(),
+                lambda: weakref.ref(Values),
+                lambda: self.kinds.OtherArguments(1, 2),
+                lambda: self.kinds.Plain(a=[threading.Lock()]),
             )
-        )()  # fmt: skip
+        )()
         return self.rng.choice((lambda: made, lambda: [made], lambda: {"a": (made,)}))()
 
     def hashable(self) -> Any:
@@ -105,7 +126,7 @@ class Values:
             try:
                 hash(value)
                 # Some are equal to others by items, and cannot be compared.
-                assert isinstance(value == value, bool)  # noqa: PLR0124
+                assert isinstance(value == value, bool)
             except Exception:
                 continue
             return value
@@ -247,9 +268,16 @@ def _time_zone(v: Values) -> Any:
 
 def _time(v: Values) -> Any:
     moment = datetime.datetime(
-        v.rng.randint(1, 9999), v.rng.randint(1, 12), v.rng.randint(1, 28), 23, 59, 58, v.rng.randrange(10**6), _time_zone(v),
+        v.rng.randint(1, 9999),
+        v.rng.randint(1, 12),
+        v.rng.randint(1, 28),
+        23,
+        59,
+        58,
+        v.rng.randrange(10**6),
+        _time_zone(v),
         fold=v.rng.randint(0, 1),
-    )  # fmt: skip
+    )
     difference = datetime.timedelta(v.rng.randint(-9999, 9999), 5, 7)
     return v.rng.choice((moment, moment.date(), moment.time(), moment.timetz(), difference))
 
@@ -292,11 +320,19 @@ def _of_builtin(v: Values) -> Any:
     kinds = v.kinds
     kind, value = v.rng.choice(
         (
-            (kinds.MyInt, 5), (kinds.MyInt, 1 << 70), (kinds.MyFloat, 2.5), (kinds.MyStr, "text"), (kinds.MyBytes, b"bytes"),
-            (kinds.MyBytearray, b"ba"), (kinds.MyTuple, (1, [2])), (kinds.MyList, [1, [2]]), (kinds.MyDict, {"a": [1]}),
-            (kinds.MySet, {1, 2}), (kinds.MyFrozenset, {1, "2"}),
+            (kinds.MyInt, 5),
+            (kinds.MyInt, 1 << 70),
+            (kinds.MyFloat, 2.5),
+            (kinds.MyStr, "text"),
+            (kinds.MyBytes, b"bytes"),
+            (kinds.MyBytearray, b"ba"),
+            (kinds.MyTuple, (1, [2])),
+            (kinds.MyList, [1, [2]]),
+            (kinds.MyDict, {"a": [1]}),
+            (kinds.MySet, {1, 2}),
+            (kinds.MyFrozenset, {1, "2"}),
         )
-    )  # fmt: skip
+    )
     made = kind(value)
     if v.rng.random() < 0.5:
         made.tag = v.inner()
@@ -322,11 +358,34 @@ def _class_or_function(v: Values) -> Any:
     kinds = v.kinds
     return v.rng.choice(
         (
-            kinds.Plain, kinds.Slots, kinds.Data, kinds.Pair, kinds.Colour, kinds.OwnError, kinds.plus, kinds.Plain.method,
-            kinds.Plain.static, kinds.Plain.of_class, int, list, type, len, math.sqrt, str.join, [].append, type(None),
-            types.FunctionType, np.add, np.float64, np.dtype, np.zeros, datetime.datetime.now, list[int], dict[str, int] | None,
+            kinds.Plain,
+            kinds.Slots,
+            kinds.Data,
+            kinds.Pair,
+            kinds.Colour,
+            kinds.OwnError,
+            kinds.plus,
+            kinds.Plain.method,
+            kinds.Plain.static,
+            kinds.Plain.of_class,
+            int,
+            list,
+            type,
+            len,
+            math.sqrt,
+            str.join,
+            [].append,
+            type(None),
+            types.FunctionType,
+            np.add,
+            np.float64,
+            np.dtype,
+            np.zeros,
+            datetime.datetime.now,
+            list[int],
+            dict[str, int] | None,
         )
-    )  # fmt: skip
+    )
 
 
 def _callable(v: Values) -> Any:
@@ -509,10 +568,13 @@ def _subclass(v: Values) -> Any:
 
     return v.rng.choice(
         (
-            tagged, lambda: data.view(Untold), lambda: np.matrix(v.filled("i4", (2, 3))), lambda: np.char.array(["a", "bb"]),
+            tagged,
+            lambda: data.view(Untold),
+            lambda: np.matrix(v.filled("i4", (2, 3))),
+            lambda: np.char.array(["a", "bb"]),
             lambda: data[::2].view(Untold),
         )
-    )()  # fmt: skip
+    )()
 
 
 def _scalar(v: Values) -> Any:
@@ -560,10 +622,17 @@ def _sparse(v: Values) -> Any:
     )
     kind = v.rng.choice(
         (
-            sparse.csr_matrix, sparse.csc_matrix, sparse.coo_matrix, sparse.lil_matrix, sparse.dok_matrix, sparse.dia_matrix,
-            sparse.csr_array, sparse.coo_array, sparse.csc_array,
+            sparse.csr_matrix,
+            sparse.csc_matrix,
+            sparse.coo_matrix,
+            sparse.lil_matrix,
+            sparse.dok_matrix,
+            sparse.dia_matrix,
+            sparse.csr_array,
+            sparse.coo_array,
+            sparse.csc_array,
         )
-    )  # fmt: skip
+    )
     return kind(dense)
 
 
@@ -618,11 +687,20 @@ def _pandas(v: Values) -> Any:
 
     return v.rng.choice(
         (
-            frame, frame, lambda: _series(v, n, index), lambda: index, lambda: pd.Timestamp("2020-01-01", tz="UTC"), lambda: pd.NaT,
-            lambda: pd.NA, lambda: pd.Categorical(["a", "b", None]), lambda: pd.Interval(0, 1), lambda: pd.Timedelta(5, "s"),
-            lambda: pd.Period("2020-01", "M"), lambda: pd.DataFrame(v.filled("f4", (v.size() // 16, 4))),
+            frame,
+            frame,
+            lambda: _series(v, n, index),
+            lambda: index,
+            lambda: pd.Timestamp("2020-01-01", tz="UTC"),
+            lambda: pd.NaT,
+            lambda: pd.NA,
+            lambda: pd.Categorical(["a", "b", None]),
+            lambda: pd.Interval(0, 1),
+            lambda: pd.Timedelta(5, "s"),
+            lambda: pd.Period("2020-01", "M"),
+            lambda: pd.DataFrame(v.filled("f4", (v.size() // 16, 4))),
         )
-    )()  # fmt: skip
+    )()
 
 
 _BASIC: list[Make] = [
@@ -650,13 +728,28 @@ _CONTAINERS: list[Make] = [
     _ordered_dict,
 ]
 _RELATED: list[Make] = [
-    _shared, _many_same, _recursive_list, _recursive_dict, _recursive_object, _recursive_tuple, _deep,
-]  # fmt: skip
+    _shared,
+    _many_same,
+    _recursive_list,
+    _recursive_dict,
+    _recursive_object,
+    _recursive_tuple,
+    _deep,
+]
 _STANDARD: list[Make] = [_standard, _standard, _time, _decimal]
 _OBJECTS: list[Make] = [_instance, _instance, _reduced, _of_builtin, _enum, _class_or_function, _callable, _error]
 _NUMPY: list[Make] = [
-    _array, _array, _sized_array, _structured, _masked, _subclass, _scalar, _numpy_other, _many_arrays, _same_array,
-]  # fmt: skip
+    _array,
+    _array,
+    _sized_array,
+    _structured,
+    _masked,
+    _subclass,
+    _scalar,
+    _numpy_other,
+    _many_arrays,
+    _same_array,
+]
 _TABLES: list[Make] = [_sparse, _pandas, _pandas]
 _GROUPS: list[list[Make]] = [_BASIC, _CONTAINERS, _RELATED, _STANDARD, _OBJECTS, _NUMPY, _TABLES]
 _FLAT_GROUPS: list[list[Make]] = [_BASIC, _BASIC, _STANDARD, [_enum, _of_builtin], [_scalar, _sized_array]]
