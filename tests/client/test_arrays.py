@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from broadleaf.serialize.arrays import reduce_array
-from broadleaf.serialize.pickle import dumps, loads
+from broadleaf.serialize.pickle import dumps, dumps_in_band, loads
 
 NAMED = np.dtype("f8", metadata={"unit": "m"})
 
@@ -81,10 +81,29 @@ def test_a_user_defined_dtype_is_left_to_numpy():
     assert reduce_array(array) == ("NumPy's", 5)
 
 
-def test_a_readonly_array_that_travels_inside_stays_readonly():
-    array = np.arange(3)
+class OfMain:
+    """Pickled by value, as what `__main__` defines."""
+
+    def __init__(self, array):
+        self.array = array
+
+
+OfMain.__module__ = "__main__"
+
+
+@pytest.mark.parametrize("pickled", [dumps, lambda value: (dumps_in_band(value), [])], ids=["out of band", "in band"])
+@pytest.mark.parametrize("array", [*PLAIN.values(), *OTHERS.values()], ids=[*PLAIN, *OTHERS])
+def test_an_array_that_cannot_be_written_to_arrives_as_one_that_can(array, pickled):
+    array = array.copy("K")
     array.flags.writeable = False
-    assert not arrived(array)[0].flags.writeable
+    filling = bytes(300_000)  # with which pickles of subclasses are made compact
+    for sent in ([array], OfMain(array), [array, filling]):
+        data, buffers = pickled(sent)
+        found = loads(data, [bytearray(memoryview(b).cast("B")) for b in buffers])
+        there = found.array if isinstance(sent, OfMain) else found[0]
+        assert there.flags.writeable
+        assert there.dtype == array.dtype
+        assert there.flags.f_contiguous == array.flags.f_contiguous
 
 
 def test_one_array_twice_arrives_as_one():

@@ -5,13 +5,16 @@ import concurrent.futures
 import copy
 import errno
 import pickle
+import sys
 import threading
+from types import SimpleNamespace
 
 import broadleaf as ipp
 import pytest
 from broadleaf import error
 from broadleaf.errors import composite, fresh
 from broadleaf.errors import types as error_types
+from broadleaf.errors.display import render_in_ipython
 from broadleaf.serialize.errors import FailedItem, dump_error, load_error
 
 
@@ -334,3 +337,19 @@ def test_items():
     for value in ("x" * 10**7, b"x" * 10**7, bytearray(10**7), list(range(10**6)), {"k": "v" * 10**6}, 10**5000):
         assert len(sent(ValueError(), item=FailedItem(2, (value,))).item_repr) <= 100
     assert sent(ValueError(), item=FailedItem(2, (Breaks(),))).item_repr == "<no text: SystemExit>"
+
+
+def test_what_ipython_shows_of_an_error_is_not_sent_with_it(monkeypatch):
+    # A task that waits for another one raises its error on, from an engine with IPython's shell.
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace())
+    error = OddArguments(1, 2)
+    render_in_ipython(error)
+    assert "_render_traceback_" in vars(error)
+    monkeypatch.delitem(sys.modules, "IPython")
+    assert vars(load_error(dump_error(error)).__cause__) == {"a": 1, "b": 2}
+
+
+def test_a_traceback_method_of_the_users_own_is_sent(monkeypatch):
+    error = OddArguments(1, 2)
+    error._render_traceback_ = len
+    assert vars(load_error(dump_error(error)).__cause__) == {"a": 1, "b": 2, "_render_traceback_": len}

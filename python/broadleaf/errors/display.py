@@ -149,6 +149,11 @@ def render_in_ipython(original: BaseException) -> None:
         original.__dict__["_render_traceback_"] = ipython_traceback_of_raised
 
 
+def without_display(attributes: dict[str, Any]) -> dict[str, Any]:
+    """An exception's attributes without the one of `render_in_ipython`, which is for this process."""
+    return {name: value for name, value in attributes.items() if value is not ipython_traceback_of_raised}
+
+
 def ipython_traceback_of_raised() -> list[str]:
     """`ipython_traceback` of the exception being shown, whose cause is the remote traceback."""
     error: Any = sys.exc_info()[1] or sys.last_value

@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterable
 from types import GetSetDescriptorType, MemberDescriptorType, new_class
 from typing import Any, TypeVar
 
+from broadleaf.errors.display import without_display
+
 from broadleaf.errors.unpickling import unpickled
 
 E = TypeVar("E", bound=BaseException)
@@ -201,7 +203,7 @@ class ExceptionParts:
         member: Callable[[BaseException], Any] | None = None,
     ) -> None:
         args: tuple[Any, ...] | None = error.args
-        fields, attributes, group = fields_of(error), dict(vars(error)), group_of(error)
+        fields, attributes, group = fields_of(error), without_display(vars(error)), group_of(error)
         if group is not None:
             # Derived from what the group is made of.
             fields = {name: value for name, value in fields.items() if name not in ("message", "exceptions")}

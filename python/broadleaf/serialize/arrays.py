@@ -4,6 +4,7 @@ times are sent as that memory."""
 from __future__ import annotations
 
 import pickle
+import sys
 from typing import Any
 
 from broadleaf.serialize import PROTOCOL
@@ -14,14 +15,21 @@ _PLAIN_KINDS = frozenset("biufcSU")
 
 
 def reduce_array(array: Any) -> Any:
-    """The reduced form of an array; NumPy's own if a string does not describe its dtype completely."""
+    """The reduced form of an array; NumPy's own if a string does not describe its dtype completely. The array that is
+    made of it can be written to.
+    """
     dtype, flags = array.dtype, array.flags
     # A user-defined dtype may claim a kind of NumPy's.
     is_plain = dtype.kind in _PLAIN_KINDS and dtype.isbuiltin != 2 and dtype.itemsize > 0 and dtype.metadata is None
     if is_plain and flags.c_contiguous:
-        return type(array), (array.shape, dtype.str, pickle.PickleBuffer(array))
+        return type(array), (
+            array.shape,
+            dtype.str,
+            pickle.PickleBuffer(array if flags.writeable else _bytes_of(array)),
+        )
     if is_plain and flags.f_contiguous:
-        return type(array), (array.shape, dtype.str, pickle.PickleBuffer(array.T), 0, None, "F")
+        data = array.T if flags.writeable else _bytes_of(array)
+        return type(array), (array.shape, dtype.str, pickle.PickleBuffer(data), 0, None, "F")
     if not (flags.c_contiguous or flags.f_contiguous):
         repeating = reduce_repeating(array)
         if repeating is not None:
@@ -29,7 +37,11 @@ def reduce_array(array: Any) -> Any:
     if is_plain:
         # NumPy would put its items into the pickle one by one.
         return type(array), (array.shape, dtype.str, pickle.PickleBuffer(array.copy()))
-    return array.__reduce_ex__(PROTOCOL)
+    reduced = array.__reduce_ex__(PROTOCOL)
+    if not flags.writeable and type(reduced[1][0]) is pickle.PickleBuffer:
+        made_of = (pickle.PickleBuffer(_bytes_of(array)), *reduced[1][1:])
+        return (reduced[0], made_of, *reduced[2:])
+    return reduced
 
 
 def reduce_repeating(array: Any) -> Any:
@@ -72,3 +84,20 @@ def repeated(once: Any, shape: tuple[int, ...], writeable: bool) -> Any:
 
     strides = [0 if have != n else step for have, n, step in zip(once.shape, shape, once.strides, strict=True)]
     return as_strided(once, shape, strides, writeable=writeable)
+
+
+class _Bytes:
+    """The memory of a contiguous array, which says of itself that it can be written to. Nobody writes: but what a
+    pickle makes of a buffer can be written to only if the buffer can.
+    """
+
+    __slots__ = ("__array_interface__", "_array")
+
+    def __init__(self, array: Any) -> None:
+        self._array = array
+        address = array.__array_interface__["data"][0]
+        self.__array_interface__ = {"data": (address, False), "shape": (array.nbytes,), "typestr": "|u1", "version": 3}
+
+
+def _bytes_of(array: Any) -> Any:
+    return sys.modules["numpy"].asarray(_Bytes(array)) if array.nbytes else bytearray()

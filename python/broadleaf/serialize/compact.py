@@ -9,7 +9,7 @@ import sys
 from typing import Any
 
 from broadleaf.serialize import PROTOCOL
-from broadleaf.serialize.arrays import reduce_repeating
+from broadleaf.serialize.arrays import reduce_array, reduce_repeating
 from broadleaf.serialize.buffers import keep_out_of_band
 from broadleaf.serialize.reducers import reducers
 
@@ -41,7 +41,7 @@ class _CompactingPickler(pickle.Pickler):
         if value.dtype.kind in "mM":
             dense = value if contiguous else value.copy()
             return _of_dtype, (dense.view(numpy.int64), value.dtype)
-        return NotImplemented if contiguous else value.copy().__reduce_ex__(PROTOCOL)
+        return reduce_array(value if contiguous else value.copy())
 
 
 def _of_dtype(array: Any, dtype: Any) -> Any:

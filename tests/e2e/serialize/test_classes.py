@@ -99,6 +99,50 @@ def test_a_class_as_the_function(rc):
     assert rc[0].apply_sync(lambda c: c.__qualname__, names["Outer"].Inner) == "Outer.Inner"
 
 
+OF_TYPING = """
+import typing
+
+class Typed(typing.NamedTuple):
+    a: int
+    b: str = "default"
+
+    def both(self):
+        return [self.a, self.b]
+
+T = typing.TypeVar("T")
+
+class TypedGeneric(Typed, typing.Generic[T]):
+    pass
+
+class Options(typing.TypedDict, total=False):
+    name: str
+
+class Sized(typing.Protocol):
+    size: int
+
+class Impl(Sized):
+    size = 3
+
+def see(value):
+    copy = Typed(7)
+    options: Options = {"name": "n"}
+    return value.both(), value._fields, copy, copy._replace(b="c"), options, Options.__total__, Impl().size, TypedGeneric[int](1)
+"""
+
+
+def test_classes_that_typing_makes(rc):
+    names = script(OF_TYPING)
+    for kind in ("Typed", "TypedGeneric"):
+        value = names[kind](1, "two")
+        here = names["see"](value)
+        for route in ROUTES.values():
+            there = route(rc, names["see"], value)
+            assert there == here
+            assert [type(one) for one in there] == [type(one) for one in here]
+        rc[0].push({"value": value}, block=True)
+        assert type(rc[0]["value"]) is names[kind]
+
+
 def test_a_class_that_comes_back_is_unchanged(rc):
     names = script(
         "class C:\n    n = 1\n    def get(self): return a\na = 5\ndef make(_):\n    C.n = 2\n    return C()\n"

@@ -95,3 +95,69 @@ def test_a_map_goes_over_what_python_iterates_over(rc, dview):
     assert dview.map_sync(str, frame()) == ["a", "b"]
     assert dview.map_sync(abs, frame()["a"]) == list(range(N_ROWS))
     assert rc.load_balanced_view().map_sync(str, frame()) == ["a", "b"]
+
+
+def masked():
+    return np.ma.masked_array(np.arange(N_ROWS) * 1.5, np.arange(N_ROWS) % 3 == 0, fill_value=-1.0)
+
+
+class Tagged(np.ndarray):
+    """An array with an attribute."""
+
+    def __array_finalize__(self, other):
+        self.tag = getattr(other, "tag", None)
+
+    def __reduce__(self):
+        return tagged, (np.asarray(self), self.tag)
+
+
+def tagged(data=None, tag="t"):
+    made = (np.arange(N_ROWS) if data is None else data).view(Tagged)
+    made.tag = tag
+    return made
+
+
+ARRAYS = {
+    "masked": masked,
+    "masked in two dimensions": lambda: np.ma.masked_less(np.arange(2 * N_ROWS).reshape(-1, 2), 7),
+    "masked, all valid": lambda: np.ma.masked_array(np.arange(N_ROWS)),
+    "matrix": lambda: np.arange(2 * N_ROWS).reshape(-1, 2).view(np.matrix),
+    "records": lambda: np.rec.array([(i, str(i)) for i in range(N_ROWS)], dtype=[("a", "i4"), ("b", "U3")]),
+    "tagged": tagged,
+    "objects": lambda: np.array([None, "a", [1]] * 3 + [1, 2], object),
+    "text": lambda: np.array([f"{i:o}" for i in range(N_ROWS)]),
+}
+
+
+@pytest.mark.parametrize("dist", ["b", "r"])
+@pytest.mark.parametrize("kind", ARRAYS)
+def test_arrays_of_all_kinds_are_gathered_as_what_they_were(rc, dview, kind, dist):
+    array = ARRAYS[kind]()
+    dview.scatter("part", array, dist, block=True)
+    gathered = dview.gather("part", dist, block=True)
+    echoed = dview.parallel(dist=dist, block=True)(lambda part: part)(array)
+    for found in (gathered, echoed):
+        assert type(found) is type(array)
+        assert (found.dtype, found.tolist()) == (array.dtype, array.tolist())
+        assert getattr(found, "tag", None) == getattr(array, "tag", None)
+        if kind.startswith("masked"):
+            assert found.fill_value == array.fill_value
+
+
+@pytest.mark.parametrize("dist", ["b", "r"])
+def test_parts_of_several_types_are_gathered_as_one_that_holds_all(rc, dview, dist):
+    rc[0].push({"part": np.array([1, 2])}, block=True)
+    rc[1].push({"part": np.array([2.5])}, block=True)
+    assert sorted(rc[:2].gather("part", dist, block=True).tolist()) == [1.0, 2.0, 2.5]
+    rc[0].push({"part": np.array(["a", "b"])}, block=True)
+    rc[1].push({"part": np.array(["longer"])}, block=True)
+    assert sorted(rc[:2].gather("part", dist, block=True).tolist()) == ["a", "b", "longer"]
+    # Masks are kept where only a later part has one.
+    rc[1].push({"part": np.ma.masked_array(["longer"], [True])}, block=True)
+    assert rc[:2].gather("part", dist, block=True).mask.sum() == 1
+
+
+@pytest.mark.parametrize("dist", ["b", "r"])
+def test_arrays_without_axes_are_gathered_as_a_list(rc, dview, dist):
+    dview.push({"part": np.array(5)}, block=True)
+    assert dview.gather("part", dist, block=True) == [5] * len(dview)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import sys
 from collections.abc import Iterator, Sequence
@@ -78,7 +79,7 @@ def join_parts(parts: Sequence[Any], dist: str = "b") -> Any:
     """Joins parts made by `part_of`; scalars are returned as a list."""
     if not parts:
         return []
-    if is_array(parts[0]):
+    if is_array(parts[0]) and parts[0].ndim > 0:
         return _join_arrays(parts, dist)
     rows = join_rows(parts, dist)
     if rows is not None:
@@ -92,12 +93,32 @@ def join_parts(parts: Sequence[Any], dist: str = "b") -> Any:
 
 
 def _join_arrays(parts: Sequence[Any], dist: str) -> Any:
+    """One array of the kind of the parts. NumPy's own `concatenate` forgets masks and types."""
+    import numpy
+
+    masked = [part for part in parts if isinstance(part, numpy.ma.MaskedArray)]
+    whole = _join_data([numpy.asarray(part) for part in parts], dist)
+    if masked:
+        mask: Any = numpy.ma.nomask
+        if any(part.mask is not numpy.ma.nomask for part in masked):
+            mask = _join_data([numpy.ma.getmaskarray(part) for part in parts], dist)
+        fill_value = masked[0].fill_value if masked[0].dtype == whole.dtype else None
+        return numpy.ma.MaskedArray(whole, mask, fill_value=fill_value, hard_mask=masked[0].hardmask)
+    kind = type(parts[0])
+    if kind is not numpy.ndarray and all(type(part) is kind for part in parts):
+        whole = whole.view(kind)
+        # With the attributes that a part has of the array it was cut from.
+        whole.__array_finalize__(parts[0])
+    return whole
+
+
+def _join_data(parts: list[Any], dist: str) -> Any:
     import numpy
 
     if dist == "b":
         return numpy.concatenate(parts)
-    n_items = sum(part.shape[0] for part in parts)
-    whole = numpy.empty((n_items, *parts[0].shape[1:]), dtype=parts[0].dtype)
+    dtype = functools.reduce(numpy.promote_types, {part.dtype: None for part in parts})
+    whole = numpy.empty((sum(map(len, parts)), *parts[0].shape[1:]), dtype)
     for i, part in enumerate(parts):
         whole[i :: len(parts)] = part
     return whole

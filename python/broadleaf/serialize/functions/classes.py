@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from enum import Enum
 from types import MemberDescriptorType
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import WeakSet, ref
 
 from broadleaf.serialize.functions.contents import token_of
@@ -33,7 +33,8 @@ def reduce_class(kind: type, reduced: Any) -> Any:
         constructor, name, bases, body, *rest = made_of
         body = {**body, "__qualname__": kind.__qualname__}
         names = _slot_names(kind)
-        if names is not None:
+        # What makes a NamedTuple sets its slots, and refuses others.
+        if names is not None and NamedTuple not in getattr(kind, "__orig_bases__", ()):
             body["__slots__"] = names
             attributes = {key: value for key, value in attributes.items() if key not in names}
             # Made by `copyreg` when an object was pickled.
