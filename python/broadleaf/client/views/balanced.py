@@ -277,9 +277,9 @@ class LoadBalancedView(View):
 
         Args:
             function: The function to call with an item of each sequence.
-            *sequences: Sequences or other iterables, cut to the shortest. Iterators are taken in blocks, and the next block
-                is not taken while tasks of those before hold `max_outstanding_bytes` (the option): all that iterators
-                yield need not fit into memory.
+            *sequences: Sequences or other iterables, cut to the shortest. Iterators are taken in blocks, and the next
+                one is not taken while tasks of those before hold `max_outstanding_bytes` (the option): all that
+                iterators yield need not fit into memory.
             block: Whether to wait for the values; by default, the view's flag `block` decides.
             chunksize: Items per task. By default, or with 0: one each for up to `chunk_target` items (the option); more
                 items are cut into that many chunks, or 8 per engine if that is more, of at most 16,384 items.
