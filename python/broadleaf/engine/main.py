@@ -38,7 +38,7 @@ class Hooks:
         self.run_coroutine: Callable[..., Any] = coroutines.run_coroutine
         self.dump_value: Callable[..., tuple[bytes, list[PickleBuffer]]] = pickle.dump_value
         self.module_folder = module_folder
-        self.surroundings = surroundings.Surroundings()
+        self.surroundings: surroundings.Surroundings = surroundings.Surroundings()
         self._nested = nested.NestedRuns(self.surroundings)
         self.run_nested: Callable[..., None] = self._nested.run
         self.end_child: Callable[..., NoReturn] = child.end_child
