@@ -60,8 +60,19 @@ for name, text in study_tables.pages(Path(__file__).parent.parent / "studies").i
 # The kernels of notebooks ignore the settings of whoever builds the pages, and leave nothing in their history.
 ipython = generated.parent / "ipython"
 (ipython / "profile_default").mkdir(parents=True, exist_ok=True)
-# They listen on loopback, and report at each start that their traffic is not encrypted.
-(ipython / "profile_default" / "ipython_kernel_config.py").write_text("get_config().IPKernelApp.log_level = 'ERROR'\n")
+# They listen on loopback, and report at each start that their traffic is not encrypted. Their progress bars are text:
+# widgets would make the pages load scripts from other hosts.
+(ipython / "profile_default" / "ipython_kernel_config.py").write_text(
+    """app = get_config().IPKernelApp
+app.log_level = "ERROR"
+app.exec_lines = [
+    "import sys, warnings",
+    "sys.modules['ipywidgets'] = None",
+    "warnings.filterwarnings('ignore', 'IProgress not found')",
+    "del sys, warnings",
+]
+"""
+)
 os.environ["IPYTHONDIR"] = str(ipython)
 
 
