@@ -281,6 +281,7 @@ def test_a_map_whose_tasks_unpack_much_says_so_once_and_the_advice_works(rc):
     with pytest.warns(UserWarning, match="unpacks [0-9.]+ MB for the function 'look_up': the global 'table'") as said:
         assert view.map_sync(names["look_up"], range(4)) == [0.0, 1.0, 2.0, 3.0]
     assert said[0].filename == __file__
+    assert "client[:].push({'name': value})" in str(said[0].message)
     assert "ipp.engine_cache" in str(said[0].message)
     with warnings.catch_warnings():
         warnings.simplefilter("error")

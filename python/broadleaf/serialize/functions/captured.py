@@ -79,7 +79,7 @@ def warn_of_large(function: Function, name: str, n_bytes: int) -> None:
     whole = "what it holds" if 2 * value_bytes < n_bytes else what
     message = (
         f"Each task of this map unpacks {n_bytes / 1e6:.1f} MB for the function {name!r}: {whole}. Push it to the "
-        "engines once, view.push({'name': value}), and use it by that name; or make it there, in ipp.engine_cache"
+        "engines once, client[:].push({'name': value}), and use it by that name; or make it there, in ipp.engine_cache"
     )
     warn_once(message, UserWarning, (name, whole))
 
