@@ -24,10 +24,10 @@ PACKAGE = Path(ipp.__file__).parent
 SPEAKERS = ("client", "control", "engine", "errors", "modules", "serialize")
 ADVISED = re.compile(r"\b(?:client|cluster|view|broadleaf)(?:\[:\])?\.\w+\(|\bpip install \w+|\b(?:leave|get)\(\)")
 followed: set[str] = set()
-# Advice that tests of its own subject follow.
+# Advice that tests of its own subject follow: the file of each, and its name.
 ELSEWHERE = {
-    "client[:].push(": "serialize/test_kept_state.py::test_a_map_whose_tasks_unpack_much_says_so_once_and_the_advice_works",
-    "view.map(": "serialize/test_random_numbers.py::test_the_advice_works",
+    "client[:].push(": ("test_kept_state", "test_a_map_whose_tasks_unpack_much_says_so_once_and_the_advice_works"),
+    "view.map(": ("test_random_numbers", "test_the_advice_works"),
 }
 
 
@@ -50,9 +50,8 @@ def messages() -> Iterator[str]:
 def test_all_calls_that_messages_advise_are_followed_below():
     advised = {match for text in messages() for match in ADVISED.findall(text)}
     assert advised == followed | ELSEWHERE.keys()
-    for test in ELSEWHERE.values():
-        file, _, name = test.partition("::")
-        assert f"def {name}(" in (Path(__file__).parents[1] / file).read_text()
+    for file, name in ELSEWHERE.values():
+        assert f"def {name}(" in (Path(__file__).parents[1] / "serialize" / f"{file}.py").read_text()
 
 
 def test_they_exist_on_what_they_are_called_on():
