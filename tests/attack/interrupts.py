@@ -238,10 +238,11 @@ def asyncio_map(client: ipp.Client, arm: Arm) -> None:
     view = client.load_balanced_view()
 
     async def main() -> None:
+        # Ctrl-C while a loop is made leaves half of it behind.
+        arm()
         async for _ in view.imap(work, range(ITEMS)):
             pass
 
-    arm()
     run_in_loop(main())
 
 
