@@ -15,7 +15,7 @@ import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -214,8 +214,13 @@ def futures_as_completed(client: ipp.Client, arm: Arm) -> None:
 @kind
 def client_wait(client: ipp.Client, arm: Arm) -> None:
     results = [client.load_balanced_view().apply_async(work, i) for i in range(ITEMS)]
-    arm()
-    client.wait(results)
+
+    def started() -> Iterator[ipp.AsyncResult]:
+        # Before the call has begun, the results are nobody's but this function's.
+        yield from results
+        arm()
+
+    client.wait(started())
 
 
 @kind
@@ -233,11 +238,12 @@ def asyncio_map(client: ipp.Client, arm: Arm) -> None:
     view = client.load_balanced_view()
 
     async def main() -> None:
+        # Ctrl-C while a loop is made leaves half of it behind.
+        arm()
         async for _ in view.imap(work, range(ITEMS)):
             pass
 
-    arm()
-    asyncio.run(main())
+    run_in_loop(main())
 
 
 @kind
@@ -248,7 +254,17 @@ def asyncio_wait(client: ipp.Client, arm: Arm) -> None:
         arm()
         await aio.wait(results)
 
-    asyncio.run(main())
+    run_in_loop(main())
+
+
+def run_in_loop(main: Coroutine[Any, Any, None]) -> None:
+    try:
+        asyncio.run(main)
+    except asyncio.CancelledError:
+        # What `asyncio.run` makes of Ctrl-C in some of its moments.
+        raise KeyboardInterrupt from None
+    finally:
+        main.close()
 
 
 # The clock -----------------------------------------------------------------------------------------

@@ -686,25 +686,25 @@ class Client(RegisteredResults, Interactive, PublicNames):
             IndexError: The history is not that long.
             LinkLost: The connection is closed or was lost.
         """
-        if jobs is None:
-            try:
-                with self.link_errors():
-                    return self.link.wait_all(seconds(timeout))
-            except KeyboardInterrupt:
-                self.abort_interrupted(self.link.outstanding_seqs())
-                raise
-        jobs = listed(jobs)
-        deadline = None if seconds(timeout) is None else time.monotonic() + timeout  # type: ignore[operator]
+        wanted = None if jobs is None else listed(jobs)
         try:
+            return self._wait(wanted, seconds(timeout))
+        except KeyboardInterrupt:
+            seqs = self.link.outstanding_seqs()
+            if wanted is not None:
+                seqs = self.tasks.seqs([job for job in wanted if not self.tasks.is_foreign(job)])
+            self.abort_interrupted(seqs)
+            raise
+
+    def _wait(self, jobs: list[Any] | None, timeout_s: float | None) -> bool:
+        with self.link_errors():
+            if jobs is None:
+                return self.link.wait_all(timeout_s)
+            deadline = None if timeout_s is None else time.monotonic() + timeout_s
             futures = [job for job in jobs if self.tasks.is_foreign(job)]
             own = [job for job in jobs if not self.tasks.is_foreign(job)]
-            seqs = self.tasks.seqs(own)
-        except KeyboardInterrupt:
-            own = [job for job in jobs if not self.tasks.is_foreign(job)]
-            self.abort_interrupted(self.tasks.seqs(own))
-            raise
-        if not self.wait_for_tasks(seqs, timeout):
-            return False
+            if not self.link.wait_tasks(self.tasks.seqs(own), timeout_s):
+                return False
         left = None if deadline is None else max(0.0, deadline - time.monotonic())
         return not futures or not wait_for_futures(futures, left).not_done
 

@@ -151,12 +151,16 @@ class ViewExecutor(Executor):
                 view = cast("LoadBalancedView", self.view)
                 lazy = view.lazy_map(fn, iterables, history=self._history, **options)
                 lazy.raises_original = True
+                # As by other executors: a map that nobody iterates over is run.
+                lazy.is_wanted = False
                 return lazy
             options["chunksize"] = chunksize
         result = self.view.map_async(fn, *iterables, **options)
         result.raises_original = True
         self._history.record(result.seq, result.n_parts)
-        return MapIterator(result, timeout)
+        values = MapIterator(result, timeout)
+        values.is_wanted = False
+        return values
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Accepts no more calls.

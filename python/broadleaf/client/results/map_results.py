@@ -198,15 +198,15 @@ class AsyncMapResult(AsyncResult[list[Value]]):
 class MapIterator(Generic[Value]):
     """An iterator over the values of a map, for `for` and `async for` alike.
 
-    Like a generator, it is closed by `close`, by an exception, and when it is dropped after its first value was asked
-    for: then its unfinished tasks are aborted.
+    It is closed by `close`, by an exception, and when it is dropped: then its unfinished tasks are aborted.
 
     Args:
         result: The result of the map.
         timeout_s: Seconds from now on after which a value that has not come is a `TimeoutError`; None: never.
     """
 
-    _has_begun = False
+    is_wanted = True
+    """Whether dropping it aborts its tasks: nobody can get their values then."""
 
     def __init__(self, result: AsyncMapResult[Value], timeout_s: float | None = None) -> None:
         self._result = result
@@ -217,7 +217,7 @@ class MapIterator(Generic[Value]):
         return self
 
     def __next__(self) -> Value:
-        self._has_begun = True
+        self.is_wanted = True
         try:
             return next(self._values)
         except StopIteration:
@@ -237,14 +237,14 @@ class MapIterator(Generic[Value]):
             self._result.origin.client.interrupt_tasks(self._result._unfinished_seqs())
 
     def __del__(self) -> None:
-        if self._has_begun and not self._result.all_done():
+        if self.is_wanted and not self._result.all_done():
             self._result.origin.client.interrupt_unawaited(self._result._unfinished_seqs())
 
     def __aiter__(self) -> MapIterator[Value]:
         return self
 
     async def __anext__(self) -> Value:
-        self._has_begun = True
+        self.is_wanted = True
         if self._async_values is None:
             self._async_values = aiter(self._result)
         return await anext(self._async_values)

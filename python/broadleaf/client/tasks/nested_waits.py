@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from typing import Any
-from weakref import WeakSet, ref
+from weakref import ref
 
 
 def wait_until(
@@ -25,15 +25,20 @@ class ResultsEvent(threading.Event):
         super().__init__()
         self._link = link
         self._result_type = result_type
-        self.results: WeakSet[Any] = WeakSet()
-        """What is waited for."""
+        # Bare references: Ctrl-C in a callback of theirs, which a WeakSet has, would be swallowed.
+        self._results: list[ref[Any]] = []
+
+    def add(self, result: Any) -> None:
+        """The waiter waits for this result, too."""
+        self._results.append(ref(result))
 
     def wait(self, timeout: float | None = None) -> bool:
         """See `threading.Event.wait`."""
         try:
             wait_until(self._link, self.is_set, super().wait, timeout)
         except KeyboardInterrupt:
-            self._result_type.abort_all(self.results)
+            living = [result for each in self._results if (result := each()) is not None]
+            self._result_type.abort_all(living)
             raise
         return self.is_set()
 
@@ -51,5 +56,5 @@ class Waiters(list[Any]):
         if result is not None:
             if not isinstance(waiter.event, ResultsEvent):
                 waiter.event = ResultsEvent(result.origin.client.link, type(result))
-            waiter.event.results.add(result)
+            waiter.event.add(result)
         super().append(waiter)

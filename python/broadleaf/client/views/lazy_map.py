@@ -45,8 +45,8 @@ class _Arrivals:
 class LazyMapIterator(PublicNames, Generic[Value]):
     """An iterator over the values of a map that submits it as values are taken; see `LoadBalancedView.imap`.
 
-    It is closed by `close`, by Ctrl-C while it waits, and when it is dropped after its first value was asked for: then
-    its unfinished tasks are aborted. It goes on after an item that raised.
+    It is closed by `close`, by Ctrl-C while it waits, and when it is dropped: then its unfinished tasks are aborted. It
+    goes on after an item that raised.
 
     Args:
         view: The view whose engines run it.
@@ -58,10 +58,11 @@ class LazyMapIterator(PublicNames, Generic[Value]):
         history: Where its tasks are recorded, besides those of client and view.
     """
 
-    _has_begun = False
+    is_wanted = True
+    """Whether dropping it aborts its tasks: nobody can get their values then."""
     raises_original = False
     """Whether a failure is raised as what the task raised, as executors do, in place of a `RemoteError`."""
-    _internal_names = frozenset(("raises_original",))
+    _internal_names = frozenset(("is_wanted", "raises_original"))
 
     def __init__(
         self,
@@ -118,7 +119,7 @@ class LazyMapIterator(PublicNames, Generic[Value]):
         return self
 
     def __next__(self) -> Value:
-        self._has_begun = True
+        self.is_wanted = True
         try:
             return self._take()
         except KeyboardInterrupt:
@@ -162,7 +163,7 @@ class LazyMapIterator(PublicNames, Generic[Value]):
 
         from broadleaf.client.results.async_iteration import Wake, resolved
 
-        self._has_begun = True
+        self.is_wanted = True
         try:
             self._submit_more()
             if self._waiting and self._ordered:
@@ -209,7 +210,8 @@ class LazyMapIterator(PublicNames, Generic[Value]):
         return left
 
     def __del__(self) -> None:
-        if self._has_begun and self._waiting:
+        # Without `_waiting` its construction has failed.
+        if self.is_wanted and self.__dict__.get("_waiting"):
             self._client.interrupt_unawaited(self._end())
 
 
