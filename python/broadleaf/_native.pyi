@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable, Coroutine, Iterable, Sequence
+from types import CodeType
 from typing import Any, NoReturn, Protocol, final, type_check_only
 
 __all__ = [
@@ -56,10 +57,12 @@ class LinkClosed(Exception):
 @type_check_only
 class ClientHooks(Protocol):
     """What the client endpoint needs from Python."""
-    def resolve_function(self, function: Callable[..., Any], out_of_band: bool) -> tuple[bytes, bool, list[Any]]:
-        """Returns the pickled body, whether it may be cached permanently by the function's identity, and the buffers
-        that travel with each call (none unless `out_of_band`). A body with buffers is loaded as an object with
-        `bind(buffers)`."""
+    def resolve_function(
+        self, function: Callable[..., Any], out_of_band: bool
+    ) -> tuple[bytes, bool | tuple[CodeType, tuple[Any, ...] | None], list[Any]]:
+        """Returns the pickled body, whether it may be cached by the function's identity, and the buffers that travel
+        with each call (none unless `out_of_band`). Given its code and defaults, it is cached as long as it has them,
+        otherwise permanently. A body with buffers is loaded as an object with `bind(buffers)`."""
     def function_name(self, function: Any) -> str:
         """What error messages call a function."""
     def on_new_function(self) -> None:

@@ -15,6 +15,10 @@ __all__ = ["ConnectionRefused", "EngineDeath", "History", "Link", "LinkClosed", 
 __version__ = "0.0.0"
 
 
+def lasts(function: Any, cacheable: Any) -> bool:
+    return cacheable is True or (function.__code__, function.__defaults__) == cacheable
+
+
 class ConnectionRefused(Exception):
     pass
 
@@ -39,7 +43,7 @@ class Link(Requests):
         self.statuses: dict[int, tuple[int, int]] = {}
         self.waiting: dict[int, Task] = {}
         self.next_seq = 0
-        self.bodies: dict[int, tuple[Any, bytes]] = {}
+        self.bodies: dict[int, tuple[Any, bytes, Any]] = {}
         self.cluster.links.append(self)
 
     def define_options(self, options: str) -> int:
@@ -177,12 +181,12 @@ class Submitter:
         link = self.link
         link.check()
         known = link.bodies.get(id(function))
-        if known is not None and known[0] is function:
+        if known is not None and known[0] is function and lasts(function, known[2]):
             body = known[1]
         else:
             body, cacheable, _ = link.hooks.resolve_function(function, False)
             if cacheable:
-                link.bodies[id(function)] = (function, body)
+                link.bodies[id(function)] = (function, body, cacheable)
         payloads = []
         for args, kwargs in calls:
             data, buffers = link.hooks.dump_args(args, kwargs) if args or kwargs else (b"", [])

@@ -127,8 +127,13 @@ def test_a_context_variable_of_a_module_is_the_modules(rc):
     assert rc[0].apply_sync(names["same"], 0)
 
 
-def test_a_function_whose_code_is_replaced_is_sent_anew(rc):
-    names = script("def f(): return 1\ndef g(): return f()\ndef other(): return 2\n")
-    assert rc[0].apply_sync(names["g"]) == 1
+@pytest.mark.parametrize("route", ROUTES)
+def test_a_function_whose_parts_are_replaced_is_sent_anew(rc, route):
+    names = script("def f(x, y=1): return x, y\ndef g(x): return f(x)\ndef other(x, y=1): return -x, y\n")
+    called = [names["f"], names["g"]]
+    call = ROUTES[route]
+    assert [call(rc, function, 5) for function in called] == [(5, 1)] * 2
     names["f"].__code__ = names["other"].__code__
-    assert rc[0].apply_sync(names["g"]) == 2
+    assert [call(rc, function, 5) for function in called] == [(-5, 1)] * 2
+    names["f"].__defaults__ = (3,)
+    assert [call(rc, function, 5) for function in called] == [(-5, 3)] * 2

@@ -214,8 +214,8 @@ impl Link {
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
         visit.call(&self.hooks)?;
         if let Ok(functions) = self.functions.try_lock() {
-            for (function, _) in functions.by_identity.values() {
-                visit.call(function)?;
+            for cached in functions.by_identity.values() {
+                visit.call(&cached.function)?;
             }
         }
         Ok(())

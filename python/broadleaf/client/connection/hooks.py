@@ -9,7 +9,7 @@ from weakref import ref
 
 from broadleaf.client.connection import failures
 from broadleaf.serialize.errors import load_record
-from broadleaf.serialize.functions.bodies import function_name, resolve_function
+from broadleaf.serialize.functions.bodies import Lasting, function_name, resolve_function
 from broadleaf.serialize.pickle import dump_args, load_result
 from broadleaf.serialize.unfindable import shipped, unfindable_modules
 
@@ -26,7 +26,7 @@ class Hooks:
         # The modules loaded from a path whose files were sent, and those that there were at the last look.
         self._shipped: frozenset[str] = frozenset()
         self._seen: frozenset[str] = frozenset()
-        self.resolve_function: Callable[..., tuple[bytes, bool, list[Any]]] = resolve_function
+        self.resolve_function: Callable[..., tuple[bytes, Lasting, list[Any]]] = resolve_function
         self.dump_args: Callable[..., tuple[bytes, list[Any]]] = dump_args
         if ships_local:
             self._mind_shipped()
@@ -48,7 +48,7 @@ class Hooks:
     def _mind_shipped(self) -> None:
         self.resolve_function, self.dump_args = self._resolve_function, self._dump_args
 
-    def _resolve_function(self, function: Any, out_of_band: bool) -> tuple[bytes, bool, list[Any]]:
+    def _resolve_function(self, function: Any, out_of_band: bool) -> tuple[bytes, Lasting, list[Any]]:
         """`resolve_function`, after engines have been sent the local modules that decide how it is pickled."""
         if self._ships_local and unfindable_modules() != self._seen:
             self._ship_local()

@@ -15,7 +15,7 @@ from _thread import _local, allocate_lock  # not `threading`: a rank that starts
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from types import BuiltinFunctionType, FunctionType
+from types import BuiltinFunctionType, CodeType, FunctionType
 from typing import Any
 
 from broadleaf.errors import SerializationError
@@ -33,6 +33,8 @@ from broadleaf.serialize.reference import Reference
 from broadleaf.serialize.unfindable import modules_not_by_name, shipped_modules
 
 Function = Callable[..., Any]
+Lasting = bool | tuple[CodeType, tuple[Any, ...] | None]
+"""Whether an object will always have the same body, or the code and defaults with which it has it."""
 
 # How many functions' bodies are kept here, by the controller and by engines, and how many bytes one may have: longer
 # ones travel with each call. Most bodies are a few hundred bytes.
@@ -243,9 +245,9 @@ def function_name(function: Any) -> str:
     return type(function).__name__
 
 
-def resolve_function(function: Any, out_of_band: bool = True) -> tuple[bytes, bool, list[pickle.PickleBuffer]]:
-    """The body of `function`, whether this object will always have this body, and the buffers that travel with each
-    call.
+def resolve_function(function: Any, out_of_band: bool = True) -> tuple[bytes, Lasting, list[pickle.PickleBuffer]]:
+    """The body of `function`, whether this object will always have this body or with which code and defaults, and the
+    buffers that travel with each call.
 
     The buffers hold its large captured values, unless `out_of_band` is False. Raises `SerializationError`, which says
     which part of the function cannot be sent.
@@ -260,7 +262,9 @@ def resolve_function(function: Any, out_of_band: bool = True) -> tuple[bytes, bo
     return _resolve(function, function, out_of_band)
 
 
-def _resolve(whole: Function, function: Function, out_of_band: bool) -> tuple[bytes, bool, list[pickle.PickleBuffer]]:
+def _resolve(
+    whole: Function, function: Function, out_of_band: bool
+) -> tuple[bytes, Lasting, list[pickle.PickleBuffer]]:
     """`whole` is `function`, or a `MapChunk` of it."""
     check_callable(function)
     if isinstance(function, FunctionType | BuiltinFunctionType | type) and is_importable(function):
@@ -286,7 +290,7 @@ def _resolve(whole: Function, function: Function, out_of_band: bool) -> tuple[by
     if chunk:
         data = pickle.dumps(MapChunk(Pickled(data)), PROTOCOL)
     elif snapshot.fixed:
-        return data, True, []
+        return data, (function.__code__, function.__defaults__), []
     with _bodies_lock:
         _bodies[key] = (snapshot, data)
         _bodies.move_to_end(key)
@@ -321,7 +325,7 @@ def _dump(
 
 def _kept_body(
     function: Function, chunk: bool, data: bytes, buffers: list[pickle.PickleBuffer] | None, identity: bytes
-) -> tuple[bytes, bool, list[pickle.PickleBuffer]]:
+) -> tuple[bytes, Lasting, list[pickle.PickleBuffer]]:
     """The result of `resolve_function` for a function that engines keep as its calls leave it, unless it is large."""
     views = [memoryview(buffer).cast("B") for buffer in buffers or ()]
     if len(data) + sum(map(len, views)) > MAX_KEPT_FUNCTION_BYTES:
@@ -334,7 +338,7 @@ def _kept_body(
 
 def _made_anew(
     function: Function, chunk: bool, data: bytes, buffers: list[pickle.PickleBuffer] | None
-) -> tuple[bytes, bool, list[pickle.PickleBuffer]]:
+) -> tuple[bytes, Lasting, list[pickle.PickleBuffer]]:
     """The result of `resolve_function` for a function that each call unpacks from `data`."""
     if len(data) > MAX_KEPT_FUNCTION_BYTES and (chunk or getattr(_submitting, "many", False)):
         from broadleaf.serialize.functions.captured import warn_of_large

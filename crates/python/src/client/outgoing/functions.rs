@@ -19,8 +19,27 @@ const MAX_CACHED_FUNCTIONS: usize = 10_000;
 /// Names given to functions on this connection.
 #[derive(Default)]
 pub struct Functions {
-    pub(in crate::client) by_identity: FxHashMap<usize, (Py<PyAny>, FunctionId)>,
+    pub(in crate::client) by_identity: FxHashMap<usize, Cached>,
     by_hash: FxHashMap<FunctionHash, FunctionId>,
+}
+
+/// A function that need not be pickled again.
+pub(in crate::client) struct Cached {
+    pub(in crate::client) function: Py<PyAny>,
+    id: FunctionId,
+    /// As long as it has this code and these defaults; without them for good.
+    parts: Option<(Py<PyAny>, Py<PyAny>)>,
+}
+
+impl Cached {
+    fn holds(&self, function: &Bound<'_, PyAny>) -> PyResult<bool> {
+        let py = function.py();
+        let Some((code, defaults)) = &self.parts else {
+            return Ok(true);
+        };
+        Ok(function.getattr(intern!(py, "__code__"))?.is(code)
+            && function.getattr(intern!(py, "__defaults__"))?.is(defaults))
+    }
 }
 
 impl Link {
@@ -33,16 +52,21 @@ impl Link {
         many: bool,
     ) -> PyResult<(FunctionId, Vec<Bound<'py, PyAny>>)> {
         let identity = function.as_ptr() as usize;
-        if let Some((_, id)) = lock(&self.functions).by_identity.get(&identity) {
-            return Ok((*id, Vec::new()));
+        if let Some(cached) = lock(&self.functions).by_identity.get(&identity)
+            && cached.holds(function)?
+        {
+            return Ok((cached.id, Vec::new()));
         }
         let out_of_band = !many || self.shared.data.on_this_host();
         let resolved = self
             .hooks
             .bind(py)
             .call_method1(intern!(py, "resolve_function"), (function, out_of_band))?;
-        let (body, cacheable, buffers): (Bound<'_, PyBytes>, bool, Vec<Bound<'py, PyAny>>) =
-            resolved.extract()?;
+        let (body, cacheable, buffers): (
+            Bound<'_, PyBytes>,
+            Bound<'_, PyAny>,
+            Vec<Bound<'py, PyAny>>,
+        ) = resolved.extract()?;
         let id = match self.known_function(body.as_bytes()) {
             (_, Some(id)) => id,
             (hash, None) => {
@@ -55,14 +79,20 @@ impl Link {
                 self.define_function(py, hash, &name.extract::<String>()?, body.as_bytes())?
             }
         };
-        if cacheable {
+        if cacheable.is_truthy()? {
+            let parts = cacheable.extract().ok();
             let mut functions = lock(&self.functions);
             if functions.by_identity.len() >= MAX_CACHED_FUNCTIONS {
                 functions.by_identity.clear();
             }
-            functions
-                .by_identity
-                .insert(identity, (function.clone().unbind(), id));
+            functions.by_identity.insert(
+                identity,
+                Cached {
+                    function: function.clone().unbind(),
+                    id,
+                    parts,
+                },
+            );
         }
         Ok((id, buffers))
     }
