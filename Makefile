@@ -111,7 +111,7 @@ lock: $(STAMPS)/venv ## Update the versions in requirements/ (needs the network)
 	$(BIN)/python tools/lock.py
 
 clean: ## Remove everything that the targets made
-	rm -rf $(VENV) $(PEERS_VENV) $(RAY_VENV) .mpi-venvs .psij-packages .toolchain .bench-venvs .bed target fuzz/target docs/_build bench-results
+	rm -rf $(VENV) $(PEERS_VENV) $(RAY_VENV) .mpi-venvs .page-venvs .psij-packages .toolchain .bench-venvs .bed target fuzz/target docs/_build bench-results
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	rm -rf studies/gate/.venv studies/gate/.venvs studies/gate/.lab studies/gate/runs.lock
 	find python tests tools examples docs studies -name __pycache__ -prune -exec rm -rf {} +

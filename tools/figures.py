@@ -13,11 +13,14 @@ import re
 import statistics
 import sys
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from broadleaf.bench.results import plots
+from broadleaf.bench.results.record import Record
 from broadleaf.text.units import number, readable_unit
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -61,21 +64,63 @@ class Table:
         return "\n".join([*lines, "", *sources(self.runs)])
 
 
-def load(root: Path) -> tuple[list[Table], list[dict[str, Any]]]:
-    """The tables, and the declarations of plots. Raises `Mismatch`."""
+@dataclass(frozen=True)
+class Curves:
+    """A declared plot of times over sizes, with the runs that it shows: none before the first one is recorded."""
+
+    name: str
+    pages: list[str]
+    path: str
+    title: str
+    runs: list[dict[str, Any]]
+
+    def markdown(self) -> str:
+        """The text between the markers: the machine, the plot, and where the figures come from."""
+        if not self.runs:
+            return f"No run of `broadleaf bench {self.name}` has been recorded yet."
+        image = f"![{self.title}]({Path(self.path).relative_to('docs')})"
+        return "\n".join([machine(self.runs[0]), "", image, "", *sources(self.runs)])
+
+    def drawn_from(self) -> str:
+        """A digest of what the plot shows."""
+        return _digest([self.title, *(run["records"] for run in self.runs)])
+
+    def draw(self, path: Path) -> None:
+        """Draws the plot as SVG, as `broadleaf bench --plot` does."""
+        records = [
+            Record(r["peer"], r["peer_version"], r["case"], r["params"], r["metric"], [r["median"]])
+            for run in self.runs
+            for r in run["records"]
+            if r["median"] is not None
+        ]
+        plots.draw_sizes(records, path, f"drawn from {self.drawn_from()}")
+
+
+def load(root: Path) -> tuple[list[Table], list[Curves], list[dict[str, Any]]]:
+    """The tables, the plots over sizes, and the declarations of plots of tables. Raises `Mismatch`."""
     declared = tomllib.loads((root / "benchmarks" / "tables.toml").read_text())
-    used = {name for table in declared["tables"] for name in table["results"]}
+    used = {name for shown in declared["tables"] + declared["curves"] for name in shown["results"]}
     there = {path.stem for path in (root / "benchmarks" / "results").glob("*.json")}
     if used != there:
         raise Mismatch(f"results that no table shows, or that do not exist: {', '.join(sorted(used ^ there))}")
-    return [_table(root, table, declared["systems"]) for table in declared["tables"]], declared["plots"]
+    tables = [_table(root, table, declared["systems"]) for table in declared["tables"]]
+    curves = [
+        Curves(each["name"], each["pages"], each["path"], each["title"], _runs(root, each))
+        for each in declared["curves"]
+    ]
+    return tables, curves, declared["plots"]
 
 
-def _table(root: Path, declared: dict[str, Any], titles: dict[str, str]) -> Table:
+def _runs(root: Path, declared: dict[str, Any]) -> list[dict[str, Any]]:
     paths = [root / "benchmarks" / "results" / f"{name}.json" for name in declared["results"]]
     runs = [{"name": path.stem} | json.loads(path.read_text()) for path in paths]
     if any(run["machine"] != runs[0]["machine"] for run in runs):
         raise Mismatch(f"table {declared['name']!r} has figures of more than one machine")
+    return runs
+
+
+def _table(root: Path, declared: dict[str, Any], titles: dict[str, str]) -> Table:
+    runs = _runs(root, declared)
     rows = [_row(row, declared["systems"], runs) for row in declared["rows"]]
     return Table(declared["name"], declared["pages"], declared["systems"], titles, runs, rows)
 
@@ -166,7 +211,7 @@ def _remarks(run: dict[str, Any]) -> list[str]:
     return found
 
 
-def pages(tables: list[Table], root: Path) -> Iterator[tuple[Path, str, str]]:
+def pages(tables: Sequence[Table | Curves], root: Path) -> Iterator[tuple[Path, str, str]]:
     """Each page with tables, its current text and the correct one."""
     for name in dict.fromkeys(page for table in tables for page in table.pages):
         path = root / name
@@ -180,7 +225,7 @@ def pages(tables: list[Table], root: Path) -> Iterator[tuple[Path, str, str]]:
         yield path, now, new
 
 
-def _filled(text: str, table: Table, page: str) -> str:
+def _filled(text: str, table: Table | Curves, page: str) -> str:
     begin, end = f"<!-- figures: {table.name} -->", f"<!-- end of figures: {table.name} -->"
     if text.count(begin) != 1 or text.count(end) != 1:
         raise Mismatch(f"{page} needs {begin} and {end} once each")
@@ -190,7 +235,10 @@ def _filled(text: str, table: Table, page: str) -> str:
 
 def drawn_from(plot: dict[str, Any], table: Table) -> str:
     """A digest of what a plot shows."""
-    shown = [plot["title"], *([row.label, row.unit, row.medians] for row in _rows(plot, table))]
+    return _digest([plot["title"], *([row.label, row.unit, row.medians] for row in _rows(plot, table))])
+
+
+def _digest(shown: list[Any]) -> str:
     return hashlib.sha256(json.dumps(shown, sort_keys=True).encode()).hexdigest()[:16]
 
 
@@ -240,20 +288,25 @@ def _folded(text: str, width: int = 24) -> str:
 
 def outdated(root: Path, write: bool) -> list[str]:
     """The pages and plots that do not match the results; with `write`, they are made again."""
-    tables, plots = load(root)
+    tables, curves, plots_of_tables = load(root)
     found = []
-    for path, now, new in pages(tables, root):
+    for path, now, new in pages([*tables, *curves], root):
         if now != new:
             found.append(str(path.relative_to(root)))
             if write:
                 path.write_text(new)
-    for plot in plots:
+    drawn: list[tuple[str, str, Callable[[Path], None]]] = [
+        (each.path, each.drawn_from(), each.draw) for each in curves if each.runs
+    ]
+    for plot in plots_of_tables:
         table = next(table for table in tables if table.name == plot["table"])
-        path = root / plot["path"]
-        if not path.exists() or drawn_from(plot, table) not in path.read_text():
-            found.append(plot["path"])
+        drawn.append((plot["path"], drawn_from(plot, table), partial(draw, plot, table)))
+    for name, digest, draw_into in drawn:
+        path = root / name
+        if not path.exists() or digest not in path.read_text():
+            found.append(name)
             if write:
-                draw(plot, table, path)
+                draw_into(path)
     return found
 
 

@@ -21,6 +21,8 @@ FILES = {
     "psij": ["psij"],
     "lint": ["lint", "test", "bench"],
 }
+# Extras of the package whose requirements are in the file as well.
+EXTRAS = {"docs": ["dask", "lab", "notebook", "plan"]}
 # Groups that need other versions than all the others; their files contain only what they need.
 SEPARATE = {"psij"}
 
@@ -38,12 +40,15 @@ def solve(requirements: list[str], constraints: Path | None) -> list[str]:
 def main() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     groups, runtime = project["dependency-groups"], project["project"]["dependencies"]
-    everything = solve([*runtime, *(r for name, g in groups.items() if name not in SEPARATE for r in g)], None)
+    extras = project["project"]["optional-dependencies"]
+    added = {name: [r for extra in names for r in extras[extra]] for name, names in EXTRAS.items()}
+    together_needed = [r for name, group in groups.items() if name not in SEPARATE for r in group]
+    everything = solve([*runtime, *together_needed, *(r for group in added.values() for r in group)], None)
     with tempfile.NamedTemporaryFile("w", suffix=".txt") as together:
         together.write("\n".join(everything))
         together.flush()
         for name, members in FILES.items():
-            wanted = [*runtime, *(r for g in members for r in groups[g])]
+            wanted = [*runtime, *(r for g in members for r in groups[g]), *added.get(name, ())]
             is_separate = not SEPARATE.isdisjoint(members)
             pins = solve(groups[members[0]] if is_separate else wanted, None if is_separate else Path(together.name))
             head = f"# Exact versions for {', '.join(members)}; renew with `make lock`.\n"

@@ -247,6 +247,8 @@ class Pending:
     def failure(self, part: int) -> BaseException | None: ...
     def times(self, part: int) -> tuple[int, int, int, int]:
         """(started_ns, completed_ns, received_ns, engine id): wall clock. A time not known is 0, no engine is -1."""
+    def cpu_ns(self, part: int) -> int:
+        """Processor time of the part's task; 0 if it never ran."""
     def text_since(self, part: int, stream: int, position_bytes: int) -> tuple[str, int]:
         """The text of stream 1 or 2 of a part from a position on, and the position of its end. Only the latest text is
         kept, and it says how much is missing. Bytes that are not UTF-8 are replaced by U+FFFD."""

@@ -5,12 +5,15 @@ import os
 import signal
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
-from broadleaf.bench.cases import CASES, Case, Session, Step
+from broadleaf.bench.cases import CASES, ROUTES, Case, Session, Step
 from broadleaf.bench.environments import SYSTEMS, System
 from broadleaf.bench.meanings import FIGURES
+from broadleaf.bench.peers import measure
+from broadleaf.bench.peers.adapter import Carry, returned
 from broadleaf.bench.runner import Run
 from broadleaf.bench.turn import Turn, TurnFailed
 from broadleaf.cli import group
@@ -169,7 +172,7 @@ def test_two_measurements_of_the_same_thing_are_both_taken(tmp_path):
     assert {(r.case, r.metric): len(r.values) for r in records}["sent", "items"] == 2
 
 
-@pytest.mark.parametrize("case", ["latency", "throughput", "map", "sleep-map", "startup", "memory", "raw"])
+@pytest.mark.parametrize("case", ["latency", "throughput", "map", "sleep-map", "sizes", "startup", "memory", "raw"])
 def test_the_command_writes_records_for_every_case(case, tmp_path):
     out = tmp_path / "records.jsonl"
     arguments = [case, "--quick", "--repeats", "1", "--engines", "2", "--only-peers", "--against", "ppe"]
@@ -203,6 +206,34 @@ def test_arrays_come_back_and_are_sent(tmp_path):
         assert turn.run("send", {"mode": "submit", "size_bytes": 80_000, "n": 3, "warmup": 1})["complete"] > 0
 
 
+@pytest.mark.parametrize("route", ROUTES)
+def test_values_arrive_on_every_route_of_every_view(route, tmp_path):
+    pytest.importorskip("numpy")
+    arguments = {
+        "route": route,
+        "value": "list of dicts",
+        "size_bytes": 30_000,
+        "n": ROUTES[route],
+        "calls": 2,
+        "warmup": 1,
+    }
+    with Turn(SYSTEMS["broadleaf"], tmp_path, 2) as turn:
+        turn.start(2, "unix")
+        modes = turn.ask({"do": "modes", "case": "sizes", "route": route})["modes"]
+        assert "direct view" in modes
+        assert all(turn.run("sizes", arguments | {"mode": mode})["per_value"] > 0 for mode in modes)
+
+
+def test_a_value_that_does_not_arrive_gives_no_figure(monkeypatch):
+    pytest.importorskip("numpy")
+    peer = import_module("broadleaf.bench.peers.systems.raw").Peer()
+    arguments = {"mode": "pickler", "value": "bytes", "size_bytes": 1000, "n": 1, "calls": 1, "warmup": 0}
+    assert measure.sizes(peer, route="apply", **arguments)["per_value"] > 0
+    monkeypatch.setattr(peer, "carry", lambda route: {"pickler": Carry(lambda values: [b"other"], returned)})
+    with pytest.raises(RuntimeError, match="did not arrive"):
+        measure.sizes(peer, route="apply", **arguments)
+
+
 def test_figures_are_drawn_as_png_and_svg(tmp_path):
     pytest.importorskip("matplotlib")
     from broadleaf.bench.results import plots
@@ -213,7 +244,21 @@ def test_figures_are_drawn_as_png_and_svg(tmp_path):
         Record("ppe", "1", "latency", params, "roundtrip_median", [100.0]),
         Record("ppe", "1", "latency", params, "roundtrip_p99", [200.0]),
         Record("ppe", "1", "sleep-map", params | {"ms": 1}, "efficiency", [0.9]),
+        *(
+            Record(
+                peer,
+                "1",
+                "sizes",
+                {"workers": 1, "mode": mode, "value": value, "route": "apply", "size_bytes": size_bytes},
+                "per_value",
+                [size_bytes / 1e9],
+            )
+            for peer, mode in (("broadleaf", "direct view"), ("ppe", "submit"), ("raw", "pickler"))
+            for value in ("array", "bytes", "str", "forest")
+            for size_bytes in (1000, 2000)
+        ),
     ]
     written = plots.draw(records, tmp_path)
-    assert {path.name for path in written} == {"latency.png", "latency.svg", "task-length.png", "task-length.svg"}
+    names = ("latency", "task-length", "sizes")
+    assert {path.name for path in written} == {f"{name}.{kind}" for name in names for kind in ("png", "svg")}
     assert all(path.stat().st_size > 1000 for path in written)

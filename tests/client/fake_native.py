@@ -281,6 +281,10 @@ class Pending:
     def times(self, part: int) -> tuple[int, int, int, int]:
         return (0, 0, 0, -1) if self._fake[part] is None else self._fake[part][3]
 
+    def cpu_ns(self, part: int) -> int:
+        started_ns, completed_ns, _, _ = self.times(part)
+        return completed_ns - started_ns
+
     def text_since(self, part: int, stream: int, position_bytes: int) -> tuple[str, int]:
         return "", 0
 

@@ -125,6 +125,7 @@ def test_a_call_returns(connected):
     started_ns, completed_ns, received_ns, engine = pending.times(0)
     assert pending.submitted_ns <= started_ns <= completed_ns <= received_ns
     assert engine in (0, 1)
+    assert 0 <= pending.cpu_ns(0) <= completed_ns - started_ns
 
 
 def test_keyword_arguments_arrive(connected):

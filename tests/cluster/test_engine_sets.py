@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import broadleaf as ipp
 import pytest
@@ -150,3 +151,59 @@ def test_mpi_starts_a_module_that_reads_how_to_join_from_a_file():
     assert "SECRET" not in engines.script(request(6))
     with_setup = ipp.MPI(setup=["module load openmpi"], python="python3").script(request(2))
     assert "sh -c 'module load openmpi\nexec python3 -m broadleaf.mpi " in with_setup
+
+
+# Characters that a scheduler would take for something else
+
+
+def slurm_in(directory: str, **options: Any) -> list[str]:
+    """The directives of a job that finds its files in this directory."""
+    script = ipp.Slurm(**options).script(BlockRequest("lab", Path(directory), 1, {}))
+    return [line.removeprefix("#SBATCH ") for line in script.splitlines() if line.startswith("#SBATCH ")]
+
+
+@pytest.mark.parametrize(
+    ("directory", "expected"),
+    [
+        ("/home/me", "--output=/home/me/block-slurm-%j.log"),
+        ("/home/my files", '"--output=/home/my files/block-slurm-%j.log"'),
+        ("/home/100%j", "--output=/home/100%%j/block-slurm-%j.log"),
+        ("/home/it's", '"--output=/home/it\'s/block-slurm-%j.log"'),
+        ('/home/"me"', r'"--output=/home/\"me\"/block-slurm-%j.log"'),
+        ("/home/#1", '"--output=/home/#1/block-slurm-%j.log"'),
+    ],
+)
+def test_slurm_finds_any_directory(directory, expected):
+    assert slurm_in(directory)[1] == expected
+
+
+def test_slurm_reads_a_value_as_one_word():
+    values = {"partition": "my queue", "account": 'a"b', "walltime": "1-0 x"}
+    assert slurm_in("/", **values)[3:] == ['"--time=1-0 x"', '"--partition=my queue"', r'"--account=a\"b"']
+    lines = ["--comment=a b", "--mem 8G", '--comment="a b"', "--mem=8G --exclusive", "--mem=8G  # much", "-C a&b"]
+    assert slurm_in("/", sbatch=lines)[3:] == ['"--comment=a b"', *lines[1:]]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"partition": "a\nb"}, r"partition='a\\nb': a directive of Slurm cannot have a line break there"),
+        ({"account": "a\rb"}, r"account='a\\rb'"),
+        ({"walltime": "1\n2"}, r"walltime='1\\n2'"),
+        ({"sbatch": ["--mem=1G\nrm -rf ~"]}, r"the line '--mem=1G\\nrm -rf ~' in sbatch: .* an entry of its own"),
+    ],
+)
+def test_slurm_gets_no_line_that_is_none(options, said):
+    with pytest.raises(ClusterStartError, match=said):
+        slurm_in("/home/me", **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "remedy"),
+    [({}, "set BROADLEAF_DIR to another one"), ({"via": "ssh:login", "shared_dir": "{}"}, "name .* with shared_dir=")],
+)
+@pytest.mark.parametrize(("directory", "found"), [("/a\nb", "a line break"), ("/a\\b", "a backslash")])
+def test_slurm_gets_no_directory_that_it_would_not_find(directory, found, options, remedy):
+    options = {name: value.format(directory) for name, value in options.items()}
+    with pytest.raises(ClusterStartError, match=f"a directive of Slurm cannot have {found} in a path; {remedy}"):
+        slurm_in(directory, **options)

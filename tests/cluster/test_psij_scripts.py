@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -27,18 +28,23 @@ print(engines.script(BlockRequest("lab", Path("/home/me/lab"), n, {"private_key"
 """
 
 
-def script(name: str, options: dict, n: int | None, folder: Path) -> str:
-    """What would be submitted, without machine-specific parts."""
+def asked_for(name: str, options: dict, n: int | None, folder: Path) -> subprocess.CompletedProcess[str]:
+    """A program that prints what would be submitted, after its end."""
     try:
         packages = psij_packages()
     except PackagesUnavailable as error:
         pytest.skip(str(error))
     paths = os.pathsep.join([str(packages), str(Path(ipp.__file__).parent.parent)])
-    done = subprocess.run(
+    return subprocess.run(
         [sys.executable, "-c", PROGRAM, json.dumps([name, options, n])],
         capture_output=True, text=True, check=False, timeout=50,
         env=os.environ | {"PYTHONPATH": paths, "BROADLEAF_DIR": str(folder)},
     )  # fmt: skip
+
+
+def script(name: str, options: dict, n: int | None, folder: Path) -> str:
+    """What would be submitted, without machine-specific parts."""
+    done = asked_for(name, options, n, folder)
     assert done.returncode == 0, done.stderr
     assert "SECRET" not in done.stdout
     submitted = done.stdout.partition("\n# block-")[0]
@@ -69,6 +75,29 @@ def _launcher(line: str) -> str:
 )
 def test_golden_scripts(golden, name, options, n, tmp_path):
     assert script(name, options, n, tmp_path) == (GOLDEN / f"{golden}.sh").read_text()
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize(
+    ("folder", "options", "said"),
+    [
+        (
+            "my files",
+            {},
+            "jobs would find their files in '.*/my files', and .* PSI/J cannot have a space in a path; set",
+        ),
+        ("it's", {}, "a single quote in a path; set BROADLEAF_DIR to another one"),
+        ("caf\u00e9", {}, "cannot have '\u00e9' in a path"),
+        ("base", {"queue": "a b"}, "queue='a b': a directive of PSI/J cannot have a space there"),
+        ("base", {"account": "a\nb"}, r"account='a\\nb': a directive of PSI/J cannot have a line break there"),
+        ("base", {"attributes": ["l=a\nb"]}, r"attributes='l=a\\nb': .* a line break"),
+        ("base", {"attributes": ['R="x"']}, "attributes=.* a double quote"),
+    ],
+)
+def test_what_psij_does_not_quote_is_refused_by_name(tmp_path, folder, options, said):
+    done = asked_for("pbs", options, 1, tmp_path / folder)
+    assert done.returncode == 1
+    assert re.search(f"ClusterStartError: .*{said}", done.stderr), done.stderr
 
 
 def test_names_of_ipython_parallel_say_what_to_install(monkeypatch):

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import broadleaf as ipp
 import pytest
 from broadleaf.cluster.engine_sets import BlockRequest
 from broadleaf.cluster.engine_sets.jobs.sge import _how_it_ended, _states
+from broadleaf.cluster.start_error import ClusterStartError
 
 
 def directives(sge: ipp.SGE, n: int | None = None) -> list[str]:
@@ -34,6 +36,59 @@ def directives(sge: ipp.SGE, n: int | None = None) -> list[str]:
 )
 def test_a_script_has_only_what_was_asked_for(sge, n, expected):
     assert directives(sge, n) == expected
+
+
+def in_directory(directory: str, **options: Any) -> list[str]:
+    """The directives of a job that finds its files in this directory."""
+    script = ipp.SGE(**options).script(BlockRequest("lab", Path(directory), 1, {}))
+    return [line.removeprefix("#$ ") for line in script.splitlines() if line.startswith("#$ ")]
+
+
+@pytest.mark.parametrize(
+    ("directory", "expected"),
+    [
+        ("/home/me", "-o /home/me/block-sge-$JOB_ID_$TASK_ID.log"),
+        ("/home/my files", '-o "/home/my files/block-sge-$JOB_ID_$TASK_ID.log"'),
+        ("/home/100%", "-o /home/100%/block-sge-$JOB_ID_$TASK_ID.log"),
+    ],
+)
+def test_a_path_is_one_word(directory, expected):
+    assert in_directory(directory)[3] == expected
+
+
+def test_a_value_is_one_word():
+    options = {"pe": "my pe", "walltime": "1 2", "queue": "a b", "project": "p q"}
+    assert in_directory("/", **options)[5:] == ['-pe "my pe" 1', '-l "h_rt=1 2"', '-q "a b"', '-P "p q"']
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"queue": "a\nb"}, r"queue='a\\nb': a directive of Grid Engine cannot have a line break there"),
+        ({"project": 'a"b'}, "project='a\"b': .* a double quote there"),
+        ({"pe": "a'b"}, 'pe="a\'b": .* a single quote there'),
+        ({"walltime": "1#2"}, "walltime='1#2': .* a number sign there"),
+        ({"sge": ["-R y\nrm -rf ~"]}, r"the line '-R y\\nrm -rf ~' in sge: .* an entry of its own"),
+    ],
+)
+def test_what_cannot_be_written_is_refused_by_name(options, said):
+    with pytest.raises(ClusterStartError, match=said):
+        in_directory("/home/me", **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "remedy"),
+    [({}, "set BROADLEAF_DIR to another one"), ({"via": "ssh:login", "shared_dir": "{}"}, "name .* with shared_dir=")],
+)
+@pytest.mark.parametrize(
+    ("directory", "found"),
+    [("/a\nb", "a line break"), ("/it's", "a single quote"), ("/#1", "a number sign"), ("/a$b", "a dollar sign"),
+     ("/a,b", "a comma"), ("/a:b", "a colon")],
+)  # fmt: skip
+def test_a_directory_that_would_not_be_found_is_refused(directory, found, options, remedy):
+    options = {name: value.format(directory) for name, value in options.items()}
+    with pytest.raises(ClusterStartError, match=f"a directive of Grid Engine cannot have {found} in a path; {remedy}"):
+        in_directory(directory, **options)
 
 
 def test_states_of_jobs_and_of_tasks_of_arrays():

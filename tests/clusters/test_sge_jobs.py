@@ -52,6 +52,18 @@ def test_an_array_of_jobs_with_several_slots(sge):
     assert len(ids) == 6
 
 
+def test_jobs_write_into_a_directory_with_a_space_in_its_name(sge):
+    program = """
+import broadleaf as ipp
+with ipp.Cluster(engines=ipp.SGE(slots=1)) as rc:
+    (block,) = rc.cluster.blocks()
+    print(rc.cluster.engines_from.log(block).strip())
+"""
+    sge.run("head", "rm", "-rf", "/shared/odd")
+    said = sge.python(program, BROADLEAF_DIR="/shared/odd/my files 100%").stdout
+    assert re.search(r"^broadleaf: host n\d:sge-\d+_1 has joined with 1 engines$", said, re.MULTILINE), said
+
+
 def test_the_command_line_and_the_table_of_a_profile(sge):
     broadleaf = (sys.executable, "-m", "broadleaf")
     table = 'engines = "sge"\n[sge]\npe = "mp"\nwalltime = "5m"\nqueue = "main.q"\n'

@@ -59,6 +59,18 @@ def test_a_job_array_has_a_node_in_each_of_its_jobs(slurm):
     assert len(ids) == len(hosts) == 3
 
 
+def test_jobs_write_into_a_directory_of_any_name(slurm):
+    program = """
+import socket, broadleaf as ipp
+with ipp.Cluster(engines=ipp.Slurm(nodes=1, engines_per_host=1, sbatch=["--comment=a b"])) as rc:
+    (block,) = rc.cluster.blocks()
+    print(rc.cluster.engines_from.log(block).strip())
+"""
+    slurm.run("head", "rm", "-rf", "/shared/odd")
+    said = slurm.python(program, BROADLEAF_DIR="/shared/odd/my 'files' #1, 100%j").stdout
+    assert re.search(r"^broadleaf: host n\d:slurm-\d+ has joined with 1 engines$", said, re.MULTILINE), said
+
+
 def test_the_command_line_and_the_table_of_a_profile(slurm):
     bed, broadleaf = slurm, (sys.executable, "-m", "broadleaf")
     table = 'engines = "slurm"\n[slurm]\npartition = "main"\nwalltime = "5m"\nengines_per_host = 1\n'

@@ -27,7 +27,8 @@ def port_of(url: str) -> int:
 
 
 def cookie(url: str) -> str:
-    return f"broadleaf-dashboard-{port_of(url)}={token_of(url)}"
+    """The cookie that a browser has once it has opened the page."""
+    return ask(url, f"/?token={token_of(url)}")[1]["Set-Cookie"].partition(";")[0]
 
 
 @pytest.mark.parametrize("path", PATHS)
@@ -39,14 +40,15 @@ def test_nobody_is_answered_without_the_token(url: str, path: str) -> None:
     name = cookie(url).split("=")[0]
     assert ask(url, path, Cookie=f"{name}={wrong}")[0] == 403
     # A cookie of a dashboard on another port of this host: browsers send it here, too.
-    assert ask(url, path, Cookie=f"broadleaf-dashboard-1={token_of(url)}")[0] == 403
+    assert ask(url, path, Cookie=f"broadleaf-dashboard-1={cookie(url).partition('=')[2]}")[0] == 403
 
 
 @pytest.mark.parametrize("path", PATHS)
 def test_a_page_of_another_origin_is_not_answered(url: str, path: str) -> None:
     port = port_of(url)
     others = ["http://evil.example", f"https://127.0.0.1:{port}", f"http://127.0.0.1:{port + 1}", "null",
-              f"http://127.0.0.1:{port}.evil.example", f"http://evil.example:{port}", "http://127.0.0.1"]  # fmt: skip
+              f"http://127.0.0.1:{port}.evil.example", f"http://evil.example:{port}", "http://127.0.0.1",
+              "http://[", "http://a]b", "http://[v1.x]", "http://127.0.0.1:99999999", "//", "[", "\x80"]  # fmt: skip
     for origin in others:
         status, headers, body = ask(url, f"{path}?token={token_of(url)}", Origin=origin)
         assert (status, b"does not answer pages of" in body) == (403, True), origin
@@ -73,7 +75,7 @@ def test_whoever_has_the_token_is_answered_and_given_a_cookie(url: str) -> None:
     status, headers, body = ask(url, f"/?token={token_of(url)}")
     assert (status, b"<title>Broadleaf</title>" in body) == (200, True)
     given = headers["Set-Cookie"]
-    assert given.startswith(cookie(url))
+    assert given.startswith(f"broadleaf-dashboard-{port_of(url)}=")
     assert {"HttpOnly", "SameSite=Strict", "Path=/"} <= {part.strip() for part in given.split(";")}
     assert ask(url, "/page/main.js", Cookie=cookie(url))[0] == 200
     port = port_of(url)
@@ -99,9 +101,28 @@ def test_only_files_of_the_page_are_served(url: str) -> None:
         "/page//etc/passwd",
         "/page/",
         "/page/nothing.js",
+        "/page/%00",
+        "/page/main.js%00",
+        "/page/" + "a" * 5000,
+        "/page/%5c",
         "/x",
+        "*",
+        "//[",
     ):
         assert ask(url, path, Cookie=cookie(url))[0] in (403, 404), path
+
+
+def test_the_cookie_shows_nothing_of_the_cluster(url: str) -> None:
+    """A browser sends a cookie to every port of a host, so the server of another user may have it."""
+    given = cookie(url)
+    assert token_of(url) not in given
+    assert ask(url, "/", Cookie=given)[0] == 200
+    key = given.partition("=")[2]
+    for path in ("/stream", f"/stream?token={key}"):
+        status, _, body = ask(url, path, Cookie=given)
+        assert (status, b"token" in body) == (403, True)
+    with EventStream(url) as stream:
+        assert stream.until(bool)
 
 
 def test_two_dashboards_have_two_tokens() -> None:

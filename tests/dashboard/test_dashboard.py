@@ -332,7 +332,8 @@ def test_jupyter_server_proxy_starts_the_command_that_there_is(cluster: ipp.Clus
 
 
 def test_the_extra_is_named_where_it_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, "broadleaf.dashboard.pages", raising=False)
+    for name in ("pages", "doors"):
+        monkeypatch.delitem(sys.modules, f"broadleaf.dashboard.{name}", raising=False)
     monkeypatch.setitem(sys.modules, "tornado.httpserver", None)
     with pytest.raises(ModuleNotFoundError, match=r"pip install 'broadleaf\[dashboard\]'"):
         Dashboard(SimulatedCluster(1)).start()

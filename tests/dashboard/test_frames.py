@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from broadleaf.cli.cluster.top import Look as TopLook
+from broadleaf.dashboard import feed as feed_module
 from broadleaf.dashboard.feed import Feed, interval_s
 from broadleaf.dashboard.frames import HISTORY_TASKS, Frames, past_throughput, split_events
 from broadleaf.dashboard.log_tail import LogTail
@@ -79,6 +80,85 @@ def test_throughput_before_the_first_look_is_that_of_the_tasks() -> None:
     points = past_throughput(tasks, 1_004_200)
     assert [point[:3] for point in points] == [[1_002_000, 2, 1], [1_003_000, 1, 0], [1_004_000, 1, 0]]
     assert past_throughput([], 1_004_200) == []
+
+
+def ended(at_s: float, failed: bool = False) -> list:
+    """The event of a task that ended then."""
+    return ["failed_task" if failed else "task", round(at_s * 1e9) - 1_000_000, round(at_s * 1e9), 0, 0, 1]
+
+
+def watched(frames: Frames, at_s: float, done: int, events: list, recorded: int, *, is_after_gap: bool = False) -> dict:
+    """The frame of an update at a time at which so many tasks were done."""
+    told = SimulatedCluster(1, idle=True).status()
+    told["controller"]["resolved"] |= {"ok": done}
+    news = NOTHING | {"events": events, "recorded": recorded}
+    return frames.add(Look(at_s, told), at_s * 1e3, news, [], is_after_gap)
+
+
+def test_a_time_that_nobody_watched_is_told_by_its_events() -> None:
+    frames = Frames()
+    watched(frames, 1000.0, 0, [], 0)
+    watched(frames, 1001.0, 50, [], 50)
+    # Ten seconds in which no page was open; 40 tasks ended in them, and nothing was asked.
+    events = [ended(1003.5 + i / 100) for i in range(30)] + [ended(1007.2 + i / 100, i == 0) for i in range(10)]
+    frame = watched(frames, 1011.0, 90, events, 40, is_after_gap=True)
+    points = {point[0]: point[1:] for point in frame["points"]}
+    # The line of what was sampled before ends.
+    assert points.pop(1_001_001) == [None] * 6
+    last = points.pop(1_011_000)
+    assert last == [None, None, None, None, 0, 0], "the mean of ten seconds is no figure of now"
+    assert list(points) == [1_000 * second for second in range(1003, 1012) if second * 1000 != 1_011_000]
+    assert {time: figures[0] for time, figures in points.items() if figures[0]} == {1_004_000: 30, 1_008_000: 10}
+    assert [figures[1] for time, figures in points.items() if time == 1_008_000] == [1]
+    assert all(figures[2:] == [None] * 4 for figures in points.values()), "only tasks are known"
+    times = [point[0] for point in frames.history()["series"]]
+    assert times == sorted(times)
+    # Rates go on from there.
+    assert watched(frames, 1012.0, 95, [], 5)["point"][1] == 5
+
+
+def test_nothing_is_drawn_where_events_are_lost() -> None:
+    frames = Frames()
+    watched(frames, 1000.0, 0, [], 0)
+    watched(frames, 1001.0, 0, [], 0)
+    # The ring has lost all but those of the last seconds, of which the first may be incomplete.
+    frame = watched(frames, 1020.0, 900, [ended(1017.5 + i / 100) for i in range(100)], 900, is_after_gap=True)
+    assert [point[:2] for point in frame["points"]] == [
+        [1_001_001, None], [1_019_000, 50], [1_020_000, 0], [1_020_000, None],
+    ]  # fmt: skip
+
+
+class Clock:
+    """The times that a feed reads."""
+
+    def __init__(self) -> None:
+        self.monotonic_s = 100.0
+        self.wall_s = 1_700_000_000.0
+
+    def monotonic(self) -> float:
+        return self.monotonic_s
+
+    def time(self) -> float:
+        return self.wall_s
+
+    def pass_s(self, seconds: float, asleep_s: float = 0.0) -> None:
+        self.monotonic_s += seconds
+        self.wall_s += seconds + asleep_s
+
+
+@pytest.mark.parametrize(("awake_s", "asleep_s"), [(60.0, 0.0), (1.0, 3600.0)])
+def test_a_feed_knows_that_it_did_not_ask(monkeypatch: pytest.MonkeyPatch, awake_s: float, asleep_s: float) -> None:
+    """No page was open, or the machine slept."""
+    clock = Clock()
+    monkeypatch.setattr(feed_module, "time", clock)
+    feed = Feed(SimulatedCluster(2, idle=True), 1.0, 0.01)
+    asked = []
+    for seconds, sleep in ((0.0, 0.0), (1.0, 0.0), (1.2, 0.0), (awake_s, asleep_s), (1.0, 0.0)):
+        clock.pass_s(seconds, sleep)
+        asked.append(feed._look()["points"])
+    # Those after the first and after the gap have no rates, and a line ends before the gap.
+    assert [points[-1][1] is None for points in asked] == [True, False, False, True, False]
+    assert [any(point[1:] == [None] * 6 for point in points) for points in asked] == [False] * 3 + [True, False]
 
 
 def test_what_is_remembered_is_bounded() -> None:

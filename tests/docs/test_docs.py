@@ -1,17 +1,21 @@
 """The Python examples of the README and the pages run unchanged, each page from top to bottom as one script."""
 
+import codeop
 import importlib.util
 import itertools
+import json
 import os
 import re
+import shlex
 import subprocess
-import sys
+import tomllib
 from pathlib import Path
 
 import broadleaf
 import click
 import pytest
 from broadleaf.cli import group
+from page_environments import declared, python_with, requirements_of
 
 ROOT = Path(__file__).resolve().parents[2]
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -24,24 +28,87 @@ PAGES = {
 ELSEWHERE = {
     f"docs/guides/{page}.md" for page in ("ssh", "from-your-laptop", "slurm", "sge", "psij", "mpi", "dask", "ray")
 }
+PAGE_TEXTS = [(ROOT / page).read_text() for page in PAGES]
+NAMED = re.compile(r"broadleaf\[([a-z,]+)\]")
+RUN = [name for name, code in PAGES.items() if code and name not in ELSEWHERE]
 
 
 def test_there_are_examples():
     assert {"README.md", "docs/index.md", "docs/tour.md"} <= {name for name, code in PAGES.items() if code}
 
 
-@pytest.mark.timeout(120)
-@pytest.mark.parametrize("page", [name for name, code in PAGES.items() if code and name not in ELSEWHERE])
-def test_examples_run(page, tmp_path):
+def run(page, arguments, tmp_path, **options):
+    """Runs Python with just the packages that the page names."""
     pytest.importorskip("broadleaf._native", reason="the native module is not built")
-    script = tmp_path / "page.py"
-    script.write_text(PAGES[page])
+    python = python_with(declared((ROOT / page).read_text()))
     # No engine is killed because it gets no processor for some seconds.
     environment = os.environ | {"BROADLEAF_DIR": str(tmp_path / "state"), "BROADLEAF_INTERRUPT_GRACE_S": "60"}
-    done = subprocess.run(
-        [sys.executable, str(script)], capture_output=True, text=True, timeout=100, cwd=tmp_path, env=environment
+    return subprocess.run(
+        [python, *arguments], capture_output=True, text=True, timeout=100, cwd=tmp_path, env=environment, **options
     )
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("page", RUN)
+def test_examples_run_with_just_the_packages_that_the_page_names(page, tmp_path):
+    script = tmp_path / "page.py"
+    script.write_text(PAGES[page])
+    done = run(page, [str(script)], tmp_path)
     assert done.returncode == 0, done.stderr[-3000:]
+
+
+# Gives lines to a prompt as a paste does, and ends with the first error.
+PROMPT = """
+import code, json, sys
+class Prompt(code.InteractiveConsole):
+    def write(self, text):
+        sys.exit(text)
+prompt = Prompt({"__name__": "__main__", "__doc__": None})
+sys.modules["__main__"].__dict__.update(prompt.locals)
+prompt.locals = sys.modules["__main__"].__dict__
+for block in json.load(sys.stdin):
+    for line in [*block.splitlines(), ""]:
+        prompt.push(line)
+"""
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("page", ["README.md", "docs/index.md", "docs/tour.md", "docs/guides/map.md"])
+def test_blocks_run_when_they_are_pasted_into_a_prompt(page, tmp_path):
+    blocks = BLOCK.findall((ROOT / page).read_text())
+    done = run(page, ["-c", PROMPT], tmp_path, input=json.dumps(blocks))
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
+@pytest.mark.parametrize("page", [name for name, code in PAGES.items() if code])
+def test_a_prompt_takes_the_lines_of_every_block(page):
+    for block in BLOCK.findall((ROOT / page).read_text()):
+        statement: list[str] = []
+        for line in [*block.splitlines(), ""]:
+            statement.append(line)
+            try:
+                if codeop.compile_command("\n".join(statement), page, "single") is not None:
+                    statement = []
+            except SyntaxError as error:
+                pytest.fail(f"{error.msg} in the block that begins with {block.splitlines()[0]!r}: {line!r}")
+
+
+def test_extras_that_pages_and_messages_name_exist():
+    extras = set(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"])
+    sources = [path.read_text() for path in (ROOT / "python").rglob("*.py")]
+    named = {extra for text in [*PAGE_TEXTS, *sources] for names in NAMED.findall(text) for extra in names.split(",")}
+    assert {"notebook", "lab", "dask"} <= named
+    assert named <= extras
+
+
+def test_the_readme_s_command_brings_what_the_tutorial_needs():
+    readme = (ROOT / "README.md").read_text()
+    (command,) = re.findall(r"^\$ pip install ('broadleaf\[.*)$", readme, re.MULTILINE)
+    installed = requirements_of(word for word in shlex.split(command) if word != "jupyterlab")
+    for page in ("notebooks/tutorial", "notebooks/magics", "notebooks/progress", "notebooks/laboratory"):
+        needed = requirements_of(declared((ROOT / "docs" / f"{page}.md").read_text()))
+        assert needed
+        assert needed <= installed, page
 
 
 def test_the_reference_has_every_public_name():

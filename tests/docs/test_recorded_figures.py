@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -80,6 +81,32 @@ def test_a_new_result_changes_tables_and_plots(copied):
     assert shown(copied) == "9,990,000 items/s"
 
 
+def record_sizes(root: Path, seconds: float) -> None:
+    """Writes a run of `broadleaf bench sizes`, and declares it."""
+    run = json.loads(map_record(root).read_text()) | {"command": "broadleaf bench sizes --record"}
+    params = {"workers": 1, "config": "unix", "mode": "direct view", "value": "bytes", "route": "apply"}
+    run["records"] = [
+        {"peer": "broadleaf", "peer_version": "1", "case": "sizes", "metric": "per_value", "unit": "s"}
+        | {"params": params | {"size_bytes": size_bytes}, "median": seconds}
+        for size_bytes in (1000, 4000)
+    ]
+    (root / "benchmarks/results/a-sizes-run.json").write_text(json.dumps(run))
+    declared = root / "benchmarks/tables.toml"
+    declared.write_text(
+        re.sub(r'(name = "sizes"\n(?:.+\n)*results = )\[.*\]', r'\1["a-sizes-run"]', declared.read_text())
+    )
+
+
+def test_a_plot_over_sizes_is_of_the_recorded_run(copied):
+    pytest.importorskip("matplotlib")
+    record_sizes(copied, 1.0)
+    assert figures.outdated(copied, write=True) == ["docs/benchmarks.md", "docs/figures/sizes.svg"]
+    assert "(figures/sizes.svg)" in (copied / "docs/benchmarks.md").read_text()
+    assert figures.outdated(copied, write=False) == []
+    record_sizes(copied, 2.0)
+    assert figures.outdated(copied, write=False) == ["docs/figures/sizes.svg"]
+
+
 def test_a_table_is_of_one_machine(copied):
     path = map_record(copied)
     run = json.loads(path.read_text())
@@ -101,5 +128,5 @@ def test_a_page_without_its_markers_is_noticed(copied):
 
 
 def test_the_readme_has_one_table_of_at_most_ten_rows():
-    tables, _ = figures.load(ROOT)
+    tables, *_ = figures.load(ROOT)
     assert [len(table.rows) <= 10 for table in tables if "README.md" in table.pages] == [True]

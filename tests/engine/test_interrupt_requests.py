@@ -112,6 +112,13 @@ def test_a_request_waits_while_sigint_is_ignored(engine):
         signal.raise_signal(signal.SIGURG)
 
 
+def test_a_request_does_not_wait_for_ever_while_sigint_is_ignored(engine, monkeypatch):
+    monkeypatch.setattr(interrupts, "IGNORED_PATIENCE_S", 0.0)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with pytest.raises(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGURG)
+
+
 def test_a_request_waits_for_an_import(engine, package, monkeypatch):
     monkeypatch.setattr(interrupts, "IMPORT_PATIENCE_S", 60.0)
     assert importlib.import_module(package).TWICE == 14

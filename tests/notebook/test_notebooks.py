@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import re
@@ -11,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from page_environments import declared, kernel_with
 
 jupytext = pytest.importorskip("jupytext")
 pytest.importorskip("nbclient")
@@ -19,13 +19,12 @@ pytest.importorskip("ipykernel")
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 PAGES = [*sorted((DOCS / "notebooks").glob("*.md")), *sorted((DOCS / "gallery").glob("*.md"))]
 NAMES = [f"{page.parent.name}/{page.stem}" for page in PAGES if page.stem != "index"]
-IMPORT = re.compile(r"^\s*(?:import|from) (\w+)", re.MULTILINE)
 
-# In a process of its own, which takes its sockets along.
+# In a process of its own, which takes its sockets along. The kernel has just the packages that the page names.
 EXECUTE = """
 import sys, nbclient, nbformat
 notebook = nbformat.read("notebook.ipynb", as_version=4)
-nbclient.NotebookClient(notebook, timeout=100, kernel_name="python3", allow_errors=True).execute()
+nbclient.NotebookClient(notebook, timeout=100, kernel_name="page", allow_errors=True).execute()
 nbformat.write(notebook, "notebook.ipynb")
 """
 
@@ -44,18 +43,16 @@ def test_a_notebook_says_what_you_will_learn_and_what_to_read_next(name):
     cells = read(name).cells
     assert re.match(r"# .+\n\nYou will learn ", cells[0].source)
     assert cells[-1].source.startswith("Next: ")
+    assert any(word.startswith("broadleaf[") and "notebook" in word for word in declared(cells[0].source))
 
 
 @pytest.mark.timeout(150)
 @pytest.mark.parametrize("name", NAMES)
 def test_notebook_runs(name, tmp_path):
     notebook = read(name)
-    code = "\n".join(cell.source for cell in notebook.cells if cell.cell_type == "code")
-    for module in sorted(set(IMPORT.findall(code)) - {"__main__"}):
-        if importlib.util.find_spec(module) is None:
-            pytest.skip(f"{module} is not installed")
     jupytext.write(notebook, tmp_path / "notebook.ipynb")
-    environment = os.environ | {"IPYTHONDIR": str(tmp_path / "ipython")}
+    kernel_with(declared(notebook.cells[0].source), tmp_path)
+    environment = os.environ | {"IPYTHONDIR": str(tmp_path / "ipython"), "JUPYTER_PATH": str(tmp_path)}
     done = subprocess.run(
         [sys.executable, "-c", EXECUTE], cwd=tmp_path, env=environment, timeout=140, capture_output=True, text=True
     )
@@ -69,3 +66,6 @@ def test_notebook_runs(name, tmp_path):
     }
     expected = [cell.source for cell in notebook.cells if "raises-exception" in cell.metadata.get("tags", ())]
     assert list(raised) == expected, raised
+    # What a library lacks or is to be used otherwise it says there, in red.
+    red = [output["text"] for cell in cells for output in cell.get("outputs", ()) if output.get("name") == "stderr"]
+    assert not re.search("Warning|not found|it/s", "".join(map("".join, red))), red

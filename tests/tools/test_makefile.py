@@ -1,13 +1,21 @@
 """What the targets of the Makefile would do in a fresh clone, in a folder of any name."""
 
+import ast
+import importlib.util
 import os
 import re
 import shlex
 import shutil
 import subprocess
+import sys
+from collections.abc import Iterator
+from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
+from broadleaf.cli.terminal.extras import EXTRAS
+from packaging.utils import canonicalize_name
+from page_environments import declared, requirements_of
 
 ROOT = Path(__file__).resolve().parents[2]
 INSTALLS = re.compile(r"--requirement requirements/(\w+)\.txt")
@@ -74,3 +82,79 @@ def test_the_path_of_the_checkout_stays_one_word(clone):
     words = [word for line in commands for word in shlex.split(line, comments=True)]
     assert f"VIRTUAL_ENV={clone}/.venv" in words
     assert [word for word in words if str(clone.parent) in word and str(clone) not in word] == []
+
+
+# What each target runs by itself, besides Broadleaf's own commands.
+RUNS = {
+    "demo": ["examples/demo.py"],
+    "fuzz": ["tools/fuzz.py"],
+    "soak": ["tests/attack/*.py"],
+    "figures": ["tools/figures.py"],
+    "docs": ["docs/conf.py", "docs/extensions/*.py"],
+    "lock": ["tools/lock.py"],
+    "test-python": ["tests/*.py", "tests/[!cl]*/**/*.py", "tests/client/*.py", "tests/cli/*.py", "tests/compat/*.py"],
+    "test-lab": ["tests/lab/**/*.py"],
+    "test-clusters": ["tests/clusters/*.py"],
+    "peer-tests": ["tests/peers/run.py", "tests/peers/layout.py"],
+}
+# What commands of Broadleaf's need that it does not bring itself.
+COMMANDS = {"bench": "bench", "gate": "lab"}
+
+
+def installed_by(target: str) -> set[str]:
+    """The packages that make would have installed before it runs the target."""
+    files = re.findall(r"--requirement (requirements/\w+\.txt)", plan(ROOT, "--always-make", target))
+    lines = [line for file in files for line in (ROOT / file).read_text().splitlines()]
+    return {canonicalize_name(line.partition("==")[0]) for line in lines if "==" in line}
+
+
+def imported(tree: ast.Module) -> Iterator[str]:
+    """The top-level names of what a module imports when it is imported, unless it can do without."""
+    for node in tree.body:
+        if isinstance(node, ast.Import):
+            yield from (alias.name.partition(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            yield node.module.partition(".")[0]
+
+
+def packages_of(names: set[str]) -> set[str]:
+    """The packages that bring modules, without Python's own and those of this checkout."""
+    known = packages_distributions()
+    return {canonicalize_name(known[name][0]) for name in names if name in known} - {"broadleaf", "pip"}
+
+
+@pytest.mark.parametrize("target", RUNS)
+def test_a_target_alone_installs_what_its_programs_import(target):
+    paths = [path for pattern in RUNS[target] for path in ROOT.glob(pattern)]
+    assert paths
+    names = {name for path in paths for name in imported(ast.parse(path.read_text()))} - set(sys.stdlib_module_names)
+    assert packages_of(names) - installed_by(target) == set()
+
+
+@pytest.mark.parametrize("target", COMMANDS)
+def test_a_target_alone_installs_what_its_command_needs(target):
+    assert packages_of(set(EXTRAS[COMMANDS[target]])) - installed_by(target) == set()
+
+
+def test_the_documentation_alone_installs_what_its_notebooks_name():
+    pages = [*(ROOT / "docs" / "notebooks").glob("*.md"), *(ROOT / "docs" / "gallery").glob("*.md")]
+    needed = requirements_of({word for page in pages for word in declared(page.read_text())})
+    assert {"scikit-learn", "pandas", "ipywidgets", "distributed", "joblib"} <= needed
+    assert needed - installed_by("docs") == set()
+
+
+def test_the_tests_alone_install_what_pages_and_notebooks_name():
+    pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
+    needed = requirements_of({word for page in pages for word in declared(page.read_text())})
+    assert needed - installed_by("test-python") == set()
+
+
+def test_the_check_of_clean_clones_knows_every_target():
+    spec = importlib.util.spec_from_file_location("clean_targets", ROOT / "tools" / "clean_targets.py")
+    assert spec
+    assert spec.loader
+    clean_targets = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(clean_targets)
+    targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    made_of_others = {"test", "test-peers", "installed"}
+    assert set(targets) - made_of_others - {"lock"} == set(clean_targets.TARGETS)

@@ -106,6 +106,9 @@ impl Controller {
     }
 
     fn check_queues(&self, counts: &StateCounts) -> Result<(), Violation> {
+        ensure(self.engines.is_consistent(), || {
+            "an engine is listed where it does not belong".into()
+        })?;
         let n_pinned = self.engines.iter().map(|e| e.pinned.len()).sum::<usize>();
         let n_offered = (self.engines.iter())
             .map(|e| e.outstanding as usize + e.n_waiting())

@@ -1,6 +1,5 @@
 //! The controller: its state and its entry points.
 
-use std::cmp::Reverse;
 use std::collections::VecDeque;
 
 use broadleaf_proto::control::{DefineOptions, EngineInfo, Event};
@@ -17,7 +16,7 @@ use crate::engines::preparations::Preparations;
 use crate::engines::relayed::Unclaimed;
 use crate::engines::supervisor::Supervisor;
 use crate::engines::worlds::Worlds;
-use crate::engines::{Engine, MAX_ENGINES, State};
+use crate::engines::{Engine, Engines, MAX_ENGINES, State};
 use crate::tasks::coalesce::ReplyGroups;
 use crate::tasks::dependencies::Dependencies;
 use crate::tasks::functions::Functions;
@@ -42,7 +41,7 @@ pub struct Controller {
     pub(crate) tasks: TaskTable,
     pub(crate) clients: IndexMap<ClientId, Client, FxBuildHasher>,
     /// By id; an unused slot is `Gone`.
-    pub(crate) engines: Vec<Engine>,
+    pub(crate) engines: Engines,
     pub(crate) hosts: Hosts,
     pub(crate) worlds: Worlds,
     pub(crate) groups: Groups,
@@ -70,8 +69,6 @@ pub struct Controller {
     pub(crate) preparations: Preparations,
     /// Number of offers made; orders engines by last use.
     pub(crate) tick: u64,
-    /// Memory of the placement heap: (load, last used, engine).
-    pub(crate) heap: Vec<Reverse<(u32, u64, u32)>>,
     /// When to look again if an engine is idle while the waiting tasks are too short to be worth
     /// moving.
     pub(crate) steal_at: Option<Nanos>,
@@ -109,10 +106,15 @@ impl Controller {
             departed: Vec::new(),
             preparations: Preparations::default(),
             tick: 0,
-            heap: Vec::new(),
             steal_at: None,
             config,
         }
+    }
+
+    /// How often an engine was looked at, for an input or for a decision: a measure of work that must not grow with the
+    /// number of engines.
+    pub fn engine_visits(&self) -> u64 {
+        self.engines.visits()
     }
 
     /// Takes one input. The next [`Self::schedule`] places the tasks that became ready.

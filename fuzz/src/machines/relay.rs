@@ -261,6 +261,7 @@ impl Trial {
                     status: Status::try_from(choices.byte() % 7).unwrap_or(Status::Ok),
                     started_ns: choices.number(),
                     completed_ns: choices.number(),
+                    cpu_ns: choices.number(),
                     payload: Payload {
                         bytes: Bytes::copy_from_slice(choices.bytes(4)),
                         segments: (0..choices.below(2)).map(|_| range).collect(),

@@ -60,6 +60,7 @@ pub fn done(key: TaskKey, payload: Payload) -> DoneRecord {
         status: Status::Ok,
         started_ns: 1_790_000_000_000_000_000,
         completed_ns: 1_790_000_000_000_300_000,
+        cpu_ns: 7,
         payload,
     }
 }
@@ -198,6 +199,7 @@ pub fn results() -> Vec<ResultRecord> {
         engine: EngineId(part as u32),
         started_ns: 1_790_000_000_000_000_000,
         completed_ns: 1_790_000_000_000_300_000 + part,
+        cpu_ns: 7,
         payload: Payload {
             bytes: bytes.into(),
             ..Payload::default()
@@ -232,6 +234,7 @@ pub fn requests() -> Vec<ControlRequest> {
     let all = TargetSet::All;
     vec![
         ControlRequest::Cancel(vec![TaskSeq(5)]),
+        ControlRequest::InterruptTasks(vec![TaskSeq(5)]),
         ControlRequest::Interrupt(all.clone()),
         ControlRequest::Signal(all, 2),
         ControlRequest::Explain(TaskSeq(6)),

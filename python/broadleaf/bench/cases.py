@@ -1,6 +1,7 @@
 """What each benchmark runs: which steps, with how many workers, how often. Definitions: docs/benchmarks.md."""
 
-from collections.abc import Callable, Mapping
+import importlib.util
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -103,6 +104,48 @@ def echo(workers: int, repeats: int, quick: bool) -> list[Session]:
 
 def echo_raw(quick: bool) -> list[Step]:
     return [Step("raw_memcpy_many", {"size_bytes": 4 * MB, "n": 10 if quick else 100}, {})]
+
+
+# As many bytes as some limit was at, and a little more and less.
+SIZES_KB = (1, 4, 10, 16, 20, 64, 100, 300, 1_000, 2_000, 3_900, 4_300, 16_000, 64_000)
+# Kinds, the sizes that there are of each, in kB, and the module that has it. Pickling more dicts takes seconds.
+KINDS: dict[str, tuple[int, int, str]] = {
+    "array": (1, 64_000, "numpy"),
+    "bytes": (1, 64_000, "numpy"),
+    "str": (1, 64_000, "numpy"),
+    "list of dicts": (1, 16_000, "numpy"),
+    "forest": (4, 16_000, "sklearn"),
+    "frame": (1, 16_000, "pandas"),
+}
+# With the number of values in a call.
+ROUTES = {"apply": 1, "send": 1, "push": 1, "pull": 1, "map": 4, "scatter": 4}
+TO_ALL = ("send", "push")
+
+
+def sizes_steps(routes: Iterable[str], quick: bool) -> list[Step]:
+    def step(kind: str, size_bytes: int, route: str) -> Step:
+        n = ROUTES[route]
+        calls = 2 if quick else max(3, min(50, 4 * MB // size_bytes // n))
+        params = {"value": kind, "route": route, "size_bytes": size_bytes}
+        return Step("sizes", params, {"n": n, "calls": calls, "warmup": 2 if calls > 3 else 1})
+
+    return [
+        step(kind, size_kb * 1000, route)
+        for kind, (smallest_kb, largest_kb, module) in KINDS.items()
+        if importlib.util.find_spec(module)
+        for size_kb in ((1, 100, 1_000) if quick else SIZES_KB)
+        if smallest_kb <= size_kb <= largest_kb
+        for route in routes
+    ]
+
+
+def sizes(workers: int, repeats: int, quick: bool) -> list[Session]:
+    to_all = Session(workers if quick else 16, sizes_steps(TO_ALL, quick), repeats, only_ours=True)
+    return [Session(1, sizes_steps(ROUTES, quick), repeats), to_all]
+
+
+def sizes_raw(quick: bool) -> list[Step]:
+    return sizes_steps(ROUTES, quick)
 
 
 def startup(workers: int, repeats: int, quick: bool) -> list[Session]:
@@ -222,6 +265,14 @@ CASES = {
         Case("map", "how many trivial items a second go through map", map_),
         Case("sleep-map", "the share of the workers' time that short sleeping tasks get", sleep_map, sleep_raw),
         Case("echo", "sending arrays there and back, and one way", echo, echo_raw, needs_numpy=True),
+        Case(
+            "sizes",
+            "what a value of each kind and size costs on every route, beside the pickler's own time",
+            sizes,
+            sizes_raw,
+            floor=("per_value", "sizes", "per_value"),
+            needs_numpy=True,
+        ),
         Case("joblib", "calls with one array, and a search of scikit-learn, through joblib", joblib, needs_numpy=True),
         Case("startup", "the time until every worker has run a task", startup, times_start=True),
         Case("memory", "the memory of an idle worker", memory),

@@ -35,6 +35,12 @@ FIGURES: dict[str, dict[str, str]] = {
         "complete": "time until the send is complete",
         "copy_time": _MEMCPY["copy_time"],
     },
+    "sizes": {
+        "per_value": "time of a call by the number of its values, which is 4 in `map` and `scatter`, and else 1",
+        "beyond_raw": "that time beyond the pickler's own, in the same rounds",
+        "of_larger_size": "the time of a value over that of a larger one: the most that is found",
+        "of_one_worker": "the time of a value to many workers over that to one",
+    },
     "startup": {"ready": "time from nothing until every worker has run a task"},
     "memory": {
         "pss_per_worker": "memory of a worker, shared pages counted by their share",

@@ -11,7 +11,7 @@ from . import environments
 from .cases import Case, Session, Step
 from .environments import ON_SITES, OURS, RAW, SYSTEMS
 from .peers.site import Site
-from .results import bootstrap, table
+from .results import bootstrap, sizes, table
 from .results.record import Record, skipped
 from .turn import Turn, TurnFailed
 
@@ -75,8 +75,13 @@ class Run:
             self._against_plain_sleep()
         if self.case.floor is not None:
             self._beyond_raw(*self.case.floor)
-        for (system, name, params, metric), values in self.values.items():
-            yield Record(system, self.versions[system], name, json.loads(params), metric, values)
+        found = [
+            Record(system, self.versions[system], name, json.loads(params), metric, values)
+            for (system, name, params, metric), values in self.values.items()
+        ]
+        yield from found
+        if self.case.name == "sizes":
+            yield from sizes.ratios(found)
         if self.case.name == "overhead":
             yield from self._overheads()
         yield from self.failures.values()
@@ -138,7 +143,8 @@ class Run:
         repeat: int,
         done: set[tuple[str, str, str]],
     ) -> None:
-        modes = turn.ask({"do": "modes", "case": step.case})["modes"]
+        route = {"route": step.params["route"]} if "route" in step.params else {}
+        modes = turn.ask({"do": "modes", "case": step.case} | route)["modes"]
         if not modes:
             self._fail(name, step.name, shown | step.params, "the system has no way of doing this")
         for mode in modes[:1] if step.first_mode_only else modes:
@@ -197,13 +203,17 @@ class Run:
     def _beyond_raw(self, metric: str, raw_step: str, raw_metric: str) -> None:
         """What a figure of every system has beyond that of the bare one, round by round."""
         raw = [
-            values
-            for (name, case, _, taken), values in self.values.items()
+            (json.loads(params), values)
+            for (name, case, params, taken), values in self.values.items()
             if (name, case, taken) == (RAW, raw_step, raw_metric)
         ]
         for (name, case, params, taken), values in list(self.values.items()):
-            if raw and taken == metric and case == self.case.name:
-                self.values[name, case, params, "beyond_raw"] = [a - b for a, b in zip(values, raw[0], strict=False)]
+            if taken != metric or case != self.case.name or name == RAW:
+                continue
+            known = json.loads(params)
+            for of_raw, floor in raw:
+                if table.same_settings(of_raw, known):
+                    self.values[name, case, params, "beyond_raw"] = [a - b for a, b in zip(values, floor, strict=False)]
 
     def _overheads(self) -> Iterator[Record]:
         """Ratios of throughput with a setting to throughput without it, with a 95 % interval as min and max."""

@@ -694,10 +694,16 @@ class Client(RegisteredResults, Interactive, PublicNames):
                 self.abort_interrupted(self.link.outstanding_seqs())
                 raise
         jobs = listed(jobs)
-        futures = [job for job in jobs if self.tasks.is_foreign(job)]
         deadline = None if seconds(timeout) is None else time.monotonic() + timeout  # type: ignore[operator]
-        own = [job for job in jobs if not self.tasks.is_foreign(job)]
-        if not self.wait_for_tasks(self.tasks.seqs(own), timeout):
+        try:
+            futures = [job for job in jobs if self.tasks.is_foreign(job)]
+            own = [job for job in jobs if not self.tasks.is_foreign(job)]
+            seqs = self.tasks.seqs(own)
+        except KeyboardInterrupt:
+            own = [job for job in jobs if not self.tasks.is_foreign(job)]
+            self.abort_interrupted(self.tasks.seqs(own))
+            raise
+        if not self.wait_for_tasks(seqs, timeout):
             return False
         left = None if deadline is None else max(0.0, deadline - time.monotonic())
         return not futures or not wait_for_futures(futures, left).not_done
@@ -715,6 +721,9 @@ class Client(RegisteredResults, Interactive, PublicNames):
         self, jobs: Any = None, targets: Any = None, block: bool | None = None, queued_only: bool = False
     ) -> None:
         """Aborts tasks, queued or running. Tasks that are done are left alone.
+
+        Running tasks are interrupted; the engine of one that does not react is killed after `interrupt_grace_s` (the
+        option).
 
         Args:
             jobs: A result, a task's id, an index of `history`, or a list of these. By default, everything.

@@ -123,6 +123,7 @@ class Cluster(ClusterCoroutines, Elastic, OwnDashboard):
         self.lock: StateLock = StateLock()
         self._file = ClusterFile(Path(self.cluster_file))
         self._steward = None
+        self._is_new = False  # whether it was started here, and its engines have not all been up yet
         self._owner_pid = os.getpid()
 
     def _make_engine_set(self, engines: str | EngineSet | None, options: dict[str, Any]) -> EngineSet:
@@ -282,6 +283,7 @@ class Cluster(ClusterCoroutines, Elastic, OwnDashboard):
                 raise
             self._owner_pid = os.getpid()
             try:
+                self._is_new = True
                 self._started_sets.started(0 if is_remote else n_engines)
                 self.write_cluster_file()
                 if is_remote and starts_engines:
@@ -555,10 +557,11 @@ class Cluster(ClusterCoroutines, Elastic, OwnDashboard):
         with leaving_magics() if leaves_magics else contextlib.nullcontext():
             client = self.connect_client_sync()
         timeout_s: float = self.settings["start_timeout_s"]
+        is_new, link = self._is_new, client.link
         with start_errors(self, lambda: client.ids), client.link_errors():
-            link = client.link
-            if not wait_for_engines(link, self.n, timeout_s, lambda: link.deaths_after(0)[0], all_are_new=True):
+            if not wait_for_engines(link, self.n, timeout_s, lambda: link.deaths_after(0)[0], all_are_new=is_new):
                 raise TimeoutError
+        self._is_new = False
         return client
 
     def wait_for_engines_sync(self) -> None:
@@ -573,8 +576,9 @@ class Cluster(ClusterCoroutines, Elastic, OwnDashboard):
             self.write_cluster_file()
             return
         with self.control() as control, start_errors(self, lambda: [engine_id for engine_id, *_ in control.engines()]):
-            if not control.wait_for_new_engines(self.n, self.settings["start_timeout_s"]):
+            if not control.wait_for_engines(self.n, self.settings["start_timeout_s"], all_are_new=self._is_new):
                 raise TimeoutError
+        self._is_new = False
 
     def __enter__(self) -> Client:
         self._client = self.start_and_connect_sync()

@@ -55,10 +55,12 @@ class ControlLink:
         """(engine id, uuid, pid, host) of every known engine, by id."""
         return self._link.engines()
 
-    def wait_for_new_engines(self, n: int, timeout_s: float | None) -> bool:
-        """Whether at least `n` engines started in time. Raises `EngineError` if too many died while they started."""
+    def wait_for_engines(self, n: int, timeout_s: float | None, *, all_are_new: bool) -> bool:
+        """Whether at least `n` engines started in time. Raises `EngineError` if too many died while they started, which
+        all dead ones did if `all_are_new`.
+        """
         with _closed_link():
-            return wait_for_engines(self._link, n, timeout_s, lambda: self._hooks.n_deaths, all_are_new=True)
+            return wait_for_engines(self._link, n, timeout_s, lambda: self._hooks.n_deaths, all_are_new=all_are_new)
 
     def wait_until_up(self, n: int, timeout_s: float) -> bool:
         """Whether at least `n` engines were up in time, whatever becomes of others."""

@@ -86,6 +86,8 @@ class StartedSets:
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._sets: dict[str, StartedSet] = {}
+        self._up: set[str] = set()
+        """Ids of the blocks that have been up."""
 
     def living(self) -> dict[str, StartedSet]:
         """The sets that have engines, by id."""
@@ -108,6 +110,7 @@ class StartedSets:
     def started(self, n_engines: int) -> None:
         """Records the engines on the controller's host with which a cluster was started."""
         self._sets = {}
+        self._up = set()
         if n_engines:
             self._add(_new_id(), range(n_engines), [])
 
@@ -220,10 +223,12 @@ class StartedSets:
         kind, blocks = self._cluster.engines_from, self.blocks()
         progress = {block.id: _Progress(block) for block in blocks}
         with self._cluster.control() as control:
+            # Blocks that were up are being restarted: their engines' ends do not count.
+            ended = {_life(entry) for entry in died(control.status()["engines"]) if self._was_up(entry)}
             while True:
                 engines, status = control.engines(), control.status()
                 hosts = [str(host["name"]) for host in status["hosts"]]
-                dead = died(status["engines"])
+                dead = [entry for entry in died(status["engines"]) if _life(entry) not in ended]
                 kind.poll(blocks)
                 going = [
                     block
@@ -244,6 +249,7 @@ class StartedSets:
                     time.sleep(_LOOK_EVERY_S)
                 else:
                     control.wait_until_up(len(engines) + sum(n or 0 for n in missing), _LOOK_FOR_FAILURES_S)
+        self._up.update(block.id for block in blocks if not progress[block.id].failure)
         failures = [f"{block.id}: {said}" for block in blocks if (said := progress[block.id].failure)]
         n_up = sum(_block_of(host, blocks) is not None for *_, host in engines)
         if failures:
@@ -254,6 +260,11 @@ class StartedSets:
             warnings.warn(message, EnginesMissingWarning, stacklevel=3)
         return n_up
 
+    def _was_up(self, dead: dict[str, Any]) -> bool:
+        """Whether a dead engine was up, or others of its block were."""
+        block = self.block_of(dead["last_death"]["host"])
+        return block is not None and block.id in self._up
+
     def to_dict(self) -> dict[str, Any]:
         """The sets by id, ready for JSON."""
         return {set_id: one.to_dict() for set_id, one in self._sets.items()}
@@ -263,6 +274,8 @@ class StartedSets:
         self._sets = {}
         for set_id, one in state.items():
             self._add(set_id, one["engine_ids"], [Block(**block) for block in one["blocks"]])
+        # Whoever hears of them from another process cannot know.
+        self._up = {block.id for block in self.blocks()}
         if blocks := self.blocks():
             self._cluster.engines_from.adopt(blocks)
 
@@ -327,6 +340,11 @@ def _told_engines(log: str, n_hosts: int) -> int | None:
 def _with_log(reason: str, log: str) -> str:
     lines = [line for line in log.strip().splitlines()[-12:] if line.strip() and line.strip() not in reason]
     return "\n  | ".join([reason, *lines])
+
+
+def _life(dead: dict[str, Any]) -> tuple[int, int]:
+    """Engine and process of a dead engine."""
+    return dead["engine"], dead["last_death"]["pid"]
 
 
 def _block_of(host: str, blocks: Sequence[Block]) -> Block | None:

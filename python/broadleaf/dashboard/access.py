@@ -5,7 +5,6 @@ from __future__ import annotations
 import hmac
 import secrets
 from dataclasses import dataclass, field
-from urllib.parse import urlsplit
 
 _TOKEN_BYTES = 24
 
@@ -22,7 +21,9 @@ class Asked:
     host: str
     origin: str | None
     token: str | None
-    """The token in its address or in its cookie."""
+    """The token in its address."""
+    page_key: str | None
+    """What its cookie says."""
 
 
 @dataclass(frozen=True)
@@ -32,10 +33,14 @@ class Guard:
     A page elsewhere can have a browser send requests here. It has no token, and the browser does not send it the
     cookie. If it did find the token, its `Origin` gives it away. An attacker's host name that suddenly points to this
     host (DNS rebinding) is not among the accepted names.
+
+    A browser sends a cookie to every port of a host, so to other users' servers too. So the cookie has a key that opens
+    the page's own files, which everybody may know, and nothing about the cluster.
     """
 
     port: int
     token: str = field(default_factory=new_token, repr=False)
+    page_key: str = field(default_factory=new_token, repr=False)
 
     @property
     def hosts(self) -> tuple[str, ...]:
@@ -47,14 +52,16 @@ class Guard:
         """The name of the cookie; it has the port because browsers keep one set of cookies for all ports of a host."""
         return f"broadleaf-dashboard-{self.port}"
 
-    def refusal(self, asked: Asked) -> str | None:
-        """Why a request is refused; None if it is not."""
+    def refusal(self, asked: Asked, is_for_page: bool) -> str | None:
+        """Why a request is refused; None if it is not. For the page and its files, the key in the cookie is enough."""
         if asked.host.lower() not in self.hosts:
             return f"the dashboard is not served under the name {asked.host!r}; open it as {self.hosts[0]}"
-        if asked.origin is not None:
-            origin = urlsplit(asked.origin)
-            if origin.scheme != "http" or origin.netloc.lower() not in self.hosts:
-                return f"the dashboard does not answer pages of {asked.origin!r}"
-        if asked.token is None or not hmac.compare_digest(asked.token.encode(), self.token.encode()):
-            return "wrong or missing token; open the address that `broadleaf dashboard` or `cluster.dashboard` shows"
-        return None
+        if asked.origin is not None and asked.origin.lower() not in (f"http://{host}" for host in self.hosts):
+            return f"the dashboard does not answer pages of {asked.origin!r}"
+        if _is(asked.token, self.token) or (is_for_page and _is(asked.page_key, self.page_key)):
+            return None
+        return "wrong or missing token; open the address that `broadleaf dashboard` or `cluster.dashboard` shows"
+
+
+def _is(given: str | None, secret: str) -> bool:
+    return given is not None and hmac.compare_digest(given.encode(errors="surrogatepass"), secret.encode())

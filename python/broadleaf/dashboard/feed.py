@@ -23,6 +23,8 @@ _FIRST_EVENTS = 20_000
 # The minimum of this many answers counts: in the others the controller had other work to do first.
 _ANSWERS = 8
 _MAX_INTERVAL_S = 10.0
+# If nothing was asked for so many intervals, what is drawn has a gap.
+_GAP_INTERVALS = 3
 # Number of frames that may wait for a slow page; beyond that they are dropped, and it gets the history again.
 _QUEUE = 8
 _ANEW = ""
@@ -70,7 +72,8 @@ class Feed:
         self._control: Control | None = None
         self._connection = ExitStack()
         self._next_event = 0
-        self._looked_s = 0.0
+        self._looked_s = self._looked_ms = 0.0
+        self._expected_s = min_interval_s
         self._answers_s: deque[float] = deque(maxlen=_ANSWERS)
         self._failure: str | None = None
         self._is_closed = False
@@ -100,10 +103,8 @@ class Feed:
                     self._wanted.clear()
                     await loop.run_in_executor(self._executor, self._disconnect)
                     continue
-                pause_s = interval_s(self._min_interval_s, self._max_share, self._answers_s) - (
-                    time.monotonic() - began_s
-                )
-                await asyncio.sleep(max(0.0, pause_s))
+                self._expected_s = interval_s(self._min_interval_s, self._max_share, self._answers_s)
+                await asyncio.sleep(max(0.0, self._expected_s - (time.monotonic() - began_s)))
         finally:
             self._executor.submit(self._disconnect)
             self._executor.shutdown()
@@ -142,21 +143,25 @@ class Feed:
     def _look(self) -> dict[str, Any]:
         if self._control is None:
             self._control = self._connection.enter_context(self._cluster.control(5.0))
-        at_s = time.monotonic()
+        at_s, now_ms = time.monotonic(), time.time() * 1e3
         max_events = _FIRST_EVENTS
         if self._next_event:
             max_events = min(_FIRST_EVENTS, round(_EVENTS_PER_S * max(1.0, at_s - self._looked_s)))
         status = self._control.status()
         news = self._control.watch(self._next_event, max_events)
+        answer_s = time.monotonic() - at_s
         # The first answer has many events.
         if self._next_event:
-            self._answers_s.append(time.monotonic() - at_s)
-        self._looked_s = at_s
+            self._answers_s.append(answer_s)
+        # Only the wall clock goes on while the machine sleeps.
+        unwatched_s = max(at_s - self._looked_s, (now_ms - self._looked_ms) / 1e3)
+        is_after_gap = self._looked_ms > 0 and unwatched_s > _GAP_INTERVALS * max(self._expected_s, answer_s)
+        self._looked_s, self._looked_ms = at_s, now_ms
         if not self._next_event:
             # Events from before anybody watched are not missing.
             news["recorded"] = len(news["events"])
         self._next_event = news["next"]
-        return self._frames.add(Look(at_s, status), time.time() * 1e3, news, self._log.new_lines())
+        return self._frames.add(Look(at_s, status), now_ms, news, self._log.new_lines(), is_after_gap)
 
     def _disconnect(self) -> None:
         self._control = None

@@ -51,9 +51,20 @@ class Frames:
             "look": self._latest,
         }
 
-    def add(self, look: Look, now_ms: float, news: Mapping[str, Any], log_lines: Sequence[str]) -> dict[str, Any]:
-        """The frame of an update. `now_ms` is the wall clock, `news` is the controller's answer to `watch`."""
-        status, before = look.status, self._before or look
+    def add(
+        self,
+        look: Look,
+        now_ms: float,
+        news: Mapping[str, Any],
+        log_lines: Sequence[str],
+        is_after_gap: bool = False,
+    ) -> dict[str, Any]:
+        """The frame of an update. `now_ms` is the wall clock, `news` is the controller's answer to `watch`.
+
+        `is_after_gap` says that nothing was asked for a while. A mean over that time would look like a figure of now,
+        so what is drawn for it are the tasks that the events tell of, and nothing where they do not go back so far.
+        """
+        status, before = look.status, (None if is_after_gap else self._before) or look
         rates = look.since(before) if look is not before and look.at_s > before.at_s else None
         shares = look.busy_shares(before) if rates is not None else {}
         errors = status["controller"]["resolved"]["error"] - before.status["controller"]["resolved"]["error"]
@@ -65,7 +76,7 @@ class Frames:
             figures = (rates.tasks_per_s, errors_per_s, rates.bytes_per_s, rates.busy_percent)
             point[1:5] = [round(figure, 1) for figure in figures]
         tasks, lines = split_events(news)
-        points = [point] if rates is not None else [*past_throughput(tasks, now_ms), point]
+        points = [point] if rates is not None else [*self._unwatched(tasks, now_ms, news), point]
         self.series.extend(points)
         lines += [[None, line] for line in log_lines]
         self.tasks.extend(tasks)
@@ -86,6 +97,19 @@ class Frames:
         }
         untold = news["recorded"] - len(news["events"])
         return {**self._latest, "points": points, "tasks": task_columns(tasks), "untold": untold, "lines": lines}
+
+    def _unwatched(
+        self, tasks: Sequence[list[Any]], now_ms: float, news: Mapping[str, Any]
+    ) -> list[list[float | None]]:
+        """Points for the time since the previous update, if there was one, or before the first."""
+        if not self.series:
+            return past_throughput(tasks, now_ms)
+        last_ms = self.series[-1][0] or 0.0
+        is_complete = news["recorded"] == len(news["events"])
+        past = past_throughput(tasks, now_ms, last_ms if is_complete else None)
+        # Lines end here.
+        gap: list[float | None] = [last_ms + 1, None, None, None, None, None, None]
+        return [gap, *(point for point in past if (point[0] or 0.0) > last_ms + 1)]
 
 
 def _memory_interval_s(n_engines: int) -> float:
@@ -196,17 +220,20 @@ def split_events(news: Mapping[str, Any]) -> tuple[list[list[Any]], list[list[An
     return tasks, lines
 
 
-def past_throughput(tasks: Sequence[list[Any]], now_ms: float) -> list[list[float | None]]:
-    """Points for the seconds before the first update, as far as its tasks go back; only the tasks are known for
-    them."""
+def past_throughput(
+    tasks: Sequence[list[Any]], now_ms: float, since_ms: float | None = None
+) -> list[list[float | None]]:
+    """Points for the seconds before an update that nothing came before, as far as its tasks go back; only the tasks
+    are known for them. With `since_ms`, these are all tasks since then."""
     ends_s = [int((start + length) // 1e3) for _, start, length, *_ in tasks]
-    if not ends_s:
+    if not ends_s and since_ms is None:
         return []
     now_s = int(now_ms // 1e3)
     done = Counter(ends_s)
     failed = Counter(end for end, task in zip(ends_s, tasks, strict=True) if task[4])
-    # The first second may lack tasks that the ring has lost.
-    seconds = range(max(min(ends_s) + 1, now_s - _PAST_S), now_s)
+    # The first second may lack tasks, which the ring has lost or which an earlier update had.
+    first_s = min(ends_s) if since_ms is None else int(since_ms // 1e3)
+    seconds = range(max(first_s + 1, now_s - _PAST_S), now_s)
     return [[second * 1000 + 1000, done[second], failed[second], None, None, None, None] for second in seconds]
 
 

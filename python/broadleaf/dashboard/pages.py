@@ -8,11 +8,11 @@ import socket
 from collections.abc import Callable
 from typing import Any
 
-from tornado.httpserver import HTTPServer
 from tornado.iostream import StreamClosedError
 from tornado.web import Application, HTTPError, RequestHandler, StaticFileHandler
 
 from broadleaf.dashboard.access import Asked, Guard
+from broadleaf.dashboard.doors import Doors
 from broadleaf.dashboard.feed import Feed, Watched
 from broadleaf.dashboard.server import PAGE
 
@@ -32,6 +32,9 @@ _log = logging.getLogger("broadleaf.dashboard")
 class _Guarded(RequestHandler):
     """Answers requests that the guard lets in."""
 
+    is_for_page = True
+    """Whether it serves the page itself, for which the key in the cookie is enough."""
+
     def initialize(self, guard: Guard | None, **_: Any) -> None:
         self.guard = guard
 
@@ -42,13 +45,14 @@ class _Guarded(RequestHandler):
 
     def prepare(self) -> None:
         # Only its user can open a unix socket: whoever forwards requests to it has to check them.
-        if self.guard is None:
-            return
-        headers = self.request.headers
-        token = self.get_query_argument("token", None) or self.get_cookie(self.guard.cookie)
-        asked = Asked(headers.get("Host", ""), headers.get("Origin"), token)
-        if (why := self.guard.refusal(asked)) is not None:
-            raise HTTPError(403, "%s", why, reason="Forbidden")
+        if self.guard is not None:
+            headers = self.request.headers
+            token, page_key = self.get_query_argument("token", None), self.get_cookie(self.guard.cookie)
+            asked = Asked(headers.get("Host", ""), headers.get("Origin"), token, page_key)
+            if (why := self.guard.refusal(asked, self.is_for_page)) is not None:
+                raise HTTPError(403, "%s", why, reason="Forbidden")
+        doors: Doors = self.settings["doors"]
+        doors.let_in(self.request.server_connection.stream)  # type: ignore[attr-defined]
 
     def write_error(self, status_code: int, **kwargs: Any) -> None:
         error = kwargs.get("exc_info", (None, None, None))[1]
@@ -62,11 +66,11 @@ class _Guarded(RequestHandler):
 
 
 class _Page(_Guarded):
-    """The page itself. Its address has the token; later requests use the cookie."""
+    """The page itself. Its address has the token, which the page keeps; requests for its files have the cookie."""
 
     def get(self) -> None:
         if self.guard is not None:
-            self.set_cookie(self.guard.cookie, self.guard.token, path="/", httponly=True, samesite="Strict")
+            self.set_cookie(self.guard.cookie, self.guard.page_key, path="/", httponly=True, samesite="Strict")
         self.set_header("Content-Type", "text/html; charset=utf-8")
         self.finish((PAGE / "index.html").read_bytes())
 
@@ -78,9 +82,16 @@ class _File(_Guarded, StaticFileHandler):
         _Guarded.initialize(self, guard)
         StaticFileHandler.initialize(self, path)
 
+    def parse_url_path(self, url_path: str) -> str:
+        if "\0" in url_path:
+            raise HTTPError(404)
+        return super().parse_url_path(url_path)
+
 
 class _Stream(_Guarded):
     """Server-sent events: https://html.spec.whatwg.org/multipage/server-sent-events.html."""
+
+    is_for_page = False
 
     def initialize(self, guard: Guard | None, feed: Feed) -> None:  # type: ignore[override]
         super().initialize(guard)
@@ -127,18 +138,18 @@ async def serve(
         default_handler_args={"guard": guard},
         log_function=_log_request,
     )
-    server = HTTPServer(application)
-    server.add_socket(listening)
+    doors = Doors(listening, application)
+    application.settings["doors"] = doors
+    doors.open()
     looking = asyncio.create_task(feed.run())
     on_started(asyncio.get_running_loop(), stopping)
     try:
         await stopping.wait()
     finally:
-        server.stop()
         feed.close()
         looking.cancel()
         await asyncio.gather(looking, return_exceptions=True)
-        await server.close_all_connections()
+        await doors.close()
 
 
 class _Missing(_Guarded):

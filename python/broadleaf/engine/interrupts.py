@@ -12,6 +12,8 @@ from broadleaf import _native
 # An interrupted import leaves a package whose next import fails: its submodules exist, but their names are missing. So
 # a request waits for imports, which take less time than a task has before its engine is replaced.
 IMPORT_PATIENCE_S = 1.0
+# A task may ignore SIGINT for as long as something must not be interrupted. An earlier one may have left it so.
+IGNORED_PATIENCE_S = 1.0
 # A task with a handler of its own for SIGINT has this long to end by itself before a request is repeated.
 HANDLER_PATIENCE_S = 1.0
 
@@ -46,6 +48,15 @@ def install(engine: _native.Engine) -> None:
     def is_being_handled() -> bool:
         return handled_by == engine.current_task() and time.monotonic() - handled_at_s < HANDLER_PATIENCE_S
 
+    ignored_by: int | None = None
+    ignored_at_s = 0.0
+
+    def waits_while_ignored() -> bool:
+        nonlocal ignored_by, ignored_at_s
+        if ignored_by != engine.current_task():
+            ignored_by, ignored_at_s = engine.current_task(), time.monotonic()
+        return time.monotonic() - ignored_at_s < IGNORED_PATIENCE_S
+
     def on_request(_number: int, frame: FrameType | None) -> None:
         if not engine.is_interrupt_requested():
             # Sent for a task that has ended, or to wake this thread for another signal.
@@ -54,7 +65,9 @@ def install(engine: _native.Engine) -> None:
             # The request stays open, so it is repeated.
             return
         handler: Any = signal.getsignal(signal.SIGINT)
-        if handler is on_interrupt or handler == signal.SIG_DFL:
+        if handler == signal.SIG_IGN and waits_while_ignored():
+            return
+        if handler is on_interrupt or handler in (signal.SIG_DFL, signal.SIG_IGN):
             if engine.interrupt_pending():
                 raise KeyboardInterrupt
         elif handler is None:

@@ -236,7 +236,7 @@ def clear() -> None:
 
 def complete(text: str, position: int) -> tuple[list[str], int]:
     """Completions at `position` of the cell `text`, and where the replaced text begins."""
-    return shell_access.get_ipython().complete_at(text, position)
+    return shell_access.engine_shell().complete_at(text, position)
 
 
 def post_mortem(number: int) -> None:

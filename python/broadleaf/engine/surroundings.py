@@ -41,7 +41,8 @@ class Surroundings:
     def install(self, note_level: Callable[[], None]) -> None:
         """Takes what is there now for what every task finds; `note_level` is called when a logger's level is set."""
         if isinstance(sys.stdin, io.TextIOWrapper):
-            sys.stdin = sys.__stdin__ = StandingInput(sys.stdin.detach(), "utf-8", "surrogateescape")
+            sys.stdin = StandingInput(sys.stdin.detach(), "utf-8", "surrogateescape")
+            sys.__stdin__ = sys.stdin  # type: ignore[misc]
         self._note_level = note_level
         self.accept()
 

@@ -14,6 +14,7 @@ import traceback
 from pathlib import Path
 from typing import Any
 
+from broadleaf import standard_descriptors
 from broadleaf.cluster.hosts import mover_link
 from broadleaf.cluster.start_error import ClusterStartError
 from broadleaf.cluster.state.engine_connection import read_engine_connection
@@ -115,6 +116,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m broadleaf.mpi.mover", description=__doc__)
     parser.add_argument("--connection", type=Path, required=True, metavar="FILE", help="the cluster's engine.json")
     arguments = parser.parse_args()
+    standard_descriptors.occupy()
     try:
         connection = read_engine_connection(arguments.connection)
     except (ClusterStartError, ClusterFileError, OSError) as error:

@@ -1,12 +1,10 @@
-"""NumPy's plain arrays, built on the other side with one call."""
+"""NumPy's arrays: plain ones are built on the other side with one call, and those that show the same memory several
+times are sent as that memory."""
 
 from __future__ import annotations
 
-import copyreg
-import io
 import pickle
 import sys
-from collections.abc import Callable
 from typing import Any
 
 from broadleaf.serialize import PROTOCOL
@@ -14,31 +12,6 @@ from broadleaf.serialize import PROTOCOL
 # Bool, signed, unsigned, real, complex, bytes and text: a string describes their dtype completely, and they have a
 # buffer.
 _PLAIN_KINDS = frozenset("biufcSU")
-
-
-def dumps_with_arrays(value: Any, buffer_callback: Callable[[pickle.PickleBuffer], Any] | None) -> bytes:
-    """Like `pickle.dumps`, except that NumPy arrays take a shorter way.
-
-    NumPy's own pickle of an array builds its dtype from parts, wraps its buffer in one array and reshapes that into
-    another: up to a third of the time of a small broadcast to many engines, whose caches others have used in the
-    meantime. Raises whatever pickling raises.
-    """
-    reducers = reducers_of_arrays()
-    if not reducers:
-        return pickle.dumps(value, PROTOCOL, buffer_callback=buffer_callback)
-    stream = io.BytesIO()
-    pickler = pickle.Pickler(stream, PROTOCOL, buffer_callback=buffer_callback)
-    pickler.dispatch_table = {**copyreg.dispatch_table, **reducers}
-    pickler.dump(value)
-    return stream.getvalue()
-
-
-def reducers_of_arrays() -> dict[type, Callable[[Any], Any]]:
-    """What a pickler's dispatch table needs for NumPy's arrays; nothing if there are none."""
-    numpy = sys.modules.get("numpy")
-    if numpy is None or not hasattr(numpy, "ndarray"):  # not loaded, or being imported by another thread
-        return {}
-    return {numpy.ndarray: reduce_array}
 
 
 def reduce_array(array: Any) -> Any:
@@ -57,6 +30,10 @@ def reduce_array(array: Any) -> Any:
     if is_plain and flags.f_contiguous:
         data = array.T if flags.writeable else _bytes_of(array)
         return type(array), (array.shape, dtype.str, pickle.PickleBuffer(data), 0, None, "F")
+    if not (flags.c_contiguous or flags.f_contiguous):
+        repeating = reduce_repeating(array)
+        if repeating is not None:
+            return repeating
     if is_plain:
         # NumPy would put its items into the pickle one by one.
         return type(array), (array.shape, dtype.str, pickle.PickleBuffer(array.copy()))
@@ -65,6 +42,48 @@ def reduce_array(array: Any) -> Any:
         made_of = (pickle.PickleBuffer(_bytes_of(array)), *reduced[1][1:])
         return (reduced[0], made_of, *reduced[2:])
     return reduced
+
+
+def reduce_repeating(array: Any) -> Any:
+    """The reduced form of an array that shows the same items several times: what `broadcast_to` makes, or windows.
+
+    It arrives with the same strides, and read-only if it is. None for other arrays.
+    """
+    strides = array.strides
+    once = array[tuple(slice(1) if stride == 0 else slice(None) for stride in strides)] if 0 in strides else array
+    steps = [abs(stride) for stride in once.strides]
+    item_bytes = once.itemsize
+    extent_bytes = item_bytes + sum((n - 1) * step for n, step in zip(once.shape, steps, strict=True))
+    # Items of a structured type may lie at any distance, and those between the shown ones must not be objects.
+    is_regular = not (once.dtype.hasobject or item_bytes == 0 or any(step % item_bytes for step in steps))
+    if is_regular and extent_bytes < once.nbytes:
+        from numpy.lib.stride_tricks import as_strided
+
+        backwards = [stride < 0 for stride in once.strides]
+        ascending = once[tuple(slice(None, None, -1) if back else slice(None) for back in backwards)]
+        items = as_strided(ascending, (extent_bytes // item_bytes,), (item_bytes,))
+        first = sum(
+            (n - 1) * step // item_bytes for n, step, back in zip(once.shape, steps, backwards, strict=True) if back
+        )
+        return windows, (items, first, array.shape, strides, array.flags.writeable)
+    if once.size < array.size:
+        return repeated, (once, array.shape, array.flags.writeable)
+    return None
+
+
+def windows(items: Any, first: int, shape: tuple[int, ...], strides: tuple[int, ...], writeable: bool) -> Any:
+    """The array of this shape and these strides that begins with item `first` of `items`."""
+    from numpy.lib.stride_tricks import as_strided
+
+    return as_strided(items[first:], shape, strides, writeable=writeable)
+
+
+def repeated(once: Any, shape: tuple[int, ...], writeable: bool) -> Any:
+    """The array of this shape that shows `once` again along each axis in which that has a single item."""
+    from numpy.lib.stride_tricks import as_strided
+
+    strides = [0 if have != n else step for have, n, step in zip(once.shape, shape, once.strides, strict=True)]
+    return as_strided(once, shape, strides, writeable=writeable)
 
 
 class _Bytes:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import copyreg
 import io
 import pickle
 import sys
 from typing import Any
 
 from broadleaf.serialize import PROTOCOL
-from broadleaf.serialize.arrays import reduce_array
+from broadleaf.serialize.arrays import reduce_array, reduce_repeating
 from broadleaf.serialize.buffers import keep_out_of_band
+from broadleaf.serialize.reducers import reducers
 
 # Shorter pickles are not worth another attempt.
 COMPACT_FROM_BYTES = 256 * 1024
@@ -33,6 +35,9 @@ class _CompactingPickler(pickle.Pickler):
             plain = kind.__reduce__ is numpy.ndarray.__reduce__ and not getattr(value, "__dict__", None)
             return (_view_as, (value.view(numpy.ndarray), kind)) if plain else NotImplemented
         contiguous = value.flags.c_contiguous or value.flags.f_contiguous
+        repeating = None if contiguous else reduce_repeating(value)
+        if repeating is not None:
+            return repeating
         if value.dtype.kind in "mM":
             dense = value if contiguous else value.copy()
             return _of_dtype, (dense.view(numpy.int64), value.dtype)
@@ -57,5 +62,7 @@ def dumps_compacted(value: Any, min_bytes: int) -> tuple[bytes, list[pickle.Pick
     """Pickle bytes and out-of-band buffers of a value with large arrays that `pickle.dumps` would put in band."""
     buffers: list[pickle.PickleBuffer] = []
     stream = io.BytesIO()
-    _CompactingPickler(stream, PROTOCOL, buffer_callback=keep_out_of_band(buffers, min_bytes)).dump(value)
+    pickler = _CompactingPickler(stream, PROTOCOL, buffer_callback=keep_out_of_band(buffers, min_bytes))
+    pickler.dispatch_table = {**copyreg.dispatch_table, **reducers()}
+    pickler.dump(value)
     return stream.getvalue(), buffers

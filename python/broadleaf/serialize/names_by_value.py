@@ -10,11 +10,22 @@ import pickle
 from itertools import repeat
 from typing import Any
 
-from broadleaf.serialize.unfindable import is_not_by_name, modules_not_by_name
+from broadleaf.errors import SerializationError
+from broadleaf.serialize.unfindable import is_not_by_name, modules_not_by_name, shipped_modules, unfindable_modules
+
+# The functions of the modules `random` and `numpy.random` are pickled with the generator of their process, of some
+# kilobytes; pickled by value they are without it.
+_MAX_GENERATOR_BYTES = 16_384
+_GENERATORS = (b"__randomstate_ctor", b"\x8c\x06Random\x94")
+
+
+def may_hold_generator(data: bytes) -> bool:
+    """Whether there may be a generator of random numbers in `data`, a plain pickle."""
+    return len(data) <= _MAX_GENERATOR_BYTES and any(mark in data for mark in _GENERATORS)
 
 
 class _NamesOneError(Exception):
-    """The pickle names something that travels by value."""
+    """The pickle names something that travels by value: a module, and what in it."""
 
 
 class _Placeholder(Exception):
@@ -42,8 +53,8 @@ class _NameReader(pickle.Unpickler):
 
     def find_class(self, module: str, name: str) -> Any:
         """Called for each name once."""
-        if module == "__main__" or is_not_by_name(module, self._modules):
-            raise _NamesOneError
+        if is_not_by_name(module, self._modules):
+            raise _NamesOneError(module, name)
         return _Placeholder
 
 
@@ -56,8 +67,27 @@ def names_by_value(data: bytes) -> bool:
     if b"__main__" not in data and not (modules and any(name.encode() in data for name in modules)):
         return False
     try:
-        _NameReader(data, modules).load()
+        _NameReader(data, modules | {"__main__"}).load()
     except Exception:
         # Also if a placeholder does not work: pickling by value is always correct.
         return True
     return False
+
+
+def refuse_unfindable_names(data: bytes) -> None:
+    """Raises `SerializationError` if `data`, a pickle by value, names something of an unfindable module nevertheless.
+
+    That is how objects are pickled that say no more of themselves than their name.
+    """
+    modules = unfindable_modules()
+    if not modules or not any(name.encode() in data for name in modules):
+        return
+    try:
+        _NameReader(data, modules - shipped_modules()).load()
+    except _NamesOneError as error:
+        module, name = error.args
+        why = f"it is pickled by name, and engines would not find its module {module!r}, which was loaded from a path"
+        raise SerializationError(f"{module}.{name}", why) from None
+    except Exception:
+        # A placeholder that does not work says nothing about names.
+        return

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, Generic
 from broadleaf.errors import SerializationError
 from broadleaf.errors.unpickling import unpickled
 from broadleaf.serialize.advice import advice_on
-from broadleaf.serialize.arrays import dumps_with_arrays
 from broadleaf.serialize.buffers import INBAND_BUFFER_BYTES, keep_out_of_band
 from broadleaf.serialize.compact import COMPACT_FROM_BYTES, dumps_compacted
-from broadleaf.serialize.names_by_value import names_by_value
+from broadleaf.serialize.names_by_value import may_hold_generator, names_by_value
+from broadleaf.serialize.reducers import dumps_by_name
 
 if TYPE_CHECKING:
     # From Python 3.13 on, Python's own accepts defaults.
@@ -38,8 +38,8 @@ def dumps(value: Any, out_of_band: bool = False) -> tuple[bytes, list[pickle.Pic
     buffers: list[pickle.PickleBuffer] = []
     min_bytes = 1 if out_of_band else INBAND_BUFFER_BYTES
     try:
-        data = dumps_with_arrays(value, keep_out_of_band(buffers, min_bytes))
-        if not names_by_value(data):
+        data = dumps_by_name(value, keep_out_of_band(buffers, min_bytes))
+        if not names_by_value(data) and not may_hold_generator(data):
             if len(data) >= COMPACT_FROM_BYTES and b"reconstruct" in data:
                 return dumps_compacted(value, min_bytes)
             return data, buffers
@@ -54,8 +54,8 @@ def dumps(value: Any, out_of_band: bool = False) -> tuple[bytes, list[pickle.Pic
 def dumps_in_band(value: Any) -> bytes:
     """Pickle bytes of `value`, including buffers. Raises whatever pickling it raises."""
     try:
-        data = dumps_with_arrays(value, None)
-        if not names_by_value(data):
+        data = dumps_by_name(value)
+        if not names_by_value(data) and not may_hold_generator(data):
             return data
     except (pickle.PicklingError, AttributeError, TypeError):
         # As in `dumps`.

@@ -16,14 +16,18 @@ from types import ModuleType
 from typing import Any
 
 _MISSING = object()
+_NOTHING: frozenset[str] = frozenset()
 _STDLIB = os.path.dirname(os.__file__) + os.sep
 _SITE = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 
 # What has been looked at: the spec that each module then had, and the size and last name of `sys.modules`.
 _specs: dict[str, Any] = {}
-_looked_at: tuple[int, str | None] = (0, None)
-_unfindable: frozenset[str] = frozenset()
-_shipped: ContextVar[frozenset[str]] = ContextVar("broadleaf_shipped", default=frozenset())
+_n_looked_at = 0
+_last_looked_at = ""
+_unfindable = _NOTHING
+# cloudpickle's own set, once that is loaded.
+_registered: set[str] | None = None
+_shipped: ContextVar[frozenset[str]] = ContextVar("broadleaf_shipped", default=_NOTHING)
 
 
 def unfindable_modules() -> frozenset[str]:
@@ -31,15 +35,19 @@ def unfindable_modules() -> frozenset[str]:
 
     Costs next to nothing if no module has been loaded since the last call.
     """
-    if _looked_at != _sign():
-        _look()
-    return _unfindable
+    modules = sys.modules
+    try:
+        if len(modules) == _n_looked_at and next(reversed(modules)) == _last_looked_at:
+            return _unfindable
+    except RuntimeError:  # another thread imports something
+        pass
+    return _look()
 
 
 def modules_not_by_name() -> frozenset[str]:
     """Names of the modules whose functions and classes plain pickle must not send: the unfindable ones, and those
     registered with `cloudpickle.register_pickle_by_value`, which stand for all their submodules."""
-    registered = registered_by_value()
+    registered = registered_by_value() if _registered is None else _registered
     return unfindable_modules() | registered if registered else unfindable_modules()
 
 
@@ -56,12 +64,13 @@ def is_not_by_name(name: str, modules: frozenset[str]) -> bool:
     return False
 
 
-def registered_by_value() -> set[str]:
+def registered_by_value() -> set[str] | frozenset[str]:
     """Names of the modules that the user registered with `cloudpickle.register_pickle_by_value`."""
-    # Whoever has registered a module has loaded cloudpickle.
-    cloudpickle = sys.modules.get("cloudpickle.cloudpickle")
-    registered: set[str] = getattr(cloudpickle, "_PICKLE_BY_VALUE_MODULES", set())
-    return registered
+    global _registered
+    if _registered is None:
+        # Whoever has registered a module has loaded cloudpickle.
+        _registered = getattr(sys.modules.get("cloudpickle.cloudpickle"), "_PICKLE_BY_VALUE_MODULES", None)
+    return _NOTHING if _registered is None else _registered
 
 
 def shipped_modules() -> frozenset[str]:
@@ -87,17 +96,9 @@ def is_binary(name: str) -> bool:
     return isinstance(getattr(spec, "loader", None), ExtensionFileLoader)
 
 
-def _sign() -> tuple[int, str | None]:
-    try:
-        return len(sys.modules), next(reversed(sys.modules), None)
-    except RuntimeError:  # another thread imports something
-        return -1, None
-
-
-def _look() -> None:
+def _look() -> frozenset[str]:
     """Looks at the modules that are new, or were loaded anew, since the last time."""
-    global _looked_at, _unfindable
-    sign = _sign()
+    global _n_looked_at, _last_looked_at, _unfindable
     modules = dict(sys.modules)
     unfindable = {name for name in _unfindable if name in modules}
     for name in _specs.keys() - modules.keys():
@@ -111,7 +112,8 @@ def _look() -> None:
         if name not in ("__main__", "__mp_main__") and not _is_findable(name, module, spec, unfindable):
             unfindable.add(name)
     _unfindable = frozenset(unfindable)
-    _looked_at = sign
+    _n_looked_at, _last_looked_at = len(modules), next(reversed(modules), "")
+    return _unfindable
 
 
 def _is_findable(name: str, module: Any, spec: Any, unfindable: set[str]) -> bool:

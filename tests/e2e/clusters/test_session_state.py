@@ -52,7 +52,8 @@ def engines_of_all_kinds(**options: Any) -> Iterator[ipp.Client]:
         cluster = client.cluster
         cluster.start_engines_sync(1)
         # As on another host: nothing of this session's environment is there.
-        bare = {name: os.environ[name] for name in ("PATH", "PYTHONPATH", "BROADLEAF_DIR", "BROADLEAF_TEST_RUN")}
+        bare = {name: os.environ[name] for name in ("PATH", "BROADLEAF_DIR", "BROADLEAF_TEST_RUN")}
+        bare["PYTHONPATH"] = str(Path(ipp.__file__).parents[1])
         programs = [joined(cluster, bare), engine_by_hand(cluster, bare)]
         order = ipp.SSH(hosts=["there"]).join_order(StartedSets(cluster).request(1), block="hosted-1", n=1)
         hosted = HostedRelay(order)

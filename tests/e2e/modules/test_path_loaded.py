@@ -22,8 +22,9 @@ from broadleaf.interop.backends import offer_backends
 pytestmark = pytest.mark.timeout(120)
 
 TEXT = """
+import abc, enum, threading
 from dataclasses import dataclass
-import threading
+from typing import ClassVar, NamedTuple
 SCALE = 3
 LOCK = threading.Lock()
 CALLS = []
@@ -45,6 +46,27 @@ def locked(x):
 def n_calls():
     CALLS.append(None)
     return len(CALLS)
+class Single:
+    def __reduce__(self):
+        return "SINGLE"
+SINGLE = Single()
+class Colour(enum.Enum):
+    RED = 1
+    def other(self): return scaled(self.value)
+class Point(NamedTuple):
+    x: int
+class Outer:
+    class Inner:
+        y: ClassVar = 1
+    @classmethod
+    def made(cls): return cls()
+    @property
+    def z(self): return 5
+class Shape(abc.ABC):
+    @abc.abstractmethod
+    def area(self): ...
+class Square(Shape):
+    def area(self): return 4
 def imports_itself():
     return __import__(__name__, fromlist=["*"]).SCALE
 """
@@ -180,6 +202,44 @@ def fail(view: Any, module: ModuleType) -> None:
         view.apply_sync(module.fail, 2)
     except ipp.CompositeError as error:
         raise error.exceptions[0] from None
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_classes_of_all_kinds_are_the_same_when_they_come_back(rc, loaded, kind):
+    module = loaded(kind)
+    values = [
+        module.Colour.RED,
+        module.Point(2),
+        module.Outer(),
+        module.Outer.Inner(),
+        module.Square(),
+        module.PluginError(3),
+    ]
+    for value in [*values, values]:
+        there = rc[0].apply_sync(lambda x: x, value)
+        for back, sent in zip(there, values, strict=True) if value is values else [(there, value)]:
+            assert type(back) is type(sent)
+    assert rc[0].apply_sync(lambda c: c, module.Colour.RED) is module.Colour.RED
+    assert rc[0].apply_sync(module.Colour.RED.other) == 3
+    assert rc[0].apply_sync(module.Outer.made).z == 5
+    assert rc[0].apply_sync(lambda: [module.Point(1), module.Square().area()]) == [module.Point(1), 4]
+    assert isinstance(rc[0].apply_sync(module.Square), module.Shape)
+
+
+def test_what_is_pickled_by_its_name_says_so_and_is_sent_with_its_module(loaded):
+    module = loaded("weather_a")
+    advised = r"pickled by name.*client\.ship_module\('weather_a'\)"
+    with ipp.Cluster(n=1) as client:
+        for send in (
+            lambda: client[0].apply_sync(type, module.SINGLE),
+            lambda: client[0].apply_sync(lambda single=module.SINGLE: single),
+            lambda: client[0].push({"x": [1, module.SINGLE]}, block=True),
+        ):
+            with pytest.raises(ipp.SerializationError, match=advised):
+                send()
+        client.ship_module(module)
+        assert client[0].apply_sync(lambda x: x is __import__("weather_a").SINGLE, module.SINGLE)
+        assert client[0].apply_sync(lambda: module.SINGLE is __import__("weather_a").SINGLE)
 
 
 @pytest.mark.parametrize("way", WAYS)

@@ -274,7 +274,7 @@ os.chdir(project)
 with cluster.connect_client_sync() as rc:
     rc.wait_for_engines(1)
     sys.path[:0] = [script_folder, project]
-    rc.local_modules._known.update(sys.path)
+    rc.local_modules._known |= set(sys.path)
     import near, local_package
     print(rc[0].apply_sync(near.f, 0), rc[0].apply_sync(local_package.f, 0))
     print(rc[0].apply_sync(lambda: "/near-" in __import__("near").__file__))

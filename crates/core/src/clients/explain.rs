@@ -50,7 +50,7 @@ impl Controller {
                     .filter(|e| group.key.allows(e.id.0) && e.state == State::Up)
                     .collect();
                 let engines = engines_in_words(&group.key);
-                let is_late = |e: &&Engine| !self.fits(e.id, group.key.needs_ns, now);
+                let is_late = |e: &&Engine| !self.hosts.fits(e.host, group.key.needs_ns, now);
                 if !up.is_empty() && up.iter().all(is_late) {
                     format!("waits for {engines} whose batch job lasts longer than its timeout")
                 } else if up.is_empty() {

@@ -2,7 +2,7 @@
 //! engine if it is released or its time is nearly over.
 
 use broadleaf_proto::control::{ControlReply, Event, TargetSet};
-use broadleaf_proto::ids::{ClientId, EngineId, HostId, TaskKey, TaskSeq};
+use broadleaf_proto::ids::{ClientId, HostId, TaskKey, TaskSeq};
 
 use crate::engines::{Engine, State};
 use crate::tasks::TaskState;
@@ -209,18 +209,6 @@ impl Controller {
             self.detach(key);
             let key = self.tasks.rename(key);
             self.make_ready(key, false, out);
-        }
-    }
-
-    /// Whether a task that may take this long would end in time on an engine's host. A task longer than the host's
-    /// whole time does not wait for a better host.
-    pub(crate) fn fits(&self, engine: EngineId, needs_ns: Option<Nanos>, now: Nanos) -> bool {
-        let host = self.host_of(engine);
-        match (needs_ns, self.hosts.time_of(host)) {
-            (Some(needs_ns), Some((ends_at, had_ns))) => {
-                now.saturating_add(needs_ns) <= ends_at || needs_ns > had_ns
-            }
-            _ => true,
         }
     }
 }

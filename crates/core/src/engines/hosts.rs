@@ -104,6 +104,17 @@ impl Hosts {
         self.0.values().filter(|h| h.timer_at != 0).count()
     }
 
+    /// Whether a task that may take this long would end in time on a host. A task longer than the host's whole time does
+    /// not wait for a better host.
+    pub fn fits(&self, host: HostId, needs_ns: Option<Nanos>, now: Nanos) -> bool {
+        match (needs_ns, self.time_of(host)) {
+            (Some(needs_ns), Some((ends_at, had_ns))) => {
+                now.saturating_add(needs_ns) <= ends_at || needs_ns > had_ns
+            }
+            _ => true,
+        }
+    }
+
     /// When a host ends by itself, and how much time it had left when it came.
     pub fn time_of(&self, host: HostId) -> Option<(Nanos, Nanos)> {
         self.0.get(&host).and_then(|h| h.time)

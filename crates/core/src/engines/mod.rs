@@ -6,8 +6,11 @@ pub(crate) mod given;
 pub(crate) mod hosts;
 pub(crate) mod preparations;
 pub(crate) mod relayed;
+mod slots;
 pub(crate) mod supervisor;
 pub(crate) mod worlds;
+
+pub(crate) use self::slots::Engines;
 
 use std::collections::VecDeque;
 
@@ -241,6 +244,15 @@ impl Engine {
     /// Whether a task that must run here may be offered.
     pub fn has_room_for_pinned(&self) -> bool {
         matches!(self.state, State::Up | State::Draining) && self.is_within_window()
+    }
+
+    /// Whether the next of the tasks that must run here may be offered now: not while earlier ones are being taken back.
+    pub fn can_take_pinned(&self) -> bool {
+        self.pinned.len() > 0
+            && self.has_room_for_pinned()
+            && self.returning == 0
+            && (self.pinned.top_rank())
+                .is_some_and(|rank| self.stack.is_empty() || self.accepts(rank.depth))
     }
 
     fn is_within_window(&self) -> bool {

@@ -1,21 +1,20 @@
 //! Placement: which ready task goes to which engine, and taking tasks back for idle engines.
 
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
-
 use broadleaf_proto::ids::{EngineId, FunctionId, HostId, TaskKey};
 use broadleaf_proto::task::AssignRecord;
 
-use crate::engines::State;
+use crate::engines::{Engine, State};
 use crate::placement::offers::Claim;
 use crate::placement::ready::{GroupId, Rank};
 use crate::tasks::TaskState;
 use crate::tasks::options::ALL;
+use crate::tasks::targets::Targets;
 use crate::{Controller, Nanos, Output};
 
-/// Engines with room, ordered by load and last use, least loaded first; loads may be outdated and are checked when
-/// taken.
-type Heap = BinaryHeap<Reverse<(u32, u64, u32)>>;
+/// Idle engines for which nothing is found to take back, before looking at others is left for another time.
+const MAX_VAIN_THIEVES: usize = 16;
+/// Engines with tasks to take back that are looked at for an idle one.
+const MAX_VICTIMS: usize = 16;
 
 impl Controller {
     /// Places ready tasks; called once after a batch of inputs, and after [`Self::on_deadline`].
@@ -35,52 +34,33 @@ impl Controller {
 
     /// Tasks of mode `Each` go before load-balanced ones.
     fn place_pinned(&mut self, now: Nanos, out: &mut Vec<Output>) {
-        for index in 0..self.engines.len() {
-            while self.engines[index].pinned.len() > 0 && self.engines[index].has_room_for_pinned()
-            {
-                if !self.may_take_pinned(index) {
-                    break;
-                }
-                let Some(key) = self.engines[index].pinned.pop(&self.tasks) else {
-                    break; // All of its clients are congested.
-                };
-                self.offer(now, index as u32, key, out);
-            }
+        while let Some(index) = self.engines.next_for_pinned() {
+            let key = self.engines[index as usize].pinned.pop(&self.tasks);
+            let key = key.expect("invariant: an engine that may get a task of its own has one");
+            self.offer(now, index, key, out);
         }
     }
 
     fn place_unrestricted(&mut self, now: Nanos, out: &mut Vec<Output>) {
-        let (mut heap, some_wait) = self.heap_of_engines();
         loop {
-            let depth = if some_wait {
+            let depth = if self.engines.some_wait() {
                 let top = self.groups.at(ALL).queue.top_rank();
                 top.map_or(0, |rank| rank.depth)
             } else {
                 u16::MAX // Every engine accepts any depth, so it is not checked.
             };
-            let Some(engine) = self.least_loaded(&mut heap, depth) else {
+            let Some(engine) = self.engines.least_loaded(depth) else {
                 break;
             };
             let Some(key) = self.groups.queue(ALL).pop(&self.tasks) else {
                 break;
             };
             self.offer(now, engine, key, out);
-            self.put_back(&mut heap, engine);
         }
-        self.heap = heap.into_vec();
-    }
-
-    /// Whether an engine may get the next of its own tasks: not while earlier ones are being taken back.
-    fn may_take_pinned(&self, index: usize) -> bool {
-        let engine = &self.engines[index];
-        engine.returning == 0
-            && (engine.stack.is_empty()
-                || (engine.pinned.top_rank()).is_some_and(|rank| engine.accepts(rank.depth)))
     }
 
     /// With several groups, the highest rank goes first, and at equal rank the group of all engines goes last.
     fn place_groups(&mut self, now: Nanos, out: &mut Vec<Output>) {
-        let (mut heap, _) = self.heap_of_engines();
         let mut candidates: Vec<(Rank, GroupId)> = self
             .groups
             .iter()
@@ -89,14 +69,13 @@ impl Controller {
         while let Some(best) = (0..candidates.len()).max_by_key(|i| candidates[*i]) {
             let (Rank { depth, .. }, group) = candidates[best];
             let engine = if group == ALL {
-                self.least_loaded(&mut heap, depth)
+                self.engines.least_loaded(depth)
             } else {
                 self.least_loaded_of(now, group, depth)
             };
             let key = engine.and_then(|_| self.groups.queue(group).pop(&self.tasks));
             if let (Some(engine), Some(key)) = (engine, key) {
                 self.offer(now, engine, key, out);
-                self.put_back(&mut heap, engine);
             }
             match self.groups.at(group).queue.top_rank() {
                 Some(rank) if engine.is_some() && key.is_some() => {
@@ -105,56 +84,29 @@ impl Controller {
                 _ => drop(candidates.swap_remove(best)),
             }
         }
-        self.heap = heap.into_vec();
     }
 
-    /// The engines with room, and whether some of them have waiting tasks.
-    fn heap_of_engines(&mut self) -> (Heap, bool) {
-        let mut entries = core::mem::take(&mut self.heap);
-        entries.clear();
-        let mut some_wait = false;
-        for engine in self.engines.iter().filter(|e| e.has_room()) {
-            some_wait |= !engine.stack.is_empty();
-            entries.push(Reverse((engine.load(), engine.last_used, engine.id.0)));
-        }
-        (BinaryHeap::from(entries), some_wait)
-    }
-
-    /// Takes the engine with the fewest outstanding tasks, and among equals the least recently used. An engine that
-    /// does not accept tasks of this depth is dropped from the heap, because later tasks are not deeper.
-    fn least_loaded(&self, heap: &mut Heap, depth: u16) -> Option<u32> {
-        while let Some(Reverse((load, last_used, id))) = heap.pop() {
-            let engine = &self.engines[id as usize];
-            if engine.has_room()
-                && engine.accepts(depth)
-                && (engine.load(), engine.last_used) == (load, last_used)
-            {
-                return Some(id);
-            }
-        }
-        None
-    }
-
-    fn put_back(&self, heap: &mut Heap, id: u32) {
-        let engine = &self.engines[id as usize];
-        if engine.has_room() {
-            heap.push(Reverse((engine.load(), engine.last_used, id)));
-        }
-    }
-
-    /// As [`Self::least_loaded`], within a restricted group.
-    fn least_loaded_of(&self, now: Nanos, group: GroupId, depth: u16) -> Option<u32> {
+    /// As [`crate::engines::Engines::least_loaded`], within a restricted group.
+    fn least_loaded_of(&mut self, now: Nanos, group: GroupId, depth: u16) -> Option<u32> {
         let key = &self.groups.at(group).key;
-        let allowed = self.engines.iter();
-        let allowed = allowed.filter(|e| key.allows(e.id.0) && self.fits(e.id, key.needs_ns, now));
-        let elsewhere = allowed
-            .clone()
-            .any(|e| e.state == State::Up && key.avoid != Some(e.id.0));
-        allowed
-            .filter(|e| e.has_room() && e.accepts(depth))
-            .filter(|e| !(elsewhere && key.avoid == Some(e.id.0)))
-            .min_by_key(|e| (e.load(), e.last_used))
-            .map(|e| e.id.0)
+        // Tried again, a task goes to another engine if there is one.
+        let avoid = key.avoid.filter(|avoid| {
+            let others = self.engines.iter().filter(|e| e.id.0 != *avoid);
+            let mut up = others.filter(|e| e.state == State::Up);
+            up.any(|e| key.allows(e.id.0) && self.hosts.fits(e.host, key.needs_ns, now))
+        });
+        let hosts = &self.hosts;
+        let allows = |engine: &Engine| {
+            avoid != Some(engine.id.0)
+                && key.allows(engine.id.0)
+                && hosts.fits(engine.host, key.needs_ns, now)
+        };
+        let n_only = key.only.as_ref().map_or(usize::MAX, Targets::len);
+        let mut only = key.only.as_ref().map(Targets::iter);
+        let only = only
+            .as_mut()
+            .map(|only| only as &mut dyn Iterator<Item = u32>);
+        self.engines.least_loaded_of(depth, only, n_only, allows)
     }
 
     /// Offers a queued task to an engine that has room.
@@ -205,40 +157,33 @@ impl Controller {
     /// alone until its head has taken too long.
     fn steal(&mut self, now: Nanos, out: &mut Vec<Output>) {
         self.steal_at = None;
-        for index in 0..self.engines.len() {
-            let thief = &self.engines[index];
-            if thief.state != State::Up || thief.outstanding > 0 || thief.stealing > 0 {
-                continue;
-            }
-            let patience_ns = self.config.steal_after_ns;
-            let mut tails: smallvec::SmallVec<[_; 16]> = smallvec::SmallVec::new();
-            for engine in &self.engines {
-                let n = if thief.stack.is_empty() {
-                    engine.n_stealable()
-                } else {
-                    engine.n_stealable_nested()
-                };
-                if n == 0 {
-                    continue;
-                }
+        if !self.engines.may_steal() {
+            return;
+        }
+        let patience_ns = self.config.steal_after_ns;
+        let mut n_vain = 0;
+        let mut previous = None;
+        while let Some(index) = self.engines.idle_after(previous) {
+            previous = Some(index);
+            let mut due_at: Option<Nanos> = None;
+            let mut is_done = false;
+            for victim in self.engines.longest_tails(MAX_VICTIMS) {
+                let engine = &self.engines[victim as usize];
                 let due = engine.head_since + patience_ns;
-                if due <= now || engine.tail_ns() >= patience_ns {
-                    tails.push((n, engine.id));
-                } else {
-                    self.steal_at = Some(self.steal_at.map_or(due, |at| at.min(due)));
-                }
-            }
-            if tails.is_empty() {
-                if thief.stack.is_empty() {
-                    return;
-                }
-                continue;
-            }
-            tails.sort_unstable_by_key(|(n, id)| (Reverse(*n), *id));
-            let thief = thief.id;
-            for (_, victim) in tails {
-                if self.steal_from(now, victim, thief, out) {
+                if due > now && engine.tail_ns() < patience_ns {
+                    due_at = Some(due_at.map_or(due, |at| at.min(due)));
+                } else if self.steal_from(now, EngineId(victim), EngineId(index), out) {
+                    is_done = true;
                     break;
+                }
+            }
+            if !is_done {
+                n_vain += 1;
+                // The rest, too, is looked at again then.
+                let again = due_at.unwrap_or(now + patience_ns);
+                self.steal_at = Some(self.steal_at.map_or(again, |at| at.min(again)));
+                if n_vain == MAX_VAIN_THIEVES {
+                    return;
                 }
             }
         }
@@ -284,7 +229,7 @@ impl Controller {
         let set = self.options.at(task.options);
         let targets = set.targets.as_ref();
         !congested
-            && self.fits(engine, set.options.timeout_ns, now)
+            && (self.hosts).fits(self.host_of(engine), set.options.timeout_ns, now)
             && self.engines[engine.0 as usize].accepts(task.depth)
             && task.avoid != Some(engine)
             && !task.tried.contains(&engine.0)

@@ -78,6 +78,7 @@ pub(crate) struct StoredTask {
     submitted_ns: Nanos,
     started_ns: u64,
     completed_ns: u64,
+    cpu_ns: u64,
     /// Where its small payloads begin, counting all bytes that ever went into the ring.
     small_at: u64,
     /// A payload in segments is omitted, and so is one that is too large.
@@ -273,6 +274,7 @@ impl Controller {
             submitted_ns: task.submitted_ns,
             started_ns: end.started_ns,
             completed_ns: end.completed_ns,
+            cpu_ns: end.cpu_ns,
             small_at: 0,
             arguments: StoredPayload::of(&task.payload, false, max_bytes),
             result,
@@ -367,6 +369,7 @@ impl Controller {
                         engine: task.engine,
                         started_ns: task.started_ns,
                         completed_ns: task.completed_ns,
+                        cpu_ns: task.cpu_ns,
                         payload: result,
                     },
                 ));
@@ -410,6 +413,7 @@ impl Controller {
                 engine: end.engine,
                 started_ns: end.started_ns,
                 completed_ns: end.completed_ns,
+                cpu_ns: end.cpu_ns,
                 payload: end.payload.clone(),
             };
             out.push(Output::Result { client, record });
@@ -495,6 +499,7 @@ fn refused(seq: TaskSeq, reason: &RefusalReason) -> ResultRecord {
         engine: NOWHERE,
         started_ns: 0,
         completed_ns: 0,
+        cpu_ns: 0,
         payload: refusal_payload(reason),
     }
 }

@@ -21,6 +21,7 @@ pub(crate) struct End {
     pub engine: EngineId,
     pub started_ns: u64,
     pub completed_ns: u64,
+    pub cpu_ns: u64,
     pub payload: Payload,
 }
 
@@ -32,6 +33,7 @@ impl End {
             engine,
             started_ns: 0,
             completed_ns: 0,
+            cpu_ns: 0,
             payload: Payload::default(),
         }
     }
@@ -73,6 +75,7 @@ impl Controller {
             engine,
             started_ns: record.started_ns,
             completed_ns: record.completed_ns,
+            cpu_ns: record.cpu_ns,
             payload: record.payload,
         };
         match (task.stopping, record.status) {
@@ -321,6 +324,7 @@ impl Controller {
             engine: end.engine,
             started_ns: end.started_ns,
             completed_ns: end.completed_ns,
+            cpu_ns: end.cpu_ns,
             payload: end.payload,
         };
         self.deliver(client, reply_group, record, out);

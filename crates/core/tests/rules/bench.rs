@@ -294,6 +294,7 @@ impl Bench {
             status,
             started_ns: self.now,
             completed_ns: self.now + task_ns,
+            cpu_ns: 0,
             payload: Payload {
                 bytes: Bytes::from(value),
                 ..Payload::default()

@@ -251,6 +251,7 @@ mod tests {
                 status,
                 started_ns: 100,
                 completed_ns: 250,
+                cpu_ns: 0,
                 payload: broadleaf_proto::Payload::default(),
             };
             ring.task(EngineId(2), &done, || 77);
@@ -269,6 +270,7 @@ mod tests {
             status: Status::Ok,
             started_ns: 0,
             completed_ns: 0,
+            cpu_ns: 0,
             payload: broadleaf_proto::Payload::default(),
         };
         ring.task(EngineId(2), &done, || {

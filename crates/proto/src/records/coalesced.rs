@@ -40,7 +40,12 @@ impl CoalescedRecord {
         let mut outcomes: Vec<Outcome> = Vec::new();
         let mut spans: Vec<Span> = Vec::with_capacity(results.len());
         for (end, result) in (1..).zip(results) {
-            spans.push((result.engine, result.started_ns, result.completed_ns));
+            spans.push((
+                result.engine,
+                result.started_ns,
+                result.completed_ns,
+                result.cpu_ns,
+            ));
             let (status, payload) = (result.status, result.payload);
             let shareable = |p: &Payload| p.segments.is_empty();
             match outcomes.last_mut() {
@@ -100,7 +105,7 @@ impl CoalescedRecord {
     /// The result of each part, in target order.
     pub fn results(&self) -> impl Iterator<Item = ResultRecord> {
         (0..self.len()).filter_map(|part| {
-            let (engine, started_ns, completed_ns) = self.span(part)?;
+            let (engine, started_ns, completed_ns, cpu_ns) = self.span(part)?;
             let outcome = self.outcome(part)?;
             Some(ResultRecord {
                 seq: TaskSeq(self.seq.0 + part as u64),
@@ -108,6 +113,7 @@ impl CoalescedRecord {
                 engine,
                 started_ns,
                 completed_ns,
+                cpu_ns,
                 payload: outcome.payload.clone(),
             })
         })
@@ -178,6 +184,7 @@ mod tests {
             engine: EngineId(part as u32 * 2),
             started_ns: part + 1,
             completed_ns: part + 2,
+            cpu_ns: 3,
             payload: Payload {
                 bytes: Bytes::from_static(bytes),
                 ..Payload::default()
@@ -207,7 +214,7 @@ mod tests {
         assert_eq!(decoded.outcome(1).unwrap().status, Status::Ok);
         assert_eq!(decoded.outcome(2).unwrap().status, Status::Error);
         assert_eq!(decoded.outcome(4), None);
-        assert_eq!(decoded.span(3), Some((EngineId(6), 4, 5)));
+        assert_eq!(decoded.span(3), Some((EngineId(6), 4, 5, 3)));
         assert_eq!(decoded.span(4), None);
         assert_eq!(
             decoded.results().nth(2),

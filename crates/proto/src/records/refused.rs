@@ -39,6 +39,7 @@ impl RefusedRun {
             engine: EngineId(u32::MAX),
             started_ns: 0,
             completed_ns: 0,
+            cpu_ns: 0,
             payload: Payload {
                 bytes: control::encode(&self.reason(index)).into(),
                 ..Payload::default()

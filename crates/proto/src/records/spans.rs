@@ -5,11 +5,11 @@ use bytes::{BufMut, Bytes};
 use crate::ids::EngineId;
 use crate::wire::{DecodeError, Reader};
 
-/// Engine, start and end of one part. The engine is `u32::MAX` if the part ran nowhere; the times
-/// are wall clock, ns since 1970, and 0 for a part that never started.
-pub type Span = (EngineId, u64, u64);
+/// Engine, start, end and processor time of one part. The engine is `u32::MAX` if the part ran
+/// nowhere; start and end are wall clock, ns since 1970, and 0 for a part that never started.
+pub type Span = (EngineId, u64, u64, u64);
 
-const COLUMNS: usize = 3;
+const COLUMNS: usize = 4;
 
 /// Common values are stored once: each column consists of its minimum and, for every part, the
 /// difference from that, in as few bytes as the column needs. Engines are stored relative to the
@@ -23,12 +23,13 @@ pub struct Spans {
     bytes: Bytes,
 }
 
-/// A part's entry in each column: engine relative to its index, start, duration.
-fn entries(part: usize, (engine, started_ns, completed_ns): Span) -> [u64; COLUMNS] {
+/// A part's entry in each column: engine relative to its index, start, duration, processor time.
+fn entries(part: usize, (engine, started_ns, completed_ns, cpu_ns): Span) -> [u64; COLUMNS] {
     [
         u64::from(engine.0.wrapping_sub(part as u32)),
         started_ns,
         completed_ns.wrapping_sub(started_ns),
+        cpu_ns,
     ]
 }
 
@@ -82,7 +83,7 @@ impl Spans {
         if part >= self.len {
             return None;
         }
-        let [engine, started_ns, duration_ns] = std::array::from_fn(|column| {
+        let [engine, started_ns, duration_ns, cpu_ns] = std::array::from_fn(|column| {
             let width = usize::from(self.widths[column]);
             let start = self.len * row_bytes(&self.widths[..column]) + part * width;
             let mut above = [0; 8];
@@ -93,6 +94,7 @@ impl Spans {
             EngineId((engine as u32).wrapping_add(part as u32)),
             started_ns,
             started_ns.wrapping_add(duration_ns),
+            cpu_ns,
         ))
     }
 
@@ -163,31 +165,31 @@ mod tests {
         let spans: Vec<Span> = (0..100)
             .map(|part| {
                 let started_ns = NOW_NS + u64::from(part) * 9_000;
-                (EngineId(part + 7), started_ns, started_ns + 300)
+                (EngineId(part + 7), started_ns, started_ns + 300, 300)
             })
             .collect();
-        // The starts need three bytes, durations that are all equal and engines in a row none.
+        // The starts need three bytes, times that are all equal and engines in a row none.
         assert_eq!(round_trip(&spans), HEAD_BYTES + 100 * 3);
     }
 
     #[test]
     fn every_place_is_found_again() {
         round_trip(&[]);
-        round_trip(&[(EngineId(3), NOW_NS, NOW_NS + 1)]);
+        round_trip(&[(EngineId(3), NOW_NS, NOW_NS + 1, 2)]);
         // Any order of engines, one that never started, one that ran nowhere, a clock that went backwards.
         round_trip(&[
-            (EngineId(5), NOW_NS, NOW_NS + 70_000),
-            (EngineId(0), 0, 0),
-            (EngineId(u32::MAX), 0, 0),
-            (EngineId(1), NOW_NS + 5, NOW_NS - 5),
-            (EngineId(4_000_000_000), u64::MAX, 0),
+            (EngineId(5), NOW_NS, NOW_NS + 70_000, 60_000),
+            (EngineId(0), 0, 0, 0),
+            (EngineId(u32::MAX), 0, 0, 0),
+            (EngineId(1), NOW_NS + 5, NOW_NS - 5, u64::MAX),
+            (EngineId(4_000_000_000), u64::MAX, 0, 1),
         ]);
     }
 
     #[test]
     fn what_is_none_is_refused() {
         let mut bytes = Vec::new();
-        Spans::pack(&[(EngineId(0), NOW_NS, NOW_NS), (EngineId(9), 0, 1)]).encode(&mut bytes);
+        Spans::pack(&[(EngineId(0), NOW_NS, NOW_NS, 0), (EngineId(9), 0, 1, 2)]).encode(&mut bytes);
         for end in 0..bytes.len() {
             let cut = Bytes::copy_from_slice(&bytes[..end]);
             let refused = Spans::decode(&mut Reader::new(cut), 2);

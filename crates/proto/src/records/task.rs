@@ -274,6 +274,8 @@ pub struct DoneRecord {
     pub started_ns: u64,
     /// Wall clock at its end, ns since 1970.
     pub completed_ns: u64,
+    /// Processor time that it took.
+    pub cpu_ns: u64,
     /// Value or error record.
     pub payload: Payload,
 }
@@ -281,11 +283,12 @@ pub struct DoneRecord {
 impl DoneRecord {
     /// Appends the record.
     pub fn encode(&self, out: &mut impl BufMut) {
-        put_fields::<25>(out, |mut fields| {
+        put_fields::<33>(out, |mut fields| {
             fields.put_u64_le(self.key.0);
             fields.put_u8(self.status as u8);
             fields.put_u64_le(self.started_ns);
             fields.put_u64_le(self.completed_ns);
+            fields.put_u64_le(self.cpu_ns);
         });
         self.payload.encode(out);
     }
@@ -299,6 +302,7 @@ impl DoneRecord {
             status: Status::try_from(r.u8()?)?,
             started_ns: r.u64()?,
             completed_ns: r.u64()?,
+            cpu_ns: r.u64()?,
             payload: Payload::decode(r)?,
         })
     }
@@ -317,6 +321,8 @@ pub struct ResultRecord {
     pub started_ns: u64,
     /// Wall clock at its end, ns since 1970; 0 if it never started.
     pub completed_ns: u64,
+    /// Processor time that it took.
+    pub cpu_ns: u64,
     /// Value, error record, refusal reason or death certificate.
     pub payload: Payload,
 }
@@ -324,12 +330,13 @@ pub struct ResultRecord {
 impl ResultRecord {
     /// Appends the record.
     pub fn encode(&self, out: &mut impl BufMut) {
-        put_fields::<29>(out, |mut fields| {
+        put_fields::<37>(out, |mut fields| {
             fields.put_u64_le(self.seq.0);
             fields.put_u8(self.status as u8);
             fields.put_u32_le(self.engine.0);
             fields.put_u64_le(self.started_ns);
             fields.put_u64_le(self.completed_ns);
+            fields.put_u64_le(self.cpu_ns);
         });
         self.payload.encode(out);
     }
@@ -344,6 +351,7 @@ impl ResultRecord {
             engine: EngineId(r.u32()?),
             started_ns: r.u64()?,
             completed_ns: r.u64()?,
+            cpu_ns: r.u64()?,
             payload: Payload::decode(r)?,
         })
     }

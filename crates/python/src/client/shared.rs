@@ -405,6 +405,7 @@ impl Shared {
                 engine: EngineId(u32::MAX),
                 started_ns: 0,
                 completed_ns: 0,
+                cpu_ns: 0,
                 payload: Payload::default(),
             };
             self.collect(

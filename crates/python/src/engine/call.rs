@@ -47,6 +47,7 @@ impl Engine {
     pub(super) fn run_task(&self, py: Python<'_>, task: AssignRecord) -> Result<(), LinkError> {
         let outer = self.enter(&task);
         let started_ns = wall_ns();
+        let begun = self.processor.begin(started_ns);
         // Filled in place: it is large, and moving it costs as much as everything else here.
         let mut encoded = Encoded::default();
         let outcome = self
@@ -66,6 +67,7 @@ impl Engine {
             Err(error) => self.encode_error(py, error, &mut encoded),
         };
         let task_ns = completed_ns.saturating_sub(started_ns);
+        let cpu_ns = self.processor.end(&begun, completed_ns, task_ns);
         self.leave(&outer, task_ns);
         self.last_function.store(task.function.0, Ordering::Relaxed);
         self.last_task_ns.store(task_ns, Ordering::Relaxed);
@@ -76,7 +78,8 @@ impl Engine {
         let (key, function) = (task.key, task.function.0);
         // The arguments' segments are released before the reply is sent, so that both travel together.
         drop(task);
-        self.queue_done(key, status, (started_ns, completed_ns), &mut encoded)?;
+        let times = (started_ns, completed_ns, cpu_ns);
+        self.queue_done(key, status, times, &mut encoded)?;
         self.restore_surroundings(py, function);
         Ok(())
     }
@@ -85,7 +88,7 @@ impl Engine {
         &self,
         key: TaskKey,
         status: Status,
-        (started_ns, completed_ns): (u64, u64),
+        (started_ns, completed_ns, cpu_ns): (u64, u64, u64),
         encoded: &mut Encoded,
     ) -> Result<(), LinkError> {
         let announcements = split_announce(encoded);
@@ -99,6 +102,7 @@ impl Engine {
             status,
             started_ns,
             completed_ns,
+            cpu_ns,
             payload,
         };
         let queued_bytes = {

@@ -6,6 +6,7 @@ mod log;
 mod nested;
 mod outgoing;
 mod output;
+mod processor;
 mod surroundings;
 mod unfit;
 mod wakeups;
@@ -35,6 +36,7 @@ use rustix::time::Timespec;
 use self::nested::Stack;
 use self::outgoing::Io;
 use self::output::{Captured, Output, Stream};
+use self::processor::Processor;
 use self::surroundings::Surroundings;
 use self::wakeups::Wakeups;
 use crate::buffer::address_of;
@@ -79,6 +81,7 @@ pub struct Engine {
     wakeups: Arc<Wakeups>,
     stack: Stack,
     surroundings: Surroundings,
+    processor: Processor,
     /// Why it cannot run tasks any more.
     unfit: OnceLock<String>,
     /// The function that ran last, and how long it took.
@@ -318,6 +321,7 @@ impl Engine {
             wakeups,
             stack: Stack::default(),
             surroundings: Surroundings::default(),
+            processor: Processor::default(),
             unfit: OnceLock::new(),
             last_function: AtomicU32::new(u32::MAX),
             last_task_ns: AtomicU64::new(u64::MAX),

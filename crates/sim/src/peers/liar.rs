@@ -115,6 +115,7 @@ impl Cluster {
                     status: Status::Ok,
                     started_ns: u64::MAX,
                     completed_ns: 0,
+                    cpu_ns: 0,
                     payload,
                 };
                 return Some(HostEvent::Done(RelayedDone { engine, record }));

@@ -292,6 +292,7 @@ impl Cluster {
             status,
             started_ns: running.started_ns,
             completed_ns: self.now,
+            cpu_ns: 0,
             payload,
         });
         let stopping = process.stopping && process.stack.is_empty();

@@ -3,7 +3,7 @@ standard output.
 
     {"do": "describe"}                                    -> {"version", "configs", "launched"}
     {"do": "start", "workers": 4, "config": "default"}    -> {"ready_s"}
-    {"do": "modes", "case": "latency"}                    -> {"modes"}
+    {"do": "modes", "case": "sizes", "route": "apply"}    -> {"modes"}
     {"do": "run", "case": "latency", "arguments": {...}}  -> {"values": {metric: figure}}
     {"do": "stop"}                                        -> {}
 
@@ -39,6 +39,7 @@ MODE_TABLES = {
     "broadcast-memory": "broadcast",
     "shared-argument": "parallel_contexts",
     "grid-search": "parallel_contexts",
+    "sizes": "carry",
 }
 SIOCSIFFLAGS, IFF_UP = 0x8914, 0x1
 
@@ -70,9 +71,9 @@ class Server:
         self.peer.start(workers, config)
         return {"ready_s": time.perf_counter() - begin}
 
-    def modes(self, case: str) -> dict[str, Any]:
+    def modes(self, case: str, **route: str) -> dict[str, Any]:
         table = MODE_TABLES.get(case)
-        return {"modes": list(getattr(self.peer, table)()) if table else [""]}
+        return {"modes": list(getattr(self.peer, table)(**route)) if table else [""]}
 
     def run(self, case: str, arguments: dict[str, Any]) -> dict[str, Any]:
         try:

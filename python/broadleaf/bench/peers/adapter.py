@@ -27,6 +27,19 @@ class Way(NamedTuple):
     prepare: Callable[[Any], Any] = lambda value: value
 
 
+class Carry(NamedTuple):
+    """A way of carrying values to workers, or from them."""
+
+    #: Carries them; this is what is timed.
+    go: Callable[[list[Any]], Any]
+    #: All that arrived, given the values and what `go` returned; as many as there were values, or for every worker so.
+    arrived: Callable[[list[Any], Any], list[Any]]
+    #: What is done before.
+    prepare: Callable[[list[Any]], Any] = lambda values: None
+    #: What arrives for a value: by default the value itself.
+    wanted: Callable[[Any], Any] = lambda value: value
+
+
 class Adapter:
     """A system under test. A case for which it has no modes is recorded as skipped."""
 
@@ -78,6 +91,12 @@ class Adapter:
         return {}
 
     def broadcast(self) -> dict[str, Way]:
+        return {}
+
+    def carry(self, route: str) -> dict[str, Carry]:
+        """The ways of a route: `apply` and `map` there and back, `send` there and only the type's name back, `push`
+        into a variable of the workers, `pull` out of it, `scatter` a part of the values into that of each.
+        """
         return {}
 
     def parallel_contexts(self) -> dict[str, Callable[[], AbstractContextManager[Any]]]:
@@ -155,6 +174,30 @@ class PoolAdapter(Adapter):
 
     def send(self) -> dict[str, Send]:
         return {self.label: (lambda xs: [self.pool.submit(len, x) for x in xs], results)}
+
+    def carry(self, route: str) -> dict[str, Carry]:
+        """With a variable of one worker."""
+
+        def one_by_one(task: Callable[..., Any]) -> Callable[[list[Any]], list[Any]]:
+            return lambda values: [self.pool.submit(task, x).result() for x in values]
+
+        def held() -> Any:
+            return self.pool.submit(tasks.held).result()
+
+        hold = one_by_one(tasks.hold)
+        return {
+            "apply": {self.label: Carry(one_by_one(tasks.echo), returned)},
+            "send": {self.label: Carry(one_by_one(tasks.name_of_type), returned, wanted=tasks.name_of_type)},
+            "map": {"map": Carry(lambda values: list(self.pool.map(tasks.echo, values)), returned)},
+            "push": {self.label: Carry(hold, lambda values, _: [held()])},
+            "pull": {self.label: Carry(lambda values: [held()], returned, hold)},
+            "scatter": {self.label: Carry(lambda values: hold([values]), lambda values, _: held())},
+        }[route]
+
+
+def returned(values: list[Any], found: Any) -> list[Any]:
+    """What arrived is what the call returned."""
+    return list(found)
 
 
 def results(futures: Iterable[Any]) -> list[Any]:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from . import values
 from .adapter import Adapter
 
 Values = dict[str, float]
@@ -138,6 +139,29 @@ def send(peer: Adapter, mode: str, size_bytes: int, n: int, warmup: int) -> Valu
     return values | copies(before, after, size_bytes * n)
 
 
+def sizes(peer: Adapter, mode: str, route: str, value: str, size_bytes: int, n: int, calls: int, warmup: int) -> Values:
+    """n values of one kind and size in a call, with new contents every time: the median time of a value.
+
+    Warm: the system has carried as many bytes before. What came with the call before is dropped outside the time.
+    """
+    way = peer.carry(route)[mode]
+    given = values.several(value, size_bytes, n)
+    times = []
+    for call in range(warmup + calls):
+        given = [values.renewed(x, call * n + i) for i, x in enumerate(given)]
+        way.prepare(given)
+        begin = clock()
+        found = way.go(given)
+        times.append((clock() - begin) / n)
+        if call < warmup + calls - 1:
+            del found
+    arrived, wanted = way.arrived(given, found), [way.wanted(x) for x in given]
+    each_arrived = len(arrived) > 0 and len(arrived) % n == 0
+    are_same = all(values.same(x, wanted[i % n]) for i, x in enumerate(arrived))
+    expect(each_arrived and are_same, "a value did not arrive as it was")
+    return {"per_value": statistics.median(times[warmup:])}
+
+
 def memory(peer: Adapter, settle_s: float) -> Values:
     """Proportional set size of an idle worker and of everything else that was started."""
     time.sleep(settle_s)
@@ -179,6 +203,7 @@ MEASURES: dict[str, Callable[..., Values]] = {
     "straggler": straggler,
     "echo": echo,
     "send": send,
+    "sizes": sizes,
     "memory": memory,
     "bounded": bounded,
 }

@@ -2,7 +2,7 @@
 
 import os
 import time
-from typing import TypeVar
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 
@@ -13,6 +13,25 @@ def noop() -> None:
 
 def echo(x: T) -> T:
     return x
+
+
+def name_of_type(x: object) -> str:
+    """The answer to a value that need not come back."""
+    return type(x).__name__
+
+
+_held: Any = None
+
+
+def hold(x: Any) -> None:
+    """Keeps a value in a process that has no namespace to push into."""
+    global _held
+    _held = x
+
+
+def held() -> Any:
+    """That value."""
+    return _held
 
 
 def add_one(x: int) -> int:

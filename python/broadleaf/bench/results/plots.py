@@ -5,7 +5,7 @@ Each is written as PNG and SVG. Needs matplotlib (`pip install broadleaf[bench]`
 """
 
 from collections.abc import Callable
-from functools import partial
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +22,16 @@ COLOURS = dict(
 )
 MARKERS = dict(zip(SYSTEMS, "os^vD<>pPX", strict=True))
 SIZE_INCHES = (7.2, 4.6)
+KINDS_OF_FILE = ("png", "svg")
+# In the figure of sizes.
+ROUTES: dict[str, str] = dict(
+    zip(("apply", "send", "map", "push", "pull", "scatter"), list(COLOURS.values())[3:9], strict=True)
+)
+VIEWS: dict[str, str] = {"direct view": "-", "load-balanced view": "--", "broadcast view": "-."}
 
 
 def draw(records: list[Record], folder: Path) -> list[Path]:
     """Draws every figure that has records; returns the paths written."""
-    folder.mkdir(parents=True, exist_ok=True)
     figures: dict[str, tuple[Callable[[Any, list[Record]], None], set[str]]] = {
         "latency": (latency, {"latency"}),
         "rate": (rate, {"throughput"}),
@@ -34,30 +39,41 @@ def draw(records: list[Record], folder: Path) -> list[Path]:
         "message-time": (message_time, {"echo"}),
         "task-length": (task_length, {"sleep-map"}),
     }
-    written = []
+    written: list[Path] = []
     for name, (fill, cases) in figures.items():
         if any(r.case in cases and r.values for r in records):
-            written += _save(name, partial(_filled, fill, records), folder)
+            with _style():
+                figure = _figure(SIZE_INCHES)
+                fill(figure.add_subplot(), records)
+                for path in (paths := [folder / f"{name}.{kind}" for kind in KINDS_OF_FILE]):
+                    _save(figure, path)
+            written += paths
+    if any(r.case == "sizes" and r.values for r in records):
+        for path in (paths := [folder / f"sizes.{kind}" for kind in KINDS_OF_FILE]):
+            draw_sizes(records, path)
+        written += paths
     return written
 
 
-def _save(name: str, fill: Callable[[Any], None], folder: Path) -> list[Path]:
+def _style() -> AbstractContextManager[None]:
     from matplotlib import rc_context
+
+    return rc_context(
+        {"svg.hashsalt": "broadleaf", "font.size": 9, "axes.spines.top": False, "axes.spines.right": False}
+    )
+
+
+def _figure(inches: tuple[float, float]) -> Any:
     from matplotlib.figure import Figure
 
-    with rc_context(
-        {"svg.hashsalt": "broadleaf", "font.size": 9, "axes.spines.top": False, "axes.spines.right": False}
-    ):
-        figure = Figure(figsize=SIZE_INCHES, layout="constrained")
-        fill(figure.add_subplot())
-        paths = [folder / f"{name}.{kind}" for kind in ("png", "svg")]
-        for path in paths:
-            figure.savefig(path, dpi=150, metadata={"Date": None} if path.suffix == ".svg" else None)
-    return paths
+    return Figure(figsize=inches, layout="constrained", facecolor="white")
 
 
-def _filled(fill: Callable[[Any, list[Record]], None], records: list[Record], axes: Any) -> None:
-    fill(axes, records)
+def _save(figure: Any, path: Path, description: str | None = None) -> None:
+    """SVG without the time, so that the same figures give the same file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    metadata = {"Date": None, "Description": description} if path.suffix == ".svg" else None
+    figure.savefig(path, dpi=150, metadata=metadata)
 
 
 def label(r: Record) -> str:
@@ -158,6 +174,50 @@ def task_length(axes: Any, records: list[Record]) -> None:
     axes.set_ylabel("efficiency")
     axes.set_title("Map of short tasks")
     _legend(axes)
+
+
+def draw_sizes(records: list[Record], path: Path, description: str | None = None) -> None:
+    """Writes a figure with a panel for each kind of value: the time of one over its size, a line for each route and
+    view. An SVG gets the description.
+
+    Thin: the first other system, by the same colours. Dotted: the pickler alone, there and back.
+    """
+    found = [r for r in records if r.case == "sizes" and r.metric == "per_value" and r.params.get("workers", 1) == 1]
+    kinds = list(dict.fromkeys(r.params["value"] for r in found))
+    columns = min(3, len(kinds))
+    rows = -(-len(kinds) // columns)
+    with _style():
+        figure = _figure((3.4 * columns, 3.1 * rows + 1.2))
+        others = [peer for peer in dict.fromkeys(r.peer for r in found) if peer not in (OURS, RAW)][:1]
+        panels = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False).flat
+        for axes, kind in zip(panels, kinds, strict=False):
+            curves: dict[tuple[str, str, str], list[tuple[float, float]]] = {}
+            for r in found:
+                if r.params["value"] == kind and r.peer in (OURS, RAW, *others) and r.median is not None:
+                    place = (r.peer, r.params["route"], r.params["mode"])
+                    curves.setdefault(place, []).append((r.params["size_bytes"], r.median * 1e6))
+            for (peer, route, mode), points in curves.items():
+                if peer != RAW or route == "apply":
+                    axes.plot(*zip(*sorted(points), strict=True), **_line(peer, route, mode))
+            axes.set(xscale="log", yscale="log", title=kind)
+            axes.grid(True, which="major", linewidth=0.3)
+        for axes in list(panels.base.flat)[len(kinds) :]:
+            axes.set_visible(False)
+        for axes in figure.axes:
+            axes.set(xlabel="size, bytes", ylabel="time a value, us")
+            axes.label_outer()
+        labelled = {line.get_label(): line for axes in figure.axes for line in axes.lines}
+        figure.legend(labelled.values(), labelled, loc="outside lower center", ncols=4, fontsize=8, frameon=False)
+        _save(figure, path, description)
+
+
+def _line(peer: str, route: str, mode: str) -> dict[str, Any]:
+    """How a line of the figure of sizes looks."""
+    if peer == RAW:
+        return {"color": "black", "linestyle": ":", "linewidth": 1, "label": "the pickler alone, there and back"}
+    if peer != OURS:
+        return {"color": ROUTES[route], "linewidth": 0.8, "alpha": 0.6, "label": f"{route}, {peer}"}
+    return {"color": ROUTES[route], "linestyle": VIEWS[mode], "linewidth": 1.6, "label": f"{route}, {mode}"}
 
 
 def _log_log(axes: Any, title: str, x: str, y: str) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 from broadleaf.text.units import number, readable_unit, size
 
 from ..environments import OURS, RAW
+from . import sizes
 from .record import LESS_IS_BETTER, Record
 
 TITLES = ("OF", "SYSTEM", "WAY", "FIGURE", "MEDIAN", "MIN TO MAX", "BROADLEAF IS")
@@ -74,6 +75,11 @@ def settings(params: dict[str, Any], own: bool = False) -> str:
     if own:
         return ", ".join(str(value) for value in chosen.values() if value not in ("", "default"))
     return ", ".join(_WORDS[name](value) if name in _WORDS else str(value) for name, value in chosen.items())
+
+
+def same_settings(some: dict[str, Any], others: dict[str, Any]) -> bool:
+    """Whether parameters agree in all that both have, apart from modes."""
+    return all(others.get(name, value) == value for name, value in some.items() if name not in _OWN)
 
 
 def rows(records: list[Record]) -> list[Row]:
@@ -171,4 +177,4 @@ def findings(records: list[Record]) -> list[str]:
         for r in records
         if r.metric == "rate_ratio"
     ]
-    return lines
+    return lines + sizes.findings(records)

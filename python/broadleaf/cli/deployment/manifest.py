@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
 from typing import Any
 
 import click
@@ -41,7 +39,7 @@ def kubernetes(client_file: str, options: tuple[str, ...], **asked: Any) -> None
     from broadleaf import config
     from broadleaf.cluster.hosts.pods.manifest import Pods, connection, yaml
     from broadleaf.cluster.state.credentials import Credentials
-    from broadleaf.private_files import open_private
+    from broadleaf.cluster.state.json_files import write_json
 
     values = {}
     for text in options:
@@ -56,7 +54,6 @@ def kubernetes(client_file: str, options: tuple[str, ...], **asked: Any) -> None
     settings = config.resolve(values, None)
     credentials = Credentials.generate(pods.name)
     path = client_file or f"{pods.name}-client.json"
-    with os.fdopen(open_private(path, os.O_WRONLY | os.O_TRUNC), "w") as file:
-        json.dump(connection(credentials, settings, "client", "127.0.0.1", {}), file, indent=1)
+    write_json(path, connection(credentials, settings, "client", "127.0.0.1", {}))
     click.echo(yaml(pods.objects(credentials, settings)), nl=False)
     click.echo(f"clients connect by {path} after `kubectl port-forward service/{pods.name} 4242`", err=True)

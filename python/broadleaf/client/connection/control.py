@@ -91,7 +91,7 @@ class Control:
 
     def abort_interrupted(self, seqs: Sequence[int]) -> None:
         """Ctrl-C has ended a call: aborts its tasks. If others are left, the next long wait of this client says so."""
-        with suppress(LinkLost):
+        with suppress(LinkLost, self.native.LinkClosed):
             self.cancel_tasks(seqs)
             ended = set(seqs)
             self._left_behind = {seq for seq in self.link.outstanding_seqs() if seq not in ended}
@@ -101,9 +101,8 @@ class Control:
     def abort_begun(self) -> None:
         """Ctrl-C came before a call had returned its result: aborts what this thread's last submission began."""
         first, n = self.link.begun()
-        if n:
-            with suppress(self.native.LinkClosed):
-                self.abort_interrupted([seq for seq in self.link.outstanding_seqs() if first <= seq < first + n])
+        with suppress(self.native.LinkClosed):
+            self.abort_interrupted([seq for seq in self.link.outstanding_seqs() if first <= seq < first + n])
 
     def warn_of_left_behind(self) -> None:
         """Warns if tasks that Ctrl-C has left are still there."""

@@ -4,39 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import wraps
-from typing import TYPE_CHECKING, Concatenate, ParamSpec, Protocol, TypeVar
+from typing import Any, TypeVar, cast
 
 from broadleaf.errors import hides_frames
 
-if TYPE_CHECKING:
-    from broadleaf.client.client import Client
-
 __tracebackhide__ = hides_frames
 
-
-class OfClient(Protocol):
-    """What submits tasks of a client, such as a view."""
-
-    @property
-    def client(self) -> Client:
-        """The client."""
+Method = TypeVar("Method", bound=Callable[..., Any])
 
 
-Owner = TypeVar("Owner", bound=OfClient)
-Given = ParamSpec("Given")
-Returned = TypeVar("Returned")
+def ends_with_ctrl_c(method: Method) -> Method:
+    """Decorator of a method that makes one request, of an object that has a `client`.
 
-
-def ends_with_ctrl_c(
-    method: Callable[Concatenate[Owner, Given], Returned],
-) -> Callable[Concatenate[Owner, Given], Returned]:
-    """Decorator of a method that makes one request: Ctrl-C before it returns aborts the request's tasks.
-
-    Calls of single tasks, where microseconds count, do so themselves.
+    Ctrl-C before the method returns aborts the request's tasks. Calls of single tasks, where microseconds count, do so
+    themselves.
     """
 
     @wraps(method)
-    def call(self: Owner, /, *args: Given.args, **kwargs: Given.kwargs) -> Returned:
+    def call(self: Any, /, *args: Any, **kwargs: Any) -> Any:
         client = self.client
         client.link.start_call()
         try:
@@ -45,4 +30,4 @@ def ends_with_ctrl_c(
             client.abort_begun()
             raise
 
-    return call
+    return cast("Method", call)

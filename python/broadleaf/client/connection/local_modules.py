@@ -32,7 +32,7 @@ class LocalModules:
     ) -> None:
         self._link = link
         self._note_shipped = note_shipped
-        self._known = frozenset(known)
+        self._known = set(known)
         self._told: list[str] = []
         self._path: list[str] = []
         self._local = _LoadedModules() if ships_local else None

@@ -148,6 +148,10 @@ class CombinedResult(AsyncResult):
         result, number = self._parts[part]
         return result.times(number)
 
+    def cpu_ns(self, part: int) -> int:
+        result, number = self._parts[part]
+        return result.cpu_ns(number)
+
     def text_since(self, part: int, stream: int, position_bytes: int) -> tuple[str, int]:
         result, number = self._parts[part]
         return result.text_since(number, stream, position_bytes)

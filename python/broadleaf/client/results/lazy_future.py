@@ -135,8 +135,9 @@ class LazyFuture(Parts, Future[Value]):
         """Aborts the tasks that are not done, queued or running.
 
         Once it has returned True, `cancelled()` is True and `result()` raises `CancelledError`, whatever becomes of the
-        tasks. Those that run are interrupted; `client.wait()` waits until they have ended. Asks the controller, which
-        takes one round trip.
+        tasks. Those that run are interrupted, and the engine of one that does not react is killed after
+        `interrupt_grace_s` (the option). `client.wait()` waits until they have ended. Asks the controller, which takes
+        one round trip.
 
         Returns:
             True, or False if all tasks were done.

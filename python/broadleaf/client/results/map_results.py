@@ -198,8 +198,8 @@ class AsyncMapResult(AsyncResult[list[Value]]):
 class MapIterator(Generic[Value]):
     """An iterator over the values of a map, for `for` and `async for` alike.
 
-    Like a generator, it is closed by `close`, by Ctrl-C while it waits, and when it is dropped after its first value was
-    asked for: then its unfinished tasks are aborted.
+    Like a generator, it is closed by `close`, by an exception, and when it is dropped after its first value was asked
+    for: then its unfinished tasks are aborted.
 
     Args:
         result: The result of the map.
@@ -218,7 +218,14 @@ class MapIterator(Generic[Value]):
 
     def __next__(self) -> Value:
         self._has_begun = True
-        return next(self._values)
+        try:
+            return next(self._values)
+        except StopIteration:
+            raise
+        except BaseException:
+            # An item failed or took too long, or Ctrl-C: there are no more values.
+            self.close()
+            raise
 
     def close(self) -> None:
         """Ends the iteration, and aborts the tasks that are not done.

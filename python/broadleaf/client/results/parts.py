@@ -32,6 +32,7 @@ class Parts(PublicNames):
             "abandon",
             "all_done",
             "completed_part",
+            "cpu_ns",
             "failure",
             "function",
             "get_single",
@@ -118,6 +119,10 @@ class Parts(PublicNames):
 
     def times(self, part: int) -> tuple[int, int, int, int]:
         """(started, completed, received, engine id) of a part. A time not known is 0, no engine is -1."""
+        raise NotImplementedError
+
+    def cpu_ns(self, part: int) -> int:
+        """Processor time of a part's task; 0 if it never ran."""
         raise NotImplementedError
 
     def text_since(self, part: int, stream: int, position_bytes: int) -> tuple[str, int]:

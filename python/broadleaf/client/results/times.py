@@ -52,8 +52,18 @@ class TimedResult(LazyFuture[Value]):
             raise TimeoutError("result not ready")
 
     @property
+    def cpu_time(self) -> float:
+        """Processor seconds that the tasks took on the engines, summed: those of all threads of an engine, without
+        child processes, and without tasks that the engine ran while a task waited. Of a task that took less than a
+        millisecond, its duration. Raises `TimeoutError` before they are resolved."""
+        self._require_ready()
+        return sum(map(self.cpu_ns, range(self.n_parts))) / 1e9
+
+    @property
     def serial_time(self) -> float:
-        """Seconds the tasks took on the engines, summed. Raises `TimeoutError` before they are resolved."""
+        """Seconds the tasks took on the engines, summed, whether they had a processor or waited for one. With more
+        engines than cores this is more than one process would take; see `cpu_time`. Raises `TimeoutError` before they
+        are resolved."""
         self._require_ready()
         return sum(completed - started for started, completed, _, _ in map(self.times, range(self.n_parts))) / 1e9
 

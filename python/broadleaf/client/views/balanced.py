@@ -313,11 +313,19 @@ class LoadBalancedView(View):
         check_map(function, sequences)
         if all(hasattr(sequence, "__len__") for sequence in sequences):
             result = self._map_items(function, sequences, chunksize)
-        else:
-            result = self._map_in_blocks(function, sequences, chunksize)
-        result.ordered = ordered
-        result._return_exceptions = return_exceptions
-        return result.get() if (self.block if block is None else block) else result
+            result.ordered = ordered
+            result._return_exceptions = return_exceptions
+            return result.get() if (self.block if block is None else block) else result
+        result = self._map_in_blocks(function, sequences, chunksize)
+        try:
+            result.ordered = ordered
+            result._return_exceptions = return_exceptions
+            return result.get() if (self.block if block is None else block) else result
+        except KeyboardInterrupt:
+            if not result.done():
+                # It came before `get` waited, or while it aborted the tasks.
+                result.abort_interrupted()
+            raise
 
     def _map_items(
         self, function: Callable[..., Any], sequences: Sequence[Any], chunksize: int | None
@@ -341,15 +349,19 @@ class LoadBalancedView(View):
         try:
             for block in in_blocks(sequences, self.client.link.max_outstanding_bytes // _BLOCKS_UNDER_WAY):
                 result = self._map_items(function, block, chunksize)
+                blocks.append(result)
                 result.first_item = n_items
                 n_items += len(result)
-                blocks.append(result)
+            return blocks[0] if len(blocks) == 1 else JoinedMapResult(blocks)
+        except KeyboardInterrupt:
+            self.client.abort_begun()
+            AsyncResult.abort_all(blocks)
+            raise
         except BaseException:
             # Nobody will have their results.
             with suppress(LinkLost):
                 self.client.cancel_tasks([seq for result in blocks for seq in result._unfinished_seqs()])
             raise
-        return blocks[0] if len(blocks) == 1 else JoinedMapResult(blocks)
 
     def map_chunks(
         self,

@@ -45,8 +45,8 @@ class _Arrivals:
 class LazyMapIterator(PublicNames, Generic[Value]):
     """An iterator over the values of a map that submits it as values are taken; see `LoadBalancedView.imap`.
 
-    Like a generator, it is closed by `close`, by Ctrl-C while it waits, and when it is dropped after its first value was
-    asked for: then its unfinished tasks are aborted.
+    It is closed by `close`, by Ctrl-C while it waits, and when it is dropped after its first value was asked for: then
+    its unfinished tasks are aborted. It goes on after an item that raised.
 
     Args:
         view: The view whose engines run it.

@@ -6,6 +6,7 @@ import { clock, count, css, rate } from "./format.js";
 const MAX_POINTS = 1800;
 const WINDOW_S = [60, 300];
 
+// Where a column has null, nothing was measured: the line ends, and begins again after it.
 // A chart of columns of the looks' points; `lines` are [label, column, colour, isFilled].
 export class Series {
   constructor(element, lines, format) {
@@ -26,7 +27,7 @@ export class Series {
     this.plot?.destroy();
     const axis = { stroke: css("--faint"), grid: { stroke: css("--line"), width: 1 }, ticks: { stroke: css("--line"), width: 1 } };
     const series = this.lines.map(([label, , colour, fill]) => ({
-      label, stroke: css(colour), width: 1.5, spanGaps: true, fill: fill ? `${css(colour)}22` : undefined, points: { show: false },
+      label, stroke: css(colour), width: 1.5, spanGaps: false, fill: fill ? `${css(colour)}22` : undefined, points: { show: false },
       value: (_, v) => (v === null || v === undefined ? "–" : this.format(v)),
     }));
     this.plot = new uPlot({

@@ -8,8 +8,14 @@ import { showRoutes } from "./routes.js";
 import { Timeline } from "./timeline.js";
 
 const at = (id) => document.getElementById(id);
-// The token has become a cookie: it need not stay in the address, nor in what is copied from there.
-if (location.search.includes("token=")) history.replaceState(null, "", location.pathname);
+// The token need not stay in the address, nor in what is copied from there. This tab keeps it; no other port of this
+// host can read it there, as it could a cookie.
+const given = new URLSearchParams(location.search).get("token");
+if (given) {
+  sessionStorage.setItem("broadleaf-token", given);
+  history.replaceState(null, "", location.pathname);
+}
+const token = sessionStorage.getItem("broadleaf-token");
 
 function setTheme(theme) {
   document.documentElement.dataset.theme = theme;
@@ -63,7 +69,7 @@ function show(look) {
   engines.look(look.engines);
 }
 
-const stream = new EventSource("stream");
+const stream = new EventSource(token ? `stream?token=${encodeURIComponent(token)}` : "stream");
 stream.addEventListener("history", (event) => {
   const past = JSON.parse(event.data);
   for (const part of [throughput, queue, timeline, log]) part.clear();
@@ -85,4 +91,8 @@ stream.addEventListener("look", (event) => {
   document.documentElement.dataset.looks = Number(document.documentElement.dataset.looks ?? 0) + 1;
 });
 stream.addEventListener("lost", (event) => setState(JSON.parse(event.data).why, "lost"));
-stream.addEventListener("error", () => setState("the dashboard does not answer", "lost"));
+stream.addEventListener("error", () => {
+  // A stream that is refused is closed; one that is lost is opened again.
+  const isRefused = stream.readyState === EventSource.CLOSED;
+  setState(isRefused ? "open the address with the token again" : "the dashboard does not answer", "lost");
+});

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from broadleaf.engine.interactive.shell_access import existing_shell, get_ipython
+from broadleaf.engine.interactive.shell_access import engine_shell, existing_shell
 
 if TYPE_CHECKING:
     import ast
@@ -27,7 +27,7 @@ def parse(code: str, names: Mapping[str, Any], file_name: str) -> tuple[ast.Modu
 
     shell = existing_shell()
     if shell is None and _WANTS_SHELL.search(code) and _has_ipython():
-        shell = get_ipython()
+        shell = engine_shell()
     transforms = shell is not None and bool(shell.ast_transformers or shell.input_transformers_post)
     try:
         tree = ast.parse(code, file_name)
@@ -37,7 +37,7 @@ def parse(code: str, names: Mapping[str, Any], file_name: str) -> tuple[ast.Modu
     else:
         if not transforms and not _may_be_automagic(tree, names):
             return tree, code
-    shell = get_ipython()
+    shell = engine_shell()
     source: str = shell.transform_cell(code)
     return shell.transform_ast(ast.parse(source, file_name)), source
 

@@ -25,11 +25,22 @@ def existing_shell() -> EngineShell | None:
 
 
 def get_ipython() -> EngineShell:
-    """This engine's IPython shell. Raises `ImportError` where there is no IPython."""
+    """This engine's IPython shell. Raises `NameError` without IPython, because libraries look for that."""
+    try:
+        return engine_shell()
+    except ImportError as error:
+        raise NameError(f"name 'get_ipython' is not defined: {error}", name="get_ipython") from error
+
+
+def engine_shell() -> EngineShell:
+    """This engine's IPython shell, which is made if there is none. Raises `ImportError` without IPython."""
     try:
         from broadleaf.engine.interactive.ipython_shell import EngineShell
     except ImportError as error:
-        raise ImportError("magics, !commands and get_ipython() need IPython, which is not installed here") from error
+        raise ImportError(
+            "magics, !commands and get_ipython() need IPython, which is not installed here: pip install "
+            "'broadleaf[notebook]'"
+        ) from error
     shell = EngineShell.existing()
     if shell is None:
         os.environ.setdefault("MPLBACKEND", _INLINE_BACKEND)

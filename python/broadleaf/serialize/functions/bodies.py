@@ -270,7 +270,8 @@ def _resolve(whole: Function, function: Function, out_of_band: bool) -> tuple[by
         if isinstance(function, dependent) or (hasattr(function, "cache_info") and hasattr(function, "__wrapped__")):
             return _kept_body(function, chunk, data, buffers, identity_of(function))
         return _made_anew(function, chunk, data, buffers)
-    key = (function, chunk, asked_for.brings_globals(), modules_not_by_name(), shipped_modules())
+    others = modules_not_by_name()
+    key = (function, chunk, asked_for.brings_globals(), others, others and shipped_modules())
     known = _bodies.get(key)
     if known is not None and known[0].holds():
         return known[1], False, []
@@ -300,8 +301,9 @@ def _dump(
     from broadleaf.serialize.functions.by_value import dumps_by_value
 
     buffers: list[pickle.PickleBuffer] | None = [] if out_of_band else None
+    generators: list[Any] = []
     try:
-        data = dumps_by_value(function, buffers, snapshot)
+        data = dumps_by_value(function, buffers, snapshot, generators=generators)
         if buffers and len(buffers) > _MAX_CAPTURED_BUFFERS:
             data, buffers = dumps_by_value(function, None, snapshot), []
     except Exception as error:
@@ -309,6 +311,10 @@ def _dump(
 
         what = f"the function {function_name(function)!r}"
         raise SerializationError(what, reason_of_failure(function, error)) from error
+    if generators:
+        from broadleaf.serialize.functions.random_numbers import warn_of_generators
+
+        warn_of_generators(function, function_name(function), generators)
     return data, buffers
 
 

@@ -13,21 +13,22 @@ import io
 import marshal
 import pickle
 import sys
-from collections import ChainMap
 from types import CodeType, FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from broadleaf.serialize import PROTOCOL, asked_for
 from broadleaf.serialize.advice import advice_on
-from broadleaf.serialize.arrays import reducers_of_arrays
 from broadleaf.serialize.buffers import INBAND_BUFFER_BYTES, keep_out_of_band
 from broadleaf.serialize.functions.classes import reduce_class
 from broadleaf.serialize.functions.kept import function_key, sent_code, single
 from broadleaf.serialize.functions.namespace import current_namespace, fill, function_globals, note_left_out
 from broadleaf.serialize.functions.path_loaded import DEFINED, reduce_module, reduce_unfindable
+from broadleaf.serialize.functions.random_numbers import kind_of_generator, reduce_generator
 from broadleaf.serialize.functions.snapshot import Snapshot, is_importable
 from broadleaf.serialize.functions.wrapped import reduce_wrapped
+from broadleaf.serialize.names_by_value import refuse_unfindable_names
+from broadleaf.serialize.reducers import reducers
 from broadleaf.serialize.unfindable import shipped_modules, unfindable_modules
 
 # Globals of `__main__` that are about the process that has them, not the program.
@@ -46,11 +47,13 @@ def dumps_by_value(
     buffers: list[pickle.PickleBuffer] | None = None,
     snapshot: Snapshot | None = None,
     min_bytes: int = INBAND_BUFFER_BYTES,
+    generators: list[Any] | None = None,
 ) -> bytes:
     """Pickles `value`. Globals that cannot be pickled are left out: the engine may have its own.
 
     `buffers` receives the out-of-band buffers from `min_bytes` on; without it all are in band. `snapshot` records
-    what went into the pickle. Raises whatever pickling raises.
+    what went into the pickle, and `generators` receives the generators of random numbers in it. Raises whatever
+    pickling raises.
     """
     on_buffer = None if buffers is None else keep_out_of_band(buffers, min_bytes)
     # Finding out which objects are at fault costs a trial for each, so it is not done the first time.
@@ -62,12 +65,15 @@ def dumps_by_value(
         if buffers is not None:
             buffers.clear()
         stream = io.BytesIO()
+        pickler = ValuePickler(stream, on_buffer, snapshot, trying, with_dill)
         try:
-            ValuePickler(stream, on_buffer, snapshot, trying, with_dill).dump(value)
+            pickler.dump(value)
         except Exception:
             if trying is not None:
                 raise
         else:
+            if generators is not None:
+                generators += pickler.generators
             break
     return stream.getvalue()
 
@@ -103,18 +109,34 @@ class ValuePickler(_Pickler):
         trying: frozenset[int] | None = None,
         with_dill: bool = False,
     ) -> None:
-        # Before it is looked up.
-        self.dispatch_table: Any = ChainMap(reducers_of_arrays(), _Pickler.dispatch_table)
         super().__init__(stream, protocol=PROTOCOL, buffer_callback=buffer_callback)
+        self._stream = stream
         self._snapshot = snapshot
         # If not None, globals are tried one by one; these are being tried further up.
         self._trying = trying
         self._with_dill = with_dill
+        self.generators: list[Any] = []
+        """The generators of random numbers that were pickled with their state."""
+        self._reducers = reducers()
         self._unfindable = unfindable_modules()
         self._shipped = shipped_modules()
 
+    def dump(self, obj: Any) -> None:
+        """Pickles an object. Raises whatever pickling raises."""
+        super().dump(obj)
+        if self._unfindable:
+            refuse_unfindable_names(self._stream.getvalue())
+
     def reducer_override(self, obj: Any) -> Any:
         """How to pickle an object that is not of a basic type."""
+        reducer = self._reducers.get(type(obj))
+        if reducer is not None:
+            return reducer(obj)
+        if kind_of_generator(obj) is not None:
+            process_s = reduce_generator(obj)
+            if process_s is not None:
+                return process_s
+            self.generators.append(obj)
         wrapped = reduce_wrapped(obj)
         if wrapped is not None:
             if self._snapshot is not None:

@@ -116,6 +116,7 @@ fn a_relay_speaks_of_its_own_engines_alone() {
         status: Status::Ok,
         started_ns: 0,
         completed_ns: 0,
+        cpu_ns: 0,
         payload: Payload::default(),
     };
     hear(

@@ -240,6 +240,7 @@ fn a_kept_result_is_not_sent_more_often_than_there_is_room() {
         status: Status::Ok,
         started_ns: 0,
         completed_ns: 0,
+        cpu_ns: 0,
         payload: broadleaf_proto::Payload {
             bytes: bytes::Bytes::from(vec![7; 40]),
             ..Default::default()

@@ -108,6 +108,7 @@ fn values_too_large_for_one_record_travel_by_themselves() {
             status: Status::Ok,
             started_ns: 1,
             completed_ns: 2,
+            cpu_ns: 0,
             payload: Payload {
                 bytes,
                 ..Payload::default()

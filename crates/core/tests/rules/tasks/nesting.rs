@@ -202,6 +202,7 @@ fn a_task_that_waits_has_no_bound_on_those_it_waits_for() {
             status: Status::Ok,
             started_ns: now,
             completed_ns: now,
+            cpu_ns: 0,
             payload: Payload::default(),
         };
         let controller = &mut bench.controller;

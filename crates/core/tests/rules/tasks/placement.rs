@@ -317,6 +317,31 @@ fn a_range_counts_once_however_many_tasks_name_it() {
 }
 
 #[test]
+fn no_more_engines_are_looked_at_for_a_task_if_there_are_more() {
+    // Not looked at by the bench itself, which checks every invariant after each input.
+    let visits_of = |n_engines: u32| {
+        let mut bench = Bench::new(config(), n_engines);
+        let before = bench.controller.engine_visits();
+        for _ in 0..10 {
+            bench.submit(20);
+            bench.submit_with(on(&[1, 2]));
+            bench.submit_with(each(&[3]));
+            bench.schedule();
+            bench.run_all(5_000);
+        }
+        assert_eq!(bench.results().len(), 220);
+        bench.controller.engine_visits() - before
+    };
+    for n_engines in [4, 40, 400] {
+        let visits = visits_of(n_engines);
+        assert!(
+            visits <= 220 * 6,
+            "{visits} visits with {n_engines} engines"
+        );
+    }
+}
+
+#[test]
 fn calls_that_name_the_same_large_value_do_not_wait_for_each_other() {
     let limits = Config {
         max_outstanding_bytes: 100,

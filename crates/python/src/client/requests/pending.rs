@@ -367,6 +367,10 @@ impl Pending {
         Ok((part.started_ns, part.completed_ns, part.received_ns, engine))
     }
 
+    fn cpu_ns(&self, part: usize) -> PyResult<u64> {
+        Ok(self.part(part)?.cpu_ns)
+    }
+
     fn text_since(
         &self,
         part: usize,

@@ -24,6 +24,8 @@ pub struct Part {
     pub started_ns: u64,
     /// Wall clock, ns since 1970; 0 if it never started.
     pub completed_ns: u64,
+    /// Processor time that it took.
+    pub cpu_ns: u64,
     /// Wall clock at its arrival here, ns since 1970.
     pub received_ns: u64,
     /// Value or failure, until it is decoded.
@@ -68,13 +70,14 @@ impl State {
             let known = self.parts.get(index).cloned();
             return known.or_else(|| (index < len).then(Part::default));
         };
-        let (engine, started_ns, completed_ns) = record.span(index)?;
+        let (engine, started_ns, completed_ns, cpu_ns) = record.span(index)?;
         let outcome = record.outcome(index)?;
         Some(Part {
             status: Some(outcome.status),
             engine: engine.0,
             started_ns,
             completed_ns,
+            cpu_ns,
             received_ns: *received_ns,
             payload: outcome.payload.clone(),
         })
@@ -174,6 +177,7 @@ impl Request {
         part.engine = record.engine.0;
         part.started_ns = record.started_ns;
         part.completed_ns = record.completed_ns;
+        part.cpu_ns = record.cpu_ns;
         if is_new {
             part.status = Some(record.status);
             part.received_ns = received_ns;
@@ -214,6 +218,7 @@ impl Request {
                     engine: EngineId(u32::MAX),
                     started_ns: 0,
                     completed_ns: 0,
+                    cpu_ns: 0,
                     payload: Payload::default(),
                 };
                 self.resolve_part(&mut state, index, record, received_ns);

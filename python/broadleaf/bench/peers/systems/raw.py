@@ -15,9 +15,10 @@ from typing import Any, ClassVar
 import cloudpickle
 
 from .. import tasks
-from ..adapter import Adapter
+from ..adapter import Adapter, Carry, returned
 from ..measure import Values, round_trips
 
+THERE_AND_BACK = ("apply", "map")
 MADV_HUGEPAGE, MADV_NOHUGEPAGE = 14, 15
 libc: ctypes.CDLL = ctypes.CDLL(None)
 libc.memcpy.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
@@ -169,6 +170,13 @@ def processes(peer: Adapter, what: str) -> Values:
     return {"time": (clock() - begin) * 1e6}
 
 
+def pickled_and_loaded(value: Any) -> Any:
+    """What the pickler itself does to a value, without copying buffers such as those of arrays."""
+    buffers: list[pickle.PickleBuffer] = []
+    body = pickle.dumps(value, 5, buffer_callback=buffers.append)
+    return pickle.loads(body, buffers=buffers)
+
+
 class Peer(Adapter):
     measures: ClassVar[dict[str, Callable[..., Values]]] = {
         "raw_rtt": round_trip,
@@ -188,3 +196,14 @@ class Peer(Adapter):
 
     def stop(self) -> None:
         """Nothing to stop."""
+
+    def carry(self, route: str) -> dict[str, Carry]:
+        """Through the pickler alone."""
+        times = 2 if route in THERE_AND_BACK else 1
+
+        def go(values: list[Any]) -> list[Any]:
+            for _ in range(times):
+                values = [pickled_and_loaded(x) for x in values]
+            return values
+
+        return {"pickler": Carry(go, returned)}

@@ -1,10 +1,11 @@
 """The part that Broadleaf and IPython Parallel share: the same calls of the same views, so the same measurement."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from .. import tasks
-from ..adapter import Adapter, Send, Submit
+from ..adapter import Adapter, Carry, Send, Submit, returned
 
 
 class ViewsAdapter(Adapter):
@@ -48,6 +49,43 @@ class ViewsAdapter(Adapter):
 
     def send(self) -> dict[str, Send]:
         return {"load-balanced view": (lambda xs: [self.balanced.apply_async(len, x) for x in xs], gather)}
+
+    def carry(self, route: str) -> dict[str, Carry]:
+        """By views of all engines. Maps and parts go through a broadcast view as through a direct one."""
+        direct, together = self.client[:], self.client.broadcast_view()
+        both = {"direct view": direct, "broadcast view": together}
+        if route == "map":
+            views = {"direct view": direct, "load-balanced view": self.balanced}
+            return {name: Carry(partial(view.map_sync, tasks.echo), returned) for name, view in views.items()}
+        if route == "scatter":
+            parts = partial(direct.scatter, "scattered", block=True)
+            return {"direct view": Carry(parts, lambda values, _: direct.gather("scattered", block=True))}
+        if route == "push":
+            return {name: Carry(pusher(view), lambda values, _: puller(direct)(values)) for name, view in both.items()}
+        if route == "pull":
+            push = pusher(together)
+            return {name: Carry(puller(view), returned, push) for name, view in both.items()}
+        task = {"apply": tasks.echo, "send": tasks.name_of_type}[route]
+        ways = {name: Carry(caller(view, task), of_engines, wanted=task) for name, view in both.items()}
+        return ways | {"load-balanced view": Carry(caller(self.balanced, task), returned, wanted=task)}
+
+
+def caller(view: Any, task: Callable[[Any], Any]) -> Callable[[list[Any]], list[Any]]:
+    """A call for each value, one at a time."""
+    return lambda values: [view.apply_sync(task, x) for x in values]
+
+
+def of_engines(values: list[Any], found: list[Any]) -> list[Any]:
+    """What calls to several engines returned, engine by engine."""
+    return [x for of_engine in zip(*found, strict=True) for x in of_engine]
+
+
+def pusher(view: Any) -> Callable[[list[Any]], Any]:
+    return lambda values: [view.push({"held": x}, block=True) for x in values]
+
+
+def puller(view: Any) -> Callable[[list[Any]], Any]:
+    return lambda values: view.pull("held", block=True)
 
 
 def gather(pending: list[Any]) -> list[Any]:

@@ -56,6 +56,14 @@ class BatchSet(EngineSet):
     def _shown_directory(self, request: BlockRequest) -> Path:
         return Path(self.shared_dir or "~/.broadleaf") / request.cluster_id if self.via else request.cluster_dir
 
+    def other_directory(self) -> str:
+        """How to choose another directory in which jobs find their files.
+
+        Returns:
+            The advice.
+        """
+        return "name another one with shared_dir=" if self.via else "set BROADLEAF_DIR to another one"
+
     @abstractmethod
     def batch_script(self, request: BlockRequest, directory: Path, package: str | None) -> str:
         """The script of a job.

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from broadleaf.cluster.engine_sets.base import Block, BlockRequest, EngineSet
+from broadleaf.cluster.engine_sets.jobs.directives import check_directory, check_value
 from broadleaf.cluster.engine_sets.jobs.walltime import seconds
 from broadleaf.cluster.start_error import ClusterStartError
 from broadleaf.cluster.state import files
@@ -136,6 +137,13 @@ class PSIJ(EngineSet):
 
     def _job(self, request: BlockRequest, block_id: str) -> Any:
         psij = _psij()
+        # PSI/J puts quotes around most of these, and then more quotes around those.
+        base = base_dir().absolute()
+        check_directory(base, "PSI/J", _quoted(str(base)), "set BROADLEAF_DIR to another one")
+        for option, value in (("queue", self.queue), ("account", self.account)):
+            check_value(option, value, "PSI/J", _quoted(value))
+        for attribute in self.attributes:
+            check_value("attributes", attribute, "PSI/J", "\"'")
         options = [option.partition("=") for option in self.attributes]
         duration = timedelta(seconds=seconds(self.walltime)) if self.walltime else None
         attributes = psij.JobAttributes(
@@ -284,6 +292,11 @@ def _work() -> Path:
 def _errors(log: str) -> str:
     """Where launchers write their errors."""
     return log.removesuffix(".log") + ".errors.log"
+
+
+def _quoted(text: str) -> str:
+    """The characters for which PSI/J puts a text in quotes."""
+    return "".join(character for character in text if shlex.quote(character) != character)
 
 
 def _read(path: Path) -> str:

@@ -13,6 +13,7 @@ from typing import ClassVar
 from broadleaf.cluster.engine_sets.base import Block, BlockRequest, BlockState
 from broadleaf.cluster.engine_sets.jobs.batch_set import JOB_ENDED, BatchSet
 from broadleaf.cluster.engine_sets.jobs.commands import CommandError
+from broadleaf.cluster.engine_sets.jobs.directives import check_directory, check_lines, check_value
 from broadleaf.cluster.engine_sets.jobs.walltime import clock_time, seconds
 from broadleaf.cluster.start_error import ClusterStartError
 from broadleaf.cluster.state import files
@@ -21,6 +22,10 @@ _HOSTS = re.compile(r"^broadleaf: the job has (\d+) hosts$", re.MULTILINE)
 # A job's end appears in the accounting file after the queue has forgotten the job.
 _ACCOUNTING_S = 10.0
 _MAX_REASONS = 4
+# Grid Engine has quotes for words with spaces, but no way to write these: a comment begins at a number sign, quoted or
+# not, and paths are lists with hosts and variables in them.
+_NOT_IN_WORDS = "\"'#"
+_NOT_IN_PATHS = _NOT_IN_WORDS + "$,:"
 # Codes in the field `failed` of `qacct`: the job exceeded a limit; the job was killed.
 _LIMITS = "37"
 _KILLED = "100"
@@ -105,15 +110,19 @@ class SGE(BatchSet):
 
     def _directives(self, request: BlockRequest, directory: Path) -> list[str]:
         log = files.BLOCK_LOG.format("sge-$JOB_ID_$TASK_ID" if self._is_array else "sge-$JOB_ID")
-        found = ["-S /bin/sh", f"-N broadleaf-{request.cluster_id}", "-j y", f"-o {directory / log}", "-w e"]
+        output = check_directory(directory, "Grid Engine", _NOT_IN_PATHS, self.other_directory()) / log
+        found = ["-S /bin/sh", f"-N broadleaf-{request.cluster_id}", "-j y", f"-o {_word(str(output))}", "-w e"]
         if self._is_array:
             found.append(f"-t 1-{self._n_jobs(request)}")
         if self.pe:
-            found.append(f"-pe {self.pe} {(self.engines_per_host or 1) if self.array else self._n_slots(request)}")
+            found.append(
+                f"-pe {_value('pe', self.pe)} {(self.engines_per_host or 1) if self.array else self._n_slots(request)}"
+            )
         if self.walltime:
-            found.append(f"-l h_rt={clock_time(self.walltime)}")
-        flags = {"q": self.queue, "P": self.project}
-        return found + [f"-{flag} {value}" for flag, value in flags.items() if value] + list(self.sge)
+            found.append(f"-l {_value('walltime', clock_time(self.walltime), 'h_rt=')}")
+        flags = [("q", "queue", self.queue), ("P", "project", self.project)]
+        found += [f"-{flag} {_value(option, value)}" for flag, option, value in flags if value]
+        return found + check_lines("sge", self.sge, "Grid Engine")
 
     def batch_script(self, request: BlockRequest, directory: Path, package: str | None) -> str:
         """One `qrsh -inherit` for each host that provides slots, or a relay if there is only one host.
@@ -199,6 +208,15 @@ class SGE(BatchSet):
             return _reasons(self.submit_host.run(["qstat", "-j", numbers]))
         except CommandError:
             return {}
+
+
+def _value(option: str, value: str, name: str = "") -> str:
+    """The value of an option, after `name`, as one word of a directive. Raises `ClusterStartError` if it cannot be."""
+    return _word(name + check_value(option, value, "Grid Engine", _NOT_IN_WORDS))
+
+
+def _word(text: str) -> str:
+    return f'"{text}"' if re.search(r"\s", text) else text
 
 
 _ON_ITS_HOST = 'BROADLEAF_TASKS_PER_NODE=1 sh -c "$join"; code=$?'

@@ -12,6 +12,7 @@ from typing import ClassVar
 from broadleaf.cluster.engine_sets.base import Block, BlockRequest, BlockState
 from broadleaf.cluster.engine_sets.jobs.batch_set import JOB_ENDED, BatchSet
 from broadleaf.cluster.engine_sets.jobs.commands import CommandError
+from broadleaf.cluster.engine_sets.jobs.directives import check_directory, check_lines, check_value
 from broadleaf.cluster.engine_sets.jobs.walltime import clock_time, seconds
 from broadleaf.cluster.start_error import ClusterStartError
 from broadleaf.cluster.state import files
@@ -100,10 +101,10 @@ class Slurm(BatchSet):
 
     def _directives(self, request: BlockRequest, directory: Path) -> list[str]:
         job = "%A_%a" if self.array else "%j"
-        found = [
-            f"--job-name=broadleaf-{request.cluster_id}",
-            f"--output={directory / files.BLOCK_LOG.format(f'slurm-{job}')}",
-        ]
+        # A backslash would turn off all that begins with a percent sign.
+        checked = check_directory(directory, "Slurm", "\\", self.other_directory())
+        output = Path(str(checked).replace("%", "%%")) / files.BLOCK_LOG.format(f"slurm-{job}")
+        found = [f"--job-name=broadleaf-{request.cluster_id}", _word(f"--output={output}")]
         per_host = self._per_host(request)
         if self.array:
             found += [f"--array=0-{(self.nodes or 1) - 1}", "--nodes=1"]
@@ -113,8 +114,15 @@ class Slurm(BatchSet):
             found.append(f"--ntasks-per-node={per_host}")
         elif request.n and not self.nodes:
             found.append(f"--ntasks={request.n}")
-        options = {"time": clock_time(self.walltime), "partition": self.partition, "account": self.account}
-        return found + [f"--{name}={value}" for name, value in options.items() if value] + list(self.sbatch)
+        options = [
+            ("walltime", "time", clock_time(self.walltime)),
+            ("partition", "partition", self.partition),
+            ("account", "account", self.account),
+        ]
+        found += [_word(f"--{name}={check_value(option, value, 'Slurm')}") for option, name, value in options if value]
+        # Words of their own, or one argument whose value nobody has quoted.
+        lines = check_lines("sbatch", self.sbatch, "Slurm")
+        return found + [_word(line) if _ARGUMENT.fullmatch(line) else line for line in lines]
 
     def batch_script(self, request: BlockRequest, directory: Path, package: str | None) -> str:
         """One `srun` that runs a relay on each node.
@@ -191,6 +199,17 @@ class Slurm(BatchSet):
             if state == "PENDING" and reason.strip("()").startswith(_HOPELESS):
                 block.state = "failed"
         return True
+
+
+# One argument, and neither a second one nor a comment behind it.
+_ARGUMENT = re.compile(r"--[A-Za-z-]+=(?:(?!\s-)[^'\"\\#])*")
+
+
+def _word(text: str) -> str:
+    """An argument as Slurm reads it in a directive: quoted if it has anything that ends a word or begins a comment."""
+    if not re.search(r"[\s'\"\\#]", text):
+        return text
+    return '"' + re.sub(r'(["\\])', r"\\\1", text) + '"'
 
 
 def _reason(job: str, state: str, reason: str) -> str:
