@@ -155,7 +155,8 @@ class ViewExecutor(Executor):
             options["chunksize"] = chunksize
         result = self.view.map_async(fn, *iterables, **options)
         result.raises_original = True
-        self._history.record(result.seq, result.n_parts)
+        for first, n_tasks in result.task_ranges():
+            self._history.record(first, n_tasks)
         return MapIterator(result, timeout)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
