@@ -1,6 +1,8 @@
 """Maps: chunks, order, laziness, errors."""
 
 import itertools
+from collections import deque
+from collections.abc import Sequence
 
 import broadleaf as ipp
 import pytest
@@ -197,3 +199,38 @@ def test_items_that_go_one_by_one_are_not_pickled(rc, lview, monkeypatch):
         assert pickled == []
         assert view.map_sync(abs, range(100), chunksize=50) == list(range(100))
         assert len(pickled) == 2
+
+
+class NoSlices(Sequence):
+    """A sequence whose items are found one by one."""
+
+    def __init__(self, items):
+        self.items = items
+
+    def __len__(self):
+        return len(self.items)
+
+    def __getitem__(self, index):
+        if not isinstance(index, int):
+            raise KeyError(index)
+        return self.items[index]
+
+
+def _sums(part):
+    return [sum(part)]
+
+
+@pytest.mark.parametrize("make", [deque, NoSlices])
+def test_sequences_that_cannot_be_sliced(rc, dview, lview, make):
+    items = make(list(range(7)))
+    for view in (dview, lview):
+        assert view.map_sync(abs, items) == list(range(7))
+        assert view.map_sync(max, items, [3] * 7) == [3, 3, 3, 3, 4, 5, 6]
+        assert sum(view.parallel(block=True)(_sums)(items)) == 21
+        assert view.parallel(block=True)(abs).map(items) == list(range(7))
+    for chunksize in (1, 3, None):
+        assert lview.map_sync(abs, items, chunksize=chunksize) == list(range(7))
+        assert list(rc.executor().map(abs, items, chunksize=chunksize)) == list(range(7))
+    for dist in "br":
+        dview.scatter("part", items, dist, block=True)
+        assert dview.gather("part", dist, block=True) == list(range(7))

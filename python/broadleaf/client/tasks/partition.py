@@ -30,7 +30,12 @@ def as_sequence(items: Any) -> Any:
     """`items` if it has a length and can be sliced, or else a list of it."""
     if isinstance(items, list | tuple | range | str | bytes) or is_array(items):
         return items
-    if hasattr(items, "__len__") and hasattr(items, "__getitem__") and isinstance(items, Sequence):
+    if isinstance(items, Sequence):
+        try:
+            items[:0]
+        except Exception:
+            # A deque, or one that somebody wrote without slices in mind.
+            return list(items)
         return items
     return list(items)
 
