@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import functools
 import hashlib
@@ -45,6 +46,11 @@ def describe_error(error: BaseException) -> list[str]:
     description = _Description()
     description.add_error("", error)
     return description.lines
+
+
+def repeats(array: Any) -> bool:
+    """Whether an array shows the same items several times."""
+    return any(stride == 0 and n > 1 for n, stride in zip(array.shape, array.strides, strict=True)) and array.size > 0
 
 
 def difference(got: list[str], expected: list[str]) -> str:
@@ -137,6 +143,9 @@ class _Description:
                 return
         if kind is types.FunctionType:
             self._add_function(at, value)
+        elif isinstance(value, collections.deque):
+            self.line(at, f"{type_text(kind)}, at most {value.maxlen}")
+            self.add(at, list(value))
         elif kind is types.MappingProxyType:
             self.line(at, type_text(kind))
             self.add(at, value.copy())
@@ -247,11 +256,12 @@ class _Description:
             self.line(at, f"{type_text(type(value))} hard {value.hardmask}")
             self.add(at + ".data", np.asarray(value.data))
             self.add(at + ".mask", value.mask if value.mask is np.ma.nomask else np.asarray(value.mask))
-            self.add(at + ".fill_value", value.fill_value)
+            # Its type depends on how often it was pickled.
+            self.line(at, f"filled with {value.fill_value!s}")
             return True
         if isinstance(value, np.ndarray):
             order = f"C {value.flags.c_contiguous}, F {value.flags.f_contiguous}"
-            if not value.flags.writeable:
+            if not value.flags.writeable and not repeats(value):
                 self.read_only.append(at)
             self.line(at, f"{type_text(type(value))} {value.shape} {order}")
             self.add(at + ".dtype", value.dtype)

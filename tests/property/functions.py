@@ -24,7 +24,7 @@ _BODIES = [
     "viewed(x)",
     "copied(x)",
     "describe(x)",
-    "type(x)",
+    "kind_of(x)",
     "(x, {'x': x})",
 ]
 
