@@ -201,6 +201,39 @@ def test_items_that_go_one_by_one_are_not_pickled(rc, lview, monkeypatch):
         assert len(pickled) == 2
 
 
+def stops_at_odd(x):
+    if x % 2:
+        raise StopIteration(x)
+    return x
+
+
+async def stops_at_odd_later(x):
+    return stops_at_odd(x)
+
+
+@pytest.mark.parametrize(
+    "mapped",
+    [
+        lambda rc, f, **options: rc[:].map_async(f, range(7), **options),
+        lambda rc, f, **options: rc[0].map_async(f, range(7), **options),
+        lambda rc, f, **options: rc.load_balanced_view().map_async(f, range(7), chunksize=1, **options),
+        lambda rc, f, **options: rc.load_balanced_view().map_async(f, range(7), chunksize=3, **options),
+        lambda rc, f, **options: rc.load_balanced_view().map_async(f, iter(range(7)), chunksize=7, **options),
+    ],
+)
+def test_a_function_that_raises_stop_iteration_ends_no_chunk(rc, mapped):
+    told = mapped(rc, stops_at_odd, return_exceptions=True).get(20)
+    assert [value if not isinstance(value, ipp.RemoteError) else value.ename for value in told] == [
+        0, "StopIteration", 2, "StopIteration", 4, "StopIteration", 6
+    ]  # fmt: skip
+    assert [value.item_index for value in told if isinstance(value, ipp.RemoteError)] == [1, 3, 5]
+    with pytest.raises(ipp.RemoteError, match="StopIteration"):
+        mapped(rc, stops_at_odd).get(20)
+    # Python makes a RuntimeError of it where a coroutine raises it.
+    told = mapped(rc, stops_at_odd_later, return_exceptions=True).get(20)
+    assert [isinstance(value, RuntimeError) or value for value in told] == [0, True, 2, True, 4, True, 6]
+
+
 class NoSlices(Sequence):
     """A sequence whose items are found one by one."""
 
