@@ -126,7 +126,8 @@ class Impl(Sized):
 def see(value):
     copy = Typed(7)
     options: Options = {"name": "n"}
-    return value.both(), value._fields, copy, copy._replace(b="c"), options, Options.__total__, Impl().size, TypedGeneric[int](1)
+    made = value.both(), value._fields, copy, copy._replace(b="c"), TypedGeneric[int](1)
+    return *made, options, Options.__total__, Impl().size
 """
 
 
