@@ -33,7 +33,7 @@ def test_values_go_to_a_relays_engines_and_back(hosted, kind):
     for n in SIZES:
         value = MAKE[kind](n)
         assert all(same(back, value) for back in everyone.apply_sync(lambda x: x, value)), n
-        assert all(same(back, value) for back in everyone.apply_sync(lambda: value)), n
+        assert all(same(back, value) for back in everyone.apply_sync(lambda value=value: value)), n
         assert all(same(back, value) for back in balanced.map_sync(lambda x: x, [value] * 5)), n
         assert all(same(back, value) for back in rc.broadcast_view(coalescing=True).apply_sync(lambda x: x, value)), n
         everyone.push({"pushed": value}, block=True)
@@ -46,7 +46,8 @@ def test_values_come_from_a_far_client_and_go_back(far):
     program = f"""
 SIZES = {SIZES}
 for n in SIZES:
-    for value in (b"x" * n, "é" * (n // 2), [dict(a=i, b="t") for i in range(n // 12)], [bytes([i]) * 9000 for i in range(min(n // 9000, 200))]):
+    dicts = [dict(a=i, b="t") for i in range(n // 12)]
+    for value in (b"x" * n, "é" * (n // 2), dicts, [bytes([i]) * 9000 for i in range(min(n // 9000, 200))]):
         assert rc[:].apply_sync(lambda x: x, value) == [value] * 2, n
         assert rc[0].apply_sync(lambda: value) == value, n
         assert rc.load_balanced_view().map_sync(lambda x: x, [value] * 3) == [value] * 3, n

@@ -46,8 +46,9 @@ class Hooks:
         self.engine_uuid = ""
 
     def explain_too_large(self, value: Any, sizes: tuple[int, int, str]) -> BaseException:
-        """The exception for a result that does not fit into a message; `sizes` are its size and the limit, in bytes, and
-        why it must.
+        """The exception for a result that does not fit into a message.
+
+        `sizes` are its size and the limit, in bytes, and why it must fit.
         """
         from broadleaf.serialize.functions.captured import too_large
 

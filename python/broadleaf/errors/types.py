@@ -9,7 +9,6 @@ from types import GetSetDescriptorType, MemberDescriptorType, new_class
 from typing import Any, TypeVar
 
 from broadleaf.errors.display import without_display
-
 from broadleaf.errors.unpickling import unpickled
 
 E = TypeVar("E", bound=BaseException)

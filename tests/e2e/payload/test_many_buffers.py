@@ -51,7 +51,9 @@ def test_memory_grows_with_the_bytes_sent(n, n_bytes):
 def test_chunks_of_images(rc, chunksize):
     images = arrays_of(300, 500_000)
     gc.collect()
-    assert rc.load_balanced_view().map_sync(lambda image: float(image[0]), images, chunksize=chunksize) == list(range(300))
+    assert rc.load_balanced_view().map_sync(lambda image: float(image[0]), images, chunksize=chunksize) == list(
+        range(300)
+    )
     assert rc[:].map_sync(lambda image: float(image[0]), images) == list(range(300))
     rc[:].scatter("images", images, block=True)
     assert rc[:].gather("images", block=True)[299][0] == 299
@@ -62,7 +64,9 @@ def test_chunks_of_images(rc, chunksize):
 def test_what_does_not_fit_says_why():
     with ipp.Cluster(n=1, shared_memory=False) as rc:
         # A message holds 255 MiB.
-        with pytest.raises(ipp.SerializationError, match=r"argument 1 \(list\) cannot be sent: .*option `shared_memory`"):
+        with pytest.raises(
+            ipp.SerializationError, match=r"argument 1 \(list\) cannot be sent: .*option `shared_memory`"
+        ):
             rc[0].apply_sync(len, [np.zeros(15 * MIB)] * 1 + [np.zeros(20 * MIB)])
         with pytest.raises(ipp.RemoteError, match=r"the result \(list\) cannot be sent: .*option `shared_memory`"):
             rc[0].apply_sync(lambda: [__import__("numpy").zeros(20 << 20) for _ in range(2)])

@@ -89,8 +89,9 @@ class Hooks:
     def explain_too_large(
         self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None, sizes: tuple[int, int, str]
     ) -> BaseException:
-        """The exception for a call that does not fit into a message; `sizes` are its size and the limit, in bytes, and why
-        it must.
+        """The exception for a call that does not fit into a message.
+
+        `sizes` are its size and the limit, in bytes, and why it must fit.
         """
         from broadleaf.serialize.functions.captured import call_too_large
 

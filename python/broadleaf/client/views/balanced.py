@@ -277,9 +277,9 @@ class LoadBalancedView(View):
 
         Args:
             function: The function to call with an item of each sequence.
-            *sequences: Sequences or other iterables, cut to the shortest. What iterators yield is taken in blocks, and the
-                next is not taken while the tasks of those before have `max_outstanding_bytes` (the option): all of it
-                need not fit into memory.
+            *sequences: Sequences or other iterables, cut to the shortest. Iterators are taken in blocks, and the next
+                one is not taken while tasks of those before hold `max_outstanding_bytes` (the option): all that
+                iterators yield need not fit into memory.
             block: Whether to wait for the values; by default, the view's flag `block` decides.
             chunksize: Items per task. By default, or with 0: one each for up to `chunk_target` items (the option); more
                 items are cut into that many chunks, or 8 per engine if that is more, of at most 16,384 items.
@@ -341,8 +341,10 @@ class LoadBalancedView(View):
     def _map_in_blocks(
         self, function: Callable[..., Any], sequences: Sequence[Any], chunksize: int | None
     ) -> AsyncMapResult:
-        """A map over iterators. They are taken in blocks, and submitting one waits while too much is under way: all that
-        they yield need not fit into memory at a time."""
+        """A map over iterators, taken in blocks.
+
+        Submitting a block waits while too much is under way, so all that the iterators yield need not fit into memory.
+        """
         self._check_cut(sequences, chunksize)
         blocks: list[AsyncMapResult] = []
         n_items = 0
