@@ -163,7 +163,11 @@ class AsyncResult(ShownResult[Value]):
         return self.seq + part
 
     def task_ranges(self) -> list[tuple[int, int]]:
-        """Its tasks' numbers, as the first and the number of each contiguous range."""
+        """Its tasks' numbers.
+
+        Returns:
+            The first number of each contiguous range, and how many there are.
+        """
         return [(self.seq, self.n_parts)]
 
     def _task_name(self, part: int) -> tuple[int, int] | None:
