@@ -249,6 +249,22 @@ class NoSlices(Sequence):
         return self.items[index]
 
 
+class Evens(list):
+    """A list that is iterated over in its own way."""
+
+    def __iter__(self):
+        return iter(self[::2])
+
+
+def test_a_list_with_an_iteration_of_its_own(rc, dview, lview):
+    items = Evens(range(7))
+    for view in (dview, lview):
+        assert view.map_sync(abs, items) == [0, 2, 4, 6]
+    for chunksize in (1, 3, None):
+        assert lview.map_sync(abs, items, chunksize=chunksize) == [0, 2, 4, 6]
+        assert list(rc.executor().map(abs, items, chunksize=chunksize)) == [0, 2, 4, 6]
+
+
 def _sums(part):
     return [sum(part)]
 
