@@ -160,8 +160,8 @@ OPTIONS: dict[str, Option] = {
         Option("engine_flush_bytes", "int", 32 * 1024, "engine", "Batch size that ends the batching delay of results, "
                "in bytes.", maximum=_FLUSH_BYTES),
         # Payload
-        Option("inline_buffer_bytes", "int", 16384, "client, engine", "Largest buffer or encoded value that travels inside "
-               "its message, in bytes. Larger ones go through shared memory.", maximum=_INLINE_BYTES),
+        Option("inline_buffer_bytes", "int", 16384, "client, engine", "Largest buffer or encoded value that travels "
+               "inside its message, in bytes. Larger ones go through shared memory.", maximum=_INLINE_BYTES),
         Option("shared_memory", "bool", True, "client, engine", "Whether large buffers go through shared memory "
                "between processes of one host."),
         Option("pool_max_bytes", "int", 0, "client, engine", "Maximum size of all shared segments that a process "

@@ -70,7 +70,7 @@ def test_many_workers_are_set_against_one():
     (found,) = sizes.ratios(records)
     assert (found.metric, found.values, found.params["workers"]) == ("of_one_worker", [4.0], 16)
     assert sizes.findings([*records, found]) == [
-        "sizes: longer to all workers: bytes, apply, direct view, 16 workers, 1 kB: 4.0 x"
+        "sizes: longer to all: bytes, apply, direct view, 16 workers: 1 kB 4.0 x"
     ]
 
 

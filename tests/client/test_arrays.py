@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from broadleaf.serialize.arrays import reduce_array
+from broadleaf.serialize.compact import COMPACT_FROM_BYTES
 from broadleaf.serialize.pickle import dumps, dumps_in_band, loads
 
 NAMED = np.dtype("f8", metadata={"unit": "m"})
@@ -76,7 +77,7 @@ def test_a_dtype_keeps_its_metadata():
 
 def test_a_user_defined_dtype_is_left_to_numpy():
     # As `float8_e5m2` of ml_dtypes: it calls itself a float, and NumPy does not know its string.
-    dtype = SimpleNamespace(kind="f", isbuiltin=2, itemsize=1, metadata=None, str="<f1")
+    dtype = SimpleNamespace(kind="f", isbuiltin=2, itemsize=1, metadata=None, hasobject=False, str="<f1")
     array = SimpleNamespace(dtype=dtype, flags=np.ones(2).flags, __reduce_ex__=lambda protocol: ("NumPy's", protocol))
     assert reduce_array(array) == ("NumPy's", 5)
 
@@ -127,3 +128,33 @@ def test_nothing_changes_for_the_users_own_pickles():
     dumps(np.ones(2))
     assert np.ndarray not in copyreg.dispatch_table
     assert b"_frombuffer" in pickle.dumps(np.ones(2), 5)
+
+
+class Counted:
+    """Says how often it was pickled."""
+
+    times = 0
+
+    def __reduce__(self):
+        Counted.times += 1
+        return str, (f"{Counted.times:0100}",)
+
+
+@pytest.mark.parametrize("shape", [(10_000,), (100, 100)])
+def test_objects_of_a_large_array_are_pickled_once(shape, monkeypatch):
+    monkeypatch.setattr(Counted, "times", 0)
+    array = np.array([Counted() for _ in range(10_000)], object).reshape(shape)
+    data, buffers = dumps({"array": array})
+    assert len(data) >= COMPACT_FROM_BYTES
+    assert Counted.times == array.size
+    found = loads(data, buffers)["array"]
+    assert (found.dtype, found.shape) == (array.dtype, shape)
+    assert [int(text) for text in found.ravel()] == list(range(1, array.size + 1))
+
+
+def test_other_large_arrays_are_still_sent_out_of_band_beside_objects():
+    value = [np.array(["x", None] * 50_000, object), np.arange(100_000).astype("M8[s]")]
+    data, buffers = dumps(value)
+    assert sum(memoryview(b).nbytes for b in buffers) == value[1].nbytes
+    found = loads(data, buffers)
+    assert all((a == b).all() for a, b in zip(found, value, strict=True))

@@ -12,6 +12,8 @@ import typing
 import numpy as np
 import pytest
 from broadleaf.serialize.names_by_value import names_by_value
+from broadleaf.serialize.pickle import loads
+from broadleaf.serialize.reducers import dumps_by_name
 
 SOURCE = """
 import dataclasses, enum, typing
@@ -44,7 +46,8 @@ def test_what_is_of_main(main):
     values += [[1, {"k": (main.Plain(),)}], functools.partial(main.function), collections.OrderedDict(a=main.Kind.A)]
     values += [("__main__", main.Plain), {"__main__": main.function}, np.array([main.Plain()], object)]
     for value in values:
-        assert names_by_value(pickle.dumps(value, 5)), value
+        data = pickle.dumps(value, 5)
+        assert names_by_value(data, data), value
 
 
 def test_what_only_holds_the_text():
@@ -71,4 +74,30 @@ def test_what_only_holds_the_text():
     for value in values:
         data = pickle.dumps(value, 5)
         assert b"__main__" in data
-        assert not names_by_value(data), value
+        assert not names_by_value(data, data), value
+
+
+def test_names_are_not_sought_in_long_text_and_bytes(main):
+    n = 64 * 1024
+    long = ["__main__" * n, b"__main__" * n, bytearray(b"__main__" * n), pickle.PickleBuffer(b"__main__" * n)]
+    for value, is_named in [
+        ([*long, np.zeros(2), {"x": long}], False),
+        ([*long, {"x": [main.Plain]}], True),
+        # Long bytes that begin like a frame.
+        ([b"\x95" + bytes(n), main.Plain(), "x" * 2 * n], True),
+    ]:
+        # All in band.
+        data, names = dumps_by_name(value, lambda buffer: True)
+        assert len(names) < len(data) / 2
+        assert names_by_value(data, names) == is_named
+        assert names_by_value(data, data) == is_named
+    assert len(dumps_by_name(long, lambda buffer: True)[1]) < 1000
+
+
+def test_a_pickle_is_whole_whatever_it_is_written_in():
+    n = 64 * 1024
+    values = [1, "x" * n, ["x" * n, b"y" * (n - 1), bytearray(b"z" * n), (1, 2)] * 3]
+    values += [[{"id": i, "name": f"item {i}"} for i in range(10_000)]]
+    for value in values:
+        data, _ = dumps_by_name(value, lambda buffer: True)
+        assert loads(data) == value

@@ -75,7 +75,7 @@ def test_the_page_shows_a_cluster(tmp_path: Path) -> None:
             assert "SIGKILL" in await tab.value(text("#deaths"))
             assert "2 / 3" in await tab.value(text("#tiles"))
             await tab.until(f"{text('#log')}.includes('engine 2 is gone')")
-            # The page without the address's token: the cookie contains it.
+            # The address no longer has the token, but the tab keeps it.
             await tab.call("Page.reload")
             await tab.until(f"{text('#tiles')}.includes('2 / 3')")
 

@@ -24,6 +24,7 @@ from broadleaf.modules import MODULES_DIR, missing
 from broadleaf.serialize import coroutines, errors, pickle
 from broadleaf.serialize.functions import bodies as functions
 from broadleaf.serialize.functions import chunks
+from broadleaf.serialize.functions.spawned import send_to_spawned
 
 
 class Hooks:
@@ -38,7 +39,7 @@ class Hooks:
         self.run_coroutine: Callable[..., Any] = coroutines.run_coroutine
         self.dump_value: Callable[..., tuple[bytes, list[PickleBuffer]]] = pickle.dump_value
         self.module_folder = module_folder
-        self.surroundings = surroundings.Surroundings()
+        self.surroundings: surroundings.Surroundings = surroundings.Surroundings()
         self._nested = nested.NestedRuns(self.surroundings)
         self.run_nested: Callable[..., None] = self._nested.run
         self.end_child: Callable[..., NoReturn] = child.end_child
@@ -115,6 +116,7 @@ def run_engine(connection: str, engine_id: int | None, options: Mapping[str, Any
     operations.install(names, engine.replace, engine.retire_buffers)
     streams.install(engine)
     publish.install(engine)
+    send_to_spawned()
     rich_display.install()
     shell_access.install()
     breakpoints.install(options["keep_failed_frames"])

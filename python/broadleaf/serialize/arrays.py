@@ -38,6 +38,10 @@ def reduce_array(array: Any) -> Any:
         # NumPy would put its items into the pickle one by one.
         return type(array), (array.shape, dtype.str, pickle.PickleBuffer(array.copy()))
     reduced = array.__reduce_ex__(PROTOCOL)
+    if dtype.hasobject:
+        # As NumPy does it, but without the function in whose stead large arrays are sought (`dumps_compacted`): in a
+        # second attempt these objects would only be pickled again.
+        return type(array), ((0,), "b"), reduced[2]
     if not flags.writeable and type(reduced[1][0]) is pickle.PickleBuffer:
         made_of = (pickle.PickleBuffer(_bytes_of(array)), *reduced[1][1:])
         return (reduced[0], made_of, *reduced[2:])

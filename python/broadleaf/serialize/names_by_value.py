@@ -58,13 +58,14 @@ class _NameReader(pickle.Unpickler):
         return _Placeholder
 
 
-def names_by_value(data: bytes) -> bool:
-    """Whether `data`, a plain pickle, names anything of `__main__` or of a module whose contents travel by value.
+def names_by_value(data: bytes, names: bytes) -> bool:
+    """Whether `data`, a plain pickle, names anything of `__main__` or of a module whose contents travel by value. All
+    names are in `names`, a part of it.
 
     The text alone proves nothing: scikit-learn sends Python's warning filters with each call, and they contain it.
     """
     modules = modules_not_by_name()
-    if b"__main__" not in data and not (modules and any(name.encode() in data for name in modules)):
+    if b"__main__" not in names and not (modules and any(name.encode() in names for name in modules)):
         return False
     try:
         _NameReader(data, modules | {"__main__"}).load()

@@ -38,9 +38,9 @@ def dumps(value: Any, out_of_band: bool = False) -> tuple[bytes, list[pickle.Pic
     buffers: list[pickle.PickleBuffer] = []
     min_bytes = 1 if out_of_band else INBAND_BUFFER_BYTES
     try:
-        data = dumps_by_name(value, keep_out_of_band(buffers, min_bytes))
-        if not names_by_value(data) and not may_hold_generator(data):
-            if len(data) >= COMPACT_FROM_BYTES and b"reconstruct" in data:
+        data, names = dumps_by_name(value, keep_out_of_band(buffers, min_bytes))
+        if not names_by_value(data, names) and not may_hold_generator(data):
+            if len(data) >= COMPACT_FROM_BYTES and b"reconstruct" in names:
                 return dumps_compacted(value, min_bytes)
             return data, buffers
     except (pickle.PicklingError, AttributeError, TypeError):
@@ -54,8 +54,8 @@ def dumps(value: Any, out_of_band: bool = False) -> tuple[bytes, list[pickle.Pic
 def dumps_in_band(value: Any) -> bytes:
     """Pickle bytes of `value`, including buffers. Raises whatever pickling it raises."""
     try:
-        data = dumps_by_name(value)
-        if not names_by_value(data) and not may_hold_generator(data):
+        data, names = dumps_by_name(value)
+        if not names_by_value(data, names) and not may_hold_generator(data):
             return data
     except (pickle.PicklingError, AttributeError, TypeError):
         # As in `dumps`.

@@ -206,6 +206,51 @@ def test_ctrl_c_in_a_wait_ends_what_it_waits_for(rc, wait):
     assert_nothing_runs(rc)
 
 
+@pytest.mark.parametrize("of_another_thread", [True, False])
+def test_a_wait_that_ctrl_c_ends_while_it_begins_blocks_nobody(rc, gate, of_another_thread):
+    """`concurrent.futures.wait` acquires what it never releases then."""
+    result = rc[0].apply_async(gate.task(), 1)
+    told = threading.Event()
+    result.add_done_callback(lambda _: told.set())
+    begins = concurrent.futures._base._AcquireFutures([result])
+    begins.__enter__()
+    if of_another_thread:
+        with concurrent.futures.ThreadPoolExecutor() as pool:
+            waiting = pool.submit(concurrent.futures.wait, [result])
+            gate.open()
+            assert waiting.result(20).done == {result}
+    gate.open()
+    assert told.wait(20)
+    assert concurrent.futures.wait([result], 20).done == {result}
+    assert result.result(0) == 1
+
+
+def test_a_result_does_not_end_while_somebody_looks(rc, gate):
+    """Otherwise who looks could wait for what he has just missed."""
+    result = rc[0].apply_async(gate.task(), 1)
+    seen = []
+
+    class Looking(concurrent.futures._base._Waiter):
+        def add_result(self, future):
+            seen.append("told")
+
+    code = compile("def look(act):\n    act()\n", concurrent.futures.Future.__init__.__code__.co_filename, "exec")
+    namespace = {}
+    exec(code, namespace)
+
+    def act():
+        with result._condition:
+            gate.open()
+            assert until(result.all_done)
+            assert rc[1].apply_sync(abs, -1) == 1
+            seen.append(result._state)
+            result._waiters.append(Looking())
+
+    namespace["look"](act)
+    assert seen == ["PENDING", "told"]
+    assert result._state == "FINISHED"
+
+
 @pytest.mark.parametrize("ordered", [True, False])
 def test_an_iterator_is_closed_like_a_generator(rc, ordered):
     view = rc.load_balanced_view()

@@ -338,6 +338,11 @@ PROGRAMS = {
         "import string\n"
         "def count(_):\n    string.n_calls = getattr(string, 'n_calls', 0) + 1\n    return string.n_calls\n"
     ),
+    "`sys.stdout` and its kin, filters of `warnings`, levels of loggers": (
+        "import logging\n"
+        "def count(_):\n    logging.root.setLevel(logging.root.level + 1)\n"
+        "    return logging.root.level - logging.WARNING\n"
+    ),
 }
 
 
@@ -345,7 +350,7 @@ PROGRAMS = {
 def test_the_table_of_the_page(rc, row):
     count = script(PROGRAMS[row])["count"]
     rc[0].push({"pushed": []}, block=True)
-    own = row.startswith("What a `partial`")
+    own = row.startswith(("What a `partial`", "`sys.stdout`"))
     assert [rc[0].apply_sync(count, 0) for _ in range(3)] == ([1, 1, 1] if own else [1, 2, 3])
     view = rc.load_balanced_view(0)
     assert view.map_sync(count, range(3), chunksize=1) == ([1, 1, 1] if own else [4, 5, 6])

@@ -23,6 +23,7 @@ async def taken(values):
 
 ROUTES = {
     "get afterwards": lambda rc: rc.load_balanced_view().map_async(add_one, range(N)).get(return_exceptions=True),
+    "iterator": lambda rc: rc.load_balanced_view().map_async(add_one, iter(range(N))).get(return_exceptions=True),
     "one task": lambda rc: (
         rc.load_balanced_view().map_async(add_one, range(N), chunksize=N).get(return_exceptions=True)
     ),

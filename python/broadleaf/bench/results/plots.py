@@ -187,7 +187,7 @@ def draw_sizes(records: list[Record], path: Path, description: str | None = None
     columns = min(3, len(kinds))
     rows = -(-len(kinds) // columns)
     with _style():
-        figure = _figure((3.4 * columns, 3.1 * rows + 1.2))
+        figure = _figure((3.4 * max(2, columns), 3.1 * rows + 1.2))
         others = [peer for peer in dict.fromkeys(r.peer for r in found) if peer not in (OURS, RAW)][:1]
         panels = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False).flat
         for axes, kind in zip(panels, kinds, strict=False):
@@ -207,7 +207,9 @@ def draw_sizes(records: list[Record], path: Path, description: str | None = None
             axes.set(xlabel="size, bytes", ylabel="time a value, us")
             axes.label_outer()
         labelled = {line.get_label(): line for axes in figure.axes for line in axes.lines}
-        figure.legend(labelled.values(), labelled, loc="outside lower center", ncols=4, fontsize=8, frameon=False)
+        figure.legend(
+            labelled.values(), labelled, loc="outside lower center", ncols=max(2, columns), fontsize=8, frameon=False
+        )
         _save(figure, path, description)
 
 

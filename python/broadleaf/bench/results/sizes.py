@@ -53,19 +53,19 @@ def findings(records: Iterable[Record]) -> list[str]:
         dearer = [f"{_name(r)}: {_median(r):.2f} x, {r.note}" for r in larger if _median(r) > DEARER]
         lines += _judged("no size dearer than a larger one", "dearer than a larger size", dearer)
     if spread:
-        more = [f"{_name(r)}: {_median(r):.1f} x" for r in spread if _median(r) > SPREAD]
-        lines += _judged(f"to all workers in at most {SPREAD:g} x the time to one", "longer to all workers", more)
+        longer: defaultdict[str, list[str]] = defaultdict(list)
+        for r in spread:
+            if _median(r) > SPREAD:
+                longer[_name(r)].append(f"{size(r.params['size_bytes'])} {_median(r):.1f} x")
+        lines += _judged(f"to all workers in at most {SPREAD:g} x the time to one", "longer to all", _listed(longer))
     if beyond:
         # Ours may also take no longer than the pickler alone; then there is no ratio.
         slower: defaultdict[str, list[str]] = defaultdict(list)
         for a, b in beyond:
             if _median(b) < FASTER * _median(a) and _median(a) > 0:
                 times = max(0.0, _median(b)) / _median(a)
-                slower[f"{_name(a, with_size=False)}, of {b.peer}"].append(
-                    f"{size(a.params['size_bytes'])} {times:.2f} x"
-                )
-        listed = [f"{name}: {', '.join(times)}" for name, times in slower.items()]
-        lines += _judged(f"beyond the pickler at least {FASTER:g} x as fast as others", "less fast", listed)
+                slower[f"{_name(a)}, of {b.peer}"].append(f"{size(a.params['size_bytes'])} {times:.2f} x")
+        lines += _judged(f"beyond the pickler at least {FASTER:g} x as fast as others", "less fast", _listed(slower))
     return lines
 
 
@@ -83,11 +83,15 @@ def _place(record: Record) -> tuple[Any, ...]:
     return (record.peer, *(record.params[name] for name in ("config", "mode", "value", "route", "size_bytes")))
 
 
-def _name(record: Record, with_size: bool = True) -> str:
-    """In words."""
+def _name(record: Record) -> str:
+    """What a figure is of, in words, apart from the size."""
     p = record.params
     words = [p["value"], p["route"], p["mode"], f"{p['workers']} workers" if p["workers"] > 1 else ""]
-    return ", ".join(filter(None, [*words, size(p["size_bytes"]) if with_size and "size_bytes" in p else ""]))
+    return ", ".join(filter(None, words))
+
+
+def _listed(by_name: dict[str, list[str]]) -> list[str]:
+    return [f"{name}: {', '.join(of_sizes)}" for name, of_sizes in by_name.items()]
 
 
 def _judged(good: str, bad: str, exceptions: list[str]) -> list[str]:

@@ -13,6 +13,7 @@ from typing import Any
 
 from broadleaf.client.connection.failures import STATUS_CANCELLED
 from broadleaf.client.results.parts import Parts, Value
+from broadleaf.client.results.watched_state import WatchedState
 from broadleaf.client.tasks.nested_waits import Waiters
 from broadleaf.errors import CompositeError, RemoteError, TaskAborted, hides_frames
 
@@ -62,14 +63,15 @@ class LazyFuture(Parts, Future[Value]):
                 return
             fields.update(_state=PENDING, _result=None, _exception=None, _done_callbacks=[])
             fields["_waiters"] = Waiters(self)
-            fields["_condition"] = threading.Condition()
+            fields["_condition"] = WatchedState()
         with self.origin.client.link_errors():
             self.on_done(self._finish_future)
 
     def _finish_future(self) -> None:
         cancelled = self.cancelled()
         failed = not cancelled and self.failed()
-        with self._condition:
+
+        def finish() -> None:
             self._state = CANCELLED_AND_NOTIFIED if cancelled else FINISHED
             for waiter in self._waiters:
                 if cancelled:
@@ -78,8 +80,8 @@ class LazyFuture(Parts, Future[Value]):
                     waiter.add_exception(self)
                 else:
                     waiter.add_result(self)
-            self._condition.notify_all()
-        self._invoke_callbacks()  # type: ignore[attr-defined]
+
+        self._condition.change(finish, self._invoke_callbacks)  # type: ignore[attr-defined]
 
     # What the subclass provides -----------------------------------------------------------------
 

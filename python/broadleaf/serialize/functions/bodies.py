@@ -28,6 +28,7 @@ from broadleaf.serialize.functions.kept import called, hash_bytes, identity_of
 from broadleaf.serialize.functions.namespace import Brought, Namespace, collecting, current_namespace, set_namespace
 from broadleaf.serialize.functions.requirements import dependent
 from broadleaf.serialize.functions.snapshot import Snapshot, is_importable
+from broadleaf.serialize.functions.wrapped import CachedFunction
 from broadleaf.serialize.reference import Reference
 from broadleaf.serialize.unfindable import modules_not_by_name, shipped_modules
 
@@ -267,7 +268,7 @@ def _resolve(whole: Function, function: Function, out_of_band: bool) -> tuple[by
     chunk = isinstance(whole, MapChunk)
     if not isinstance(function, FunctionType):
         data, buffers = _dump(function, None, out_of_band)
-        if isinstance(function, dependent) or (hasattr(function, "cache_info") and hasattr(function, "__wrapped__")):
+        if isinstance(function, dependent | CachedFunction):
             return _kept_body(function, chunk, data, buffers, identity_of(function))
         return _made_anew(function, chunk, data, buffers)
     others = modules_not_by_name()

@@ -24,5 +24,5 @@ class EngineCache(dict[Any, Any]):
         return "engine_cache"
 
 
-engine_cache = EngineCache()
+engine_cache: EngineCache = EngineCache()
 """This process's own."""

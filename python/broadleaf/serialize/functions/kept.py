@@ -73,7 +73,7 @@ def function_key(function: FunctionType) -> bytes | None:
             content = pickle.dumps(mutable, PROTOCOL)
         except Exception:
             return None
-        if len(content) > _MAX_DEFAULTS_BYTES or names_by_value(content):
+        if len(content) > _MAX_DEFAULTS_BYTES or names_by_value(content, content):
             return None
         if function.__kwdefaults__ or function.__dict__ or not is_constant(function.__defaults__):
             identity = identity_of(function)

@@ -56,3 +56,34 @@ for n in SIZES:
 print("all the same")
 """
     assert far().run(program) == "all the same\n"
+
+
+def test_values_beside_an_error_come_from_a_relays_engines_and_to_a_far_client(hosted, far):
+    """The items of a chunk of which one raises come with its error, in any number and size."""
+    rc = hosted(3, engines=2, rate_mbit=None).client
+
+    def make(n):
+        import numpy as np
+
+        return np.arange(n) if n != 7 else 1 // 0
+
+    for n_bytes in SIZES:
+        items = [7, *[max(1, n_bytes // 8)] * 9]
+        for values in (
+            rc[:].map_async(make, items * len(rc)).get(60, return_exceptions=True),
+            rc.load_balanced_view().map_async(make, items * 3, chunksize=10).get(60, return_exceptions=True),
+        ):
+            for n, value in zip(items * len(rc), values, strict=False):
+                assert isinstance(value, ZeroDivisionError) if n == 7 else same(value, np.arange(n))
+    program = f"""
+def make_or_fail(n):
+    import numpy as np
+    return np.arange(n) if n != 7 else 1 // 0
+for n_bytes in {SIZES}:
+    items = [7, *[max(1, n_bytes // 8)] * 9]
+    values = rc[0].map_async(make_or_fail, items).get(60, return_exceptions=True)
+    assert isinstance(values[0], ZeroDivisionError)
+    assert all(np.array_equal(value, np.arange(n)) for n, value in zip(items[1:], values[1:])), n_bytes
+print("all the same")
+"""
+    assert far().run(program) == "all the same\n"
