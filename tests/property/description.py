@@ -12,7 +12,7 @@ import types
 from collections.abc import Callable
 from typing import Any
 
-# Longer texts and bytes are described by a hash, and are objects whose identity counts.
+# Longer texts and bytes are described by a hash.
 _LONG = 64
 _ANOTHER = " (another)"
 
@@ -110,11 +110,10 @@ class _Description:
             self.line(at, f"{kind.__name__} {atom(value)}")
             return
         if kind in (str, bytes):
+            # Whether two of them are one object says nothing: nobody can change them.
             data = value.encode("utf-8", "surrogatepass") if kind is str else value
-            if len(data) <= _LONG:
-                self.line(at, f"{kind.__name__} {value!r}")
-            elif not self.is_again(at, value):
-                self.line(at, f"{kind.__name__} of {len(value)}: {_digest(data)}")
+            text = repr(value) if len(data) <= _LONG else f"of {len(value)}: {_digest(data)}"
+            self.line(at, f"{kind.__name__} {text}")
             return
         if isinstance(value, type):
             self.line(at, f"type {type_text(value)}")

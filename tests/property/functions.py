@@ -329,7 +329,7 @@ def make(seen):
         seen.append(len(seen))
         return [BODY, [*seen]]
     return f
-f = make([captured])
+f = make([0])
 
 def OWN(x):
     OWN.calls = getattr(OWN, 'calls', 0) + 1

@@ -147,7 +147,7 @@ def _reduce_array(array: Any) -> Any:
     and by this protocol, but not by that of a pool, keeps one read-only. Broadleaf keeps the one and changes the other,
     and an array that repeats its items arrives as such.
     """
-    if repeats(array) and not array.dtype.hasobject and array.itemsize:
+    if repeats(array) and array.itemsize:
         once = array[tuple(slice(1) if stride == 0 else slice(None) for stride in array.strides)]
         return np.broadcast_to, (once, array.shape)
     kept = array.flags.writeable and (array.flags.c_contiguous or array.flags.f_contiguous)
@@ -236,12 +236,14 @@ def fault_of(got: Outcome, answer: Outcome) -> str:
     if answer[0] == "described error" and answer[1][2] and got[0] != "described error":
         # The same type.
         lines, right = lines[:2], right[:2]
+    alternative = answer[1][3] if answer[0] == "described error" else None
     if got[0] == "described error":
         # On an engine, where classes of `__main__` are not found.
         lines, right = anywhere(lines), anywhere(right)
-    elif answer[0] == "described error" and lines[1:] == answer[1][3]:
+        alternative = alternative and anywhere(alternative)
+    if lines[1:] == alternative:
         return ""
-    elif right[1] == ": builtins.StopIteration" and lines[1:] == describe_error(StopIteration()):
+    if right[1] == ": builtins.StopIteration" and lines[1:] == describe_error(StopIteration()):
         # Within a chunk of a map, what it held is lost.
         return ""
     return difference(lines, right)
