@@ -254,7 +254,8 @@ class _Description:
         if isinstance(value, np.ma.MaskedArray):
             self.line(at, f"{type_text(type(value))} hard {value.hardmask}")
             self.add(at + ".data", np.asarray(value.data))
-            self.add(at + ".mask", value.mask if value.mask is np.ma.nomask else np.asarray(value.mask))
+            # NumPy's pickle makes an array of what says that nothing is masked.
+            self.add(at + ".mask", np.ma.getmaskarray(value))
             # Its type depends on how often it was pickled.
             self.line(at, f"filled with {value.fill_value!s}")
             return True
