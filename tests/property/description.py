@@ -252,7 +252,8 @@ class _Description:
             self.line(at, "masked" if value is np.ma.masked else "another masked")
             return True
         if isinstance(value, np.ma.MaskedArray):
-            self.line(at, f"{type_text(type(value))} hard {value.hardmask}")
+            # Whether its mask is hard is something that NumPy's pickle forgets.
+            self.line(at, type_text(type(value)))
             self.add(at + ".data", np.asarray(value.data))
             # NumPy's pickle makes an array of what says that nothing is masked.
             self.add(at + ".mask", np.ma.getmaskarray(value))
