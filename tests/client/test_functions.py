@@ -12,7 +12,7 @@ from broadleaf.serialize.functions import kept, namespace
 from broadleaf.serialize.functions.bodies import function_name, load_function, resolve_function
 from broadleaf.serialize.functions.chunks import ItemsFailed, MapChunk
 from broadleaf.serialize.functions.snapshot import is_importable
-from broadleaf.serialize.pickle import PrePickled, dump_args, dump_value, dumps, load_args, loads
+from broadleaf.serialize.pickle import PrePickled, dump_args, dump_value, dumps, dumps_in_band, load_args, loads
 
 
 @pytest.fixture
@@ -271,6 +271,18 @@ def test_buffers_travel_out_of_band():
     # Also if plain pickle gives up half-way.
     data, buffers = dumps([array, lambda: 1])
     assert len(buffers) == 1
+
+
+@pytest.mark.parametrize("n_items", [5, 5000])
+def test_arrays_of_a_pre_pickled_object_can_be_written_to(n_items):
+    numpy = pytest.importorskip("numpy")
+    value = PrePickled([numpy.zeros(n_items)])
+    data, buffers = dumps(value)
+    sent = loads(data, [bytearray(b.raw()) for b in buffers])
+    for made in (value.load(), sent, loads(dumps_in_band(value))):
+        made[0][:] = 1
+    # What is done to one copy is not seen in the next.
+    assert value.load()[0].sum() == 0
 
 
 def test_prepickled():

@@ -94,6 +94,16 @@ def test_names_are_not_sought_in_long_text_and_bytes(main):
     assert len(dumps_by_name(long, lambda buffer: True)[1]) < 1000
 
 
+@pytest.mark.parametrize("n_before", [0, 1, 13_000, 14_000, 30_000, 100_000])
+def test_names_are_found_in_each_part_of_a_long_pickle(main, n_before):
+    others = list(range(100_000, 100_000 + n_before))
+    for value in ([main.Plain(), *others], [*others, main.Plain()], [*others, main.Plain(), bytes(100_000), *others]):
+        data, names = dumps_by_name(value)
+        assert names_by_value(data, names)
+    data, names = dumps_by_name(["__main__", *others])
+    assert not names_by_value(data, names)
+
+
 def test_a_pickle_is_whole_whatever_it_is_written_in():
     n = 64 * 1024
     values = [1, "x" * n, ["x" * n, b"y" * (n - 1), bytearray(b"z" * n), (1, 2)] * 3]

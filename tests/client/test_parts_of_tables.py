@@ -166,6 +166,7 @@ REPEATING = {
     "a field of records": np.broadcast_to(np.zeros(10, dtype=[("a", "i4"), ("b", "f8")])["b"], (1000, 10)),
     "text": np.broadcast_to(np.array(["some text"]), (30_000,)),
     "objects": np.broadcast_to(np.array([{"a": 1}], object), (30_000,)),
+    "a field of objects": np.broadcast_to(np.array([(1, None)] * 3, dtype=[("i", "i4"), ("o", "O")])[["o"]], (9999, 3)),
     "that may be written to": as_strided(np.arange(10.0), (300, 10), (0, 8)),
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import functools
 import hashlib
@@ -11,7 +12,7 @@ import types
 from collections.abc import Callable
 from typing import Any
 
-# Longer texts and bytes are described by a hash, and are objects whose identity counts.
+# Longer texts and bytes are described by a hash.
 _LONG = 64
 _ANOTHER = " (another)"
 
@@ -45,6 +46,11 @@ def describe_error(error: BaseException) -> list[str]:
     description = _Description()
     description.add_error("", error)
     return description.lines
+
+
+def repeats(array: Any) -> bool:
+    """Whether an array shows the same items several times."""
+    return any(stride == 0 and n > 1 for n, stride in zip(array.shape, array.strides, strict=True)) and array.size > 0
 
 
 def difference(got: list[str], expected: list[str]) -> str:
@@ -104,11 +110,10 @@ class _Description:
             self.line(at, f"{kind.__name__} {atom(value)}")
             return
         if kind in (str, bytes):
+            # Whether two of them are one object says nothing: nobody can change them.
             data = value.encode("utf-8", "surrogatepass") if kind is str else value
-            if len(data) <= _LONG:
-                self.line(at, f"{kind.__name__} {value!r}")
-            elif not self.is_again(at, value):
-                self.line(at, f"{kind.__name__} of {len(value)}: {_digest(data)}")
+            text = repr(value) if len(data) <= _LONG else f"of {len(value)}: {_digest(data)}"
+            self.line(at, f"{kind.__name__} {text}")
             return
         if isinstance(value, type):
             self.line(at, f"type {type_text(value)}")
@@ -137,6 +142,9 @@ class _Description:
                 return
         if kind is types.FunctionType:
             self._add_function(at, value)
+        elif isinstance(value, collections.deque):
+            self.line(at, f"{type_text(kind)}, at most {value.maxlen}")
+            self.add(at, list(value))
         elif kind is types.MappingProxyType:
             self.line(at, type_text(kind))
             self.add(at, value.copy())
@@ -244,14 +252,17 @@ class _Description:
             self.line(at, "masked" if value is np.ma.masked else "another masked")
             return True
         if isinstance(value, np.ma.MaskedArray):
-            self.line(at, f"{type_text(type(value))} hard {value.hardmask}")
+            # Whether its mask is hard is something that NumPy's pickle forgets.
+            self.line(at, type_text(type(value)))
             self.add(at + ".data", np.asarray(value.data))
-            self.add(at + ".mask", value.mask if value.mask is np.ma.nomask else np.asarray(value.mask))
-            self.add(at + ".fill_value", value.fill_value)
+            # NumPy's pickle makes an array of what says that nothing is masked.
+            self.add(at + ".mask", np.ma.getmaskarray(value))
+            # Its type depends on how often it was pickled.
+            self.line(at, f"filled with {value.fill_value!s}")
             return True
         if isinstance(value, np.ndarray):
             order = f"C {value.flags.c_contiguous}, F {value.flags.f_contiguous}"
-            if not value.flags.writeable:
+            if not value.flags.writeable and not repeats(value):
                 self.read_only.append(at)
             self.line(at, f"{type_text(type(value))} {value.shape} {order}")
             self.add(at + ".dtype", value.dtype)

@@ -24,7 +24,7 @@ _BODIES = [
     "viewed(x)",
     "copied(x)",
     "describe(x)",
-    "type(x)",
+    "kind_of(x)",
     "(x, {'x': x})",
 ]
 
@@ -329,7 +329,7 @@ def make(seen):
         seen.append(len(seen))
         return [BODY, [*seen]]
     return f
-f = make([captured])
+f = make([0])
 
 def OWN(x):
     OWN.calls = getattr(OWN, 'calls', 0) + 1

@@ -4,6 +4,7 @@ program `random_cases.py`, which executes the same source.
 
 from __future__ import annotations
 
+import builtins
 import collections
 import copy
 import dataclasses
@@ -290,6 +291,12 @@ def viewed(x: Any) -> Any:
     if isinstance(x, str | bytes | tuple | list):
         return [x[::-1], x[1:]]
     return x
+
+
+def kind_of(x: Any) -> Any:
+    """The type of `x`, or its name if it is one that cannot be found by it, as that of an iterator."""
+    kind = type(x)
+    return kind.__name__ if kind.__module__ == "builtins" and not hasattr(builtins, kind.__name__) else kind
 
 
 def twice(x: Any) -> Any:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import concurrent.futures
 import io
 import json
 import multiprocessing
@@ -39,6 +40,7 @@ from description import (
     describe_error,
     difference,
     read_only_arrays,
+    repeats,
 )
 from functions import Function, random_function
 from routes import IN_ORDER, ROUTES, Collect, Outcome
@@ -140,10 +142,14 @@ def _pickled(value: Any) -> bytes | None:
     return None
 
 
-def _contiguous(array: Any) -> Any:
-    """How an array is pickled. NumPy forgets the byte order of one with gaps, and one that cannot be written to would
-    arrive as such by this protocol, but not by that of a pool. Broadleaf keeps the one and changes the other.
+def _reduce_array(array: Any) -> Any:
+    """How an array is pickled, in three ways other than by NumPy itself, which forgets the byte order of one with gaps
+    and by this protocol, but not by that of a pool, keeps one read-only. Broadleaf keeps the one and changes the other,
+    and an array that repeats its items arrives as such.
     """
+    if repeats(array) and array.itemsize:
+        once = array[tuple(slice(1) if stride == 0 else slice(None) for stride in array.strides)]
+        return np.broadcast_to, (once, array.shape)
     kept = array.flags.writeable and (array.flags.c_contiguous or array.flags.f_contiguous)
     return (array if kept or array.dtype.hasobject else array.copy("A")).__reduce_ex__(pickle.HIGHEST_PROTOCOL)
 
@@ -153,11 +159,11 @@ class _PoolsPickler(ForkingPickler):
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        self.dispatch_table = ChainMap({np.ndarray: _contiguous}, self.dispatch_table)
+        self.dispatch_table = ChainMap({np.ndarray: _reduce_array}, self.dispatch_table)
 
 
 class _CloudPickler(cloudpickle.Pickler):
-    dispatch_table: ClassVar[Any] = ChainMap({np.ndarray: _contiguous}, cloudpickle.Pickler.dispatch_table)
+    dispatch_table: ClassVar[Any] = ChainMap({np.ndarray: _reduce_array}, cloudpickle.Pickler.dispatch_table)
 
 
 def expected(cases: list[Case]) -> list[list[Outcome]]:
@@ -230,12 +236,30 @@ def fault_of(got: Outcome, answer: Outcome) -> str:
     if answer[0] == "described error" and answer[1][2] and got[0] != "described error":
         # The same type.
         lines, right = lines[:2], right[:2]
+    alternative = answer[1][3] if answer[0] == "described error" else None
     if got[0] == "described error":
         # On an engine, where classes of `__main__` are not found.
         lines, right = anywhere(lines), anywhere(right)
-    elif answer[0] == "described error" and lines[1:] == answer[1][3]:
+        alternative = alternative and anywhere(alternative)
+    if lines[1:] == alternative:
+        return ""
+    if right[1] == ": builtins.StopIteration" and lines[1:] == describe_error(StopIteration()):
+        # Within a chunk of a map, what it held is lost.
         return ""
     return difference(lines, right)
+
+
+def fault_in_type(error: ipp.RemoteError) -> str:
+    """Whether an error is not also of the type that was raised, with its attributes, though the docs say so."""
+    original = error.__cause__
+    excluded = (StopIteration, StopAsyncIteration, concurrent.futures.CancelledError, ipp.BroadleafError)
+    only_itself = (TimeoutError, SyntaxError, IndentationError, TabError)
+    if not isinstance(original, Exception) or isinstance(original, excluded) or type(original) in only_itself:
+        return ""
+    if not isinstance(error, type(original)):
+        return f"a {type(error).__name__} is no {type(original).__name__}"
+    missing = [name for name in vars(original) if name not in ("__notes__",) and name not in vars(error)]
+    return f"it has no attributes {missing}" if missing else ""
 
 
 def faults_of(case: Case, collect: Collect, answers: list[Outcome]) -> list[str]:
@@ -253,6 +277,8 @@ def faults_of(case: Case, collect: Collect, answers: list[Outcome]) -> list[str]
             text = _traceback_text(got)
             if not fault and got[0] == "value" and read_only_arrays(got[1]):
                 fault = f"read-only arrays, at {read_only_arrays(got[1])}"
+            if not fault and isinstance(got[1], ipp.RemoteError):
+                fault = fault_in_type(got[1])
             if not fault and got[0] == "error" and answer[0] == "described error":
                 missing = [name for name in answer[1][1] if name not in text]
                 fault = f"the traceback does not show {missing}" if missing else ""

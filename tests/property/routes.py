@@ -184,6 +184,11 @@ def _awaited(client: ipp.Client, rng: Random, function: Function, items: list[An
     return lambda: [[found] for found in asyncio.run(wait())]
 
 
+def _forget(view: ipp.DirectView, names: list[str]) -> None:
+    """Deletes variables, some of which may not have got there."""
+    view.execute(f"[globals().pop(name, None) for name in {names!r}]", block=True)
+
+
 def _push_and_reference(client: ipp.Client, rng: Random, function: Function, items: list[Any]) -> Collect:
     view = client[:]
     names = [f"pushed_{next(_numbers)}" for _ in items]
@@ -192,7 +197,7 @@ def _push_and_reference(client: ipp.Client, rng: Random, function: Function, ite
 
     def collect_and_delete() -> list[list[Outcome]]:
         found = collect()
-        view.execute(f"del {', '.join(names)}", block=True)
+        _forget(view, names)
         return found
 
     return collect_and_delete
@@ -215,7 +220,7 @@ def _push_and_pull(client: ipp.Client, rng: Random, function: Function, items: l
             view.apply_sync(_keep, name, function)
             return view.pull(name, block=True)
         finally:
-            view.execute(f"del {name}", block=True)
+            _forget(view, [name])
 
     return collect
 
@@ -237,7 +242,7 @@ def _scatter_and_gather(client: ipp.Client, rng: Random, function: Function, ite
     def collect() -> list[list[Outcome]]:
         result.get()
         gathered = view.gather(name, dist, block=True)
-        view.execute(f"del {name}", block=True)
+        _forget(view, [name])
         return [[found] for found in gathered]
 
     return collect

@@ -235,7 +235,7 @@ def _records(v: Values) -> Any:
     """Dictionaries with the same keys, as of a table."""
     names = [v.text()[:10] for _ in range(3)]
     return [
-        {name: v.rng.choice((i, float(i), str(i), None)) for name in names} for i in range(v.rng.choice((2, 50, 2000)))
+        {name: v.rng.choice((i, float(i), str(i), None)) for name in names} for i in range(v.rng.choice((2, 50, 400)))
     ]
 
 
@@ -673,7 +673,7 @@ def _series(v: Values, n: int, index: Any) -> Any:
 def _pandas(v: Values) -> Any:
     import pandas as pd
 
-    n = v.rng.choice((0, 1, 3, 4, 50, 3000))
+    n = v.rng.choice((0, 1, 3, 4, 50, 600))
     index = _index(v, n)
 
     def frame() -> Any:
@@ -720,8 +720,8 @@ _CONTAINERS: list[Make] = [
     _dict,
     lambda v: {v.hashable() for _ in range(v.count())},
     lambda v: frozenset(v.hashable() for _ in range(v.count())),
-    lambda v: [v.rng.choice((1, 2.5, "a", None, True))] * v.size(),
-    lambda v: list(range(v.size() // 8)),
+    lambda v: [v.rng.choice((1, 2.5, "a", None, True))] * min(v.size(), 17_000),
+    lambda v: list(range(min(v.size(), 17_000))),
     _records,
     _counter,
     _default_dict,

@@ -157,7 +157,8 @@ class ViewExecutor(Executor):
             options["chunksize"] = chunksize
         result = self.view.map_async(fn, *iterables, **options)
         result.raises_original = True
-        self._history.record(result.seq, result.n_parts)
+        for first, n_tasks in result.task_ranges():
+            self._history.record(first, n_tasks)
         values = MapIterator(result, timeout)
         values.is_wanted = False
         return values

@@ -70,7 +70,8 @@ def reduce_repeating(array: Any) -> Any:
             (n - 1) * step // item_bytes for n, step, back in zip(once.shape, steps, backwards, strict=True) if back
         )
         return windows, (items, first, array.shape, strides, array.flags.writeable)
-    if once.size < array.size:
+    # `as_strided` refuses records with objects.
+    if once.size < array.size and not (array.flags.writeable and once.dtype.hasobject and once.dtype.names):
         return repeated, (once, array.shape, array.flags.writeable)
     return None
 
@@ -84,10 +85,13 @@ def windows(items: Any, first: int, shape: tuple[int, ...], strides: tuple[int, 
 
 def repeated(once: Any, shape: tuple[int, ...], writeable: bool) -> Any:
     """The array of this shape that shows `once` again along each axis in which that has a single item."""
+    import numpy
     from numpy.lib.stride_tricks import as_strided
 
+    if not writeable:
+        return numpy.broadcast_to(once, shape)
     strides = [0 if have != n else step for have, n, step in zip(once.shape, shape, once.strides, strict=True)]
-    return as_strided(once, shape, strides, writeable=writeable)
+    return as_strided(once, shape, strides, writeable=True)
 
 
 class _Bytes:

@@ -187,7 +187,8 @@ class PrePickled(Generic[Sent]):
 
     def __init__(self, value: Sent) -> None:
         self._data, buffers = dump_value(value)
-        self._buffers = [bytes(memoryview(b).cast("B")) for b in buffers]
+        # Not `bytes`: what is made of these could not be written to.
+        self._buffers = [bytearray(memoryview(b).cast("B")) for b in buffers]
 
     def load(self) -> Sent:
         """Unpickles the object.
@@ -195,7 +196,7 @@ class PrePickled(Generic[Sent]):
         Returns:
             A new copy of it.
         """
-        return loads(self._data, self._buffers)  # type: ignore[no-any-return]
+        return loads(self._data, list(map(bytearray, self._buffers)))  # type: ignore[no-any-return]
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _load_prepickled, (self._data, *map(pickle.PickleBuffer, self._buffers))

@@ -64,9 +64,9 @@ def _with(module: str, name: str) -> Any:
     return found if hasattr(found, name) else None
 
 
-# The pickler writes longer text and bytes separately, and everything else in frames.
+# The pickler writes longer text and bytes separately, and everything else in frames, the first one after a header.
 _LONG_BYTES = 64 * 1024
-_FRAME = pickle.FRAME[0]
+_FRAME_STARTS = (pickle.FRAME[0], pickle.PROTO[0])
 
 
 def dumps_by_name(
@@ -90,6 +90,6 @@ def dumps_by_name(
     pickler.dump(value)
     if len(written) == 1:
         return written[0], written[0]
-    frames = [part for part in written if type(part) is bytes and (len(part) < _LONG_BYTES or part[0] == _FRAME)]
+    frames = [part for part in written if type(part) is bytes and (len(part) < _LONG_BYTES or part[0] in _FRAME_STARTS)]
     data = b"".join(written)
     return data, data if len(frames) == len(written) else b"".join(frames)

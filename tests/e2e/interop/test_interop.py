@@ -77,6 +77,36 @@ def test_executor_cancels_on_shutdown(rc, gate):
         next(items)
 
 
+@pytest.mark.parametrize("options", [{}, {"chunksize": 3}, {"chunksize": None}, {"timeout": 20}])
+@pytest.mark.parametrize("view_of", [ipp.Client.load_balanced_view, ipp.Client.broadcast_view, lambda rc: rc[:]])
+def test_an_executors_map_over_nothing(rc, view_of, options):
+    with view_of(rc).executor as executor:
+        for nothing in ([], (), "", iter(())):
+            assert list(executor.map(abs, nothing, **options)) == []
+        assert list(executor.map(max, [1, 2], [], **options)) == []
+
+
+def test_an_executor_cancels_no_other_tasks_than_its_own(gate):
+    """A generator's items are submitted in blocks, between which others may submit."""
+    with ipp.Cluster(n=1, max_outstanding_bytes=8 << 20) as rc:
+        view, held = rc.load_balanced_view(), gate.task()
+        others = []
+
+        def items():
+            for _ in range(4):
+                others.append(view.apply_async(held))
+                yield bytes(1_500_000)
+
+        executor = view.executor
+        lengths = executor.map(len, items(), chunksize=2)
+        executor.shutdown(wait=False, cancel_futures=True)
+        gate.open()
+        assert [other.get(20) for other in others] == [None] * 4
+        with pytest.raises(ipp.TaskAborted):
+            next(lengths)
+        executor.shutdown(wait=True)
+
+
 def test_submitting_from_many_threads(rc):
     view = rc.load_balanced_view()
     results = {}

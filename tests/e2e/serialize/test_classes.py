@@ -126,8 +126,8 @@ class Impl(Sized):
 def see(value):
     copy = Typed(7)
     options: Options = {"name": "n"}
-    typed = copy, copy._replace(b="c"), options, Options.__total__, Impl().size, TypedGeneric[int](1)
-    return value.both(), value._fields, *typed
+    made = value.both(), value._fields, copy, copy._replace(b="c"), TypedGeneric[int](1)
+    return *made, options, Options.__total__, Impl().size
 """
 
 

@@ -190,11 +190,18 @@ def test_a_call_has_the_values_that_there_were_when_it_was_submitted(rc, gate):
     assert [result.get(20) for result in results] == [(n, n, n) for n in (1, 2, 1, 3, 1)]
 
 
-def test_closures_of_one_function_are_two(rc):
-    names = script(
-        "def make():\n    c = [0]\n    def closure():\n        c[0] += 1\n        return c[0]\n    return closure\n"
-        "one, other = make(), make()\n"
-    )
+@pytest.mark.parametrize(
+    "closure",
+    [
+        "c = [0]\n    def closure():\n        c[0] += 1\n        return c[0]",
+        "c = 0\n    def closure():\n        nonlocal c\n        c += 1\n        return c",
+        "c = 0\n    def closure():\n        def add():\n            nonlocal c\n            c += 1\n            return c\n"
+        "        return add()",
+        "def closure():\n        nonlocal c\n        c = c + 1 if c else 1\n        return c\n    c = None",
+    ],
+)
+def test_closures_of_one_function_are_two(rc, closure):
+    names = script(f"def make():\n    {closure}\n    return closure\none, other = make(), make()\n")
     assert [rc[0].apply_sync(names[name]) for name in ("one", "one", "other", "one")] == [1, 2, 1, 3]
 
 

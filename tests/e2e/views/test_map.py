@@ -1,6 +1,8 @@
 """Maps: chunks, order, laziness, errors."""
 
 import itertools
+from collections import deque
+from collections.abc import Sequence
 
 import broadleaf as ipp
 import pytest
@@ -197,3 +199,87 @@ def test_items_that_go_one_by_one_are_not_pickled(rc, lview, monkeypatch):
         assert pickled == []
         assert view.map_sync(abs, range(100), chunksize=50) == list(range(100))
         assert len(pickled) == 2
+
+
+def stops_at_odd(x):
+    if x % 2:
+        raise StopIteration(x)
+    return x
+
+
+async def stops_at_odd_later(x):
+    return stops_at_odd(x)
+
+
+@pytest.mark.parametrize(
+    "mapped",
+    [
+        lambda rc, f, **options: rc[:].map_async(f, range(7), **options),
+        lambda rc, f, **options: rc[0].map_async(f, range(7), **options),
+        lambda rc, f, **options: rc.load_balanced_view().map_async(f, range(7), chunksize=1, **options),
+        lambda rc, f, **options: rc.load_balanced_view().map_async(f, range(7), chunksize=3, **options),
+        lambda rc, f, **options: rc.load_balanced_view().map_async(f, iter(range(7)), chunksize=7, **options),
+    ],
+)
+def test_a_function_that_raises_stop_iteration_ends_no_chunk(rc, mapped):
+    told = mapped(rc, stops_at_odd, return_exceptions=True).get(20)
+    assert [value if not isinstance(value, ipp.RemoteError) else value.ename for value in told] == [
+        0, "StopIteration", 2, "StopIteration", 4, "StopIteration", 6
+    ]  # fmt: skip
+    assert [value.item_index for value in told if isinstance(value, ipp.RemoteError)] == [1, 3, 5]
+    with pytest.raises(ipp.RemoteError, match="StopIteration"):
+        mapped(rc, stops_at_odd).get(20)
+    # Python makes a RuntimeError of it where a coroutine raises it.
+    told = mapped(rc, stops_at_odd_later, return_exceptions=True).get(20)
+    assert [isinstance(value, RuntimeError) or value for value in told] == [0, True, 2, True, 4, True, 6]
+
+
+class NoSlices(Sequence):
+    """A sequence whose items are found one by one."""
+
+    def __init__(self, items):
+        self.items = items
+
+    def __len__(self):
+        return len(self.items)
+
+    def __getitem__(self, index):
+        if not isinstance(index, int):
+            raise KeyError(index)
+        return self.items[index]
+
+
+class Evens(list):
+    """A list that is iterated over in its own way."""
+
+    def __iter__(self):
+        return iter(self[::2])
+
+
+def test_a_list_with_an_iteration_of_its_own(rc, dview, lview):
+    items = Evens(range(7))
+    for view in (dview, lview):
+        assert view.map_sync(abs, items) == [0, 2, 4, 6]
+    for chunksize in (1, 3, None):
+        assert lview.map_sync(abs, items, chunksize=chunksize) == [0, 2, 4, 6]
+        assert list(rc.executor().map(abs, items, chunksize=chunksize)) == [0, 2, 4, 6]
+
+
+def _sums(part):
+    return [sum(part)]
+
+
+@pytest.mark.parametrize("make", [deque, NoSlices])
+def test_sequences_that_cannot_be_sliced(rc, dview, lview, make):
+    items = make(list(range(7)))
+    for view in (dview, lview):
+        assert view.map_sync(abs, items) == list(range(7))
+        assert view.map_sync(max, items, [3] * 7) == [3, 3, 3, 3, 4, 5, 6]
+        assert sum(view.parallel(block=True)(_sums)(items)) == 21
+        assert view.parallel(block=True)(abs).map(items) == list(range(7))
+    for chunksize in (1, 3, None):
+        assert lview.map_sync(abs, items, chunksize=chunksize) == list(range(7))
+        assert list(rc.executor().map(abs, items, chunksize=chunksize)) == list(range(7))
+    for dist in "br":
+        dview.scatter("part", items, dist, block=True)
+        assert dview.gather("part", dist, block=True) == list(range(7))

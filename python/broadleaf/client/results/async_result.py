@@ -162,6 +162,14 @@ class AsyncResult(ShownResult[Value]):
     def _part_seq(self, part: int) -> int:
         return self.seq + part
 
+    def task_ranges(self) -> list[tuple[int, int]]:
+        """Its tasks' numbers.
+
+        Returns:
+            The first number of each contiguous range, and how many there are.
+        """
+        return [(self.seq, self.n_parts)]
+
     def _task_name(self, part: int) -> tuple[int, int] | None:
         """How the controller identifies a task: its client's number, and its number within that client."""
         return self.origin.client.link.client_id, self._part_seq(part)

@@ -83,6 +83,9 @@ class CombinedResult(AsyncResult):
         result, number = self._parts[part]
         return result._part_seq(number)
 
+    def task_ranges(self) -> list[tuple[int, int]]:
+        return [(self._part_seq(part), 1) for part in range(self.n_parts)]
+
     def part_done(self, part: int) -> bool:
         result, number = self._parts[part]
         return result.part_done(number)
@@ -215,6 +218,9 @@ class JoinedMapResult(CombinedResult, AsyncMapResult):
         # Parts in the order of their ends, and how many of each block are among them.
         self._completed: list[int] = []
         self._n_completed = [0] * len(blocks)
+
+    def task_ranges(self) -> list[tuple[int, int]]:
+        return [tasks for block in self._blocks for tasks in block.task_ranges()]
 
     def n_done(self) -> int:
         return sum(block.n_done() for block in self._blocks)

@@ -15,6 +15,9 @@ from broadleaf.client.tasks.rows import join_rows, rows_of
 AUTO_CHUNKS_PER_ENGINE = 8
 AUTO_CHUNK_ITEMS_MAX = 16_384
 
+# A type made of one of these may have another.
+_ITERATIONS = (list.__iter__, tuple.__iter__, range.__iter__, str.__iter__, bytes.__iter__)
+
 
 def automatic_chunk_items(n_items: int, n_engines: int, chunk_target: int) -> int:
     """Items per chunk if the user does not say.
@@ -27,10 +30,17 @@ def automatic_chunk_items(n_items: int, n_engines: int, chunk_target: int) -> in
 
 
 def as_sequence(items: Any) -> Any:
-    """`items` if it has a length and can be sliced, or else a list of it."""
-    if isinstance(items, list | tuple | range | str | bytes) or is_array(items):
+    """`items` if it has a length, and slices that show what iterating over it does, or else a list of it."""
+    if isinstance(items, list | tuple | range | str | bytes):
+        return items if type(items).__iter__ in _ITERATIONS else list(items)
+    if is_array(items):
         return items
-    if hasattr(items, "__len__") and hasattr(items, "__getitem__") and isinstance(items, Sequence):
+    if isinstance(items, Sequence):
+        try:
+            items[:0]
+        except Exception:
+            # A deque, or one that somebody wrote without slices in mind.
+            return list(items)
         return items
     return list(items)
 

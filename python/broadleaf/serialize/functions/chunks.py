@@ -87,6 +87,7 @@ def _extend(results: list[Any], calls: Iterable[Any], sequences: tuple[Any, ...]
     function has forked raises everything, because the other items are not its own.
     """
     process = os.getpid()
+    n_items = min(map(len, sequences))
     # What a task below this one is handling is not part of what this one raises.
     handled = sys.exception()
     first: First | None = None
@@ -94,7 +95,10 @@ def _extend(results: list[Any], calls: Iterable[Any], sequences: tuple[Any, ...]
         while True:
             try:
                 results.extend(calls)
-                return first
+                if len(results) == n_items:
+                    return first
+                # To `extend`, it is the end of the calls. It has dropped the exception.
+                raise StopIteration
             except (KeyboardInterrupt, UnmetDependency):
                 raise
             except BaseException as error:

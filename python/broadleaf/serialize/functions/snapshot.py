@@ -5,11 +5,15 @@ from __future__ import annotations
 import sys
 from types import BuiltinFunctionType, CellType, CodeType, FunctionType, ModuleType
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from broadleaf.serialize.unfindable import is_not_by_name, modules_not_by_name
 
 _MISSING = object()
 _ATOMS = frozenset({type(None), bool, int, float, complex, str, bytes, type(Ellipsis), type(NotImplemented)})
+
+# Whether code sets a variable of the function around it.
+_rebinding: WeakKeyDictionary[CodeType, bool] = WeakKeyDictionary()
 
 
 def is_importable(obj: Any) -> bool:
@@ -69,6 +73,8 @@ class Snapshot:
             if value is not _MISSING and not is_constant(value):
                 self.complete = False
             self._globals.append((known, name, value))
+        if function.__closure__ and rebinds_outer_variables(function.__code__):
+            self.complete, self.holds_state = False, True
         for cell in function.__closure__ or ():
             value = _contents(cell)
             if value is not _MISSING and not is_constant(value):
@@ -88,6 +94,21 @@ class Snapshot:
             and all(known.get(name, _MISSING) is value for known, name, value in self._globals)
             and all(_contents(cell) is value for cell, value in self._cells)
         )
+
+
+def rebinds_outer_variables(code: CodeType) -> bool:
+    """Whether `code`, or code nested in it, sets a variable of the function around it, as `nonlocal` allows."""
+    known = _rebinding.get(code)
+    if known is None:
+        import dis
+
+        names = {i.argval for i in dis.get_instructions(code) if i.opname in ("STORE_DEREF", "DELETE_DEREF")}
+        nested = (constant for constant in code.co_consts if isinstance(constant, CodeType))
+        known = _rebinding[code] = not names.isdisjoint(code.co_freevars) or any(
+            rebinds_outer_variables(inner) and not set(inner.co_freevars).isdisjoint(code.co_freevars)
+            for inner in nested
+        )
+    return known
 
 
 def _contents(cell: CellType) -> Any:
