@@ -103,6 +103,7 @@ def echo(value, again=None):
     return value if again is None else (value, again)
 
 
+@pytest.mark.filterwarnings("ignore:Each task of this map unpacks")
 @pytest.mark.parametrize("n", SIZES)
 @pytest.mark.parametrize("kind", MAKE)
 def test_values_of_every_size_by_every_route(rc, kind, n):

@@ -195,8 +195,8 @@ def test_a_call_has_the_values_that_there_were_when_it_was_submitted(rc, gate):
     [
         "c = [0]\n    def closure():\n        c[0] += 1\n        return c[0]",
         "c = 0\n    def closure():\n        nonlocal c\n        c += 1\n        return c",
-        "c = 0\n    def closure():\n        def add():\n            nonlocal c\n            c += 1\n            return c\n"
-        "        return add()",
+        "c = 0\n    def closure():\n        def add():\n            nonlocal c\n            c += 1\n"
+        "            return c\n        return add()",
         "def closure():\n        nonlocal c\n        c = c + 1 if c else 1\n        return c\n    c = None",
     ],
 )
