@@ -150,16 +150,7 @@ impl Cluster {
         } else {
             self.options()
         };
-        let fate = match self.random.below(40) {
-            0..4 => Fate::Raise,
-            4..7 => Fate::RaiseOnce,
-            7 => Fate::Crash,
-            8..10 if options.timeout_ns.is_some() || depth == 0 => Fate::Hang,
-            10 | 11 => Fate::UnmetOnEven,
-            12 => Fate::UnmetEverywhere,
-            13 => Fate::Incomplete,
-            _ => Fate::Return,
-        };
+        let fate = self.fate(options.timeout_ns.is_some() || depth == 0);
         let children = if depth < DEEPEST && self.plan.nests && self.random.chance(15) {
             1 + self.random.below(3)
         } else {
@@ -250,6 +241,20 @@ impl Cluster {
             self.after(after, Event::ClientAborts(id, seqs.clone()));
         }
         seqs
+    }
+
+    /// How a task ends, if nothing else ends it.
+    fn fate(&mut self, may_hang: bool) -> Fate {
+        match self.random.below(40) {
+            0..4 => Fate::Raise,
+            4..7 => Fate::RaiseOnce,
+            7 => Fate::Crash,
+            8..10 if may_hang => Fate::Hang,
+            10 | 11 => Fate::UnmetOnEven,
+            12 => Fate::UnmetEverywhere,
+            13 => Fate::Incomplete,
+            _ => Fate::Return,
+        }
     }
 
     fn prepare(&mut self, id: ClientId) {

@@ -33,13 +33,13 @@ impl ByNumber {
         if at >= self.links.len() {
             self.links.resize(at + 1, (NONE, NONE));
         }
-        let last = self.lists[list].1;
-        self.links[at] = (last, NONE);
-        if last == NONE {
+        let before = self.lists[list].1;
+        self.links[at] = (before, NONE);
+        if before == NONE {
             self.lists[list].0 = id;
             self.occupied[list / 64] |= 1 << (list % 64);
         } else {
-            self.links[last as usize].1 = id;
+            self.links[before as usize].1 = id;
         }
         self.lists[list].1 = id;
         self.len += 1;

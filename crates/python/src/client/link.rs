@@ -475,6 +475,10 @@ impl Link {
     }
 
     /// A call that makes a request begins; what this thread's earlier calls have begun is no longer known.
+    #[expect(
+        clippy::unused_self,
+        reason = "Python calls it as a method of the link"
+    )]
     fn start_call(&self) {
         begun::start_call();
     }
