@@ -124,3 +124,11 @@ def test_a_value_that_occurs_twice_is_one_object(rc):
     text = "x" * 100_000
     assert rc[0].apply_sync(lambda pair: pair[0] is pair[1], (text, text))
     assert rc[0].apply_sync(lambda a, b: a is b, b"y" * 100_000, b"z" * 100_000) is False
+
+
+def test_another_client_gets_a_result_of_64_kib_whatever_it_is(rc):
+    for value in (b"x" * 60_000, "y" * 20_000, [{"a": i} for i in range(2_000)], np.arange(8_000)):
+        result = rc[0].apply_async(lambda value=value: value)
+        assert same(result.get(), value)
+        with rc.cluster.connect_client_sync() as other:
+            assert same(other.get_result(result.msg_ids[0]).get(20), value)

@@ -3,14 +3,19 @@
 use broadleaf_core::Input;
 use broadleaf_net::{Frame, LinkError};
 use broadleaf_proto::control::{self, ControlReply, ControlRequest};
+use broadleaf_proto::layout::{Compound, ValueHead};
 use broadleaf_proto::limits::{MAX_OPTIONS_BYTES, MAX_REQUEST_BYTES};
-use broadleaf_proto::task::{DoneRecord, FunctionRecord, OutputRecord, SubmitRecord};
+use broadleaf_proto::task::{DoneRecord, FunctionRecord, OutputRecord, Payload, SubmitRecord};
 use broadleaf_proto::wire::Reader;
 use broadleaf_proto::{ClientId, DecodeError, EngineId, FrameKind, HostId};
 
 use crate::connections::peers::Role;
 use crate::node::Node;
 use crate::reports::ring::Kind;
+
+/// Results up to this size are kept for other clients, wherever they lay; those without arrays up to the second: what a
+/// cell printed and displayed is one.
+const KEPT_INLINE_BYTES: (u64, u64) = (64 * 1024, 256 * 1024);
 
 fn too_long(claimed: usize, limit: usize) -> DecodeError {
     DecodeError::TooLong {
@@ -150,6 +155,7 @@ impl Node {
                 while !reader.is_empty() {
                     let mut record = DoneRecord::decode(&mut reader)?;
                     self.segments.adopt(token as u32, &mut record.payload);
+                    self.copy_to_keep(&mut record.payload);
                     self.note_task(engine, &record);
                     self.input(Input::Done { engine, record });
                 }
@@ -171,6 +177,27 @@ impl Node {
             _ => return self.on_segment_frame(token, frame),
         }
         Ok(())
+    }
+
+    /// A small result that is kept for other clients must not hold a segment: it continues inline.
+    fn copy_to_keep(&self, payload: &mut Payload) {
+        let bytes = payload.segments.iter().map(|range| range.len_bytes);
+        let held_bytes = bytes.sum::<u64>();
+        if held_bytes == 0
+            || held_bytes > KEPT_INLINE_BYTES.1
+            || self.config.options.kept_results_bytes == 0
+        {
+            return;
+        }
+        let is_only_a_pickle = || {
+            Compound::decode(&payload.bytes).is_ok_and(|compound| {
+                let head = ValueHead::decode(compound.value);
+                compound.buffers.len() == 1 && head.is_ok_and(|(head, _)| head.is_out_of_band)
+            })
+        };
+        if held_bytes <= KEPT_INLINE_BYTES.0 || is_only_a_pickle() {
+            self.segments.inline(payload);
+        }
     }
 
     /// Records a task that an engine has ended, before the controller forgets it.
