@@ -3,7 +3,7 @@
 use broadleaf_core::Input;
 use broadleaf_net::{Frame, LinkError};
 use broadleaf_proto::control::{self, ControlReply, ControlRequest};
-use broadleaf_proto::layout::{Compound, ValueHead};
+use broadleaf_proto::layout::{Compound, Delivery};
 use broadleaf_proto::limits::{MAX_OPTIONS_BYTES, MAX_REQUEST_BYTES};
 use broadleaf_proto::task::{DoneRecord, FunctionRecord, OutputRecord, Payload, SubmitRecord};
 use broadleaf_proto::wire::Reader;
@@ -13,8 +13,8 @@ use crate::connections::peers::Role;
 use crate::node::Node;
 use crate::reports::ring::Kind;
 
-/// Results up to this size are kept for other clients, wherever they lay; those without arrays up to the second: what a
-/// cell printed and displayed is one.
+/// Results up to this size are kept for other clients, wherever they lay; those of pickles, text and bytes alone up to the
+/// second: what a cell printed and displayed is one.
 const KEPT_INLINE_BYTES: (u64, u64) = (64 * 1024, 256 * 1024);
 
 fn too_long(claimed: usize, limit: usize) -> DecodeError {
@@ -189,13 +189,12 @@ impl Node {
         {
             return;
         }
-        let is_only_a_pickle = || {
-            Compound::decode(&payload.bytes).is_ok_and(|compound| {
-                let head = ValueHead::decode(compound.value);
-                compound.buffers.len() == 1 && head.is_ok_and(|(head, _)| head.is_out_of_band)
-            })
+        let is_immutable = || {
+            let immutable =
+                |(byte, _): &(u8, u64)| matches!(Delivery::of(*byte), Ok((_, Delivery::Readonly)));
+            Compound::decode(&payload.bytes).is_ok_and(|c| c.buffers.iter().all(immutable))
         };
-        if held_bytes <= KEPT_INLINE_BYTES.0 || is_only_a_pickle() {
+        if held_bytes <= KEPT_INLINE_BYTES.0 || is_immutable() {
             self.segments.inline(payload);
         }
     }

@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use broadleaf_net::LinkError;
-use broadleaf_proto::layout::{COMPOUND, PLAIN};
+use broadleaf_proto::layout::{COMPOUND, Delivery, PLAIN};
 use broadleaf_proto::task::{AssignRecord, DoneRecord};
 use broadleaf_proto::{FrameKind, Payload, Status, TaskKey};
 use pyo3::exceptions::{PyBaseException, PyRuntimeError, PyValueError};
@@ -223,10 +223,11 @@ impl Engine {
                 encoded.bytes = bytes;
                 return Ok(());
             }
-            *encoded =
-                self.io
-                    .data
-                    .encode_compound(&bytes, &out_of_band.buffers, Way::default(), None)?;
+            let mut way = Way::default();
+            if out_of_band.is_text() {
+                way.delivery = Delivery::Readonly;
+            }
+            *encoded = (self.io.data).encode_compound(&bytes, &out_of_band.buffers, way, None)?;
             return Ok(());
         }
         self.io.data.check_size(std::iter::once(value.clone()))?;

@@ -44,13 +44,23 @@ const MAX_SEEN: usize = 32;
 pub struct OutOfBand<'py> {
     /// Buffers of its arrays, long text and long bytes, in order.
     pub buffers: Vec<Bound<'py, PyAny>>,
-    /// Whether some are of text or bytes.
-    pub has_text: bool,
+    /// How many are of text or bytes.
+    n_texts: usize,
     /// Addresses of its dicts and of what has a buffer, all alive while it is encoded.
     seen: SmallVec<[usize; 4]>,
 }
 
 impl<'py> OutOfBand<'py> {
+    /// Whether some buffers are of text or bytes.
+    pub fn has_text(&self) -> bool {
+        self.n_texts > 0
+    }
+
+    /// Whether all are: nobody writes to them.
+    pub fn is_text(&self) -> bool {
+        self.has_text() && self.n_texts == self.buffers.len()
+    }
+
     /// Whether a value occurs for the first time, and there were not too many before it.
     fn is_first(&mut self, value: &Bound<'_, PyAny>) -> bool {
         let address = value.as_ptr() as usize;
@@ -67,7 +77,7 @@ impl<'py> OutOfBand<'py> {
             .import(py, "pickle", "PickleBuffer")
             .and_then(|buffer| buffer.call1((bytes,)));
         let Ok(buffer) = buffer else { return false };
-        self.has_text = true;
+        self.n_texts += 1;
         self.buffers.push(buffer);
         self.is_first(value)
     }

@@ -52,7 +52,7 @@ pub(in crate::client) fn encode_call(
     // In a window, text would be something that all can write to.
     let is_plain = !has_arguments
         || (plain::encode_call(args, kwargs, scratch, &mut out_of_band)
-            && (way.delivery != Delivery::Shared || !out_of_band.has_text));
+            && (way.delivery != Delivery::Shared || !out_of_band.has_text()));
     let py = args.py();
     let data = &link.shared.data;
     let has_buffers = !out_of_band.buffers.is_empty() || data.is_apart(scratch.len());
@@ -60,6 +60,14 @@ pub(in crate::client) fn encode_call(
         return Ok(None);
     }
     let encoded = if is_plain {
+        let way = if out_of_band.is_text() {
+            Way {
+                delivery: Delivery::Readonly,
+                ..way
+            }
+        } else {
+            way
+        };
         data.encode_compound(scratch, &out_of_band.buffers, way, captured)
     } else {
         pickle(link, args, kwargs, way.delivery).and_then(|(pickle, buffers)| {
