@@ -244,7 +244,7 @@ class MapIterator(Generic[Value]):
         return self
 
     async def __anext__(self) -> Value:
-        self.is_wanted = True
+        self.is_wanted: bool = True
         if self._async_values is None:
             self._async_values = aiter(self._result)
         return await anext(self._async_values)

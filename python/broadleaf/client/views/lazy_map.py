@@ -163,7 +163,7 @@ class LazyMapIterator(PublicNames, Generic[Value]):
 
         from broadleaf.client.results.async_iteration import Wake, resolved
 
-        self.is_wanted = True
+        self.is_wanted: bool = True
         try:
             self._submit_more()
             if self._waiting and self._ordered:

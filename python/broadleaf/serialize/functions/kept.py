@@ -119,9 +119,9 @@ class _Kept:
         self._bytes = 0
 
 
-single = _Kept()
+single: _Kept = _Kept()
 """Functions by themselves, wherever they were sent; see `function_key`."""
-called = _Kept()
+called: _Kept = _Kept()
 """Functions that were sent to be called, with all that they hold."""
 
 
