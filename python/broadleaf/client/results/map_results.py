@@ -205,7 +205,7 @@ class MapIterator(Generic[Value]):
         timeout_s: Seconds from now on after which a value that has not come is a `TimeoutError`; None: never.
     """
 
-    is_wanted = True
+    is_wanted: bool = True
     """Whether dropping it aborts its tasks: nobody can get their values then."""
 
     def __init__(self, result: AsyncMapResult[Value], timeout_s: float | None = None) -> None:
@@ -244,7 +244,7 @@ class MapIterator(Generic[Value]):
         return self
 
     async def __anext__(self) -> Value:
-        self.is_wanted: bool = True
+        self.is_wanted = True
         if self._async_values is None:
             self._async_values = aiter(self._result)
         return await anext(self._async_values)

@@ -58,7 +58,7 @@ class LazyMapIterator(PublicNames, Generic[Value]):
         history: Where its tasks are recorded, besides those of client and view.
     """
 
-    is_wanted = True
+    is_wanted: bool = True
     """Whether dropping it aborts its tasks: nobody can get their values then."""
     raises_original = False
     """Whether a failure is raised as what the task raised, as executors do, in place of a `RemoteError`."""
@@ -163,7 +163,7 @@ class LazyMapIterator(PublicNames, Generic[Value]):
 
         from broadleaf.client.results.async_iteration import Wake, resolved
 
-        self.is_wanted: bool = True
+        self.is_wanted = True
         try:
             self._submit_more()
             if self._waiting and self._ordered:
