@@ -1,7 +1,7 @@
 """Classes of a script, as they are here: with their slots and without what was deleted."""
 
 import pytest
-from routes import ROUTES, script
+from script_routes import ROUTES, script
 
 SOURCE = """
 import collections, dataclasses

@@ -1,7 +1,7 @@
 """Globals of a script, whatever their names are."""
 
 import pytest
-from routes import ROUTES, script
+from script_routes import ROUTES, script
 
 SOURCE = '''"""What the script does."""
 import attrs

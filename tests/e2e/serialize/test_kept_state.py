@@ -10,7 +10,7 @@ from pathlib import Path
 import broadleaf as ipp
 import numpy as np
 import pytest
-from routes import ROUTES, script
+from script_routes import ROUTES, script
 
 SOURCE = """
 import functools

@@ -12,7 +12,7 @@ import joblib
 import numpy as np
 import pytest
 from broadleaf.text import warn
-from routes import ROUTES, script
+from script_routes import ROUTES, script
 
 FUNCTIONS = {
     "normal": (np.random.normal, (0.0,)),

@@ -1,7 +1,7 @@
 """What the standard library makes of a script's functions gets to engines on every route, and works there."""
 
 import pytest
-from routes import ROUTES, script
+from script_routes import ROUTES, script
 
 SOURCE = """
 import contextvars, functools
