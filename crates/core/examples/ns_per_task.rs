@@ -103,6 +103,7 @@ fn ns_per_task(n_engines: u32, kept_results_bytes: u64) -> u128 {
                         cpu_ns: 0,
                         payload: record.payload,
                     },
+                    copy: None,
                 }),
                 Output::Result { .. } => results += 1,
                 _ => {}

@@ -129,7 +129,11 @@ impl Controller {
                 record,
                 reason,
             } => self.on_submit(now, client, record, Some(reason), out),
-            Input::Done { engine, record } => self.on_done(now, engine, record, out),
+            Input::Done {
+                engine,
+                record,
+                copy,
+            } => self.on_done(now, engine, record, copy, out),
             Input::Output { engine, record } => self.on_output(engine, record, out),
             Input::Waits { engine, event } => self.on_engine_event(now, engine, event, out),
             Input::Delivered { engine, key } => self.on_delivered(now, engine, key),

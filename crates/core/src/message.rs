@@ -11,6 +11,8 @@ use broadleaf_proto::task::{
 };
 use broadleaf_proto::{CoalescedRecord, RefusedRun};
 
+use bytes::Bytes;
+
 use crate::Nanos;
 use crate::engines::relayed::HostEvent;
 
@@ -130,6 +132,8 @@ pub enum Input {
         engine: EngineId,
         /// How it ended.
         record: DoneRecord,
+        /// Its whole value inline, if that lies in segments, which the result store does not hold for a connected client.
+        copy: Option<Bytes>,
     },
     /// The arguments of an offered task, which are in segments, have arrived on its engine's host.
     Delivered {

@@ -14,6 +14,7 @@ use broadleaf_proto::limits::{FAR_INLINE_BYTES, RELAYED_INLINE_BYTES};
 use broadleaf_proto::task::LeaseGuard;
 use broadleaf_proto::{ObjectId, Payload, SegmentId, SegmentRef};
 use broadleaf_shm::{Announced, LeaseTable, Mapping};
+use bytes::Bytes;
 
 /// The owner of the node's own segments.
 pub const NODE: u32 = u32::MAX;
@@ -310,20 +311,24 @@ impl Segments {
         payload.segments = ranges.into_iter().flatten().collect();
     }
 
-    /// Replaces a payload that lies in segments with one that is all inline, for a peer on another host.
-    pub fn inline(&self, payload: &mut Payload) {
+    /// The bytes of a payload that lies in segments with all of them inline; `None` if they are not a payload.
+    pub fn inlined(&self, payload: &Payload) -> Option<Bytes> {
         let mapped: Vec<_> = payload
             .segments
             .iter()
             .filter_map(|range| self.map(range))
             .collect();
         let slices: Vec<&[u8]> = mapped.iter().map(|m| &**m).collect();
-        let inlined =
-            Compound::decode(&payload.bytes).and_then(|compound| compound.with_all_inline(&slices));
+        let compound = Compound::decode(&payload.bytes).ok()?;
+        compound.with_all_inline(&slices).ok().map(Bytes::from)
+    }
+
+    /// Replaces a payload that lies in segments with one that is all inline, for a peer on another host.
+    pub fn inline(&self, payload: &mut Payload) {
         // Bytes that are not a payload stay as they are: the client's decoder tells its user.
-        if let Ok(bytes) = inlined {
+        if let Some(bytes) = self.inlined(payload) {
             *payload = Payload {
-                bytes: bytes.into(),
+                bytes,
                 ..Payload::default()
             };
         }

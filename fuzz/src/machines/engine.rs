@@ -41,7 +41,11 @@ fn frame(world: &mut World, kind: FrameKind, body: &[u8]) -> Option<()> {
             while !reader.is_empty() {
                 let record = DoneRecord::decode(&mut reader).ok()?;
                 let engine = ENGINE;
-                world.input(Input::Done { engine, record });
+                world.input(Input::Done {
+                    engine,
+                    record,
+                    copy: None,
+                });
             }
         }
         FrameKind::Output => {

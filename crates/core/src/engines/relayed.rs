@@ -135,7 +135,7 @@ impl Controller {
         }
         match news {
             HostEvent::Done(RelayedDone { engine, record }) => {
-                self.on_done(now, engine, record, out);
+                self.on_done(now, engine, record, None, out);
             }
             HostEvent::Output(record) => self.on_output(engine, record, out),
             HostEvent::Event(event) => self.on_relay_event(now, host, event, out),

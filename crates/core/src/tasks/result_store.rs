@@ -260,7 +260,12 @@ impl Controller {
             return;
         }
         let max_bytes = max_bytes - options_bytes;
-        let result = StoredPayload::of(&end.payload, is_away, max_bytes);
+        let copy = end.copy.clone().map(|bytes| Payload {
+            bytes,
+            ..Payload::default()
+        });
+        let payload = copy.as_ref().unwrap_or(&end.payload);
+        let result = StoredPayload::of(payload, is_away, max_bytes);
         let max_bytes = max_bytes - result.len_bytes();
         let stored = StoredTask {
             client,
@@ -286,7 +291,7 @@ impl Controller {
             self.release_stored(&oldest);
         }
         self.result_store
-            .push(stored, &arguments.bytes, &end.payload.bytes);
+            .push(stored, &arguments.bytes, &payload.bytes);
     }
 
     fn release_stored(&mut self, task: &StoredTask) {

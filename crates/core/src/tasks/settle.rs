@@ -3,6 +3,7 @@
 use broadleaf_proto::control::{self, RefusalReason};
 use broadleaf_proto::ids::{EngineId, TaskKey};
 use broadleaf_proto::task::{DoneRecord, Payload, ResultRecord, Status};
+use bytes::Bytes;
 use smallvec::SmallVec;
 
 use crate::controller::Ended;
@@ -23,6 +24,8 @@ pub(crate) struct End {
     pub completed_ns: u64,
     pub cpu_ns: u64,
     pub payload: Payload,
+    /// The payload inline, for the result store.
+    pub copy: Option<Bytes>,
 }
 
 impl End {
@@ -35,6 +38,7 @@ impl End {
             completed_ns: 0,
             cpu_ns: 0,
             payload: Payload::default(),
+            copy: None,
         }
     }
 }
@@ -48,6 +52,7 @@ impl Controller {
         now: Nanos,
         engine: EngineId,
         record: DoneRecord,
+        copy: Option<Bytes>,
         out: &mut Vec<Output>,
     ) {
         let key = record.key;
@@ -77,12 +82,14 @@ impl Controller {
             completed_ns: record.completed_ns,
             cpu_ns: record.cpu_ns,
             payload: record.payload,
+            copy,
         };
         match (task.stopping, record.status) {
             (Stopping::Timeout, _) => {
                 let end = End {
                     status: Status::Timeout,
                     payload: Payload::default(),
+                    copy: None,
                     ..end
                 };
                 self.resolve(key, end, out);
@@ -92,6 +99,7 @@ impl Controller {
                 let end = End {
                     status: Status::Cancelled,
                     payload: Payload::default(),
+                    copy: None,
                     ..end
                 };
                 self.resolve(key, end, out);

@@ -301,7 +301,11 @@ impl Bench {
             },
         };
         let engine = EngineId(engine);
-        self.input(Input::Done { engine, record });
+        self.input(Input::Done {
+            engine,
+            record,
+            copy: None,
+        });
         self.schedule();
     }
 

@@ -8,6 +8,7 @@ use broadleaf_proto::limits::{MAX_OPTIONS_BYTES, MAX_REQUEST_BYTES};
 use broadleaf_proto::task::{DoneRecord, FunctionRecord, OutputRecord, Payload, SubmitRecord};
 use broadleaf_proto::wire::Reader;
 use broadleaf_proto::{ClientId, DecodeError, EngineId, FrameKind, HostId};
+use bytes::Bytes;
 
 use crate::connections::peers::Role;
 use crate::node::Node;
@@ -15,7 +16,7 @@ use crate::reports::ring::Kind;
 
 /// Results up to this size are kept for other clients, wherever they lay; those of pickles, text and bytes alone up to the
 /// second: what a cell printed and displayed is one.
-const KEPT_INLINE_BYTES: (u64, u64) = (64 * 1024, 256 * 1024);
+const KEPT_COPY_BYTES: (u64, u64) = (64 * 1024, 256 * 1024);
 
 fn too_long(claimed: usize, limit: usize) -> DecodeError {
     DecodeError::TooLong {
@@ -155,9 +156,13 @@ impl Node {
                 while !reader.is_empty() {
                     let mut record = DoneRecord::decode(&mut reader)?;
                     self.segments.adopt(token as u32, &mut record.payload);
-                    self.copy_to_keep(&mut record.payload);
                     self.note_task(engine, &record);
-                    self.input(Input::Done { engine, record });
+                    let copy = self.copy_to_keep(&record.payload);
+                    self.input(Input::Done {
+                        engine,
+                        record,
+                        copy,
+                    });
                 }
             }
             FrameKind::Output => {
@@ -179,24 +184,22 @@ impl Node {
         Ok(())
     }
 
-    /// A small result that is kept for other clients must not hold a segment: it continues inline.
-    fn copy_to_keep(&self, payload: &mut Payload) {
+    /// A small result inline, if it lies in segments and results are kept.
+    pub(crate) fn copy_to_keep(&self, payload: &Payload) -> Option<Bytes> {
         let bytes = payload.segments.iter().map(|range| range.len_bytes);
         let held_bytes = bytes.sum::<u64>();
-        if held_bytes == 0
-            || held_bytes > KEPT_INLINE_BYTES.1
-            || self.config.options.kept_results_bytes == 0
-        {
-            return;
+        let may_be_kept = held_bytes > 0 && self.config.options.kept_results_bytes > 0;
+        if !may_be_kept || held_bytes > KEPT_COPY_BYTES.1 {
+            return None;
         }
         let is_immutable = || {
             let immutable =
                 |(byte, _): &(u8, u64)| matches!(Delivery::of(*byte), Ok((_, Delivery::Readonly)));
             Compound::decode(&payload.bytes).is_ok_and(|c| c.buffers.iter().all(immutable))
         };
-        if held_bytes <= KEPT_INLINE_BYTES.0 || is_immutable() {
-            self.segments.inline(payload);
-        }
+        (held_bytes <= KEPT_COPY_BYTES.0 || is_immutable())
+            .then(|| self.segments.inlined(payload))
+            .flatten()
     }
 
     /// Records a task that an engine has ended, before the controller forgets it.

@@ -229,7 +229,12 @@ impl Node {
                     None => {
                         self.objects.import(&mut record.payload);
                         self.segments.adopt(NODE, &mut record.payload);
-                        self.input(Input::Done { engine, record });
+                        let copy = self.copy_to_keep(&record.payload);
+                        self.input(Input::Done {
+                            engine,
+                            record,
+                            copy,
+                        });
                     }
                 }
                 for object in names {

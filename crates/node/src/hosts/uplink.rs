@@ -161,7 +161,9 @@ impl Node {
                 self.note_process(&event);
                 RelayEvent::ForkServer(event)
             }
-            Input::Done { engine, mut record } => {
+            Input::Done {
+                engine, mut record, ..
+            } => {
                 for (object, range) in self.objects.export(&mut record.payload, &mut self.segments)
                 {
                     self.provide(object, &range, RESULT_CHUNK_BYTES);

@@ -337,7 +337,15 @@ impl Cluster {
                 engine,
                 record: piece,
             };
-            for input in [written.clone(), written, Input::Done { engine, record }] {
+            for input in [
+                written.clone(),
+                written,
+                Input::Done {
+                    engine,
+                    record,
+                    copy: None,
+                },
+            ] {
                 let event = Event::Node(NodeEvent::FromEngine(pid, input));
                 self.send(Link::FromEngine(pid), event);
             }

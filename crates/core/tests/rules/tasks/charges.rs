@@ -250,6 +250,7 @@ fn a_kept_result_is_not_sent_more_often_than_there_is_room() {
     bench.input(Input::Done {
         engine,
         record: done,
+        copy: None,
     });
     bench.results();
     for (first, expected) in [(TaskSeq(1000), 2), (TaskSeq(u64::MAX), 0)] {

@@ -117,6 +117,7 @@ fn values_too_large_for_one_record_travel_by_themselves() {
         bench.input(Input::Done {
             engine: EngineId(engine),
             record,
+            copy: None,
         });
     }
     assert_eq!(coalesced(&mut bench), [] as [Vec<_>; 0]);

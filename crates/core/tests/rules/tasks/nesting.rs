@@ -206,7 +206,15 @@ fn a_task_that_waits_has_no_bound_on_those_it_waits_for() {
             payload: Payload::default(),
         };
         let controller = &mut bench.controller;
-        controller.on_input(now, Input::Done { engine, record }, &mut bench.out);
+        controller.on_input(
+            now,
+            Input::Done {
+                engine,
+                record,
+                copy: None,
+            },
+            &mut bench.out,
+        );
     }
     goes_on(&mut bench, 0, outer.key);
     bench.done(0, outer.key, Status::Ok, MS);

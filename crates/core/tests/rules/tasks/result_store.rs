@@ -3,8 +3,9 @@
 use broadleaf_core::{Config, Input, Output};
 use broadleaf_proto::Status;
 use broadleaf_proto::control::{ControlReply, ControlRequest, RefusalReason, TaskRecord};
-use broadleaf_proto::ids::{ClientId, OptionsId, TaskSeq};
-use broadleaf_proto::task::ResultRecord;
+use broadleaf_proto::ids::{ClientId, EngineId, OptionsId, SegmentId, TaskSeq};
+use broadleaf_proto::task::{DoneRecord, Payload, ResultRecord, SegmentRef};
+use bytes::Bytes;
 
 use crate::bench::{Bench, CLIENT, MS, config, each, refusal};
 
@@ -73,6 +74,43 @@ fn another_client_adopts_ended_and_living_tasks() {
     let then = results_of(&mut bench, OTHER);
     assert_eq!((then[0].seq.0, then[0].status), (41, Status::Ok));
     assert_eq!(results_of(&mut bench, CLIENT).len(), 2);
+}
+
+#[test]
+fn a_copy_is_for_other_clients_and_its_own_gets_the_segments() {
+    let mut bench = bench(10_000);
+    bench.submit(1);
+    let (engine, record) = bench.assigns_one();
+    let range = SegmentRef {
+        segment: SegmentId(7),
+        offset_bytes: 0,
+        len_bytes: 5,
+    };
+    let record = DoneRecord {
+        key: record.key,
+        status: Status::Ok,
+        started_ns: 1,
+        completed_ns: 2,
+        cpu_ns: 0,
+        payload: Payload {
+            bytes: Bytes::from_static(b"head"),
+            segments: smallvec::smallvec![range],
+            lease: None,
+        },
+    };
+    let copy = Some(Bytes::from_static(b"whole"));
+    let engine = EngineId(engine);
+    bench.input(Input::Done {
+        engine,
+        record,
+        copy,
+    });
+    let own = results_of(&mut bench, CLIENT);
+    assert_eq!(own[0].payload.segments[..], [range]);
+    subscribe(&mut bench, 40, &[0]);
+    let others = results_of(&mut bench, OTHER);
+    assert_eq!(others[0].payload.bytes, Bytes::from_static(b"whole"));
+    assert!(others[0].payload.segments.is_empty());
 }
 
 #[test]
