@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any
 
 # Items that are taken before their sizes are looked at.
-_MAX_TAKEN = 4096
+_MAX_TAKEN = 16_384
 # How deep, and into how many items of a container, an estimate looks.
 _MAX_DEPTH = 4
 _MAX_SAMPLED = 64
@@ -27,27 +27,44 @@ def in_blocks(sequences: Sequence[Iterable[Any]], max_bytes: int) -> Iterator[li
     Yields:
         A list for each iterable, all of the same length. The first block may be empty.
     """
-    items = zip(*sequences, strict=False)
-    block: list[tuple[Any, ...]] = []
+    take = _taker(sequences)
+    block: list[list[Any]] = [[] for _ in sequences]
     block_bytes = 0
     is_first = True
     n_next = 1
     while True:
-        taken = list(islice(items, n_next))
-        block += taken
-        taken_bytes = sum(_column_bytes(column) for column in zip(*taken, strict=True))
+        columns = take(n_next)
+        n_taken = len(columns[0])
+        for column, taken in zip(block, columns, strict=True):
+            column += taken
+        taken_bytes = sum(map(_column_bytes, columns))
         block_bytes += taken_bytes
-        is_last = len(taken) < n_next
-        if block_bytes >= max_bytes or (is_last and (block or is_first)):
-            yield [list(column) for column in zip(*block, strict=True)] or [[] for _ in sequences]
-            block, block_bytes, is_first = [], 0, False
+        is_last = n_taken < n_next
+        if block_bytes >= max_bytes or (is_last and (block[0] or is_first)):
+            yield block
+            block, block_bytes, is_first = [[] for _ in sequences], 0, False
         if is_last:
             return
-        item_bytes = max(1, taken_bytes // len(taken))
+        item_bytes = max(1, taken_bytes // n_taken)
         n_next = max(1, min(2 * n_next, _MAX_TAKEN, (max_bytes - block_bytes) // item_bytes))
 
 
-def _column_bytes(column: tuple[Any, ...]) -> int:
+def _taker(sequences: Sequence[Iterable[Any]]) -> Callable[[int], list[list[Any]]]:
+    """Takes at most so many items of several iterables: a list for each, of the same length."""
+    if len(sequences) == 1:
+        # Without a tuple around each item.
+        only = iter(sequences[0])
+        return lambda n: [list(islice(only, n))]
+    items = zip(*sequences, strict=False)
+
+    def take(n: int) -> list[list[Any]]:
+        taken = list(islice(items, n))
+        return [list(column) for column in zip(*taken, strict=True)] or [[] for _ in sequences]
+
+    return take
+
+
+def _column_bytes(column: list[Any]) -> int:
     types = set(map(type, column))
     if types <= _SCALARS:
         return _SCALAR_BYTES * len(column)

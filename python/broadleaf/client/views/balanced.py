@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 __tracebackhide__ = hides_frames
 
 # An iterator is taken in blocks of the bytes that may be under way, divided by this: while some run, the next is made.
-_BLOCKS_UNDER_WAY = 4
+_BLOCKS_UNDER_WAY = 16
 
 Seqs = tuple[int, ...]
 
