@@ -14,6 +14,7 @@ use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::{PyBufferError, PyMemoryError};
 use pyo3::ffi;
 use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyList, PyString};
 
 use crate::memory::allocations;
 use crate::memory::received::{Received, ReceivedTable};
@@ -167,6 +168,27 @@ pub fn with_bytes<R>(object: &Bound<'_, PyAny>, read: impl FnOnce(&[u8]) -> R) -
     let bytes =
         unsafe { std::slice::from_raw_parts(buffer.buf_ptr().cast::<u8>(), buffer.len_bytes()) };
     Ok(read(bytes))
+}
+
+/// Whether a dict has this very object under a key: takes no reference, as a look-up otherwise does.
+pub fn holds(
+    dict: &Bound<'_, PyDict>,
+    key: &Bound<'_, PyString>,
+    object: &Bound<'_, PyAny>,
+) -> bool {
+    // SAFETY: a dict and a hashable key, both alive, under the interpreter lock. The borrowed result is only compared.
+    let found = unsafe { ffi::PyDict_GetItemWithError(dict.as_ptr(), key.as_ptr()) };
+    found == object.as_ptr()
+}
+
+/// Whether a list begins with this very object, or is empty for `None`; takes no reference.
+pub fn begins_with(list: &Bound<'_, PyList>, object: Option<&Bound<'_, PyAny>>) -> bool {
+    if list.is_empty() {
+        return object.is_none();
+    }
+    // SAFETY: a list that is not empty, under the interpreter lock. The borrowed result is only compared.
+    let first = unsafe { ffi::PyList_GetItem(list.as_ptr(), 0) };
+    object.is_some_and(|object| first == object.as_ptr())
 }
 
 /// Hides an object from the cyclic garbage collector, which then spends no time on it; everything it refers to lives as

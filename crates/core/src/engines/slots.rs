@@ -4,6 +4,7 @@
 //! Whoever changes an engine has it looked at again before the next decision, so nothing is searched for: the work for a
 //! task does not grow with the number of engines.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::ops::{Deref, Index, IndexMut};
 
@@ -64,17 +65,11 @@ impl ByNumber {
         self.len -= 1;
     }
 
-    /// The lowest number of at least this that an engine has.
-    fn lowest_from(&self, number: u32) -> Option<u32> {
-        let first = number as usize / 64;
-        let mut mask = u64::MAX << (number % 64);
-        for (index, word) in self.occupied.iter().enumerate().skip(first) {
-            if word & mask != 0 {
-                return Some((index * 64) as u32 + (word & mask).trailing_zeros());
-            }
-            mask = u64::MAX;
-        }
-        None
+    /// The lowest number that an engine has.
+    fn lowest(&self) -> Option<u32> {
+        let mut words = self.occupied.iter().enumerate();
+        let (index, word) = words.find(|(_, word)| **word != 0)?;
+        Some((index * 64) as u32 + word.trailing_zeros())
     }
 
     fn first(&self, number: u32) -> Option<u32> {
@@ -122,8 +117,8 @@ struct Place {
     room: Option<(u16, u32)>,
     is_idle: bool,
     takes_pinned: bool,
-    /// Number of its tasks that could be taken back.
-    tail: u32,
+    /// Number of bits of the number of its tasks that could be taken back: it changes seldom.
+    tail_bits: u32,
 }
 
 impl Place {
@@ -137,12 +132,17 @@ impl Place {
             room: has_room.then_some((min_depth, engine.outstanding)),
             is_idle: engine.state == State::Up && engine.outstanding == 0 && engine.stealing == 0,
             takes_pinned: engine.can_take_pinned(),
-            tail: if engine.stack.is_empty() {
-                engine.n_stealable()
-            } else {
-                engine.n_stealable_nested()
-            },
+            tail_bits: u32::BITS - n_in_tail(engine).leading_zeros(),
         }
+    }
+}
+
+/// Number of an engine's tasks that could be taken back.
+fn n_in_tail(engine: &Engine) -> u32 {
+    if engine.stack.is_empty() {
+        engine.n_stealable()
+    } else {
+        engine.n_stealable_nested()
     }
 }
 
@@ -154,13 +154,15 @@ pub(crate) struct Engines {
     changed: Vec<u32>,
     is_changed: Vec<bool>,
     places: Vec<Place>,
-    /// Engines with room, by the least depth that they accept, then by their outstanding tasks.
-    rooms: BTreeMap<u16, ByNumber>,
+    /// Engines with room that accept any task, by their outstanding tasks.
+    rooms: ByNumber,
+    /// Those whose tasks wait for others, by the least depth that they accept, then by their outstanding tasks.
+    deeper: BTreeMap<u16, ByNumber>,
     /// Idle engines; there is one list.
     idle: ByNumber,
     /// Engines that may get a task of their own; there is one list.
     pinned: ByNumber,
-    /// Engines with tasks that could be taken back, by their number.
+    /// Engines with tasks that could be taken back, by the number of bits of their number.
     tails: ByNumber,
     /// How often an engine was looked at.
     visits: u64,
@@ -255,15 +257,13 @@ impl Engines {
         self.places[index] = now;
         if before.room != now.room {
             if let Some((depth, outstanding)) = before.room {
-                let rooms = self.rooms.get_mut(&depth);
-                let rooms = rooms.expect("invariant: where an engine is listed, there is a list");
-                rooms.remove(outstanding, id);
-                if rooms.len == 0 && depth > 0 {
-                    self.rooms.remove(&depth);
+                self.rooms_at(depth).remove(outstanding, id);
+                if depth > 0 && self.deeper.get(&depth).is_some_and(|rooms| rooms.len == 0) {
+                    self.deeper.remove(&depth);
                 }
             }
             if let Some((depth, outstanding)) = now.room {
-                self.rooms.entry(depth).or_default().insert(outstanding, id);
+                self.rooms_at(depth).insert(outstanding, id);
             }
         }
         if before.is_idle != now.is_idle {
@@ -272,22 +272,39 @@ impl Engines {
         if before.takes_pinned != now.takes_pinned {
             move_in(&mut self.pinned, now.takes_pinned, id);
         }
-        if before.tail != now.tail {
-            if before.tail > 0 {
-                self.tails.remove(before.tail, id);
+        if before.tail_bits != now.tail_bits {
+            if before.tail_bits > 0 {
+                self.tails.remove(before.tail_bits, id);
             }
-            if now.tail > 0 {
-                self.tails.insert(now.tail, id);
+            if now.tail_bits > 0 {
+                self.tails.insert(now.tail_bits, id);
             }
         }
+    }
+
+    fn rooms_at(&mut self, depth: u16) -> &mut ByNumber {
+        if depth == 0 {
+            &mut self.rooms
+        } else {
+            self.deeper.entry(depth).or_default()
+        }
+    }
+
+    /// The lists of engines with room that accept tasks of this depth.
+    fn rooms_for(&self, depth: u16) -> impl Iterator<Item = &ByNumber> {
+        let deeper = self.deeper.range(..=depth).map(|(_, rooms)| rooms);
+        std::iter::once(&self.rooms).chain(deeper)
     }
 
     /// The engine with the fewest outstanding tasks that accepts tasks of this depth; of several, the one that has had
     /// as few for longest.
     pub fn least_loaded(&mut self, depth: u16) -> Option<u32> {
         self.refresh();
-        let firsts = self.rooms.range(..=depth).filter_map(|(_, rooms)| {
-            let id = rooms.first(rooms.lowest_from(0)?)?;
+        if self.deeper.is_empty() {
+            return self.rooms.lowest().and_then(|n| self.rooms.first(n));
+        }
+        let firsts = self.rooms_for(depth).filter_map(|rooms| {
+            let id = rooms.first(rooms.lowest()?)?;
             Some((self.slots[id as usize].load(), id))
         });
         firsts.min_by_key(|(load, _)| *load).map(|(_, id)| id)
@@ -296,7 +313,7 @@ impl Engines {
     /// Whether engines differ in the depth of the tasks that they accept.
     pub fn some_wait(&mut self) -> bool {
         self.refresh();
-        self.rooms.range(1..).next().is_some()
+        !self.deeper.is_empty()
     }
 
     /// As [`Self::least_loaded`], of the engines that `allows`. With `only`, no others need be looked at.
@@ -308,7 +325,7 @@ impl Engines {
         allows: impl Fn(&Engine) -> bool,
     ) -> Option<u32> {
         self.refresh();
-        let n_rooms: usize = self.rooms.range(..=depth).map(|(_, rooms)| rooms.len).sum();
+        let n_rooms: usize = self.rooms_for(depth).map(|rooms| rooms.len).sum();
         let mut visits = 0;
         let mut fits = |engine: &Engine| {
             visits += 1;
@@ -324,7 +341,7 @@ impl Engines {
             }
             _ => {
                 let mut best: Option<(u32, u32)> = None;
-                for (_, rooms) in self.rooms.range(..=depth) {
+                for rooms in self.rooms_for(depth) {
                     let first = rooms.ascending().find(|id| fits(&self.slots[*id as usize]));
                     let first = first.map(|id| (self.slots[id as usize].load(), id));
                     if first.is_some_and(|first| best.is_none_or(|best| first.0 < best.0)) {
@@ -362,7 +379,8 @@ impl Engines {
     /// The engines with the most tasks that could be taken back, at most `n`, and most first.
     pub fn longest_tails(&mut self, n: usize) -> smallvec::SmallVec<[u32; 16]> {
         self.refresh();
-        let longest: smallvec::SmallVec<[u32; 16]> = self.tails.descending().take(n).collect();
+        let mut longest: smallvec::SmallVec<[u32; 16]> = self.tails.descending().take(n).collect();
+        longest.sort_by_key(|id| (Reverse(n_in_tail(&self.slots[*id as usize])), *id));
         self.visits += longest.len() as u64;
         longest
     }
@@ -376,16 +394,15 @@ impl Engines {
     pub fn is_consistent(&self) -> bool {
         let places = self.slots.iter().zip(&self.places);
         let mut places = places.zip(&self.is_changed);
-        let rooms: usize = self.rooms.values().map(|rooms| rooms.len).sum();
+        let rooms: usize = self.rooms_for(u16::MAX).map(|rooms| rooms.len).sum();
         let listed = |is: fn(&Place) -> bool| self.places.iter().filter(|p| is(p)).count();
         places.all(|((engine, place), is_changed)| *is_changed || Place::of(engine) == *place)
             && rooms == listed(|p| p.room.is_some())
             && self.idle.len == listed(|p| p.is_idle)
             && self.pinned.len == listed(|p| p.takes_pinned)
-            && self.tails.len == listed(|p| p.tail > 0)
+            && self.tails.len == listed(|p| p.tail_bits > 0)
             && self
-                .rooms
-                .values()
+                .rooms_for(u16::MAX)
                 .all(|rooms| rooms.ascending().count() == rooms.len)
             && self.tails.descending().count() == self.tails.len
     }
@@ -411,17 +428,14 @@ mod tests {
         }
         assert_eq!(by.ascending().collect::<Vec<_>>(), [3, 0, 2, 4, 1]);
         assert_eq!(by.descending().collect::<Vec<_>>(), [1, 0, 2, 4, 3]);
-        assert_eq!((by.lowest_from(0), by.lowest_from(1)), (Some(0), Some(3)));
-        assert_eq!((by.lowest_from(4), by.lowest_from(71)), (Some(70), None));
+        assert_eq!(by.lowest(), Some(0));
         by.remove(3, 2);
         by.remove(0, 3);
+        assert_eq!(by.lowest(), Some(3));
         assert_eq!(by.ascending().collect::<Vec<_>>(), [0, 4, 1]);
         by.remove(3, 0);
         by.remove(3, 4);
         by.remove(70, 1);
-        assert_eq!(
-            (by.ascending().count(), by.lowest_from(0), by.len),
-            (0, None, 0)
-        );
+        assert_eq!((by.ascending().count(), by.lowest(), by.len), (0, None, 0));
     }
 }

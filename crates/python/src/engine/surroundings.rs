@@ -11,6 +11,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 
 use super::{Engine, Function};
+use crate::buffer::{begins_with, holds};
 use crate::payload::lock;
 
 /// What was there when it was last looked at.
@@ -60,25 +61,17 @@ impl Known {
         })
     }
 
-    fn holds(&self, py: Python<'_>) -> PyResult<bool> {
+    fn holds(&self, py: Python<'_>) -> bool {
         let (sys, warnings) = (self.sys.bind(py), self.warnings.bind(py));
-        let is_there =
-            |dict: &Bound<'_, PyDict>, name, known: &Bound<'_, PyAny>| -> PyResult<bool> {
-                Ok(dict.get_item(name)?.is_some_and(|found| found.is(known)))
-            };
         let filters = self.filters.bind(py);
-        let is_first = match (&self.first_filter, first_of(filters)) {
-            (None, None) => true,
-            (Some(known), Some(found)) => found.is(known),
-            _ => false,
-        };
-        Ok(is_first
+        let first = self.first_filter.as_ref().map(|first| first.bind(py));
+        begins_with(filters, first)
             && self.modules.bind(py).len() == self.n_modules
             && filters.len() == self.n_filters
-            && is_there(warnings, intern!(py, "filters"), filters)?
-            && is_there(sys, intern!(py, "stdout"), self.stdout.bind(py))?
-            && is_there(sys, intern!(py, "stderr"), self.stderr.bind(py))?
-            && is_there(sys, intern!(py, "stdin"), self.stdin.bind(py))?)
+            && holds(warnings, intern!(py, "filters"), filters)
+            && holds(sys, intern!(py, "stdout"), self.stdout.bind(py))
+            && holds(sys, intern!(py, "stderr"), self.stderr.bind(py))
+            && holds(sys, intern!(py, "stdin"), self.stdin.bind(py))
     }
 }
 
@@ -104,14 +97,14 @@ impl Engine {
             .store(true, Ordering::Release);
     }
 
-    /// After a task that called a function: has Python restore what the task has changed.
-    pub(super) fn restore_surroundings(&self, py: Python<'_>, function: u32) {
+    /// After a task that called a function: has Python restore what the task has changed; returns whether it did.
+    pub(super) fn restore_surroundings(&self, py: Python<'_>, function: u32) -> bool {
         let holds = match &*lock(&self.surroundings.known) {
-            Some(known) => known.holds(py).unwrap_or(false),
+            Some(known) => known.holds(py),
             None => true,
         };
         if holds && !self.surroundings.has_new_levels.load(Ordering::Relaxed) {
-            return;
+            return false;
         }
         let function = match lock(&self.work).functions.get(&function) {
             Some(Function::Loaded(function)) => Some(function.clone_ref(py)),
@@ -125,5 +118,6 @@ impl Engine {
             error.write_unraisable(py, None);
         }
         self.settle(py);
+        true
     }
 }
