@@ -7,6 +7,7 @@ import concurrent.futures
 import contextlib
 import gc
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -23,11 +24,18 @@ pytestmark = pytest.mark.timeout(90)
 
 @contextlib.contextmanager
 def interrupted(condition: Callable[[], object]) -> Iterator[None]:
-    """The block is to be ended by Ctrl-C, which comes when the condition holds."""
+    """The block is to be ended by Ctrl-C, which comes when the condition holds and the block has begun."""
     main = threading.main_thread().ident
+    own = sys._getframe().f_code
+
+    def has_begun() -> bool:
+        frame = sys._current_frames()[main]
+        while frame is not None and frame.f_code is not own:
+            frame = frame.f_back
+        return frame is None
 
     def interrupt():
-        until(condition)
+        until(lambda: has_begun() and condition())
         signal.pthread_kill(main, signal.SIGINT)
 
     thread = threading.Thread(target=interrupt)
