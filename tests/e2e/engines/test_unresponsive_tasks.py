@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import collections
 import itertools
+import operator
 import os
 import signal
 import time
@@ -49,17 +51,19 @@ def swallow(path):
             pass
 
 
+# These three say that they run from inside the call that does not react. Between two bytecode instructions they would
+# still act on an interrupt, also on one that another thread of the engine received.
+
+
 @ipp.interactive
 def stay_in_c(path):
-    open(path, "w").close()
-    return sum(itertools.repeat(1, 10**12))
+    collections.deque(itertools.chain(map(os.mkdir, [path]), itertools.repeat(None)), maxlen=0)
 
 
 @ipp.interactive
 def block_the_signal(path):
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGURG])
-    open(path, "w").close()
-    time.sleep(100)
+    list(map(operator.call, [os.mkdir, time.sleep], [path, 100]))
 
 
 @ipp.interactive
@@ -72,8 +76,7 @@ def handle_and_go_on(path):
 
 @ipp.interactive
 def stand_still(path):
-    open(path, "w").close()
-    os.kill(os.getpid(), signal.SIGSTOP)
+    list(map(operator.call, [os.mkdir, os.kill], [path, os.getpid()], [0o700, signal.SIGSTOP]))
     time.sleep(100)
 
 
@@ -95,7 +98,8 @@ WAYS = {
 
 def start(client: ipp.Client, kind, path, engine: int = 0) -> ipp.AsyncResult:
     """A task of this kind, once it runs."""
-    client[engine].push({"time": time, "itertools": itertools, "signal": signal, "os": os}, block=True)
+    modules = (collections, itertools, operator, os, signal, time)
+    client[engine].push({module.__name__: module for module in modules}, block=True)
     result = client[engine].apply_async(kind, str(path))
     assert until(path.exists)
     return result
