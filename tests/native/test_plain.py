@@ -12,8 +12,14 @@ from broadleaf import _native
 from hypothesis import given
 from hypothesis import strategies as st
 
+int_64 = st.integers(-(2**63), 2**63 - 1)
+finite = st.floats(allow_nan=False)
+numbers = st.one_of([st.lists(kind, max_size=20) for kind in (st.none(), st.booleans(), finite)]) | st.sampled_from(
+    [8, 16, 32, 64]
+).flatmap(lambda bits: st.lists(st.integers(-(2 ** (bits - 1)), 2 ** (bits - 1) - 1), max_size=20))
+ranges = st.builds(range, int_64, int_64, int_64.filter(bool))
 plain = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.floats(allow_nan=False) | st.text() | st.binary(),
+    st.none() | st.booleans() | int_64 | finite | st.text() | st.binary() | numbers | ranges,
     lambda inner: st.lists(inner, max_size=5).map(tuple) | st.dictionaries(st.text(), inner, max_size=5),
     max_leaves=20,
 )
@@ -31,10 +37,12 @@ def same(a: Any, b: Any) -> bool:
     """Equal in value and in the exact type of every part."""
     if type(a) is not type(b):
         return False
-    if isinstance(a, tuple):
+    if isinstance(a, tuple | list):
         return len(a) == len(b) and all(map(same, a, b))
     if isinstance(a, dict):
         return list(a) == list(b) and all(map(same, a.values(), b.values()))
+    if isinstance(a, range):
+        return (a.start, a.stop, a.step) == (b.start, b.stop, b.step)
     if isinstance(a, float):
         return struct.pack("d", a) == struct.pack("d", b)
     return bool(a == b)
@@ -65,6 +73,7 @@ class Text(str):
 
 Point = namedtuple("Point", "x y")
 twice = {"x": 1}
+twice_listed = [1, 2]
 endless: dict[str, Any] = {}
 endless["x"] = endless
 
@@ -72,11 +81,23 @@ endless["x"] = endless
 @pytest.mark.parametrize(
     "value",
     [
-        [],
+        ["x"],
+        [1, 2.0],
+        [1, True],
+        [True, 1],
+        [None, 0],
+        [1.5, None],
+        [2**63],
+        [1, -(2**63) - 1],
+        [Colour.RED],
+        [[1]],
+        [0] * (1024 * 1024 + 1),
+        (twice_listed, twice_listed),
+        range(2**63),
         {1: 2},
         {Text("x"): 1},
         OrderedDict(x=1),
-        {"x": [1]},
+        {"x": [()]},
         (twice, twice),
         tuple({} for _ in range(33)),
         endless,
@@ -91,7 +112,7 @@ endless["x"] = endless
         "\ud800",
         1j,
         object(),
-        ("a", [1]),
+        ("a", [b"x"]),
         memoryview(b"x"),
         "x" * 20_000,
     ],

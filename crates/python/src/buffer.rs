@@ -14,7 +14,7 @@ use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::{PyBufferError, PyMemoryError};
 use pyo3::ffi;
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyList, PyString};
+use pyo3::types::{PyBool, PyDict, PyList, PyString};
 
 use crate::memory::allocations;
 use crate::memory::received::{Received, ReceivedTable};
@@ -189,6 +189,63 @@ pub fn begins_with(list: &Bound<'_, PyList>, object: Option<&Bound<'_, PyAny>>) 
     // SAFETY: a list that is not empty, under the interpreter lock. The borrowed result is only compared.
     let first = unsafe { ffi::PyList_GetItem(list.as_ptr(), 0) };
     object.is_some_and(|object| first == object.as_ptr())
+}
+
+/// The items of a list that are all of one type.
+pub enum Numbers {
+    /// This many.
+    Nones(usize),
+    /// 0 or 1.
+    Bools(Vec<u8>),
+    Ints(Vec<i64>),
+    Floats(Vec<f64>),
+}
+
+/// The items of a list if all are `None`, exact `bool`, exact 64-bit `int` or exact `float`, and of the same type.
+pub fn numbers_of(list: &Bound<'_, PyList>) -> Option<Numbers> {
+    let n = list.len();
+    if n == 0 {
+        return Some(Numbers::Nones(0));
+    }
+    // SAFETY: the index is in the list, which no other code can change under the interpreter lock: nothing here calls
+    // any. So the borrowed items live until they have been read.
+    let item = |index: usize| unsafe { ffi::PyList_GetItem(list.as_ptr(), index as isize) };
+    let first = item(0);
+    let (none, truth) = (list.py().None(), PyBool::new(list.py(), true));
+    // SAFETY: the items are alive, see above, and each is read as a number of a type that it was found to be.
+    unsafe {
+        if first == none.as_ptr() {
+            (1..n)
+                .all(|i| item(i) == none.as_ptr())
+                .then_some(Numbers::Nones(n))
+        } else if ffi::PyLong_CheckExact(first) != 0 {
+            let int = |i| {
+                let item = item(i);
+                let mut overflow = 0;
+                let value = (ffi::PyLong_CheckExact(item) != 0)
+                    .then(|| ffi::PyLong_AsLongAndOverflow(item, &raw mut overflow));
+                value.filter(|_| overflow == 0)
+            };
+            (0..n).map(int).collect::<Option<_>>().map(Numbers::Ints)
+        } else if ffi::PyFloat_CheckExact(first) != 0 {
+            let float = |i| {
+                let item = item(i);
+                (ffi::PyFloat_CheckExact(item) != 0).then(|| ffi::PyFloat_AsDouble(item))
+            };
+            (0..n)
+                .map(float)
+                .collect::<Option<_>>()
+                .map(Numbers::Floats)
+        } else if ffi::PyBool_Check(first) != 0 {
+            let flag = |i| {
+                let item = item(i);
+                (ffi::PyBool_Check(item) != 0).then(|| u8::from(item == truth.as_ptr()))
+            };
+            (0..n).map(flag).collect::<Option<_>>().map(Numbers::Bools)
+        } else {
+            None
+        }
+    }
 }
 
 /// Hides an object from the cyclic garbage collector, which then spends no time on it; everything it refers to lives as

@@ -16,12 +16,13 @@ from broadleaf.serialize.unfindable import is_not_by_name, modules_not_by_name, 
 # The functions of the modules `random` and `numpy.random` are pickled with the generator of their process, of some
 # kilobytes; pickled by value they are without it.
 _MAX_GENERATOR_BYTES = 16_384
-_GENERATORS = (b"__randomstate_ctor", b"\x8c\x06Random\x94")
+_NUMPY_GENERATOR = b"__randomstate_ctor"
+_PYTHON_GENERATOR = b"\x8c\x06Random\x94"
 
 
 def may_hold_generator(data: bytes) -> bool:
     """Whether there may be a generator of random numbers in `data`, a plain pickle."""
-    return len(data) <= _MAX_GENERATOR_BYTES and any(mark in data for mark in _GENERATORS)
+    return len(data) <= _MAX_GENERATOR_BYTES and (_NUMPY_GENERATOR in data or _PYTHON_GENERATOR in data)
 
 
 class _NamesOneError(Exception):

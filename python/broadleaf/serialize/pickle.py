@@ -39,6 +39,9 @@ def dumps(value: Any, out_of_band: bool = False) -> tuple[bytes, list[pickle.Pic
     min_bytes = 1 if out_of_band else INBAND_BUFFER_BYTES
     try:
         data, names = dumps_by_name(value, keep_out_of_band(buffers, min_bytes))
+        if pickle.STACK_GLOBAL not in names:
+            # It names nothing, as most small values.
+            return data, buffers
         if not names_by_value(data, names) and not may_hold_generator(data):
             if len(data) >= COMPACT_FROM_BYTES and b"reconstruct" in names:
                 return dumps_compacted(value, min_bytes)
@@ -55,6 +58,8 @@ def dumps_in_band(value: Any) -> bytes:
     """Pickle bytes of `value`, including buffers. Raises whatever pickling it raises."""
     try:
         data, names = dumps_by_name(value)
+        if pickle.STACK_GLOBAL not in names:
+            return data
         if not names_by_value(data, names) and not may_hold_generator(data):
             return data
     except (pickle.PicklingError, AttributeError, TypeError):

@@ -9,7 +9,6 @@ import copyreg
 import pickle
 import sys
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
 from broadleaf.serialize import PROTOCOL
@@ -17,9 +16,10 @@ from broadleaf.serialize.arrays import reduce_array
 
 Reducer = Callable[[Any], Any]
 
-# The reducers for the libraries that were loaded when they were last looked for: these libraries, and how many types of
-# arrays users had added to Arrow's.
+# The reducers for the libraries that were loaded when they were last looked for: these libraries, how many modules were
+# loaded, and how many types of arrays users had added to Arrow's.
 _reducers: dict[type, Reducer] = {}
+_n_modules = 0
 _numpy: Any = None
 _pyarrow: Any = None
 _polars: Any = None
@@ -28,13 +28,18 @@ _n_extensions = 0
 
 def reducers() -> dict[type, Reducer]:
     """The reducers for values of the libraries that are loaded."""
+    global _n_modules
+    if len(sys.modules) == _n_modules and _pyarrow is None:
+        return _reducers
     loaded = sys.modules.get
+    n_modules = len(sys.modules)
     if (
         loaded("numpy") is _numpy
         and loaded("pyarrow") is _pyarrow
         and loaded("polars") is _polars
         and (_pyarrow is None or len(_pyarrow.ExtensionArray.__subclasses__()) == _n_extensions)
     ):
+        _n_modules = n_modules
         return _reducers
     return _look()
 
@@ -64,6 +69,13 @@ def _with(module: str, name: str) -> Any:
     return found if hasattr(found, name) else None
 
 
+class _Parts(list[bytes]):
+    """What a pickler writes, part by part."""
+
+    __slots__ = ()
+    write = list.append
+
+
 # The pickler writes longer text and bytes separately, and everything else in frames, the first one after a header.
 _LONG_BYTES = 64 * 1024
 _FRAME_STARTS = (pickle.FRAME[0], pickle.PROTO[0])
@@ -81,9 +93,8 @@ def dumps_by_name(
     another: up to a third of the time of a small broadcast to many engines, whose caches others have used in the
     meantime.
     """
-    written: list[bytes] = []
-    stream: Any = SimpleNamespace(write=written.append)
-    pickler = pickle.Pickler(stream, PROTOCOL, buffer_callback=buffer_callback)
+    written = _Parts()
+    pickler = pickle.Pickler(written, PROTOCOL, buffer_callback=buffer_callback)
     own = reducers()
     if own:
         pickler.dispatch_table = {**copyreg.dispatch_table, **own}

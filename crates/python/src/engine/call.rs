@@ -46,7 +46,7 @@ impl Engine {
     /// Runs one claimed task; its outcome is queued for sending.
     pub(super) fn run_task(&self, py: Python<'_>, task: AssignRecord) -> Result<(), LinkError> {
         let outer = self.enter(&task);
-        let started_ns = self.follows_ns(&task).unwrap_or_else(wall_ns);
+        let started_ns = wall_ns();
         let begun = self.processor.begin(started_ns);
         // Filled in place: it is large, and moving it costs as much as everything else here.
         let mut encoded = Encoded::default();
@@ -66,7 +66,6 @@ impl Engine {
             Ok(()) => Status::Ok,
             Err(error) => self.encode_error(py, error, &mut encoded),
         };
-        let is_value = status == Status::Ok;
         let task_ns = completed_ns.saturating_sub(started_ns);
         let cpu_ns = self.processor.end(&begun, completed_ns, task_ns);
         self.leave(&outer, task_ns);
@@ -80,19 +79,9 @@ impl Engine {
         // The arguments' segments are released before the reply is sent, so that both travel together.
         drop(task);
         let times = (started_ns, completed_ns, cpu_ns);
-        let sent = self.queue_done(key, status, times, &mut encoded)?;
-        let restored = self.restore_surroundings(py, function);
-        let follows = is_value && !sent && !restored;
-        self.ended_ns
-            .store(if follows { completed_ns } else { 0 }, Ordering::Relaxed);
+        self.queue_done(key, status, times, &mut encoded)?;
+        self.restore_surroundings(py, function);
         Ok(())
-    }
-
-    /// When a task begins that follows a short one at once: reading the clock takes a twentieth of the time of an empty
-    /// task, so the end of the one before is taken, unless more than its value was sent in between.
-    fn follows_ns(&self, task: &AssignRecord) -> Option<u64> {
-        let ended_ns = self.ended_ns.swap(0, Ordering::Relaxed);
-        (ended_ns != 0 && self.is_short(task)).then_some(ended_ns)
     }
 
     fn queue_done(
@@ -101,7 +90,7 @@ impl Engine {
         status: Status,
         (started_ns, completed_ns, cpu_ns): (u64, u64, u64),
         encoded: &mut Encoded,
-    ) -> Result<bool, LinkError> {
+    ) -> Result<(), LinkError> {
         let announcements = split_announce(encoded);
         let payload = Payload {
             bytes: std::mem::take(&mut encoded.bytes).into(),

@@ -84,8 +84,6 @@ pub struct Engine {
     processor: Processor,
     /// Why it cannot run tasks any more.
     unfit: OnceLock<String>,
-    /// When the last task ended, if the next one may follow it at once; 0 if not.
-    ended_ns: AtomicU64,
     /// The function that ran last, and how long it took.
     last_function: AtomicU32,
     last_task_ns: AtomicU64,
@@ -186,7 +184,6 @@ impl Engine {
     /// Runs preparations. A failure goes to the log: tasks that need the preparation say what they lack.
     fn prepare(&self, py: Python<'_>, preparations: VecDeque<bytes::Bytes>) {
         self.io.before_user_code(false);
-        self.ended_ns.store(0, Ordering::Relaxed);
         for content in preparations {
             let hooks = self.hooks.bind(py);
             let content = PyBytes::new(py, &content);
@@ -229,7 +226,6 @@ impl Engine {
                 }
                 continue;
             }
-            self.ended_ns.store(0, Ordering::Relaxed);
             if lock(&self.work).stop {
                 return Ok(self.io.flush().map(drop));
             }
@@ -327,7 +323,6 @@ impl Engine {
             surroundings: Surroundings::default(),
             processor: Processor::default(),
             unfit: OnceLock::new(),
-            ended_ns: AtomicU64::new(0),
             last_function: AtomicU32::new(u32::MAX),
             last_task_ns: AtomicU64::new(u64::MAX),
             work: Mutex::new(Work {

@@ -248,8 +248,6 @@ impl Engine {
         // What the task below has written so far belongs to it.
         this.output.collect();
         this.io.before_user_code(false);
-        // It was waited in between.
-        this.ended_ns.store(0, Ordering::Relaxed);
         *lock(&this.stack.next) = Some(task);
         // From here on no interrupt is meant for the task below.
         this.stack.level.store(level + 1, Ordering::Release);

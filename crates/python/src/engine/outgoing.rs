@@ -65,24 +65,23 @@ impl Io {
     }
 
     /// A task ended at `completed_ns` after `task_ns`, and its reply was queued. Replies of tiny tasks are batched; that of
-    /// a longer task is sent at once. Returns whether anything was sent.
+    /// a longer task is sent at once.
     pub fn on_reply(
         &self,
         queued_bytes: usize,
         task_ns: u64,
         completed_ns: u64,
-    ) -> Result<bool, LinkError> {
+    ) -> Result<(), LinkError> {
         let since_ns = self.unflushed_since_ns.load(Ordering::Acquire);
         if since_ns == 0 {
             self.mark_unflushed(completed_ns);
         }
         let is_due = !self.is_short(task_ns)
             || (since_ns != 0 && age_ns(since_ns, completed_ns) >= self.flush_after_ns());
-        let is_due = is_due || queued_bytes >= self.flush_bytes;
-        if is_due {
+        if is_due || queued_bytes >= self.flush_bytes {
             self.flush()?;
         }
-        Ok(is_due)
+        Ok(())
     }
 
     /// Whether a task of this length is too short to send its reply by itself.

@@ -97,14 +97,14 @@ impl Engine {
             .store(true, Ordering::Release);
     }
 
-    /// After a task that called a function: has Python restore what the task has changed; returns whether it did.
-    pub(super) fn restore_surroundings(&self, py: Python<'_>, function: u32) -> bool {
+    /// After a task that called a function: has Python restore what the task has changed.
+    pub(super) fn restore_surroundings(&self, py: Python<'_>, function: u32) {
         let holds = match &*lock(&self.surroundings.known) {
             Some(known) => known.holds(py),
             None => true,
         };
         if holds && !self.surroundings.has_new_levels.load(Ordering::Relaxed) {
-            return false;
+            return;
         }
         let function = match lock(&self.work).functions.get(&function) {
             Some(Function::Loaded(function)) => Some(function.clone_ref(py)),
@@ -118,6 +118,5 @@ impl Engine {
             error.write_unraisable(py, None);
         }
         self.settle(py);
-        true
     }
 }

@@ -7,6 +7,7 @@ pub(crate) mod arrays;
 mod captured;
 mod decode;
 mod encode;
+mod numbers;
 mod oversize;
 mod pack;
 pub(crate) mod plain;

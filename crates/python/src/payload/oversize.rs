@@ -11,6 +11,8 @@ use super::{DataPlane, LargeBuffers, lock, shm_error};
 const MIN_BYTES: usize = 1024 * 1024;
 /// Number of items of a container that are checked.
 const MAX_ITEMS: usize = 1024;
+/// Without text or bytes among its first items, a list is taken to have none.
+const FIRST_ITEMS: usize = 16;
 
 /// The large objects that a pickle would copy, each once.
 #[derive(Default)]
@@ -43,9 +45,13 @@ impl Large {
                 self.add(&item);
             });
         } else if let Ok(items) = value.cast_exact::<PyList>() {
-            items.iter().take(MAX_ITEMS).for_each(|item| {
-                self.add(&item);
-            });
+            let mut has_any = false;
+            for (i, item) in items.iter().take(MAX_ITEMS).enumerate() {
+                has_any |= self.add(&item);
+                if i + 1 == FIRST_ITEMS && !has_any {
+                    break;
+                }
+            }
         } else if let Ok(items) = value.cast_exact::<PyDict>() {
             items.iter().take(MAX_ITEMS).for_each(|(_, item)| {
                 self.add(&item);

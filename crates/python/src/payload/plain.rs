@@ -1,18 +1,20 @@
-//! The compact encoding of small values: exact `None`, `bool`, 64-bit `int`, `float`, `str`, `bytes`, tuples of them,
-//! and dicts from `str` to them; also plain arrays of `NumPy`. Arrays, long text and long bytes travel out of band. It is
-//! about ten times cheaper than pickling, and a task needs it twice.
+//! The compact encoding of small values: exact `None`, `bool`, 64-bit `int`, `float`, `str`, `bytes`, `range`, tuples of
+//! them, and dicts from `str` to them; also lists of numbers, and plain arrays of `NumPy`. Arrays, long text and long
+//! bytes travel out of band. It is about ten times cheaper than pickling, and a task needs it twice.
 //!
 //! Identity and aliasing of immutable values cannot be observed, so a decoded copy is indistinguishable from what
-//! pickle would return. A dict, an array or another value with a buffer that occurs twice is left to pickle.
+//! pickle would return. A dict, a list, an array or another value with a buffer that occurs twice is left to pickle.
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::{PyBool, PyBytes, PyDict, PyFloat, PyInt, PyString, PyTuple, PyType};
+use pyo3::types::{
+    PyBool, PyBytes, PyDict, PyFloat, PyInt, PyList, PyRange, PyString, PyTuple, PyType,
+};
 use smallvec::SmallVec;
 
 use crate::buffer::with_bytes;
-use crate::payload::arrays;
+use crate::payload::{arrays, numbers};
 
 const NONE: u8 = 0;
 const TRUE: u8 = 1;
@@ -27,6 +29,8 @@ const DICT: u8 = 9;
 const ARRAY: u8 = 10;
 const STR_APART: u8 = 11;
 const BYTES_APART: u8 = 12;
+const NUMBERS: u8 = 13;
+const RANGE: u8 = 14;
 
 /// Maximum nesting of tuples and dicts in the compact encoding.
 const MAX_DEPTH: u8 = 8;
@@ -36,7 +40,7 @@ const MAX_LEN: usize = 16 * 1024;
 /// large.
 const MAX_BYTES: usize = 1024 * 1024;
 
-/// Maximum number of dicts and values with a buffer in one value in the compact encoding.
+/// Maximum number of dicts, lists and values with a buffer in one value in the compact encoding.
 const MAX_SEEN: usize = 32;
 
 /// What a value in the compact encoding has besides its bytes.
@@ -46,7 +50,7 @@ pub struct OutOfBand<'py> {
     pub buffers: Vec<Bound<'py, PyAny>>,
     /// How many are of text or bytes.
     n_texts: usize,
-    /// Addresses of its dicts and of what has a buffer, all alive while it is encoded.
+    /// Addresses of its dicts, its lists and what has a buffer, all alive while it is encoded.
     seen: SmallVec<[usize; 4]>,
 }
 
@@ -139,6 +143,12 @@ fn encode_nested<'py>(
         return depth < MAX_DEPTH
             && out_of_band.is_first(value)
             && encode_dict(dict, out, out_of_band, depth + 1);
+    } else if let Ok(list) = value.cast_exact::<PyList>() {
+        out.push(NUMBERS);
+        return out_of_band.is_first(value) && numbers::encode(list, out);
+    } else if let Ok(range) = value.cast_exact::<PyRange>() {
+        out.push(RANGE);
+        return numbers::encode_range(range, out);
     } else {
         out.push(ARRAY);
         let Some(buffer) = arrays::encode(value, out) else {
@@ -232,7 +242,8 @@ pub fn take_8(bytes: &mut &[u8]) -> PyResult<[u8; 8]> {
     Ok(taken)
 }
 
-fn take_len(bytes: &mut &[u8]) -> PyResult<usize> {
+/// A length.
+pub fn take_len(bytes: &mut &[u8]) -> PyResult<usize> {
     let mut raw = [0; 4];
     raw.copy_from_slice(take(bytes, 4)?);
     Ok(u32::from_le_bytes(raw) as usize)
@@ -326,6 +337,8 @@ impl<'py> Source<'_, 'py> {
             }
             TUPLE if depth <= MAX_DEPTH => self.items(depth + 1)?.into_any(),
             DICT if depth <= MAX_DEPTH => self.entries(depth + 1)?.into_any(),
+            NUMBERS => numbers::decode(py, bytes)?.into_any(),
+            RANGE => numbers::decode_range(py, bytes)?.into_any(),
             ARRAY => {
                 let buffer = next_buffer(&mut self.buffers)?;
                 arrays::decode(bytes, buffer)?

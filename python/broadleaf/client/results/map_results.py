@@ -97,7 +97,7 @@ class AsyncMapResult(AsyncResult[list[Value]]):
                 item.error if isinstance(item, Failure) else item for item in self._item_outcomes(part, outcome.error)
             ]
         # What a function made of a whole part need not be a sequence.
-        return outcome if isinstance(outcome, Iterable) else (outcome,)
+        return outcome if type(outcome) is list or isinstance(outcome, Iterable) else (outcome,)
 
     def _item_outcomes(self, part: int, error: BaseException) -> list[Any]:
         """The value of each item of a part that ended with `error`, or its `Failure`."""
