@@ -199,10 +199,13 @@ class Submitter:
         self,
         function: Callable[..., Any],
         calls: Iterable[tuple[Any, ...]],
+        n_calls: int,
         after: Sequence[int] = ...,
         follow: Sequence[int] = ...,
     ) -> Pending:
-        """One balanced task per tuple of arguments, as the parts of one request."""
+        """One balanced task for each of the first `n_calls` tuples of arguments, as the parts of one request. Raises
+        ValueError if there are fewer; those before are aborted."""
+
     def each(
         self, function: Callable[..., Any], calls: Sequence[tuple[Any, ...]], options_ids: Sequence[int]
     ) -> Pending:

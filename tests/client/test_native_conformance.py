@@ -95,7 +95,7 @@ def test_a_closed_link(side, gate):
     closed = side.native.LinkClosed
     for call in (
         lambda: submit(abs, (1,), {}),
-        lambda: submit.many(abs, [(1,)]),
+        lambda: submit.many(abs, [(1,)], 1),
         lambda: link.define_options(TaskOptions(label="new").to_json()),
         lambda: link.request('"Status"'),
         lambda: link.wait_for_engines(1, 1.0),
@@ -146,11 +146,13 @@ def test_one_call_on_each_target_in_their_order(connected):
 
 
 def test_many_calls_are_the_parts_of_one_request(connected):
-    pending = settled(connected.submitter().many(abs, ((-n,) for n in range(50))))
+    pending = settled(connected.submitter().many(abs, ((-n,) for n in range(60)), 50))
     assert pending.values() == list(range(50))
     assert sorted(pending.completed_part(rank) for rank in range(50)) == list(range(50))
     with pytest.raises(ValueError):
-        connected.submitter().many(abs, [])
+        connected.submitter().many(abs, [], 0)
+    with pytest.raises(ValueError, match="only 1 of 2 calls"):
+        connected.submitter().many(abs, [(1,)], 2)
 
 
 def test_each_call_has_its_own_options(connected):
@@ -158,7 +160,7 @@ def test_each_call_has_its_own_options(connected):
     pending = settled(connected.submitter((0, 1)).each(abs, [(-1,), (-2,)], numbers))
     assert pending.values() == [1, 2]
     assert [pending.times(part)[3] for part in range(2)] == [0, 1]
-    with pytest.raises(ValueError):
+    with pytest.raises(ValueError, match="only 1 of 2 calls"):
         connected.submitter((0, 1)).each(abs, [(-1,)], numbers)
 
 
@@ -166,7 +168,7 @@ def test_numbers_of_tasks_follow_each_other(connected):
     histories = (connected.native.History(3), connected.native.History(100))
     submit = connected.submitter(histories=histories)
     first = submit(abs, (1,), {})
-    second = submit.many(abs, [(1,)] * 4)
+    second = submit.many(abs, [(1,)] * 4, 4)
     third = submit(abs, (1,), {})
     assert (second.seq, third.seq) == (first.seq + 1, first.seq + 5)
     assert histories[1].seqs() == list(range(first.seq, first.seq + 6))
@@ -218,7 +220,7 @@ def test_an_error_is_decoded_once_and_raised(connected):
 
 
 def test_one_part_that_raises_leaves_the_others_alone(connected):
-    pending = settled(connected.submitter().many(divmod, [(1, 1), (1, 0), (2, 1)]))
+    pending = settled(connected.submitter().many(divmod, [(1, 1), (1, 0), (2, 1)], 3))
     assert [pending.status(part) for part in range(3)] == [OK, ERROR, OK]
     assert pending.failure(1).args[3] == 1
     assert (pending.value(0), pending.value(2)) == ((1, 0), (2, 0))

@@ -133,7 +133,8 @@ pub enum Input {
         /// How it ended.
         record: DoneRecord,
         /// Its whole value inline, if that lies in segments, which the result store does not hold for a connected client.
-        copy: Option<Bytes>,
+        /// Boxed, because hardly any result has one, and every input is as large as the largest.
+        copy: Option<Box<Bytes>>,
     },
     /// The arguments of an offered task, which are in segments, have arrived on its engine's host.
     Delivered {

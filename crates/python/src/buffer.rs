@@ -170,15 +170,68 @@ pub fn with_bytes<R>(object: &Bound<'_, PyAny>, read: impl FnOnce(&[u8]) -> R) -
     Ok(read(bytes))
 }
 
-/// Whether a dict has this very object under a key: takes no reference, as a look-up otherwise does.
-pub fn holds(
-    dict: &Bound<'_, PyDict>,
-    key: &Bound<'_, PyString>,
-    object: &Bound<'_, PyAny>,
-) -> bool {
-    // SAFETY: a dict and a hashable key, both alive, under the interpreter lock. The borrowed result is only compared.
-    let found = unsafe { ffi::PyDict_GetItemWithError(dict.as_ptr(), key.as_ptr()) };
-    found == object.as_ptr()
+/// An entry of a dict, found without its hash: a look-up takes five times as long.
+pub struct Entry {
+    dict: Py<PyDict>,
+    position: ffi::Py_ssize_t,
+    key: Py<PyAny>,
+    value: Py<PyAny>,
+}
+
+impl Entry {
+    /// The entry of a key; `None` if there is none.
+    pub fn of(dict: &Bound<'_, PyDict>, key: &Bound<'_, PyString>) -> Option<Self> {
+        let mut next = 0;
+        loop {
+            let position = next;
+            let (key_there, value) = next_entry(dict, &mut next)?;
+            if key_there.eq(key).unwrap_or(false) {
+                return Some(Self {
+                    dict: dict.clone().unbind(),
+                    position,
+                    key: key_there.unbind(),
+                    value: value.unbind(),
+                });
+            }
+        }
+    }
+
+    /// Whether the dict still has this very value there. It may say no after other entries have been removed.
+    pub fn holds(&self, py: Python<'_>) -> bool {
+        let mut position = self.position;
+        let (mut key, mut value) = (std::ptr::null_mut(), std::ptr::null_mut());
+        // SAFETY: a dict that is alive, under the interpreter lock; for any position there is either an entry or none
+        // left. The borrowed results are only compared.
+        let has_entry = unsafe {
+            ffi::PyDict_Next(
+                self.dict.bind(py).as_ptr(),
+                &raw mut position,
+                &raw mut key,
+                &raw mut value,
+            )
+        };
+        has_entry != 0 && key == self.key.as_ptr() && value == self.value.as_ptr()
+    }
+}
+
+/// The entry at a position, or the first one behind it; `position` becomes that of the next.
+fn next_entry<'py>(
+    dict: &Bound<'py, PyDict>,
+    position: &mut ffi::Py_ssize_t,
+) -> Option<(Bound<'py, PyAny>, Bound<'py, PyAny>)> {
+    let py = dict.py();
+    let (mut key, mut value) = (std::ptr::null_mut(), std::ptr::null_mut());
+    // SAFETY: as in `Entry::holds`; of the borrowed results, references are taken at once.
+    unsafe {
+        let has_entry =
+            ffi::PyDict_Next(dict.as_ptr(), position, &raw mut key, &raw mut value) != 0;
+        has_entry.then(|| {
+            (
+                Bound::from_borrowed_ptr(py, key),
+                Bound::from_borrowed_ptr(py, value),
+            )
+        })
+    }
 }
 
 /// Whether a list begins with this very object, or is empty for `None`; takes no reference.

@@ -283,3 +283,23 @@ def test_sequences_that_cannot_be_sliced(rc, dview, lview, make):
     for dist in "br":
         dview.scatter("part", items, dist, block=True)
         assert dview.gather("part", dist, block=True) == list(range(7))
+
+
+class Shrinks:
+    """Empties the list that it is in when it is pickled."""
+
+    def __init__(self, items):
+        self.items = items
+
+    def __reduce__(self):
+        self.items.clear()
+        return int, (7,)
+
+
+def test_a_list_that_becomes_shorter_meanwhile_is_told(rc, lview):
+    items = []
+    items += [Shrinks(items), 1, 2]
+    with pytest.raises(ValueError, match="only 1 of 3 calls"):
+        lview.map_async(abs, items)
+    assert rc.wait(timeout=20)
+    assert lview.map_sync(abs, [-1, -2, -3]) == [1, 2, 3]

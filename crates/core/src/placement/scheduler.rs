@@ -231,9 +231,7 @@ impl Controller {
         !congested
             && (self.hosts).fits(self.host_of(engine), set.options.timeout_ns, now)
             && self.engines[engine.0 as usize].accepts(task.depth)
-            && task.avoid != Some(engine)
-            && !task.tried.contains(&engine.0)
-            && (!task.follows || task.followed.contains(&engine.0))
+            && (task.restrictions()).is_none_or(|restrictions| restrictions.allows(engine))
             && targets.is_none_or(|t| t.contains(engine.0))
     }
 }

@@ -60,6 +60,28 @@ impl Stopping {
     }
 }
 
+/// Engines that a task does not run on. Most tasks run anywhere, so it lies apart.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Restrictions {
+    /// Engines that answered `Unmet`, sorted.
+    pub tried: SmallVec<[u32; 0]>,
+    /// What the last of them said.
+    pub unmet: Option<Box<str>>,
+    /// The only engines that `follow` allows.
+    pub followed: Option<SmallVec<[u32; 0]>>,
+    /// The engine it failed on last, which the next attempt avoids if there is another.
+    pub avoid: Option<EngineId>,
+}
+
+impl Restrictions {
+    /// Whether an engine may run the task, and should.
+    pub fn allows(&self, engine: EngineId) -> bool {
+        self.avoid != Some(engine)
+            && !self.tried.contains(&engine.0)
+            && (self.followed.as_ref()).is_none_or(|followed| followed.contains(&engine.0))
+    }
+}
+
 /// One task.
 #[derive(Clone, Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "they are independent facts")]
@@ -90,18 +112,9 @@ pub(crate) struct Task {
     pub has_dependents: bool,
     /// Clients that did not submit it wait for its result.
     pub is_awaited: bool,
-    /// `follow` restricted its engines.
-    pub follows: bool,
     /// The engine it must run on (mode `Each`).
     pub pinned: Option<EngineId>,
-    /// Engines that answered `Unmet`.
-    pub tried: SmallVec<[u32; 0]>,
-    /// What the last of them said.
-    pub unmet: Option<Box<str>>,
-    /// Engines that `follow` allows.
-    pub followed: SmallVec<[u32; 0]>,
-    /// The engine it failed on last, which the next attempt avoids if there is another.
-    pub avoid: Option<EngineId>,
+    restrictions: Option<Box<Restrictions>>,
     /// Its share of the inline bytes of its submission.
     pub inline_bytes: u64,
     pub submitted_ns: Nanos,
@@ -111,6 +124,16 @@ pub(crate) struct Task {
 }
 
 impl Task {
+    /// To change which engines it runs on.
+    pub fn restrict(&mut self) -> &mut Restrictions {
+        self.restrictions.get_or_insert_default()
+    }
+
+    /// Which engines it does not run on; `None` if it runs anywhere.
+    pub fn restrictions(&self) -> Option<&Restrictions> {
+        self.restrictions.as_deref()
+    }
+
     /// Its rank in a queue. Tasks of mode `Each` keep the order of submission whatever their priority.
     pub fn rank(&self, options: &OptionSets) -> Rank {
         Rank {
@@ -155,9 +178,7 @@ impl TaskTable {
         let task = self.at(key);
         task.state = TaskState::Vacant;
         task.generation = task.generation.wrapping_add(1);
-        task.tried = SmallVec::new();
-        task.unmet = None;
-        task.followed = SmallVec::new();
+        task.restrictions = None;
         let payload = core::mem::take(&mut task.payload);
         self.free.push(key.slot() as u32);
         payload

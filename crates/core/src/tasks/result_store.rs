@@ -260,8 +260,8 @@ impl Controller {
             return;
         }
         let max_bytes = max_bytes - options_bytes;
-        let copy = end.copy.clone().map(|bytes| Payload {
-            bytes,
+        let copy = end.copy.as_deref().map(|bytes| Payload {
+            bytes: bytes.clone(),
             ..Payload::default()
         });
         let payload = copy.as_ref().unwrap_or(&end.payload);

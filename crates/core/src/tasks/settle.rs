@@ -25,7 +25,7 @@ pub(crate) struct End {
     pub cpu_ns: u64,
     pub payload: Payload,
     /// The payload inline, for the result store.
-    pub copy: Option<Bytes>,
+    pub copy: Option<Box<Bytes>>,
 }
 
 impl End {
@@ -52,7 +52,7 @@ impl Controller {
         now: Nanos,
         engine: EngineId,
         record: DoneRecord,
-        copy: Option<Bytes>,
+        copy: Option<Box<Bytes>>,
         out: &mut Vec<Output>,
     ) {
         let key = record.key;
@@ -143,7 +143,7 @@ impl Controller {
     pub(crate) fn retry(&mut self, key: TaskKey, failed_on: EngineId, out: &mut Vec<Output>) {
         let task = self.tasks.at(key);
         task.retries_left -= 1;
-        task.avoid = Some(failed_on);
+        task.restrict().avoid = Some(failed_on);
         self.totals.retried += 1;
         let key = self.tasks.rename(key);
         self.make_ready(key, true, out);
@@ -152,9 +152,10 @@ impl Controller {
     fn on_unmet(&mut self, key: TaskKey, engine: EngineId, said: &[u8], out: &mut Vec<Output>) {
         let said = String::from_utf8_lossy(&said[..said.len().min(MAX_UNMET_BYTES)]);
         let task = self.tasks.at(key);
-        task.unmet = Some(format!("engine {}: {said}", engine.0).into());
-        if let Err(index) = task.tried.binary_search(&engine.0) {
-            task.tried.insert(index, engine.0);
+        let restrictions = task.restrict();
+        restrictions.unmet = Some(format!("engine {}: {said}", engine.0).into());
+        if let Err(index) = restrictions.tried.binary_search(&engine.0) {
+            restrictions.tried.insert(index, engine.0);
         }
         if task.pinned.is_some() {
             let reason = self.why_hopeless(key);
@@ -216,11 +217,12 @@ impl Controller {
         needs_ns: Option<Nanos>,
         task: &Task,
     ) -> Option<GroupKey> {
-        let is_free = targets.is_none() && needs_ns.is_none();
-        if is_free && task.avoid.is_none() && task.tried.is_empty() && !task.follows {
+        let restrictions = task.restrictions();
+        if targets.is_none() && needs_ns.is_none() && restrictions.is_none() {
             return None;
         }
-        let followed = task.follows.then(|| task.followed.iter().copied());
+        let followed = restrictions.and_then(|r| r.followed.as_ref());
+        let followed = followed.map(|followed| followed.iter().copied());
         let only = match (targets, followed) {
             (None, followed) => followed.map(Targets::of_sorted),
             (Some(targets), None) => Some(targets.sorted()),
@@ -230,8 +232,8 @@ impl Controller {
         };
         Some(GroupKey {
             only,
-            not: task.tried.to_vec(),
-            avoid: task.avoid.map(|e| e.0),
+            not: restrictions.map_or_else(Vec::new, |r| r.tried.to_vec()),
+            avoid: restrictions.and_then(|r| r.avoid).map(|e| e.0),
             needs_ns,
         })
     }
@@ -249,10 +251,11 @@ impl Controller {
     /// Why no engine can run a load-balanced task.
     pub(crate) fn why_hopeless(&mut self, key: TaskKey) -> RefusalReason {
         let task = self.tasks.at(key);
-        if let Some(said) = &task.unmet {
+        let restrictions = task.restrictions();
+        if let Some(said) = restrictions.and_then(|r| r.unmet.as_ref()) {
             return RefusalReason::UnmetEverywhere(said.to_string());
         }
-        if task.follows {
+        if restrictions.is_some_and(|r| r.followed.is_some()) {
             return RefusalReason::ImpossibleDependency;
         }
         let targets = self.options.at(task.options).targets.as_ref();
@@ -488,7 +491,7 @@ impl Controller {
                 // or slow.
                 task.stalled = true;
                 task.stopping = Stopping::No;
-                task.avoid = Some(engine);
+                task.restrict().avoid = Some(engine);
                 let key = self.tasks.rename(key);
                 self.make_ready(key, true, out);
             }

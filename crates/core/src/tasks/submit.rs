@@ -261,12 +261,8 @@ impl Controller {
             is_travelling: false,
             has_dependents: false,
             is_awaited: false,
-            follows: false,
             pinned: part.pinned,
-            tried: SmallVec::new(),
-            unmet: None,
-            followed: SmallVec::new(),
-            avoid: None,
+            restrictions: None,
             inline_bytes: part.inline_bytes,
             submitted_ns: now,
             timer_at: 0,
@@ -411,8 +407,7 @@ impl Controller {
         let task = self.tasks.at(key);
         if !engines.is_empty() {
             let elsewhere = task.pinned.is_some_and(|e| !engines.contains(&e.0));
-            task.follows = true;
-            task.followed = engines;
+            task.restrict().followed = Some(engines);
             if elsewhere {
                 self.refuse(key, &RefusalReason::ImpossibleDependency, out);
                 return;

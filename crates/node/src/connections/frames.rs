@@ -185,7 +185,7 @@ impl Node {
     }
 
     /// A small result inline, if it lies in segments and results are kept.
-    pub(crate) fn copy_to_keep(&self, payload: &Payload) -> Option<Bytes> {
+    pub(crate) fn copy_to_keep(&self, payload: &Payload) -> Option<Box<Bytes>> {
         let bytes = payload.segments.iter().map(|range| range.len_bytes);
         let held_bytes = bytes.sum::<u64>();
         let may_be_kept = held_bytes > 0 && self.config.options.kept_results_bytes > 0;
@@ -198,7 +198,7 @@ impl Node {
             Compound::decode(&payload.bytes).is_ok_and(|c| c.buffers.iter().all(immutable))
         };
         (held_bytes <= KEPT_COPY_BYTES.0 || is_immutable())
-            .then(|| self.segments.inlined(payload))
+            .then(|| self.segments.inlined(payload).map(Box::new))
             .flatten()
     }
 

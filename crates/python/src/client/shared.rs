@@ -409,9 +409,7 @@ impl Shared {
                 payload: Payload::default(),
             };
             self.collect(
-                entry
-                    .request
-                    .resolve(entry.index as usize, record, received_ns),
+                entry.request.resolve(entry.index(seq), record, received_ns),
                 incoming,
             );
         }

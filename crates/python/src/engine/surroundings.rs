@@ -6,21 +6,19 @@
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use pyo3::exceptions::PyAttributeError;
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 
 use super::{Engine, Function};
-use crate::buffer::{begins_with, holds};
+use crate::buffer::{Entry, begins_with};
 use crate::payload::lock;
 
 /// What was there when it was last looked at.
 struct Known {
-    sys: Py<PyDict>,
-    warnings: Py<PyDict>,
-    stdout: Py<PyAny>,
-    stderr: Py<PyAny>,
-    stdin: Py<PyAny>,
+    /// The names of the streams and of the list of filters in their modules.
+    names: [Entry; 4],
     filters: Py<PyList>,
     n_filters: usize,
     first_filter: Option<Py<PyAny>>,
@@ -47,31 +45,32 @@ impl Known {
             .getattr(intern!(py, "filters"))?
             .cast_into::<PyList>()?;
         let modules = sys.getattr(intern!(py, "modules"))?.cast_into::<PyDict>()?;
+        let entry = |module: &Bound<'_, PyModule>, name| {
+            let entry = Entry::of(&module.dict(), name);
+            entry.ok_or_else(|| PyAttributeError::new_err(name.clone().unbind()))
+        };
         Ok(Self {
             n_modules: modules.len(),
             modules: modules.unbind(),
-            stdout: sys.getattr(intern!(py, "stdout"))?.unbind(),
-            stderr: sys.getattr(intern!(py, "stderr"))?.unbind(),
-            stdin: sys.getattr(intern!(py, "stdin"))?.unbind(),
+            names: [
+                entry(&sys, intern!(py, "stdout"))?,
+                entry(&sys, intern!(py, "stderr"))?,
+                entry(&sys, intern!(py, "stdin"))?,
+                entry(&warnings, intern!(py, "filters"))?,
+            ],
             n_filters: filters.len(),
             first_filter: first_of(&filters).map(Bound::unbind),
             filters: filters.unbind(),
-            sys: sys.dict().unbind(),
-            warnings: warnings.dict().unbind(),
         })
     }
 
     fn holds(&self, py: Python<'_>) -> bool {
-        let (sys, warnings) = (self.sys.bind(py), self.warnings.bind(py));
         let filters = self.filters.bind(py);
         let first = self.first_filter.as_ref().map(|first| first.bind(py));
         begins_with(filters, first)
             && self.modules.bind(py).len() == self.n_modules
             && filters.len() == self.n_filters
-            && holds(warnings, intern!(py, "filters"), filters)
-            && holds(sys, intern!(py, "stdout"), self.stdout.bind(py))
-            && holds(sys, intern!(py, "stderr"), self.stderr.bind(py))
-            && holds(sys, intern!(py, "stdin"), self.stdin.bind(py))
+            && self.names.iter().all(|entry| entry.holds(py))
     }
 }
 

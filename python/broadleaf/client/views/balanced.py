@@ -404,7 +404,7 @@ class LoadBalancedView(View):
         if self._submit_one is None:
             self._prepare()
         with self.client.link_errors(), for_many_calls():
-            result: AsyncMapResult = self._submit_mapped.many(function, calls, self._after, self._follow)
+            result: AsyncMapResult = self._submit_mapped.many(function, calls, n_calls, self._after, self._follow)
         result._chunk_items, result._n_items = items, n_items
         self.client.tasks.remember(result)
         return result

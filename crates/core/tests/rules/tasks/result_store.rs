@@ -103,7 +103,7 @@ fn a_copy_is_for_other_clients_and_its_own_gets_the_segments() {
     bench.input(Input::Done {
         engine,
         record,
-        copy,
+        copy: copy.map(Box::new),
     });
     let own = results_of(&mut bench, CLIENT);
     assert_eq!(own[0].payload.segments[..], [range]);

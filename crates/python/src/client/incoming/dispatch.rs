@@ -63,7 +63,7 @@ impl Shared {
                             continue;
                         };
                         self.on_resolved(1, entry.weight_bytes);
-                        let index = entry.index as usize;
+                        let index = entry.index(record.seq.0);
                         self.collect(entry.request.resolve(index, record, received_ns), incoming);
                     }
                 }
@@ -131,7 +131,7 @@ impl Shared {
         let entry = table.remove(record.seq.0)?;
         // This must precede the result: whoever waits for it may submit again, and asks whether an engine is idle.
         self.outstanding.fetch_sub(1, Ordering::AcqRel);
-        let index = entry.index as usize;
+        let index = entry.index(record.seq.0);
         self.collect(entry.request.resolve(index, record, received_ns), incoming);
         Some(entry.weight_bytes)
     }

@@ -58,19 +58,27 @@ enum Waiter {
 
 /// A call of a request, and the options that it is sent with.
 struct Call<'a, 'py> {
-    args: &'a Bound<'py, PyTuple>,
+    args: Bound<'py, PyTuple>,
     kwargs: Option<&'a Bound<'py, PyDict>>,
     options: OptionsId,
 }
 
-impl<'a, 'py> Call<'a, 'py> {
-    /// Of a tuple of arguments.
-    fn positional(args: &'a Bound<'py, PyAny>, options: OptionsId) -> PyResult<Self> {
-        Ok(Self {
-            args: args.cast()?,
+/// What an iterable of argument tuples yields, one by one: a tuple that is gone before the next is made costs neither
+/// memory nor the garbage collector's time.
+fn positional<'py>(
+    calls: &Bound<'py, PyAny>,
+) -> PyResult<impl Iterator<Item = PyResult<Bound<'py, PyTuple>>> + use<'py>> {
+    let calls = calls.try_iter()?;
+    Ok(calls.map(|args| Ok(args?.cast_into::<PyTuple>()?)))
+}
+
+impl<'py> Call<'_, 'py> {
+    fn positional(args: Bound<'py, PyTuple>, options: OptionsId) -> Self {
+        Self {
+            args,
             kwargs: None,
             options,
-        })
+        }
     }
 }
 
@@ -244,7 +252,7 @@ impl Submitter {
         &self,
         py: Python<'py>,
         function: &Bound<'py, PyAny>,
-        calls: impl ExactSizeIterator<Item = PyResult<Call<'a, 'py>>>,
+        (n_calls, calls): (usize, impl Iterator<Item = PyResult<Call<'a, 'py>>>),
         replies: Replies,
         dependencies: Dependencies<'_>,
         waiter: Waiter,
@@ -253,7 +261,7 @@ impl Submitter {
         link.check_process(py)?;
         check_dependencies(dependencies)?;
         let mut submitting = Submitting {
-            n_calls: calls.len(),
+            n_calls,
             depth: checked_depth()?,
             replies,
             dependencies,
@@ -280,7 +288,7 @@ impl Submitter {
         &self,
         py: Python<'py>,
         function: &Bound<'py, PyAny>,
-        calls: impl ExactSizeIterator<Item = PyResult<Call<'a, 'py>>>,
+        mut calls: impl Iterator<Item = PyResult<Call<'a, 'py>>>,
         submitting: &mut Submitting<'_, 'py>,
     ) -> PyResult<()> {
         let link = self.link.get();
@@ -291,7 +299,13 @@ impl Submitter {
             .as_mut()
             .map(|captured| std::mem::take(&mut captured.encoded().counted))
             .unwrap_or_default();
-        for call in calls {
+        for made in 0..submitting.n_calls {
+            let call = calls.next().unwrap_or_else(|| {
+                Err(PyValueError::new_err(format!(
+                    "there are only {made} of {} calls: what they are made of has become shorter meanwhile",
+                    submitting.n_calls
+                )))
+            });
             let Call {
                 args,
                 kwargs,
@@ -301,7 +315,7 @@ impl Submitter {
                 link,
                 self.way,
                 function,
-                (args, kwargs),
+                (&args, kwargs),
                 captured.as_deref(),
                 dependencies,
                 &mut submitting.scratch,
@@ -431,7 +445,7 @@ impl Submitter {
             Waiter::Anyone
         };
         let call = Call {
-            args,
+            args: args.clone(),
             kwargs,
             options: self.options,
         };
@@ -439,28 +453,26 @@ impl Submitter {
             n_per_call: self.n_targets.max(1),
             coalesce: self.coalesce,
         };
-        let calls = std::iter::once(Ok(call));
+        let calls = (1, std::iter::once(Ok(call)));
         self.submit(py, function, calls, replies, (&after, &follow), waiter)
     }
 
-    #[pyo3(signature = (function, calls, after = Vec::new(), follow = Vec::new()))]
+    #[pyo3(signature = (function, calls, n_calls, after = Vec::new(), follow = Vec::new()))]
     fn many<'py>(
         &self,
         py: Python<'py>,
         function: &Bound<'py, PyAny>,
         calls: &Bound<'py, PyAny>,
+        n_calls: usize,
         after: Vec<u64>,
         follow: Vec<u64>,
     ) -> PyResult<Bound<'py, Pending>> {
-        let calls = calls.try_iter()?.collect::<PyResult<Vec<_>>>()?;
-        let calls = calls
-            .iter()
-            .map(|call| Call::positional(call, self.options));
+        let calls = positional(calls)?.map(|args| Ok(Call::positional(args?, self.options)));
         let dependencies: Dependencies<'_> = (&after, &follow);
         self.submit(
             py,
             function,
-            calls,
+            (n_calls, calls),
             Replies::SINGLE,
             dependencies,
             Waiter::Anyone,
@@ -517,19 +529,14 @@ impl Submitter {
         calls: &Bound<'py, PyAny>,
         options_ids: Vec<u32>,
     ) -> PyResult<Bound<'py, Pending>> {
-        let calls = calls.try_iter()?.collect::<PyResult<Vec<_>>>()?;
-        if calls.len() != options_ids.len() {
-            return Err(PyValueError::new_err("each call needs its own options"));
-        }
-        let calls = calls
-            .iter()
-            .zip(options_ids)
-            .map(|(call, options)| Call::positional(call, OptionsId(options)));
+        let n_calls = options_ids.len();
+        let calls = positional(calls)?.zip(options_ids);
+        let calls = calls.map(|(args, options)| Ok(Call::positional(args?, OptionsId(options))));
         let dependencies: Dependencies<'_> = (&[], &[]);
         self.submit(
             py,
             function,
-            calls,
+            (n_calls, calls),
             Replies::SINGLE,
             dependencies,
             Waiter::Anyone,

@@ -12,12 +12,17 @@ use crate::client::shared::{Claims, SubmittedParts};
 pub struct Unresolved {
     /// Its request.
     pub request: Arc<Request>,
-    /// Which of its parts.
-    pub index: u32,
     /// Payload bytes charged for it alone.
     pub weight_bytes: u64,
     /// Its share in what is charged once for several tasks, given back when this is dropped.
     _claims: Claims,
+}
+
+impl Unresolved {
+    /// Which of its request's parts has this number.
+    pub fn index(&self, seq: u64) -> usize {
+        (seq - self.request.base) as usize
+    }
 }
 
 /// The parts of a coalescing request: one entry, however many they are.
@@ -119,13 +124,11 @@ impl Table {
             return;
         }
         for seq in seq..seq + len as u64 {
-            let index = (seq - request.base) as u32;
             let request = Arc::clone(&request);
             self.single.insert(
                 seq,
                 Unresolved {
                     request,
-                    index,
                     weight_bytes,
                     _claims: claims.clone(),
                 },
@@ -150,7 +153,7 @@ impl Table {
     /// The request and part of a number.
     pub fn find(&self, seq: u64) -> Option<(Arc<Request>, usize)> {
         if let Some(entry) = self.single.get(seq) {
-            return Some((Arc::clone(&entry.request), entry.index as usize));
+            return Some((Arc::clone(&entry.request), entry.index(seq)));
         }
         let (first, entry) = self.together_with(seq)?;
         Some((Arc::clone(&entry.request), (seq - first) as usize))
@@ -165,7 +168,6 @@ impl Table {
         let entry = self.together.get_mut(&first)?;
         let found = Unresolved {
             request: Arc::clone(&entry.request),
-            index: (seq - first) as u32,
             weight_bytes: entry.weight_bytes,
             _claims: entry.claims.clone(),
         };
