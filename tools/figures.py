@@ -21,7 +21,7 @@ from typing import Any
 
 from broadleaf.bench.results import plots
 from broadleaf.bench.results.record import Record
-from broadleaf.text.units import number, readable_unit
+from broadleaf.text import number, readable_unit
 
 ROOT = Path(__file__).resolve().parent.parent
 LESS_IS_BETTER = {"us", "ms", "s", "MB", "ratio"}

@@ -34,13 +34,13 @@ IMPURE_DEPENDENCIES = {"tokio", "tokio-util", "mio", "rustix", "libc", "rand", "
 UNSAFE = re.compile(r"\bunsafe\s*(?:\{|fn|impl|extern|trait)|allow\(unsafe_code\)|expect\(unsafe_code")
 
 # Packages of python/broadleaf that may import `_native`, and those that may use only what `import broadleaf` offers.
-NATIVE_USERS = {"client", "engine", "cluster"}
+NATIVE_USERS = {"client", "engine", "cluster", "state"}
 PUBLIC_API_USERS = {"cli", "dashboard", "lab", "bench", "plan", "notebook", "interop"}
 # What they may import besides: errors, options, settings, the memory of a process, texts for figures and what waits for
 # an import contain no machinery.
-PUBLIC_MODULES = {"after_import", "errors", "options", "config", "private_files", "process_memory", "text"}
+PUBLIC_MODULES = {"after_import", "errors", "options", "config", "private_files", "tables", "text"}
 # A command is a thin face of one of these.
-CLI_MODULES = PUBLIC_MODULES | {"cluster"} | PUBLIC_API_USERS
+CLI_MODULES = PUBLIC_MODULES | {"cluster", "state"} | PUBLIC_API_USERS
 STRANGERS = [("engine", "client"), ("client", "engine")]
 
 FORBIDDEN_STEMS = {"utils", "util", "helpers", "helper", "misc", "common", "stuff"}

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from broadleaf.client.views.direct import DirectView
     from broadleaf.client.views.lazy_map import LazyMapIterator
     from broadleaf.cluster import Cluster, ClusterManager
+    from broadleaf.cluster.addresses import PlaintextWarning
     from broadleaf.cluster.cluster import ClusterStateError
     from broadleaf.cluster.elasticity.elastic import ScalingError
     from broadleaf.cluster.engine_sets.base import EngineSet
@@ -44,11 +45,7 @@ if TYPE_CHECKING:
     from broadleaf.cluster.engine_sets.ray import OnRay
     from broadleaf.cluster.engine_sets.ssh import SSH
     from broadleaf.cluster.hosts.relay import Relay
-    from broadleaf.cluster.start_error import ClusterStartError
-    from broadleaf.cluster.state.addresses import PlaintextWarning
-    from broadleaf.cluster.state.json_files import ClusterFileError
     from broadleaf.config import ConfigError
-    from broadleaf.control.requests import RequestFailed
     from broadleaf.dashboard.server import DashboardError
     from broadleaf.engine.interactive.bound_kernel import bind_kernel
     from broadleaf.errors import (
@@ -56,6 +53,7 @@ if TYPE_CHECKING:
         AuthenticationFailed,
         BroadleafError,
         ClusterConnectionError,
+        ClusterStartError,
         ClusterStopping,
         CompositeError,
         DeathCertificate,
@@ -83,12 +81,14 @@ if TYPE_CHECKING:
     )
     from broadleaf.interop.concurrent import ViewExecutor
     from broadleaf.interop.joblib import register_joblib_backend
+    from broadleaf.requests import RequestFailed
     from broadleaf.serialize.asked_for import use_cloudpickle, use_dill, use_pickle
     from broadleaf.serialize.functions.engine_cache import engine_cache
     from broadleaf.serialize.functions.interactive import interactive
     from broadleaf.serialize.functions.requirements import depend, dependent, require
     from broadleaf.serialize.pickle import PrePickled
     from broadleaf.serialize.reference import Reference
+    from broadleaf.state.directories import ClusterFileError
 
 _ERRORS = "broadleaf.errors"
 _HOMES = {
@@ -103,9 +103,9 @@ _HOMES = {
     "Client": "broadleaf.client.client",
     "Cluster": "broadleaf.cluster",
     "ClusterConnectionError": _ERRORS,
-    "ClusterFileError": "broadleaf.cluster.state.json_files",
+    "ClusterFileError": "broadleaf.state.directories",
     "ClusterManager": "broadleaf.cluster",
-    "ClusterStartError": "broadleaf.cluster.start_error",
+    "ClusterStartError": "broadleaf.errors",
     "ClusterStateError": "broadleaf.cluster.cluster",
     "ClusterStopping": _ERRORS,
     "CompositeError": _ERRORS,
@@ -132,13 +132,13 @@ _HOMES = {
     "OnRay": "broadleaf.cluster.engine_sets.ray",
     "OverLimit": _ERRORS,
     "ParallelFunction": "broadleaf.client.tasks.remote_functions",
-    "PlaintextWarning": "broadleaf.cluster.state.addresses",
+    "PlaintextWarning": "broadleaf.cluster.addresses",
     "PrePickled": "broadleaf.serialize.pickle",
     "Reference": "broadleaf.serialize.reference",
     "Relay": "broadleaf.cluster.hosts.relay",
     "RemoteError": _ERRORS,
     "RemoteFunction": "broadleaf.client.tasks.remote_functions",
-    "RequestFailed": "broadleaf.control.requests",
+    "RequestFailed": "broadleaf.requests",
     "ResultNotKept": _ERRORS,
     "MPI": "broadleaf.cluster.engine_sets.mpi",
     "PSIJ": "broadleaf.cluster.engine_sets.jobs.psij",

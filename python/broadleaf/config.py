@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from broadleaf.cluster.state.base_dir import base_dir
+from broadleaf.state.directories import base_dir
 
 Kind = Literal["int", "float", "bool", "str", "choice", "list"]
 Value = int | float | bool | str | list[str]

@@ -7,8 +7,8 @@ import sys
 
 import pytest
 from broadleaf.cli import group
-from broadleaf.cluster.state import files
-from broadleaf.cluster.state.json_files import write_json
+from broadleaf.state import files
+from broadleaf.state.directories import write_json
 from click.testing import CliRunner
 
 

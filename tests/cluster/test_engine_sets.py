@@ -10,10 +10,10 @@ import broadleaf as ipp
 import pytest
 from broadleaf.cluster.engine_sets import BlockRequest, find_engine_set, make_engine_set
 from broadleaf.cluster.engine_sets.jobs.walltime import clock_time, seconds
-from broadleaf.cluster.engine_sets.ssh_logins import parse_host
 from broadleaf.cluster.hosts.join import tasks_of_this_node
-from broadleaf.cluster.start_error import ClusterStartError
 from broadleaf.config import ConfigError
+from broadleaf.errors import ClusterStartError
+from broadleaf.openssh import parse_host
 
 
 def request(n: int | None = None) -> BlockRequest:

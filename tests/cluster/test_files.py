@@ -7,10 +7,16 @@ import sys
 from pathlib import Path
 
 import pytest
-from broadleaf.cluster.state import files
-from broadleaf.cluster.state.json_files import ClusterFileError, read_json, write_json
-from broadleaf.cluster.state.run_dirs import make_private_dir, make_run_dir, run_dirs
 from broadleaf.errors import ClusterConnectionError
+from broadleaf.state import files
+from broadleaf.state.directories import (
+    ClusterFileError,
+    make_private_dir,
+    make_run_dir,
+    read_json,
+    run_dirs,
+    write_json,
+)
 
 
 @pytest.fixture(autouse=True)

@@ -14,10 +14,8 @@ import broadleaf
 import pytest
 from broadleaf.cluster import ClusterManager
 from broadleaf.cluster.cluster import ClusterStateError
-from broadleaf.cluster.state import files, owner
-from broadleaf.cluster.state.json_files import read_json, write_json
-from broadleaf.cluster.state.owner import OWNER_FILE, Owner
-from broadleaf.cluster.state.run_dirs import make_private_dir
+from broadleaf.state import directories, files
+from broadleaf.state.directories import OWNER_FILE, Owner, make_private_dir, read_json, write_json
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -47,7 +45,7 @@ def cluster(tmp_path, monkeypatch):
     cluster.wait_for_engines_sync()
     yield cluster
     make_private_dir(cluster.cluster_dir)
-    owner.mark(cluster.cluster_dir)
+    directories.mark_owner(cluster.cluster_dir)
     cluster.stop_cluster_sync()
     shutil.rmtree(cluster.to_dict()["controller"]["run_dir"], ignore_errors=True)
 
@@ -77,20 +75,20 @@ def end_of(cluster: broadleaf.Cluster) -> None:
 
 def test_directories_say_whose_they_are(cluster):
     assert contents(cluster).count(OWNER_FILE) == 2
-    assert owner.owner_of(cluster.cluster_dir) == HERE
-    assert owner.may_judge(cluster.cluster_dir)
+    assert directories.owner_of(cluster.cluster_dir) == HERE
+    assert directories.may_judge(cluster.cluster_dir)
     assert "" not in (HERE.host, HERE.boot_id, HERE.pid_namespace)
 
 
 def test_whose_processes_can_be_judged_here(tmp_path, elsewhere):
-    assert not owner.may_judge(tmp_path), "it does not say"
+    assert not directories.may_judge(tmp_path), "it does not say"
     give_to(tmp_path, **elsewhere)
-    assert not owner.may_judge(tmp_path)
+    assert not directories.may_judge(tmp_path)
     (tmp_path / OWNER_FILE).write_text("{")
-    assert not owner.may_judge(tmp_path)
+    assert not directories.may_judge(tmp_path)
     if HERE.machine_id:
         give_to(tmp_path, boot_id="an earlier boot", pid_namespace="pid:[1]")
-        assert owner.may_judge(tmp_path), "this host has booted since"
+        assert directories.may_judge(tmp_path), "this host has booted since"
 
 
 def test_a_list_elsewhere_removes_nothing_of_a_living_cluster(cluster, elsewhere):

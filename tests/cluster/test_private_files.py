@@ -12,11 +12,11 @@ import pytest
 from broadleaf import config
 from broadleaf.cluster.engine_sets.base import BlockRequest
 from broadleaf.cluster.engine_sets.jobs.submit_hosts import LoginHost
-from broadleaf.cluster.engine_sets.ssh_logins import SSHHost
 from broadleaf.cluster.hosts import package
-from broadleaf.cluster.start_error import ClusterStartError
-from broadleaf.cluster.state.json_files import ClusterFileError
+from broadleaf.errors import ClusterStartError
+from broadleaf.openssh import SSHHost
 from broadleaf.private_files import make_private, open_private
+from broadleaf.state.directories import ClusterFileError
 
 OTHER = 64399
 AS_ROOT = pytest.mark.skipif(os.getuid() != 0, reason="only root can make directories of other users")

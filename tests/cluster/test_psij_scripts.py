@@ -12,7 +12,7 @@ from pathlib import Path
 import broadleaf as ipp
 import pytest
 from broadleaf.cluster.engine_sets import BlockRequest, make_engine_set
-from broadleaf.cluster.start_error import ClusterStartError
+from broadleaf.errors import ClusterStartError
 from psij_packages import PackagesUnavailable, psij_packages
 from waiting import until
 

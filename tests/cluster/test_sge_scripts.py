@@ -9,7 +9,7 @@ import broadleaf as ipp
 import pytest
 from broadleaf.cluster.engine_sets import BlockRequest
 from broadleaf.cluster.engine_sets.jobs.sge import _how_it_ended, _states
-from broadleaf.cluster.start_error import ClusterStartError
+from broadleaf.errors import ClusterStartError
 
 
 def directives(sge: ipp.SGE, n: int | None = None) -> list[str]:

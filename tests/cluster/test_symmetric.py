@@ -8,7 +8,7 @@ import socket
 import pytest
 from broadleaf.cluster.hosts.symmetric.member import RunMember, first_of
 from broadleaf.cluster.hosts.symmetric.rendezvous import SharedSecret
-from broadleaf.cluster.start_error import ClusterStartError
+from broadleaf.errors import ClusterStartError
 
 SLURM = {"SLURM_JOB_ID": "12", "SLURM_STEP_ID": "3", "SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "4"}
 

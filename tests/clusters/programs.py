@@ -22,7 +22,7 @@ with {cluster} as rc:
 """
 _REFUSED = """
 import broadleaf as ipp
-from broadleaf.cluster.start_error import ClusterStartError
+from broadleaf.errors import ClusterStartError
 print("asks", flush=True)
 try:
     with {cluster}:

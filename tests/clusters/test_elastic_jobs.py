@@ -28,7 +28,7 @@ def jobs(*states):
 """
 
 _HEAD = f"""{_COMMON}
-from broadleaf.cluster.start_error import ClusterStartError
+from broadleaf.errors import ClusterStartError
 
 def write_line(path, line, seconds):
     time.sleep(seconds)

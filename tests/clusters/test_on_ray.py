@@ -18,7 +18,7 @@ pytestmark = [
 
 HEAD = """
 import socket, time, ray, broadleaf as ipp
-from broadleaf.cluster.start_error import ClusterStartError
+from broadleaf.errors import ClusterStartError
 ray.init(address="head:6379", log_to_driver=False)
 def until(condition):
     end = time.monotonic() + 60

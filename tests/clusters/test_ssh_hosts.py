@@ -242,7 +242,7 @@ def test_hosts_are_released_and_none_are_added(ssh_hosts):
     program = """
 import time
 import broadleaf as ipp
-from broadleaf.cluster.start_error import ClusterStartError
+from broadleaf.errors import ClusterStartError
 with ipp.Cluster(engines=ipp.SSH(["n1:2", "n2:2"])) as rc:
     try:
         rc.cluster.scale_sync(5)

@@ -14,15 +14,14 @@ from broadleaf.cluster.launcher import (
     abbreviate_launcher_class,
     find_launcher_class,
 )
-from broadleaf.cluster.start_error import ClusterStartError
-from broadleaf.text import warn
+from broadleaf.errors import ClusterStartError
 from waiting import until
 
 
 @pytest.fixture(autouse=True)
 def every_warning(monkeypatch):
     """Lets each test see warnings that an earlier one has seen."""
-    monkeypatch.setattr(warn, "_said", set())
+    monkeypatch.setattr("broadleaf.text._said", set())
 
 
 @pytest.mark.parametrize(

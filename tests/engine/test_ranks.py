@@ -15,7 +15,7 @@ SLOW_IMPORTS = {
 }  # fmt: skip
 PROGRAM = """
 import sys
-import broadleaf.mpi.__main__, broadleaf.mpi.host, broadleaf.cluster.state.engine_connection
+import broadleaf.mpi.__main__, broadleaf.mpi.host, broadleaf.state.connection
 import broadleaf.engine.processes.rank, broadleaf.engine.main
 print(*sys.modules)
 """

@@ -216,7 +216,7 @@ def test_a_look_at_a_cluster(cluster):
 
 
 def test_many_engines_are_not_all_listed():
-    from broadleaf.text.html_tables import engine_table
+    from broadleaf.tables import engine_table
 
     engine = {"state": "up", "up": True, "outstanding": 0, "queued": 0, "completed": 0, "busy_ns": 0}
     engine |= {"last_death": None, "pid": 1, "restarts": 0}

@@ -1,7 +1,7 @@
 """Durations, sizes and numbers as people read them."""
 
 import pytest
-from broadleaf.text import units
+from broadleaf.text import count, duration, number, parse_size, readable_unit, size
 
 
 @pytest.mark.parametrize(
@@ -13,7 +13,7 @@ from broadleaf.text import units
     ],
 )  # fmt: skip
 def test_durations(seconds, text):
-    assert units.duration(seconds) == text
+    assert duration(seconds) == text
 
 
 @pytest.mark.parametrize(
@@ -21,7 +21,7 @@ def test_durations(seconds, text):
     [(0, "0 B"), (9.96, "10 B"), (999, "999 B"), (999.6, "1 kB"), (64_000_000, "64 MB"), (4.096e9, "4.1 GB")],
 )
 def test_sizes(n_bytes, text):
-    assert units.size(n_bytes) == text
+    assert size(n_bytes) == text
 
 
 @pytest.mark.parametrize(
@@ -29,13 +29,13 @@ def test_sizes(n_bytes, text):
     [("64000000", 64_000_000), ("64MB", 64_000_000), ("64 MiB", 64 << 20), ("1.5G", 1_500_000_000), ("10 b", 10)],
 )
 def test_sizes_are_read(text, n_bytes):
-    assert units.parse_size(text) == n_bytes
+    assert parse_size(text) == n_bytes
 
 
 @pytest.mark.parametrize("text", ["", "x", "-1", "5iB", "64 MBit", "1e6"])
 def test_what_is_no_size_is_refused(text):
     with pytest.raises(ValueError, match="is not a size such as"):
-        units.parse_size(text)
+        parse_size(text)
 
 
 @pytest.mark.parametrize(
@@ -47,11 +47,11 @@ def test_what_is_no_size_is_refused(text):
     ],
 )  # fmt: skip
 def test_figures_get_a_unit_with_few_digits(value, unit, shown):
-    factor, found = units.readable_unit(value, unit)
-    assert f"{units.number(value * factor)} {found}" == shown
+    factor, found = readable_unit(value, unit)
+    assert f"{number(value * factor)} {found}" == shown
 
 
 def test_counts():
-    assert [units.count(n, "engine") for n in (0, 1, 2, 12_000)] == [
+    assert [count(n, "engine") for n in (0, 1, 2, 12_000)] == [
         "0 engines", "1 engine", "2 engines", "12,000 engines"
     ]  # fmt: skip

@@ -10,7 +10,7 @@ import click
 from broadleaf.cli.terminal.complete import options
 from broadleaf.cli.terminal.console import console, plain_table, profile_option
 from broadleaf.cli.terminal.lazy import SuggestingGroup, suggestion
-from broadleaf.text.units import duration
+from broadleaf.text import duration
 
 if TYPE_CHECKING:
     from broadleaf.config import Option, Settings
@@ -46,7 +46,7 @@ def show(names: tuple[str, ...], profile: str, long_: bool, form: str | None) ->
     -o`.
     """
     from broadleaf import config
-    from broadleaf.cluster.state import files
+    from broadleaf.state import files
 
     if form == "markdown":
         click.echo(config.markdown_list(), nl=False)

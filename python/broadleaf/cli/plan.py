@@ -11,7 +11,7 @@ import click
 
 from broadleaf.cli.terminal.console import console, fail, plain_table
 from broadleaf.cli.terminal.extras import require
-from broadleaf.text.units import count, duration, parse_size, size
+from broadleaf.text import count, duration, parse_size, size
 
 WAYS = {
     "flat": "the client sends everything to one host after another",

@@ -24,17 +24,17 @@ from broadleaf.client.connection.lost_link import LinkEnd
 from broadleaf.client.connection.task_index import TaskIndex, listed
 from broadleaf.client.display.descriptions import client_in_words
 from broadleaf.client.display.interactive import Interactive
+from broadleaf.client.display.public_names import PublicNames
 from broadleaf.client.results.async_result import seconds
 from broadleaf.client.results.hub_results import Hub
 from broadleaf.client.results.pending import ResultTypes, result_types
 from broadleaf.client.tasks.options import TaskOptions
 from broadleaf.client.views.base import HISTORY_TASKS
 from broadleaf.config import OPTIONS
-from broadleaf.control.awaited_engines import wait_for_engines
 from broadleaf.errors import ClusterConnectionError, DeathCertificate, NoEnginesRegistered
 from broadleaf.errors.os_limits import explained
-from broadleaf.text.os_text import from_json
-from broadleaf.text.public_names import PublicNames
+from broadleaf.requests import wait_for_engines
+from broadleaf.text import os_text_from_json
 
 if TYPE_CHECKING:
     from broadleaf._native import Link
@@ -177,7 +177,7 @@ class Client(RegisteredResults, Interactive, PublicNames):
             why = why or (explained(error) if isinstance(error, OSError) else str(error))
             raise ClusterConnectionError(f"no connection to the cluster: {why}") from error
         self._cluster_id = str(connection.get("cluster_id", ""))
-        known_path = map(from_json, connection.get("search_path", ()))
+        known_path = map(os_text_from_json, connection.get("search_path", ()))
         self.local_modules: LocalModules = LocalModules(self.link, known_path, ships_local, hooks.note_shipped)
         """What engines are told of this process's modules."""
         self.local_modules.update()

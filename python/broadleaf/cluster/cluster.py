@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from broadleaf import config, standard_descriptors
+from broadleaf.cluster import addresses
 from broadleaf.cluster.control import ControlLink, Targets
 from broadleaf.cluster.coroutines import ClusterCoroutines
 from broadleaf.cluster.elasticity.elastic import Elastic
@@ -24,18 +25,15 @@ from broadleaf.cluster.lifetime.own_dashboard import OwnDashboard
 from broadleaf.cluster.reports.description import description, html_description
 from broadleaf.cluster.reports.missing_engines import start_errors
 from broadleaf.cluster.started_sets import StartedSet, StartedSets
-from broadleaf.cluster.state import addresses, files, owner
-from broadleaf.cluster.state.base_dir import base_dir
-from broadleaf.cluster.state.cluster_file import ClusterFile
-from broadleaf.cluster.state.json_files import read_json
-from broadleaf.cluster.state.lock import StateLock
-from broadleaf.cluster.state.run_dirs import make_private_dir
-from broadleaf.control.awaited_engines import wait_for_engines
 from broadleaf.errors import BroadleafError, ClusterConnectionError
+from broadleaf.requests import wait_for_engines
+from broadleaf.state import directories, files
+from broadleaf.state.directories import base_dir, make_private_dir, read_json
+from broadleaf.state.files import ClusterFile, StateLock
 
 if TYPE_CHECKING:
     from broadleaf.client import Client
-    from broadleaf.cluster.state.credentials import Credentials
+    from broadleaf.cluster.credentials import Credentials
     from broadleaf.config import Settings
 
 _STOP_GRACE_S = 10.0
@@ -315,16 +313,18 @@ class Cluster(ClusterCoroutines, Elastic, OwnDashboard):
             other.remove_files()
         make_private_dir(self.cluster_dir)
         try:
-            owner.mark(self.cluster_dir)
+            directories.mark_owner(self.cluster_dir)
         except OSError:
             self.cluster_dir.rmdir()
             raise
 
     def _refuse_other_hosts_directory(self) -> None:
-        if owner.may_judge(self.cluster_dir):
+        if directories.may_judge(self.cluster_dir):
             return
-        of = owner.owner_of(self.cluster_dir)
-        where = f"on host {of.host!r}" if of is not None and of.host != owner.Owner.here().host else "in a container"
+        of = directories.owner_of(self.cluster_dir)
+        where = (
+            f"on host {of.host!r}" if of is not None and of.host != directories.Owner.here().host else "in a container"
+        )
         raise ClusterStateError(
             f"cluster {self.cluster_id!r} of profile {self.profile!r} was started {where} that shares "
             f"{self.cluster_dir} with this one, and may run there. Choose another id, or stop it there; if it is gone, "

@@ -7,10 +7,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from broadleaf import _native
-from broadleaf.control import requests
-from broadleaf.control.awaited_engines import wait_for_engines
+from broadleaf import _native, requests
 from broadleaf.errors import ClusterConnectionError
+from broadleaf.requests import wait_for_engines
 
 Targets = int | Sequence[int] | str | None
 

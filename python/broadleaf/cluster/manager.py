@@ -6,9 +6,8 @@ import time
 from typing import Any
 
 from broadleaf.cluster.cluster import Cluster
-from broadleaf.cluster.state import files, owner
-from broadleaf.cluster.state.base_dir import base_dir
-from broadleaf.cluster.state.json_files import ClusterFileError
+from broadleaf.state import directories, files
+from broadleaf.state.directories import ClusterFileError, base_dir
 
 
 class ClusterManager:
@@ -58,7 +57,7 @@ class ClusterManager:
                 continue  # not ours to judge: it belongs to another version or launcher, or is half written
             if cluster.running:
                 self._clusters[key] = cluster
-            elif owner.may_judge(path.parent):
+            elif directories.may_judge(path.parent):
                 cluster.remove_files(keep_logs=time.time() - path.stat().st_mtime < files.KEPT_LOG_AGE_S)
         files.remove_orphans()
         for key, cluster in list(self._clusters.items()):
@@ -81,7 +80,7 @@ class ClusterManager:
                 cluster = Cluster.from_file(path)
             except (ClusterFileError, ValueError, TypeError, KeyError):
                 continue
-            if not cluster.running and owner.may_judge(path.parent):
+            if not cluster.running and directories.may_judge(path.parent):
                 found.append((path.stat().st_mtime_ns, cluster))
         return [cluster for _, cluster in sorted(found, key=lambda entry: -entry[0])]
 

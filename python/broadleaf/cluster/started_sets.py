@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from broadleaf.cluster.control import ControlLink, Targets
 from broadleaf.cluster.engine_sets.base import Block, BlockRequest
-from broadleaf.cluster.start_error import ClusterStartError
-from broadleaf.control.awaited_engines import deaths_at_start, died
+from broadleaf.errors import ClusterStartError
+from broadleaf.requests import deaths_at_start, died
 
 if TYPE_CHECKING:
     from broadleaf.cluster.cluster import Cluster

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from broadleaf.compat.profiles import profile_name
-from broadleaf.text.warn import warn_once
+from broadleaf.text import warn_once
 
 _TUNNEL = "does nothing: `sshserver` needs a key or an agent, and OpenSSH's program; a password cannot be given"
 _NEEDLESS = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from broadleaf.text.warn import warn_once
+from broadleaf.text import warn_once
 
 if TYPE_CHECKING:
     from broadleaf.client.client import Client

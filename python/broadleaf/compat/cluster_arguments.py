@@ -27,7 +27,7 @@ from broadleaf.cluster.engine_sets.base import EngineSet
 from broadleaf.compat.launchers import launcher_name
 from broadleaf.compat.profiles import cluster_config, profile_name
 from broadleaf.config import OPTIONS, ConfigError, resolve
-from broadleaf.text.warn import warn_once
+from broadleaf.text import warn_once
 
 _DATABASES = ("--dictdb", "--nodb", "--sqlitedb", "--mongodb")
 _NEEDLESS = {

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from broadleaf.cluster.engine_sets import engine_set_names
 from broadleaf.cluster.engine_sets.base import EngineSet
 from broadleaf.cluster.engine_sets.local import Local
-from broadleaf.cluster.start_error import ClusterStartError
 from broadleaf.cluster.started_sets import StartedSet
+from broadleaf.errors import ClusterStartError
 
 if TYPE_CHECKING:
     from broadleaf.cluster import Cluster

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from broadleaf.text.warn import warn_once
+from broadleaf.text import warn_once
 
 _PREFIX = "profile_"
 

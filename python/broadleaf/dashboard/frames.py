@@ -12,7 +12,7 @@ from typing import Any
 
 from broadleaf.dashboard.rates import Look
 from broadleaf.errors import DeathCertificate
-from broadleaf.process_memory import resident_bytes
+from broadleaf.tables import resident_bytes
 
 # Number of updates, tasks and lines that a page gets when it is opened.
 HISTORY_LOOKS = 1_800

@@ -13,7 +13,7 @@ from broadleaf import _native, standard_descriptors
 from broadleaf.engine.processes import environment
 from broadleaf.engine.processes.capture import Capture
 from broadleaf.modules.search_path import extend_search_path
-from broadleaf.text.os_text import from_json
+from broadleaf.text import os_text_from_json
 
 
 def main() -> int:
@@ -41,8 +41,8 @@ def main() -> int:
         del text  # tasks can see this frame, and no key may be in it
         told = json.loads(connection)
         engine_id, options = None, told["options"]
-        extend_search_path(map(from_json, told["search_path"]))
-        environment.work_in(from_json(told["directory"] or ""))
+        extend_search_path(map(os_text_from_json, told["search_path"]))
+        environment.work_in(os_text_from_json(told["directory"] or ""))
         # How many engines share this host, nobody knows.
         environment.prepare(options["threads_per_engine"], len(os.sched_getaffinity(0)), dict(os.environ))
         environment.preload(options["preload"])

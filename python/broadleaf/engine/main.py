@@ -12,7 +12,6 @@ from pickle import PickleBuffer
 from typing import Any, NoReturn
 
 from broadleaf import _native
-from broadleaf.control import own_cluster
 from broadleaf.engine import interrupts, namespace, nested, operations, surroundings
 from broadleaf.engine.interactive import breakpoints, shell_access
 from broadleaf.engine.output import display, publish, rich_display
@@ -25,6 +24,7 @@ from broadleaf.serialize import coroutines, errors, pickle
 from broadleaf.serialize.functions import bodies as functions
 from broadleaf.serialize.functions import chunks
 from broadleaf.serialize.functions.spawned import send_to_spawned
+from broadleaf.state.connection import set_connection
 
 
 class Hooks:
@@ -108,7 +108,7 @@ def run_engine(connection: str, engine_id: int | None, options: Mapping[str, Any
     engine = _native.Engine(connection, engine_id, hooks, capture)
     hooks.engine_id, hooks.engine_uuid = engine.engine_id, engine.uuid
     missing.name_engine(engine.engine_id)
-    own_cluster.set_connection(connection)
+    set_connection(connection)
     process.set_process_name(f"broadleaf-{engine.engine_id}")
     os.environ["BROADLEAF_ENGINE_ID"] = str(engine.engine_id)
     interrupts.install(engine)

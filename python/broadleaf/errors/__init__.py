@@ -26,7 +26,7 @@ from broadleaf.errors.display import (
     render_in_ipython,
 )
 from broadleaf.errors.types import blank, can_be_raised, common_type, copy_of, joint_error, load_exception, set_cause
-from broadleaf.text.units import count
+from broadleaf.text import count
 
 if TYPE_CHECKING:
     from broadleaf.errors.aborted import TaskAborted as TaskAborted
@@ -38,6 +38,7 @@ __all__ = [
     "AuthenticationFailed",
     "BroadleafError",
     "ClusterConnectionError",
+    "ClusterStartError",
     "ClusterStopping",
     "CompositeError",
     "DeathCertificate",
@@ -105,6 +106,25 @@ class LinkLost(ClusterConnectionError):
 
     certificate: ControllerDeath | None = None
     task_started: bool | None = None
+
+
+class ClusterStartError(BroadleafError):
+    """A cluster, or a part of it, does not start.
+
+    Args:
+        message: What did not start, on which host, and why.
+        log: The end of what its processes wrote; empty if they wrote nothing. It is part of the exception's text.
+    """
+
+    def __init__(self, message: str, log: str = "") -> None:
+        super().__init__(message)
+        self.log = log
+
+    def __str__(self) -> str:
+        message = str(self.args[0])
+        if not self.log.strip():
+            return message
+        return message + "\nThe end of its log:\n" + "\n".join("  | " + line for line in self.log.splitlines())
 
 
 class SerializationError(BroadleafError, PicklingError, TypeError):

@@ -19,12 +19,12 @@ def main() -> None:
     given = _options(sys.argv[1:])
     gc.disable()  # until the engine runs: all ranks of a host import at the same time, and there is no garbage yet
     from broadleaf import standard_descriptors
-    from broadleaf.cluster.start_error import ClusterStartError
-    from broadleaf.cluster.state.engine_connection import read_engine_connection
-    from broadleaf.cluster.state.json_files import ClusterFileError
     from broadleaf.engine.processes.environment import start_again_with, variables_of
+    from broadleaf.errors import ClusterStartError
     from broadleaf.mpi.cores import share_of_cores
     from broadleaf.mpi.host import connect
+    from broadleaf.state.connection import read_engine_connection
+    from broadleaf.state.directories import ClusterFileError
 
     standard_descriptors.occupy()
     try:

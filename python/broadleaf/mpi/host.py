@@ -7,10 +7,10 @@ import os
 import time
 from typing import Any
 
-from broadleaf.cluster.start_error import ClusterStartError
-from broadleaf.cluster.state import run_dirs
 from broadleaf.engine.processes.guest_link import SOCKET, GuestLink
+from broadleaf.errors import ClusterStartError
 from broadleaf.private_files import open_private
+from broadleaf.state import directories
 
 _TRIES = 5
 
@@ -22,10 +22,10 @@ def connect(connection: dict[str, Any], client_file: str | None) -> GuestLink:
     All ranks of a host join the same node, whatever their world, so that data is there only once. Raises
     `ClusterStartError`.
     """
-    with os.fdopen(open_private(run_dirs.guests_lock(), os.O_WRONLY), "w") as lock:
+    with os.fdopen(open_private(directories.guests_lock(), os.O_WRONLY), "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         for attempt in range(_TRIES):
-            for path in run_dirs.sockets_here(connection, SOCKET):
+            for path in directories.sockets_here(connection, SOCKET):
                 if (link := GuestLink.dial(path, connection["server_public_key"])) is not None:
                     return link
             from broadleaf.cluster.hosts.relay import Relay  # one rank of a host needs it

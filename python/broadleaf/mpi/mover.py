@@ -16,11 +16,11 @@ from typing import Any
 
 from broadleaf import standard_descriptors
 from broadleaf.cluster.hosts import mover_link
-from broadleaf.cluster.start_error import ClusterStartError
-from broadleaf.cluster.state.engine_connection import read_engine_connection
-from broadleaf.cluster.state.json_files import ClusterFileError
+from broadleaf.errors import ClusterStartError
 from broadleaf.mpi.flows import Receiving, Sending
 from broadleaf.mpi.one_sided import Exposing, Reading, Window
+from broadleaf.state.connection import read_engine_connection
+from broadleaf.state.directories import ClusterFileError
 
 # Time between two checks of messages under way: MPI notifies nobody when one is done, and waiting in MPI busy-polls.
 _MIN_SLEEP_S = 20e-6

@@ -13,12 +13,10 @@ import broadleaf
 import pytest
 from broadleaf import Client, Cluster, ClusterManager, config
 from broadleaf.cluster.cluster import ClusterStateError
-from broadleaf.cluster.start_error import ClusterStartError
-from broadleaf.cluster.state import files, owner
-from broadleaf.cluster.state.json_files import write_json
-from broadleaf.cluster.state.run_dirs import make_private_dir
-from broadleaf.errors import ClusterConnectionError
+from broadleaf.errors import ClusterConnectionError, ClusterStartError
 from broadleaf.serialize.functions.namespace import evaluate
+from broadleaf.state import directories, files
+from broadleaf.state.directories import make_private_dir, write_json
 from waiting import until
 
 pytestmark = pytest.mark.timeout(60)
@@ -117,7 +115,7 @@ def test_an_id_in_use_is_refused_and_a_stale_one_is_not():
     state = stale.to_dict()
     stale.stop_cluster_sync()
     make_private_dir(stale.cluster_dir)
-    owner.mark(stale.cluster_dir)
+    directories.mark_owner(stale.cluster_dir)
     write_json(Path(stale.cluster_file), state)
     with Cluster(n=1, cluster_id="one") as rc:
         assert rc.ids == [0]

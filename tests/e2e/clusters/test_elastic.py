@@ -13,9 +13,9 @@ import pytest
 from broadleaf import Client, Cluster, EngineSet
 from broadleaf.cluster.elasticity.elastic import ScalingError
 from broadleaf.cluster.engine_sets import Block
-from broadleaf.cluster.state.lock import StateLock
-from broadleaf.control.requests import RequestFailed
 from broadleaf.errors import EngineError
+from broadleaf.requests import RequestFailed
+from broadleaf.state.files import StateLock
 from waiting import until
 
 pytestmark = pytest.mark.timeout(120)

@@ -12,10 +12,11 @@ from pathlib import Path
 
 import broadleaf as ipp
 import pytest
-from broadleaf.cluster.start_error import ClusterStartError
-from broadleaf.cluster.state import cluster_file, credentials, json_files, owner
-from broadleaf.cluster.state.run_dirs import run_dirs
+from broadleaf.cluster import credentials
 from broadleaf.config import Settings
+from broadleaf.errors import ClusterStartError
+from broadleaf.state import directories, files
+from broadleaf.state.directories import run_dirs
 from waiting import until
 
 pytestmark = pytest.mark.timeout(60)
@@ -203,7 +204,7 @@ def test_an_engine_that_is_started_again_is_waited_for(tmp_path, unlicensed):
 @pytest.mark.parametrize("name", ["owner.json", "engine.json", "client.json", "cluster.json"])
 @pytest.mark.parametrize("detached", [True, False])
 def test_a_start_that_cannot_write_its_files_leaves_nothing(monkeypatch, cluster_processes, name, detached):
-    def full(path, content, write=json_files.write_json):
+    def full(path, content, write=directories.write_json):
         if path.name == name:
             raise OSError(errno.ENOSPC, "No space left on device")
         write(path, content)
@@ -211,10 +212,10 @@ def test_a_start_that_cannot_write_its_files_leaves_nothing(monkeypatch, cluster
     def no_mark(directory):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    for module in (cluster_file, credentials):
+    for module in (files, credentials):
         monkeypatch.setattr(module, "write_json", full)
     if name == "owner.json":
-        monkeypatch.setattr(owner, "mark", no_mark)
+        monkeypatch.setattr(directories, "mark", no_mark)
     cluster = ipp.Cluster(n=1, cluster_id="full-disk", detached=detached)
     with pytest.raises(OSError, match="No space left"):
         cluster.start_cluster_sync()
@@ -234,7 +235,7 @@ def test_a_start_that_finds_no_place_for_its_sockets_leaves_nothing(monkeypatch,
     assert not cluster.cluster_dir.exists()
 
 
-@pytest.mark.filterwarnings("error::broadleaf.cluster.state.addresses.PlaintextWarning")
+@pytest.mark.filterwarnings("error::broadleaf.cluster.addresses.PlaintextWarning")
 def test_a_start_that_a_warning_ends_leaves_nothing():
     cluster = ipp.Cluster(n=1, cluster_id="warned", listen="127.0.0.1:0", tls=False)
     with pytest.raises(UserWarning, match="not encrypted"):

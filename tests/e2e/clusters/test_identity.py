@@ -15,8 +15,8 @@ from pathlib import Path
 import broadleaf as ipp
 import pytest
 from broadleaf import _native
+from broadleaf.cluster import addresses
 from broadleaf.cluster.hosts.relay import Relay
-from broadleaf.cluster.state import addresses
 from broadleaf.errors import ClusterConnectionError
 from flood import over_tcp
 from keys_in_sight import keys_in_sight

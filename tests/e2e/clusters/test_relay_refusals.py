@@ -9,7 +9,7 @@ from pathlib import Path
 
 import broadleaf as ipp
 import pytest
-from broadleaf.cluster.start_error import ClusterStartError
+from broadleaf.errors import ClusterStartError
 
 pytestmark = pytest.mark.timeout(60)
 

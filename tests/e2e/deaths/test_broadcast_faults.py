@@ -13,7 +13,7 @@ import broadleaf as ipp
 import numpy as np
 import pytest
 from broadleaf import error
-from broadleaf.cluster.state.run_dirs import run_dirs
+from broadleaf.state.directories import run_dirs
 from waiting import until
 
 pytestmark = pytest.mark.timeout(120)

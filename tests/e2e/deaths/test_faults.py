@@ -12,10 +12,10 @@ from pathlib import Path
 import broadleaf
 import pytest
 from broadleaf import Cluster, EngineError
-from broadleaf.cluster.state import files
-from broadleaf.cluster.state.run_dirs import run_dirs
 from broadleaf.errors import ClusterConnectionError, LinkLost, TaskTimeout
 from broadleaf.serialize.functions.namespace import evaluate
+from broadleaf.state import files
+from broadleaf.state.directories import run_dirs
 from waiting import until
 
 pytestmark = pytest.mark.timeout(60)

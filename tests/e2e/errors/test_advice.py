@@ -278,7 +278,7 @@ def test_an_engine_that_does_not_react_is_killed():
 
 
 def raise_for_signal(name: str) -> None:
-    from broadleaf.client.connection.signals import signal_number
+    from broadleaf.requests import signal_number
 
     assert signal_number("SIGINT") == 2
     signal_number(name)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import broadleaf as ipp
 import pytest
-from broadleaf.control import requests
+from broadleaf import requests
 from waiting import until
 
 MIB = 1 << 20

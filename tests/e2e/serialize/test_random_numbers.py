@@ -11,7 +11,7 @@ import broadleaf as ipp
 import joblib
 import numpy as np
 import pytest
-from broadleaf.text import warn
+from broadleaf import text
 from script_routes import ROUTES, script
 
 FUNCTIONS = {
@@ -73,7 +73,7 @@ PLACES = {
 def test_a_generator_that_is_taken_along_is_named_once(rc, kind, place, monkeypatch):
     names = script(f"import numpy, random\nrng = {GENERATORS[kind]}\n{PLACES[place]}\nf.__dict__\n")
     # Each is said once in a process.
-    monkeypatch.setattr(warn, "_said", set())
+    monkeypatch.setattr(text, "_said", set())
     with pytest.warns(UserWarning, match=re.escape(f"takes a random generator along ({place}).")) as said:
         assert rc.load_balanced_view().map_sync(names["f"], range(2)) == [kind] * 2
     assert said[0].filename == __file__
@@ -89,7 +89,7 @@ def draw(item, rng):
 @pytest.mark.parametrize("kind", GENERATORS)
 def test_the_advice_works(rc, kind, monkeypatch):
     names = script(f"import numpy, random\nrng = {GENERATORS[kind]}\ndef f(x): return rng.random()\n")
-    monkeypatch.setattr(warn, "_said", set())
+    monkeypatch.setattr(text, "_said", set())
     with pytest.warns(UserWarning, match="takes a random generator along") as said:
         rc[0].apply_async(names["f"], 0).wait(20)
     [advice] = re.findall(r"view\.map\(f.*", str(said[0].message))

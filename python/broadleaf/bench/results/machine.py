@@ -3,7 +3,7 @@
 import os
 import platform
 
-from broadleaf.text.units import size
+from broadleaf.text import size
 
 #: How turns are kept apart if namespaces are permitted.
 ISOLATED = "network and process namespace, loopback only"

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from broadleaf.text.units import size
+from broadleaf.text import size
 
 from ..environments import OURS, RAW
 from .record import Record

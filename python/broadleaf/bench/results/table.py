@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from broadleaf.text.units import number, readable_unit, size
+from broadleaf.text import number, readable_unit, size
 
 from ..environments import OURS, RAW
 from . import sizes

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from statistics import median
 
-from broadleaf.text.units import number, readable_unit
+from broadleaf.text import number, readable_unit
 
 from . import bootstrap
 from .record import Record

@@ -11,7 +11,7 @@ from broadleaf.cli.bench.output import Records, json_option, now, record_option,
 from broadleaf.cli.terminal.complete import assignments
 from broadleaf.cli.terminal.console import TableCommand, fail
 from broadleaf.cli.terminal.extras import require
-from broadleaf.text.units import parse_size
+from broadleaf.text import parse_size
 
 _SIZES = "1kB,100kB,1MB,16MB,64MB"
 _TOPOLOGIES = ("auto", "flat", "binomial", "k-ary", "chain")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from broadleaf.cli.terminal.console import TableCommand, any_profile_option, console, plain_table
-from broadleaf.text.units import duration
+from broadleaf.text import duration
 
 if TYPE_CHECKING:
     from broadleaf.cluster import Cluster

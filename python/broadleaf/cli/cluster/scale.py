@@ -8,7 +8,7 @@ import time
 import click
 
 from broadleaf.cli.terminal.console import chosen_cluster, cluster_options
-from broadleaf.text.units import count
+from broadleaf.text import count
 
 _LOOK_EVERY_S = 0.1
 

@@ -10,7 +10,7 @@ import click
 
 from broadleaf.cli.terminal.complete import assignments
 from broadleaf.cli.terminal.console import checked_cluster_id, fail, look_in_working_directory, profile_option
-from broadleaf.text.units import count, duration
+from broadleaf.text import count, duration
 
 if TYPE_CHECKING:
     from broadleaf.cluster import Cluster

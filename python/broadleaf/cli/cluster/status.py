@@ -20,7 +20,7 @@ from broadleaf.cli.terminal.console import (
     plain_table,
 )
 from broadleaf.cli.terminal.deaths import deaths_text
-from broadleaf.text.units import count, duration
+from broadleaf.text import count, duration
 
 if TYPE_CHECKING:
     from broadleaf.cluster.engine_sets import Block

@@ -19,7 +19,7 @@ from broadleaf.cli.terminal.console import (
 )
 from broadleaf.cli.terminal.deaths import deaths_text
 from broadleaf.dashboard.rates import Look, Rates
-from broadleaf.text.units import size
+from broadleaf.text import size
 
 if TYPE_CHECKING:
     from broadleaf.cluster.control import ControlLink

@@ -11,7 +11,7 @@ import click
 
 from broadleaf.cli.terminal.console import TableCommand, chosen_cluster, cluster_options, console, plain_table
 from broadleaf.cli.terminal.entry import FAILURE
-from broadleaf.text.units import count
+from broadleaf.text import count
 
 if TYPE_CHECKING:
     from broadleaf.cluster.reports.doctor import Finding

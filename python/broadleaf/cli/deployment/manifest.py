@@ -37,9 +37,9 @@ def kubernetes(client_file: str, options: tuple[str, ...], **asked: Any) -> None
     cluster.
     """
     from broadleaf import config
+    from broadleaf.cluster.credentials import Credentials
     from broadleaf.cluster.hosts.pods.manifest import Pods, connection, yaml
-    from broadleaf.cluster.state.credentials import Credentials
-    from broadleaf.cluster.state.json_files import write_json
+    from broadleaf.state.directories import write_json
 
     values = {}
     for text in options:

@@ -7,7 +7,7 @@ import signal
 import click
 
 from broadleaf.cli.terminal.console import look_in_working_directory
-from broadleaf.text.units import count
+from broadleaf.text import count
 
 
 @click.command("relay")

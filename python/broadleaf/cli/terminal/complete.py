@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 def profiles(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
     """Profiles that have been used on this host."""
-    from broadleaf.cluster.state.base_dir import base_dir
+    from broadleaf.state.directories import base_dir
 
     return sorted(path.name for path in base_dir().glob("profiles/*") if path.name.startswith(incomplete))
 
@@ -21,7 +21,7 @@ def cluster_ids(ctx: click.Context, parameter: click.Parameter, incomplete: str)
     """Running clusters in the profile that the command names."""
     from click.shell_completion import CompletionItem
 
-    from broadleaf.cluster.state.files import running_clusters
+    from broadleaf.state.files import running_clusters
 
     profile = ctx.params.get("profile") or "default"
     return [

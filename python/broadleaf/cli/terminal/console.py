@@ -48,7 +48,7 @@ def fail(message: str) -> NoReturn:
 
 def _checked(kind: str) -> Callable[[click.Context, click.Parameter, str | None], str | None]:
     def check(ctx: click.Context, parameter: click.Parameter, name: str | None) -> str | None:
-        from broadleaf.cluster.state.files import check_id
+        from broadleaf.state.files import check_id
 
         if name is None:
             return None
@@ -125,11 +125,11 @@ def chosen_cluster(profile: str, cluster_id: str | None) -> Cluster:
     if cluster_id is not None:
         if cluster_id in running:
             return running[cluster_id]
-        from broadleaf.cluster.state.files import no_such_cluster
+        from broadleaf.state.files import no_such_cluster
 
         fail(no_such_cluster(profile, cluster_id))
     if not running:
-        from broadleaf.cluster.state.files import no_such_cluster
+        from broadleaf.state.files import no_such_cluster
 
         fail(no_such_cluster(profile))
     if len(running) == 1:

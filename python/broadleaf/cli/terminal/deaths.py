@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from broadleaf.errors import DeathCertificate
-from broadleaf.text.units import duration
+from broadleaf.text import duration
 
 _OUTPUT_LINES = 10
 _ADVICE = (

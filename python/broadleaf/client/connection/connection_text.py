@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from broadleaf.control import own_cluster
 from broadleaf.errors import ClusterConnectionError
+from broadleaf.state.connection import client_connection, is_engine
 
 if TYPE_CHECKING:
     from broadleaf.cluster.hosts.tunnel import FarCluster, Tunnel
@@ -75,12 +75,12 @@ def connection_text(info: str | os.PathLike[str] | dict[str, Any] | None, profil
     """The JSON text of a connection file."""
     if isinstance(info, dict):
         return json.dumps(info)
-    if info is None and profile is None and not cluster_id and own_cluster.is_engine():
-        return own_cluster.client_connection()
+    if info is None and profile is None and not cluster_id and is_engine():
+        return client_connection()
     if info is None and profile is None and not cluster_id:
         info = os.environ.get("BROADLEAF_CONNECTION") or None  # of the cluster of `broadleaf run`
     if info is None:
-        files = importlib.import_module("broadleaf.cluster.state.files")
+        files = importlib.import_module("broadleaf.state.files")
         info = files.find_connection_file(profile or "default", cluster_id or None)
     path = os.path.expanduser(os.fspath(info))  # type: ignore[arg-type]
     try:

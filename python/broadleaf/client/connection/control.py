@@ -9,15 +9,15 @@ from contextlib import contextmanager, suppress
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
+from broadleaf import requests
 from broadleaf.client.connection.failures import link_lost
 from broadleaf.client.connection.local_modules import LocalModules
-from broadleaf.client.connection.signals import signal_number
 from broadleaf.client.connection.task_index import TaskIndex
 from broadleaf.client.results.async_result import AsyncResult
 from broadleaf.client.results.hub_results import Hub
 from broadleaf.config import OPTIONS
-from broadleaf.control import requests
 from broadleaf.errors import DeathCertificate, EngineError, LinkLost
+from broadleaf.requests import signal_number
 
 if TYPE_CHECKING:
     from broadleaf._native import Link

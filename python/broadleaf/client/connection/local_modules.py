@@ -12,7 +12,7 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from broadleaf.control import requests
+from broadleaf import requests
 from broadleaf.modules.search_path import missing_entries, search_path, working_directory
 from broadleaf.serialize.unfindable import unfindable_modules
 

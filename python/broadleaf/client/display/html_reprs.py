@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from broadleaf import requests
 from broadleaf.client.display.descriptions import engines_in_words, targets_in_words
-from broadleaf.control import requests
 from broadleaf.errors.display import headline
-from broadleaf.text.html_tables import engine_table, table, titled
-from broadleaf.text.units import duration
+from broadleaf.tables import engine_table, table, titled
+from broadleaf.text import duration
 
 if TYPE_CHECKING:
     from broadleaf.client.client import Client

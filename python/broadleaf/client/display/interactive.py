@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from broadleaf.client.connection.task_index import listed
 from broadleaf.client.results.async_result import seconds
-from broadleaf.control import own_cluster
+from broadleaf.state import connection
 
 if TYPE_CHECKING:
     from broadleaf.client.client import Client
@@ -70,7 +70,7 @@ class Interactive:
         """Adds the magics to an IPython session, unless it has working ones; the shell of an engine is not a
         session."""
         ipython = sys.modules.get("IPython")
-        if ipython is None or ipython.get_ipython() is None or own_cluster.is_engine() or _leaves_magics.get():
+        if ipython is None or ipython.get_ipython() is None or connection.is_engine() or _leaves_magics.get():
             return
         from broadleaf.notebook import is_active
 

@@ -9,12 +9,12 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from broadleaf.client.connection.failures import link_lost
-from broadleaf.client.connection.signals import signal_number
 from broadleaf.client.display.descriptions import engines_in_words
 from broadleaf.client.display.outputs import GROUPINGS, show_outputs, show_values
 from broadleaf.client.display.progress import can_write_over, progress_bar
 from broadleaf.client.display.streaming import OutputStream
 from broadleaf.errors import AlreadyDisplayedError, CompositeError, hides_frames
+from broadleaf.requests import signal_number
 
 if TYPE_CHECKING:
     from broadleaf.client.results.async_result import AsyncResult

@@ -6,8 +6,8 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from broadleaf.client.display.public_names import PublicNames
 from broadleaf.client.tasks.origin import Origin
-from broadleaf.text.public_names import PublicNames
 
 if TYPE_CHECKING:
     # From Python 3.13 on, Python's own accepts defaults.

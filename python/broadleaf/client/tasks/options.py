@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass
 
 from broadleaf.client.tasks.dependency import DEFAULT_RULE, Rule
-from broadleaf.control.requests import target_set
+from broadleaf.requests import target_set
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeVar, overloa
 
 from broadleaf.client.connection.ctrl_c import ends_with_ctrl_c
 from broadleaf.client.display.descriptions import targets_in_words
+from broadleaf.client.display.public_names import PublicNames
 from broadleaf.client.results.async_result import AsyncResult
 from broadleaf.errors import hides_frames
-from broadleaf.text.public_names import PublicNames
 
 if TYPE_CHECKING:
     from broadleaf.client.client import Client

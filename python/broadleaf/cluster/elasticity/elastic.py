@@ -17,8 +17,7 @@ if TYPE_CHECKING:
     from broadleaf.cluster.elasticity.scaling import Aim
     from broadleaf.cluster.elasticity.steward import Steward
     from broadleaf.cluster.started_sets import StartedSets
-    from broadleaf.cluster.state.cluster_file import ClusterFile
-    from broadleaf.cluster.state.lock import StateLock
+    from broadleaf.state.files import ClusterFile, StateLock
 
 _LOOK_EVERY_S = 0.05
 

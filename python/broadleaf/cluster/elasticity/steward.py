@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 from broadleaf.cluster.control import ControlLink
 from broadleaf.cluster.elasticity.scaling import Aim, Decision, Load, Starts, Unit, decide
 from broadleaf.cluster.engine_sets.base import Block
-from broadleaf.cluster.start_error import ClusterStartError
-from broadleaf.control.requests import RequestFailed
-from broadleaf.errors import BroadleafError
+from broadleaf.errors import BroadleafError, ClusterStartError
+from broadleaf.requests import RequestFailed
 
 if TYPE_CHECKING:
     from broadleaf.cluster.cluster import Cluster

@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from broadleaf.cluster.elasticity.scaling import Aim
-from broadleaf.cluster.start_error import ClusterStartError
-from broadleaf.cluster.state import files
-from broadleaf.cluster.state.json_files import ClusterFileError, read_json, write_json
+from broadleaf.errors import ClusterStartError
 from broadleaf.modules.search_path import search_path
 from broadleaf.private_files import open_private
+from broadleaf.state import files
+from broadleaf.state.directories import ClusterFileError, read_json, write_json
 
 if TYPE_CHECKING:
     from broadleaf.cluster.cluster import Cluster

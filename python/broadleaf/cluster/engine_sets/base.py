@@ -25,12 +25,12 @@ from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple
 
+from broadleaf.cluster.credentials import python_version
 from broadleaf.cluster.hosts.package import receive_code
 from broadleaf.cluster.hosts.session import export_command
-from broadleaf.cluster.state import files
-from broadleaf.cluster.state.credentials import python_version
-from broadleaf.cluster.state.json_files import read_json
 from broadleaf.engine.processes.environment import variables_of
+from broadleaf.state import files
+from broadleaf.state.directories import read_json
 
 BlockState = Literal["pending", "running", "ended", "failed"]
 

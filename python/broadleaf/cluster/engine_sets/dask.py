@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 from broadleaf.cluster.engine_sets.base import Block, BlockRequest, EngineSet
 from broadleaf.cluster.hosts.hosted_relay import Order
-from broadleaf.cluster.start_error import ClusterStartError
+from broadleaf.errors import ClusterStartError
 
 # Minimum time between two requests for what Dask's scheduler knows about its workers.
 _LOOK_EVERY_S = 1.0

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, ClassVar
 from broadleaf.cluster.engine_sets.base import Block, BlockRequest, EngineSet
 from broadleaf.cluster.hosts.cores import usable_cores
 from broadleaf.cluster.hosts.session import taken_over
-from broadleaf.cluster.start_error import ClusterStartError
-from broadleaf.cluster.state import files
 from broadleaf.engine.processes.environment import variables_of
+from broadleaf.errors import ClusterStartError
+from broadleaf.state import files
 
 if TYPE_CHECKING:
     from subprocess import Popen

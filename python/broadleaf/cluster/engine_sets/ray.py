@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from broadleaf.cluster import addresses
 from broadleaf.cluster.engine_sets.base import Block, BlockRequest, EngineSet
 from broadleaf.cluster.hosts.hosted_relay import Order
-from broadleaf.cluster.start_error import ClusterStartError
-from broadleaf.cluster.state import addresses
+from broadleaf.errors import ClusterStartError
 
 # Ray itself goes on trying for minutes.
 _CONNECT_TIMEOUT_S = 5.0

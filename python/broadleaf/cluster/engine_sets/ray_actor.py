@@ -17,7 +17,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy  # p
 
 from broadleaf.cluster.engine_sets.base import BlockState
 from broadleaf.cluster.hosts.hosted_relay import HostedRelay
-from broadleaf.cluster.start_error import ClusterStartError
+from broadleaf.errors import ClusterStartError
 
 
 class RelayActor:

@@ -15,11 +15,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, ClassVar
 
+from broadleaf import openssh
 from broadleaf.cluster.engine_sets.base import Block, BlockRequest, EngineSet
-from broadleaf.cluster.engine_sets.ssh_logins import LOGIN_TRIES, login_options, parse_host, retry_after_s
-from broadleaf.cluster.hosts import openssh, package
-from broadleaf.cluster.start_error import ClusterStartError
-from broadleaf.cluster.state import files
+from broadleaf.cluster.hosts import package
+from broadleaf.errors import ClusterStartError
+from broadleaf.openssh import LOGIN_TRIES, login_options, parse_host, retry_after_s
+from broadleaf.state import files
 
 if TYPE_CHECKING:
     from subprocess import Popen

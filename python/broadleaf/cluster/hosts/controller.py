@@ -10,13 +10,14 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from broadleaf.cluster import addresses
+from broadleaf.cluster.credentials import Credentials, listen_address
 from broadleaf.cluster.hosts.fork_servers.plan import HostPlan, log_tail
 from broadleaf.cluster.hosts.fork_servers.process import ChildProcess
-from broadleaf.cluster.state import addresses, files
-from broadleaf.cluster.state.credentials import Credentials, listen_address
-from broadleaf.cluster.state.run_dirs import make_run_dir
 from broadleaf.config import Settings
 from broadleaf.modules.search_path import search_path
+from broadleaf.state import files
+from broadleaf.state.directories import make_run_dir
 
 
 class Controller:

@@ -11,7 +11,7 @@ from typing import Any
 
 from broadleaf.cluster.hosts.join import join
 from broadleaf.cluster.hosts.relay import Relay
-from broadleaf.cluster.start_error import ClusterStartError
+from broadleaf.errors import ClusterStartError
 
 _RETRY_AFTER_S = 0.25
 # Time on top of the cluster's timeout until the loss of a host with the same name has been noticed.

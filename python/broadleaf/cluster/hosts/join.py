@@ -14,11 +14,11 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
+from broadleaf.cluster import addresses
 from broadleaf.cluster.hosts.fork_servers.plan import fork_early
 from broadleaf.cluster.hosts.relay import Relay
-from broadleaf.cluster.start_error import ClusterStartError
-from broadleaf.cluster.state import addresses
-from broadleaf.cluster.state.json_files import ClusterFileError
+from broadleaf.errors import ClusterStartError
+from broadleaf.state.directories import ClusterFileError
 
 # How long an address of the controller has to answer before the tunnel is used.
 _DIRECT_S = 3.0

@@ -8,8 +8,8 @@ from typing import Any
 
 from broadleaf import _native
 from broadleaf._native import LinkClosed
-from broadleaf.cluster.start_error import ClusterStartError
-from broadleaf.cluster.state.run_dirs import sockets_here
+from broadleaf.errors import ClusterStartError
+from broadleaf.state.directories import sockets_here
 
 __all__ = ["LinkClosed", "connect"]
 

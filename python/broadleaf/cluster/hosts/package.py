@@ -14,9 +14,9 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from broadleaf.cluster.start_error import ClusterStartError
-from broadleaf.cluster.state.run_dirs import make_private_dir
+from broadleaf.errors import ClusterStartError
 from broadleaf.private_files import make_private, open_private
+from broadleaf.state.directories import make_private_dir
 
 # Other packages that engines import; `broadleaf` comes first.
 _PACKAGES = ("broadleaf", "cloudpickle")

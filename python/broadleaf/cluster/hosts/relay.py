@@ -9,17 +9,17 @@ from pathlib import Path
 from typing import Any
 
 from broadleaf import standard_descriptors
+from broadleaf.cluster import addresses
 from broadleaf.cluster.hosts.cores import engine_count, usable_cores
 from broadleaf.cluster.hosts.fork_servers.plan import ForkServer, HostPlan, log_tail
 from broadleaf.cluster.hosts.fork_servers.process import ChildProcess
-from broadleaf.cluster.start_error import ClusterStartError
-from broadleaf.cluster.state import addresses, files
-from broadleaf.cluster.state.engine_connection import checked_engine_connection, read_engine_connection
-from broadleaf.cluster.state.json_files import ClusterFileError, write_json
-from broadleaf.cluster.state.run_dirs import make_run_dir
 from broadleaf.engine.processes.environment import variables_of
+from broadleaf.errors import ClusterStartError
 from broadleaf.modules.search_path import missing_entries, search_path
-from broadleaf.text.os_text import from_json
+from broadleaf.state import files
+from broadleaf.state.connection import checked_engine_connection, read_engine_connection
+from broadleaf.state.directories import ClusterFileError, make_run_dir, write_json
+from broadleaf.text import os_text_from_json
 
 _DIAL_TIMEOUT_S = 10.0
 _STOP_GRACE_S = 15.0
@@ -133,7 +133,7 @@ class Relay:
         self, connection: dict[str, Any], controller: tuple[str, int], listen: tuple[str, int] | None, outbound: bool
     ) -> ForkServer:
         own_path = search_path()
-        others_path = missing_entries(map(from_json, connection.get("search_path", ())), own_path)
+        others_path = missing_entries(map(os_text_from_json, connection.get("search_path", ())), own_path)
         plan = HostPlan(
             connection=connection
             | {

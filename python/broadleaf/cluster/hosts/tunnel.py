@@ -23,9 +23,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
-from broadleaf.cluster.hosts import openssh
-from broadleaf.cluster.state.files import CLIENT_FILE, check_id
+from broadleaf import openssh
 from broadleaf.errors import ClusterConnectionError
+from broadleaf.state.files import CLIENT_FILE, check_id
 
 if TYPE_CHECKING:
     from subprocess import Popen
@@ -170,8 +170,8 @@ class Tunnel:
 
     def _command(self) -> list[str]:
         far = self.cluster
-        command = ["ssh", *openssh.options(self._timeout_s - 1), "-o", "ControlMaster=yes", "-o", "ControlPersist=no",
-                   "-o", f"ControlPath={self._directory}/ssh", "-o", "ClearAllForwardings=yes"]  # fmt: skip
+        command = ["ssh", *openssh.common_options(self._timeout_s - 1), "-o", "ControlMaster=yes",
+                   "-o", "ControlPersist=no", "-o", f"ControlPath={self._directory}/ssh", "-o", "ClearAllForwardings=yes"]  # fmt: skip
         if far.port:
             command += ["-p", str(far.port)]
         if self._key:

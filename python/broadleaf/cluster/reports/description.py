@@ -21,7 +21,7 @@ def description(cluster: Cluster) -> str:
 
 def html_description(cluster: Cluster) -> str:
     """The cluster and its engines as a table, for notebooks."""
-    from broadleaf.text.html_tables import engine_table, titled
+    from broadleaf.tables import engine_table, titled
 
     state = _state(cluster)
     facts = [

@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from broadleaf.cluster.start_error import ClusterStartError
-from broadleaf.errors import BroadleafError, EngineError
+from broadleaf.errors import BroadleafError, ClusterStartError, EngineError
 
 if TYPE_CHECKING:
     from broadleaf.cluster.cluster import Cluster

@@ -22,7 +22,7 @@ def command(file: str | None, profile: str, profile_dir: str | None, cluster_id:
 
     `ipcluster engines -n N` adds engines that the cluster supervises; `broadleaf relay` adds those of another host.
     """
-    from broadleaf.cluster.state import files
+    from broadleaf.state import files
 
     say_ignored(rest)
     profile = profile_of(profile, profile_dir)

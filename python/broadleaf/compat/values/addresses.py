@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import Any
 
-from broadleaf.text.warn import warn_once
+from broadleaf.text import warn_once
 
 _TRANSPORTS = ("tcp", "pgm", "epgm", "ipc", "inproc")
 _HOST_NAME = re.compile(r"([\w\d]([\w\d\-]{0,61}[\w\d])?\.)*[\w\d]([\w\d\-]{0,61}[\w\d])?")

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from typing import Any
 
-from broadleaf.control import own_cluster
+from broadleaf.state import connection
 
 # The prefix that the process writes before the path of its connection file, once it listens.
 _READY = "broadleaf kernel: "
@@ -33,7 +33,7 @@ def bind_kernel(**_: Any) -> str:
         RuntimeError: This is no engine, or the kernel did not start; then the message has its last lines.
     """
     global _process, _connection_file
-    if not own_cluster.is_engine():
+    if not connection.is_engine():
         raise RuntimeError("bind_kernel() is for engines: call it in a task, or in a cell of %%px")
     if _process is not None and _process.poll() is None:
         return _connection_file
@@ -48,7 +48,7 @@ def bind_kernel(**_: Any) -> str:
     assert _process.stdin is not None
     assert _process.stdout is not None
     # It contains keys, so it must not be an argument, a variable or a file.
-    _process.stdin.write(json.dumps({"connection": own_cluster.connection_for_child(), "engine_id": engine_id}))
+    _process.stdin.write(json.dumps({"connection": connection.connection_for_child(), "engine_id": engine_id}))
     _process.stdin.close()
     lines: list[str] = []
     for line in _process.stdout:

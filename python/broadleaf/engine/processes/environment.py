@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from broadleaf.text.os_text import from_json
+from broadleaf.text import os_text_from_json
 
 # The number of threads that libraries start. The others have names of their own for what the first one says.
 THREAD_VARIABLES = (
@@ -23,7 +23,9 @@ THREAD_VARIABLES = (
 
 def variables_of(connection: Mapping[str, Any]) -> dict[str, str]:
     """What the cluster of an `engine.json` with this content sets in its engines' environment."""
-    return {from_json(name): from_json(value) for name, value in connection.get("engine_env", {}).items()}
+    return {
+        os_text_from_json(name): os_text_from_json(value) for name, value in connection.get("engine_env", {}).items()
+    }
 
 
 def is_set(variables: Mapping[str, str]) -> bool:

@@ -417,6 +417,6 @@ def _leave_unstarted(config: HostConfig, node_pid: int, ready_write: int, reason
 
 def _remove_files(config: HostConfig, node_status: int) -> None:
     """Removes the cluster's files; after a node's failure its logs stay, so that you can find out why."""
-    from broadleaf.cluster.state import files
+    from broadleaf.state import files
 
     files.remove_cluster_files(config.cluster_dir, config.run_dir, keep_logs=node_status != 0)

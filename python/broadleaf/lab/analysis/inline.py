@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from broadleaf.text.units import duration
+from broadleaf.text import duration
 
 if TYPE_CHECKING:
     from broadleaf.lab.analysis.model.fit import Fit

@@ -317,7 +317,7 @@ def _dump(
         what = f"the function {function_name(function)!r}"
         raise SerializationError(what, reason_of_failure(function, error)) from error
     if generators:
-        from broadleaf.serialize.functions.random_numbers import warn_of_generators
+        from broadleaf.serialize.functions.captured import warn_of_generators
 
         warn_of_generators(function, function_name(function), generators)
     return data, buffers

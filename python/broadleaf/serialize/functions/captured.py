@@ -8,12 +8,18 @@ from types import FunctionType
 from typing import Any
 
 from broadleaf.errors import SerializationError
-from broadleaf.text.warn import warn_once
+from broadleaf.text import warn_once
 
 Function = Callable[..., Any]
 
 _LARGE_BYTES = 16 << 20
 _MIB = 1 << 20
+# What gives each item of a map random numbers of its own, by the kind of generator.
+_REMEDIES = {
+    "Generator": "view.map(f, items, rng.spawn(len(items)))",
+    "RandomState": "view.map(f, items, numpy.random.default_rng(seed).spawn(len(items)))",
+    "Random": "view.map(f, items, [random.Random(f'{seed} {i}') for i in range(len(items))])",
+}
 
 
 def captured_values(function: Function) -> list[tuple[str, Any]]:
@@ -161,3 +167,33 @@ def _large_bytes(value: Any) -> int:
 def in_mib(n_bytes: int) -> str:
     """A size in readable units."""
     return f"{n_bytes / _MIB:,.0f} MiB"
+
+
+def warn_of_generators(function: Any, name: str, generators: list[Any]) -> None:
+    """Warns, once for each, that engines get copies of the generators that a function takes along."""
+    from broadleaf.serialize.functions.random_numbers import kind_of_generator
+
+    # What they draw their bits from.
+    within = [getattr(one, "bit_generator", None) or getattr(one, "_bit_generator", None) for one in generators]
+    for generator in generators:
+        if any(generator is inner for inner in within):
+            continue
+        where = _place(function, generator, depth=3) or "within what it refers to"
+        kind = kind_of_generator(generator) or ""
+        warn_once(
+            f"The function {name!r} takes a random generator along ({where}). Each engine draws the same numbers from "
+            f"its copy. Give each item a generator of its own: {_REMEDIES[kind]}",
+            UserWarning,
+            ("random", name, where),
+        )
+
+
+def _place(function: Any, wanted: Any, depth: int) -> str | None:
+    for what, value in captured_values(function):
+        if value is wanted:
+            return what
+        if depth and isinstance(value, FunctionType) and value is not function:
+            place = _place(value, wanted, depth - 1)
+            if place is not None:
+                return f"{place}, in {what}"
+    return None

@@ -13,7 +13,7 @@ from broadleaf.cli.lab.options import load_study
 from broadleaf.cli.lab.run.options import quiet, quiet_options, seconds, study_option
 from broadleaf.cli.terminal.console import console
 from broadleaf.lab.errors import writing
-from broadleaf.text.units import duration
+from broadleaf.text import duration
 
 if TYPE_CHECKING:
     from broadleaf.lab.analysis.pairs.intervals import Interval

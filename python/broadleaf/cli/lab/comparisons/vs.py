@@ -11,7 +11,7 @@ import click
 from broadleaf.cli.lab.judging import JudgingCommand
 from broadleaf.cli.lab.run.options import seconds
 from broadleaf.cli.terminal.console import console
-from broadleaf.text.units import duration
+from broadleaf.text import duration
 
 if TYPE_CHECKING:
     from broadleaf.lab.analysis.pairs.intervals import Interval

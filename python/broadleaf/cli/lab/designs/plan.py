@@ -13,7 +13,7 @@ import click
 from broadleaf.cli.lab.options import load_study, study_argument
 from broadleaf.cli.terminal.console import console, fail
 from broadleaf.lab.spec.study import DESIGNS
-from broadleaf.text.units import duration
+from broadleaf.text import duration
 
 if TYPE_CHECKING:
     from broadleaf.lab.designs.plan import Plan

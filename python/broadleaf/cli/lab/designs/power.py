@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from broadleaf.cli.terminal.console import console
-from broadleaf.text.units import duration
+from broadleaf.text import duration
 
 
 @click.command("power")

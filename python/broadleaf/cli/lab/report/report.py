@@ -9,7 +9,7 @@ import click
 from broadleaf.cli.lab.options import load_study, study_argument
 from broadleaf.cli.terminal.console import console
 from broadleaf.cli.terminal.extras import require
-from broadleaf.text.units import size
+from broadleaf.text import size
 
 _MODULES = ("numpy", "pandas", "scipy", "statsmodels", "sklearn", "altair", "jinja2", "vl_convert", "squarify")
 

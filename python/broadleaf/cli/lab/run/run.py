@@ -12,7 +12,7 @@ import click
 from broadleaf.cli.lab.options import load_study, study_argument
 from broadleaf.cli.lab.run.options import quiet, quiet_options, seconds
 from broadleaf.cli.terminal.console import console
-from broadleaf.text.units import duration
+from broadleaf.text import duration
 
 if TYPE_CHECKING:
     from rich.console import Group

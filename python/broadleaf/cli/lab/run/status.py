@@ -10,7 +10,7 @@ import click
 
 from broadleaf.cli.lab.options import load_study, study_argument
 from broadleaf.cli.terminal.console import console
-from broadleaf.text.units import duration
+from broadleaf.text import duration
 
 _ERRORS_SHOWN = 5
 

@@ -12,8 +12,8 @@ from broadleaf.cluster.engine_sets.base import Block, BlockRequest, EngineSet
 from broadleaf.cluster.engine_sets.jobs.commands import CommandError
 from broadleaf.cluster.engine_sets.jobs.news import News
 from broadleaf.cluster.engine_sets.jobs.submit_hosts import LoginHost, SubmitHost, ThisHost
-from broadleaf.cluster.engine_sets.ssh_logins import via_host
-from broadleaf.cluster.state import files
+from broadleaf.openssh import via_host
+from broadleaf.state import files
 
 JOB_ENDED = "broadleaf: the job has ended"
 """The last line that a job's script writes."""

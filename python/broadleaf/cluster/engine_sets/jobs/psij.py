@@ -21,11 +21,10 @@ from typing import Any, ClassVar
 from broadleaf.cluster.engine_sets.base import Block, BlockRequest, EngineSet
 from broadleaf.cluster.engine_sets.jobs.directives import check_directory, check_value
 from broadleaf.cluster.engine_sets.jobs.walltime import seconds
-from broadleaf.cluster.start_error import ClusterStartError
-from broadleaf.cluster.state import files
-from broadleaf.cluster.state.base_dir import base_dir
-from broadleaf.cluster.state.json_files import write_json
+from broadleaf.errors import ClusterStartError
 from broadleaf.private_files import open_private
+from broadleaf.state import files
+from broadleaf.state.directories import base_dir, write_json
 
 _ENDED = "broadleaf: the relay has ended with code"
 _ENDED_LINE = re.compile(rf"^{_ENDED} (\d+)$", re.MULTILINE)

@@ -14,8 +14,8 @@ from broadleaf.cluster.engine_sets.jobs.batch_set import JOB_ENDED, BatchSet
 from broadleaf.cluster.engine_sets.jobs.commands import CommandError
 from broadleaf.cluster.engine_sets.jobs.directives import check_directory, check_lines, check_value
 from broadleaf.cluster.engine_sets.jobs.walltime import clock_time, seconds
-from broadleaf.cluster.start_error import ClusterStartError
-from broadleaf.cluster.state import files
+from broadleaf.errors import ClusterStartError
+from broadleaf.state import files
 
 _STATES: dict[str, BlockState] = {
     "PENDING": "pending",

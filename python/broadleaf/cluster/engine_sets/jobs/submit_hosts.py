@@ -13,14 +13,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from broadleaf import openssh
 from broadleaf.cluster.engine_sets.base import BlockRequest
 from broadleaf.cluster.engine_sets.jobs.commands import CommandError, run
-from broadleaf.cluster.engine_sets.ssh_logins import SSHHost, SSHMaster
-from broadleaf.cluster.hosts import openssh, package
-from broadleaf.cluster.start_error import ClusterStartError
-from broadleaf.cluster.state import files
-from broadleaf.cluster.state.base_dir import base_dir
-from broadleaf.cluster.state.json_files import write_json
+from broadleaf.cluster.hosts import package
+from broadleaf.errors import ClusterStartError
+from broadleaf.openssh import SSHHost, SSHMaster
+from broadleaf.state import files
+from broadleaf.state.directories import base_dir, write_json
 
 _PACKAGES = "packages"
 # For files on another host: how much of a log is read, and how long a copy is considered fresh.

@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from broadleaf import standard_descriptors
+from broadleaf.cluster.credentials import python_version
 from broadleaf.cluster.hosts.cores import usable_cores
 from broadleaf.cluster.hosts.fork_servers.process import ChildProcess, WaitingProcess
-from broadleaf.cluster.start_error import ClusterStartError
-from broadleaf.cluster.state import files
-from broadleaf.cluster.state.credentials import python_version
 from broadleaf.engine.processes.environment import is_set
-from broadleaf.text.os_text import from_json
+from broadleaf.errors import ClusterStartError
+from broadleaf.state import files
+from broadleaf.text import os_text_from_json
 
 _LOG_TAIL_BYTES = 4096
 
@@ -91,7 +91,7 @@ class HostPlan(NamedTuple):
             "n_engines": self.n_engines,
             "n_cores": usable_cores(),
             "sys_path": list(self.sys_path),
-            "directory": None if directory is None else from_json(directory),
+            "directory": None if directory is None else os_text_from_json(directory),
             "ends_with_guests": self.ends_with_guests,
         }
         log = files.open_log(log_path)

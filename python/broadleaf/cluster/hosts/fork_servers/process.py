@@ -11,7 +11,7 @@ import sys
 from collections.abc import Mapping
 from typing import NamedTuple, NoReturn, Protocol
 
-from broadleaf.cluster.start_error import ClusterStartError
+from broadleaf.errors import ClusterStartError
 from broadleaf.errors.os_limits import explained
 from broadleaf.modules.search_path import search_path
 

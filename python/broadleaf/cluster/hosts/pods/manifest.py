@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from broadleaf.cluster.credentials import Credentials
 from broadleaf.cluster.hosts.session import session_environment
-from broadleaf.cluster.state.credentials import Credentials
 from broadleaf.config import Settings
 
 PORT = 4242

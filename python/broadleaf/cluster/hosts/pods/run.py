@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from broadleaf.cluster.cluster import Cluster
+from broadleaf.cluster.credentials import Credentials
 from broadleaf.cluster.hosts.pods.manifest import ENGINE_FILE, KEYS_FILE, MOUNT, PORT
 from broadleaf.cluster.hosts.relay import Relay
-from broadleaf.cluster.start_error import ClusterStartError
-from broadleaf.cluster.state.credentials import Credentials
-from broadleaf.cluster.state.json_files import ClusterFileError
+from broadleaf.errors import ClusterStartError
+from broadleaf.state.directories import ClusterFileError
 
 # Where a test mounts them.
 _MOUNT_VARIABLE = "BROADLEAF_POD_MOUNT"

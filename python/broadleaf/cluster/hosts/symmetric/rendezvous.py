@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from broadleaf import config
+from broadleaf.cluster import addresses
+from broadleaf.cluster.credentials import Credentials
 from broadleaf.cluster.hosts.session import session_environment
 from broadleaf.cluster.hosts.symmetric.member import RunMember
-from broadleaf.cluster.start_error import ClusterStartError
-from broadleaf.cluster.state import addresses, files
-from broadleaf.cluster.state.credentials import Credentials
+from broadleaf.errors import ClusterStartError
+from broadleaf.state import files
 
 # Whoever guesses the secret can run code as its owner: 128 bits in hexadecimal.
 _MIN_SECRET_CHARACTERS = 32

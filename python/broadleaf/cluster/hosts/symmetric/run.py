@@ -14,12 +14,11 @@ from broadleaf.cluster.hosts.relay import Relay
 from broadleaf.cluster.hosts.session import taken_over
 from broadleaf.cluster.hosts.symmetric.member import RunMember
 from broadleaf.cluster.hosts.symmetric.rendezvous import Rendezvous
-from broadleaf.cluster.start_error import ClusterStartError
-from broadleaf.cluster.state import files
-from broadleaf.cluster.state.engine_connection import read_engine_connection
-from broadleaf.cluster.state.json_files import ClusterFileError
 from broadleaf.engine.processes.environment import variables_of
-from broadleaf.errors import ClusterConnectionError
+from broadleaf.errors import ClusterConnectionError, ClusterStartError
+from broadleaf.state import files
+from broadleaf.state.connection import read_engine_connection
+from broadleaf.state.directories import ClusterFileError
 
 _LOOK_EVERY_S = 0.05
 

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from broadleaf import _native
+from broadleaf.cluster import addresses
 from broadleaf.cluster.control import ControlLink
+from broadleaf.cluster.credentials import python_version
 from broadleaf.cluster.reports.doctor.finding import Finding
-from broadleaf.cluster.state import addresses
-from broadleaf.cluster.state.credentials import python_version
 from broadleaf.errors import ClusterConnectionError
 
 _DIAL_TIMEOUT_S = 5.0

@@ -11,7 +11,7 @@ from pathlib import Path
 from broadleaf import _native
 from broadleaf.cluster.hosts.cores import usable_cores
 from broadleaf.cluster.reports.doctor.finding import Finding
-from broadleaf.text.units import count, size
+from broadleaf.text import count, size
 
 _OLDEST_PYTHON = (3, 11)
 # Without memfd, everything that engines share has to fit into /dev/shm.

@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from broadleaf import _native
-from broadleaf.cluster.state import addresses, files
-from broadleaf.cluster.state.json_files import write_json
+from broadleaf.cluster import addresses
 from broadleaf.modules.search_path import search_path, working_directory
-from broadleaf.text.os_text import to_json
+from broadleaf.state import files
+from broadleaf.state.directories import write_json
+from broadleaf.text import os_text_to_json
 
 if TYPE_CHECKING:
     from broadleaf.config import Settings
@@ -54,8 +55,8 @@ class Credentials:
             "broadleaf": _native.__version__,
             "python": python_version(),
             "pid": 0,
-            "search_path": [to_json(entry) for entry in search_path()],
-            "directory": None if directory is None else to_json(directory),
+            "search_path": [os_text_to_json(entry) for entry in search_path()],
+            "directory": None if directory is None else os_text_to_json(directory),
             "options": settings.to_native() | {"preload": preload_modules(settings["preload"])},
         }
 
@@ -88,7 +89,7 @@ class Credentials:
 
 
 def _for_engines(role: str, engine_env: Mapping[str, str]) -> dict[str, Any]:
-    variables = {to_json(name): to_json(value) for name, value in engine_env.items()}
+    variables = {os_text_to_json(name): os_text_to_json(value) for name, value in engine_env.items()}
     return {"engine_env": variables} if role == "engine" else {}
 
 

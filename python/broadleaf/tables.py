@@ -1,13 +1,17 @@
-"""Small HTML tables for notebooks. They take the notebook's own colours, light or dark."""
+"""Tables in HTML of engines and other facts, and the memory of a process."""
 
 from __future__ import annotations
 
+import os
+import socket
 from collections.abc import Iterable, Sequence
 from html import escape
 from typing import Any
 
-from broadleaf.process_memory import resident_bytes
-from broadleaf.text.units import duration, size
+from broadleaf.text import duration, size
+
+# Small HTML tables for notebooks. They take the notebook's own colours, light or dark.
+
 
 # Maximum number of engines that are listed one by one.
 _ROWS = 16
@@ -70,3 +74,20 @@ def _row(engine: dict[str, Any], host: str) -> tuple[Any, ...]:
 def _memory(pid: int, host: str) -> str:
     used_bytes = resident_bytes(pid, host)
     return "" if used_bytes is None else size(used_bytes)
+
+
+# Memory of processes on this host.
+
+
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+
+def resident_bytes(pid: int, host: str = "") -> int | None:
+    """Memory that a process uses, including shared pages; None if it is on another host or cannot be read."""
+    if host not in ("", socket.gethostname()):
+        return None
+    try:
+        with open(f"/proc/{pid}/statm", "rb") as file:
+            return int(file.read().split()[1]) * _PAGE_BYTES
+    except (OSError, ValueError, IndexError):
+        return None

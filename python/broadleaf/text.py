@@ -1,8 +1,14 @@
-"""Durations, sizes and numbers as people read them."""
+"""Text for people: durations, sizes and numbers; the operating system's text in JSON; warnings that are said once."""
 
 from __future__ import annotations
 
 import re
+import sys
+import warnings
+from collections.abc import Hashable
+
+# Durations, sizes and numbers as people read them.
+
 
 _DECIMAL = ("kB", "MB", "GB", "TB", "PB")
 _SIZE = r"(?i)(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?"
@@ -82,3 +88,44 @@ def readable_unit(value: float, unit: str) -> tuple[float, str]:
 def count(n: int, noun: str) -> str:
     """`1 engine`, `2 engines`, `12,000 engines`."""
     return f"{n:,} {noun}{'' if n == 1 else 's'}"
+
+
+# Paths and variables of the operating system, which may be any bytes, as text that JSON can hold.
+#
+# Python has surrogates where bytes are not UTF-8. JSON cannot hold those, but it can hold NUL, which is in no path
+# and in no variable.
+
+
+_FIRST = 0xDC00
+
+
+def os_text_to_json(text: str) -> str:
+    """The text with a NUL and two hexadecimal digits for each byte that is not UTF-8."""
+    return re.sub("[\udc80-\udcff]", lambda found: f"\0{ord(found[0]) - _FIRST:02x}", text)
+
+
+def os_text_from_json(text: str) -> str:
+    """What `to_json` was given."""
+    return re.sub("\0([0-9a-f]{2})", lambda found: chr(_FIRST + int(found[1], 16)), text)
+
+
+# Warnings that are said once, about the program's own line.
+
+
+_said: set[Hashable] = set()
+# All are forgotten when there are more.
+_MAX_SAID = 10_000
+
+
+def warn_once(message: str, category: type[Warning] = FutureWarning, about: Hashable = None) -> None:
+    """Warns once per process for what `about` names, by default the message; attributed to the program's own line."""
+    about = message if about is None else about
+    if about in _said:
+        return
+    if len(_said) >= _MAX_SAID:
+        _said.clear()
+    _said.add(about)
+    level, frame = 1, sys._getframe()
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "broadleaf":
+        level, frame = level + 1, frame.f_back
+    warnings.warn(message, category, stacklevel=level)

@@ -1,15 +1,59 @@
-"""Waits for engines; gives up early if the missing ones have died while starting."""
+"""Requests to a cluster's controller, which a client and a `Cluster` share: sending them, and waiting for engines."""
 
 from __future__ import annotations
 
+import json
+import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from broadleaf.control import requests
-from broadleaf.errors import EngineError
+from broadleaf.errors import BroadleafError, EngineError
 from broadleaf.errors.death_certificate import DeathCertificate
 from broadleaf.errors.display import id_ranges
+
+# Control requests and their replies in the JSON form that a link accepts and returns.
+
+
+class RequestFailed(BroadleafError):
+    """The controller refused a request, such as to drain an engine that may hold data of clients."""
+
+
+def target_set(targets: Sequence[int] | None) -> object:
+    """Engine ids as a TargetSet: 'All' for None, else half-open ranges that keep their order."""
+    if targets is None:
+        return "All"
+    ranges: list[list[int]] = []
+    for engine in targets:
+        if ranges and ranges[-1][1] == engine:
+            ranges[-1][1] = engine + 1
+        else:
+            ranges.append([engine, engine + 1])
+    return {"Ranges": ranges}
+
+
+def send(link: Any, request: object, timeout_s: float | None) -> Any:
+    """Sends one request over `link`; returns the reply's content, None for a bare 'done'.
+
+    Raises `RequestFailed` with the controller's reason, and whatever the link raises.
+    """
+    reply = json.loads(link.request(json.dumps(request), timeout_s))
+    if reply == "Done":
+        return None
+    kind, content = next(iter(reply.items()))
+    if kind == "Failed":
+        raise RequestFailed(content)
+    return content
+
+
+def status(link: Any, timeout_s: float | None = 10.0) -> dict[str, Any]:
+    """Counters of the controller and the engines."""
+    counters: dict[str, Any] = json.loads(send(link, "Status", timeout_s))
+    return counters
+
+
+# Waits for engines; gives up early if the missing ones have died while starting.
+
 
 # An answer has this long, even if the wait may be shorter.
 _ANSWER_S = 1.0
@@ -30,7 +74,7 @@ def wait_for_engines(
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
     # The answer comes after all that the controller announced before, such as which engines a restart ends.
     try:
-        requests.send(link, {"Records": []}, None if timeout_s is None else max(timeout_s, _ANSWER_S))
+        send(link, {"Records": []}, None if timeout_s is None else max(timeout_s, _ANSWER_S))
     except TimeoutError:
         return False
     deaths_seen = -1
@@ -43,7 +87,7 @@ def wait_for_engines(
         # Asked once per death: there may have been some before the link could report them.
         deaths = n_deaths()
         if deaths != deaths_seen:
-            error = _hopeless(requests.status(link)["engines"], n, all_are_new)
+            error = _hopeless(status(link)["engines"], n, all_are_new)
             deaths_seen = deaths
             if error is not None:
                 raise error
@@ -99,3 +143,18 @@ def _how(certificate: DeathCertificate) -> str:
     if certificate.cause == "disconnected":
         return "was not up in the time that an engine has to start (start_timeout_s)"
     return certificate.reason if certificate.cause == "not_started" else f"{certificate.reason} at its start"
+
+
+# Signals as users name them.
+
+
+def signal_number(sig: int | str) -> int:
+    """The number of a signal given by number or name: 2, '2', 'SIGINT'; 0 is none. Raises `ValueError`."""
+    text = str(int(sig) if isinstance(sig, int) else sig)
+    if text.isdigit():
+        number = int(text)
+        if number == 0 or number in signal.valid_signals():
+            return number
+    elif text.upper() in signal.Signals.__members__:
+        return int(signal.Signals[text.upper()])
+    raise ValueError(f"{sig!r} is not a signal: use a number, or a name such as 'SIGINT'")

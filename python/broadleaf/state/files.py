@@ -1,40 +1,120 @@
-"""Where a cluster keeps its files, and how they are written and removed.
-
-Each cluster has a directory of its own under its profile, ``<base>/profiles/<profile>/<cluster_id>``, which holds
-
-- ``client.json`` and ``engine.json``, the connection files: whoever can read one may use the cluster,
-- ``cluster.json``, what the cluster is,
-- ``owner.json``, which host and container it runs on,
-- ``node.log``, the output of the node and the fork server,
-- ``steward.lock`` and ``steward.json``, with which processes find the one that scales a detached cluster, and
-  ``steward.log``, its output,
-- ``state.lock``, held by a process that changes the state of a detached cluster,
-- ``block-<id>.log``, the output of a batch job or an ssh connection; ``order-<set>.json``, with which jobs join; and
-  ``block-<id>.sh``, which some jobs run,
-
-and a run directory, which holds the socket, the engines' logs, the modules that clients have sent, and another
-``owner.json``. The run directory is where only this user can create files: under ``$XDG_RUNTIME_DIR``, or in
-``<base>/run/<host>``.
-
-Commands remove what a dead cluster left, if they run on the same host and in the same container. Its logs stay for a
-week, or until a cluster with its id is started again.
-"""
+"""The files of clusters: their names, finding and removing them, the lock, and `cluster.json`."""
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import re
+import threading
 import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
-from broadleaf.cluster.state import owner
-from broadleaf.cluster.state.base_dir import base_dir
-from broadleaf.cluster.state.lock import LOCK_FILE
-from broadleaf.cluster.state.run_dirs import run_dirs
 from broadleaf.errors import ClusterConnectionError
 from broadleaf.modules import MODULES_DIR
 from broadleaf.private_files import open_private
+from broadleaf.state import directories
+from broadleaf.state.directories import base_dir, read_json, run_dirs, write_json
+
+# The file that describes a cluster, written by one process and read by others.
+
+
+class ClusterFile:
+    """`Cluster.cluster_file`, and whether another process has written it since this one last read it."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._seen: tuple[int, int] | None = None
+
+    def write(self, content: Mapping[str, Any]) -> None:
+        """Replaces it."""
+        write_json(self._path, content)
+        self._seen = self._stamp()
+
+    def changed(self) -> dict[str, Any] | None:
+        """What another process has written since; None if none has, or if the cluster is gone."""
+        stamp = self._stamp()
+        if stamp is None or stamp == self._seen:
+            return None
+        content = read_json(self._path)
+        self._seen = stamp
+        return content
+
+    def _stamp(self) -> tuple[int, int] | None:
+        try:
+            status = os.stat(self._path)
+        except OSError:
+            return None
+        return status.st_ino, status.st_mtime_ns
+
+
+# A cluster's lock: among the threads of a process and, for clusters that outlive it, among processes.
+
+
+LOCK_FILE = "state.lock"
+
+
+class StateLock:
+    """Held while a cluster's state is read and changed. The same thread may take it again."""
+
+    def __init__(self) -> None:
+        self._threads = threading.RLock()
+        self._depth = 0
+        self._descriptor = -1
+        self._path: Path | None = None
+        self._on_taken: Callable[[], None] | None = None
+
+    def share(self, directory: Path, on_taken: Callable[[], None]) -> None:
+        """From now on, other processes that share the directory are kept out as well.
+
+        `on_taken` is called each time this process takes the lock, because another one may have changed something.
+        """
+        self._path, self._on_taken = directory / LOCK_FILE, on_taken
+
+    def __enter__(self) -> None:
+        self._threads.acquire()
+        self._depth += 1
+        if self._depth > 1 or self._path is None or self._on_taken is None:
+            return
+        try:
+            self._descriptor = open_private(self._path, os.O_RDWR)
+        except FileNotFoundError:
+            return  # the cluster's directory is gone, and the cluster with it
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX)
+            self._on_taken()
+        except BaseException:
+            self.__exit__()
+            raise
+
+    def __exit__(self, *_: object) -> None:
+        self._depth -= 1
+        if not self._depth and self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+        self._threads.release()
+
+
+# Where a cluster keeps its files, and how they are written and removed.
+#
+# Each cluster has a directory of its own under its profile, ``<base>/profiles/<profile>/<cluster_id>``, which holds
+#
+# - ``client.json`` and ``engine.json``, the connection files: whoever can read one may use the cluster, -
+# ``cluster.json``, what the cluster is, - ``owner.json``, which host and container it runs on, - ``node.log``, the
+# output of the node and the fork server, - ``steward.lock`` and ``steward.json``, with which processes find the one
+# that scales a detached cluster, and   ``steward.log``, its output, - ``state.lock``, held by a process that changes
+# the state of a detached cluster, - ``block-<id>.log``, the output of a batch job or an ssh connection;
+# ``order-<set>.json``, with which jobs join; and   ``block-<id>.sh``, which some jobs run,
+#
+# and a run directory, which holds the socket, the engines' logs, the modules that clients have sent, and another
+# ``owner.json``. The run directory is where only this user can create files: under ``$XDG_RUNTIME_DIR``, or in
+# ``<base>/run/<host>``.
+#
+# Commands remove what a dead cluster left, if they run on the same host and in the same container. Its logs stay for
+# a week, or until a cluster with its id is started again.
+
 
 CLIENT_FILE = "client.json"
 ENGINE_FILE = "engine.json"
@@ -101,13 +181,13 @@ def running_clusters() -> list[tuple[str, str]]:
 
 def _elsewhere(cluster_file: Path) -> str:
     """The host of a cluster that was started elsewhere; '' for one of this host."""
-    of = owner.owner_of(cluster_file.parent)
+    of = directories.owner_of(cluster_file.parent)
     return of.host if of is not None and not of.is_here() else ""
 
 
 def _seems_to_run(path: Path) -> bool:
     """Whether a directory may belong to a running cluster; if it names no process, or another host, it may."""
-    if _elsewhere(path / CLUSTER_FILE) and not owner.may_judge(path):
+    if _elsewhere(path / CLUSTER_FILE) and not directories.may_judge(path):
         return True
     try:
         pid = json.loads((path / CLUSTER_FILE).read_text())["controller"]["fork_server_pid"]
@@ -167,7 +247,7 @@ def remove_cluster_files(cluster_path: str | Path, run_dir: str | Path, keep_log
     for path in dead:
         path.unlink(missing_ok=True)
     for directory in (run_dir, cluster_path):
-        owner.unmark_if_empty(directory)
+        directories.unmark_if_empty(directory)
         try:
             directory.rmdir()
         except OSError:
@@ -194,7 +274,7 @@ def remove_orphans() -> None:
         return
     living = {cluster_id for pid in process_ids() if (cluster_id := _cluster_of(pid))}
     for cluster_id, path in suspects:
-        if cluster_id not in living and path.resolve() not in kept and owner.may_judge(path):
+        if cluster_id not in living and path.resolve() not in kept and directories.may_judge(path):
             remove_cluster_files(path, path)
 
 

@@ -1,1 +1,0 @@
-"""Requests to a cluster's controller: what a client and a `Cluster` share."""

@@ -1,1 +1,0 @@
-"""How figures and names are written for people."""
