@@ -82,12 +82,10 @@ if TYPE_CHECKING:
     from broadleaf.interop.concurrent import ViewExecutor
     from broadleaf.interop.joblib import register_joblib_backend
     from broadleaf.requests import RequestFailed
-    from broadleaf.serialize.asked_for import use_cloudpickle, use_dill, use_pickle
-    from broadleaf.serialize.functions.engine_cache import engine_cache
-    from broadleaf.serialize.functions.interactive import interactive
-    from broadleaf.serialize.functions.requirements import depend, dependent, require
-    from broadleaf.serialize.pickle import PrePickled
-    from broadleaf.serialize.reference import Reference
+    from broadleaf.serialize.decorators import depend, dependent, interactive, require
+    from broadleaf.serialize.namespace import Reference, engine_cache
+    from broadleaf.serialize.picklers import use_cloudpickle, use_dill, use_pickle
+    from broadleaf.serialize.values import PrePickled
     from broadleaf.state.directories import ClusterFileError
 
 _ERRORS = "broadleaf.errors"
@@ -133,8 +131,8 @@ _HOMES = {
     "OverLimit": _ERRORS,
     "ParallelFunction": "broadleaf.client.tasks.remote_functions",
     "PlaintextWarning": "broadleaf.cluster.addresses",
-    "PrePickled": "broadleaf.serialize.pickle",
-    "Reference": "broadleaf.serialize.reference",
+    "PrePickled": "broadleaf.serialize.values",
+    "Reference": "broadleaf.serialize.namespace",
     "Relay": "broadleaf.cluster.hosts.relay",
     "RemoteError": _ERRORS,
     "RemoteFunction": "broadleaf.client.tasks.remote_functions",
@@ -159,20 +157,20 @@ _HOMES = {
     "asarray": "broadleaf.client.arrays",
     "bind_kernel": "broadleaf.engine.interactive.bound_kernel",
     "collect_exceptions": _ERRORS,
-    "depend": "broadleaf.serialize.functions.requirements",
-    "dependent": "broadleaf.serialize.functions.requirements",
+    "depend": "broadleaf.serialize.decorators",
+    "dependent": "broadleaf.serialize.decorators",
     "empty": "broadleaf.client.arrays",
-    "engine_cache": "broadleaf.serialize.functions.engine_cache",
+    "engine_cache": "broadleaf.serialize.namespace",
     "get_client": "broadleaf.client.tasks.nested",
-    "interactive": "broadleaf.serialize.functions.interactive",
+    "interactive": "broadleaf.serialize.decorators",
     "parallel": "broadleaf.client.tasks.remote_functions",
     "register_joblib_backend": "broadleaf.interop.joblib",
     "remote": "broadleaf.client.tasks.remote_functions",
-    "require": "broadleaf.serialize.functions.requirements",
+    "require": "broadleaf.serialize.decorators",
     "unwrap_exception": _ERRORS,
-    "use_cloudpickle": "broadleaf.serialize.asked_for",
-    "use_dill": "broadleaf.serialize.asked_for",
-    "use_pickle": "broadleaf.serialize.asked_for",
+    "use_cloudpickle": "broadleaf.serialize.picklers",
+    "use_dill": "broadleaf.serialize.picklers",
+    "use_pickle": "broadleaf.serialize.picklers",
     "wrap_exception": _ERRORS,
     "zeros": "broadleaf.client.arrays",
 }

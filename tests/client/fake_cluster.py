@@ -9,11 +9,10 @@ from collections import deque
 from typing import Any
 
 from broadleaf.errors import UnmetDependency
+from broadleaf.serialize import functions, namespace
+from broadleaf.serialize.chunks import report
 from broadleaf.serialize.errors import dump_error
-from broadleaf.serialize.functions import bodies as functions
-from broadleaf.serialize.functions import namespace
-from broadleaf.serialize.functions.chunks import report
-from broadleaf.serialize.pickle import dump_value, load_args
+from broadleaf.serialize.values import dump_value, load_args
 
 OK, ERROR, CANCELLED, TIMEOUT, REFUSED, LOST = range(6)
 

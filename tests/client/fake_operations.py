@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from broadleaf.serialize.functions.namespace import current_namespace
+from broadleaf.serialize.namespace import current_namespace
 
 
 def _names() -> dict[str, Any]:

@@ -13,8 +13,8 @@ from typing import Any
 import fake_native
 from broadleaf import Cluster, _native
 from broadleaf.client.tasks.options import TaskOptions
-from broadleaf.serialize.functions.bodies import function_name, resolve_function
-from broadleaf.serialize.pickle import dump_args, load_result
+from broadleaf.serialize.functions import function_name, resolve_function
+from broadleaf.serialize.values import dump_args, load_result
 
 
 class Failed(Exception):

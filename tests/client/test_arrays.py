@@ -6,9 +6,8 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from broadleaf.serialize.arrays import reduce_array
-from broadleaf.serialize.compact import COMPACT_FROM_BYTES
-from broadleaf.serialize.pickle import dumps, dumps_in_band, loads
+from broadleaf.serialize.picklers import COMPACT_FROM_BYTES, reduce_array
+from broadleaf.serialize.values import dumps, dumps_in_band, loads
 
 NAMED = np.dtype("f8", metadata={"unit": "m"})
 

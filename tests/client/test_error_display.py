@@ -9,9 +9,8 @@ import broadleaf as ipp
 import pytest
 from broadleaf.client.connection.failures import death_certificate
 from broadleaf.errors import composite
-from broadleaf.serialize.errors import dump_error, load_error
-from broadleaf.serialize.functions.chunks import MapChunk, report
-from broadleaf.serialize.tracebacks import traceback_text, with_source
+from broadleaf.serialize.chunks import MapChunk, report
+from broadleaf.serialize.errors import dump_error, load_error, traceback_text, with_source
 
 
 def divide(x):

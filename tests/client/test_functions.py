@@ -7,12 +7,12 @@ import threading
 
 import broadleaf as ipp
 import pytest
+from broadleaf.serialize import namespace, snapshot
+from broadleaf.serialize.chunks import ItemsFailed, MapChunk
 from broadleaf.serialize.errors import Failed, dump_error, load_error
-from broadleaf.serialize.functions import kept, namespace
-from broadleaf.serialize.functions.bodies import function_name, load_function, resolve_function
-from broadleaf.serialize.functions.chunks import ItemsFailed, MapChunk
-from broadleaf.serialize.functions.snapshot import is_importable
-from broadleaf.serialize.pickle import PrePickled, dump_args, dump_value, dumps, dumps_in_band, load_args, loads
+from broadleaf.serialize.functions import function_name, load_function, resolve_function
+from broadleaf.serialize.snapshot import is_importable
+from broadleaf.serialize.values import PrePickled, dump_args, dump_value, dumps, dumps_in_band, load_args, loads
 
 
 @pytest.fixture
@@ -22,7 +22,7 @@ def names():
     namespace.set_namespace(names)
     yield names
     namespace.set_namespace(None)
-    kept.forget()
+    snapshot.forget_kept()
 
 
 def interactive(source, name="f", **known):
@@ -135,17 +135,17 @@ class Counter:
 
 
 def test_a_bounded_number_of_functions_is_kept(names, monkeypatch):
-    monkeypatch.setattr(kept, "_MAX_FUNCTIONS", 3)
+    monkeypatch.setattr(snapshot, "_MAX_FUNCTIONS", 3)
     functions = [load_function(resolve_function(interactive(SEEN))[0]) for _ in range(5)]
     assert [function(1) for function in functions] == [[1]] * 5
     assert functions[-1](2) == [1, 2]
     assert functions[0](2) == [2]
-    assert len(kept.single._entries) == 3
-    monkeypatch.setattr(kept, "_MAX_FUNCTIONS", 512)
-    monkeypatch.setattr(kept, "_MAX_BYTES", 10_000)
+    assert len(snapshot.single._entries) == 3
+    monkeypatch.setattr(snapshot, "_MAX_FUNCTIONS", 512)
+    monkeypatch.setattr(snapshot, "_MAX_BYTES", 10_000)
     for _ in range(10):
         load_function(resolve_function(interactive(f"def f(x, big={bytearray(3000)}): return x"))[0])(1)
-    assert kept.called._bytes <= 10_000
+    assert snapshot.called._bytes <= 10_000
 
 
 def test_closures_recursion_and_defaults(names):

@@ -11,9 +11,9 @@ import typing
 
 import numpy as np
 import pytest
-from broadleaf.serialize.names_by_value import names_by_value
-from broadleaf.serialize.pickle import loads
-from broadleaf.serialize.reducers import dumps_by_name
+from broadleaf.serialize.picklers import dumps_by_name
+from broadleaf.serialize.unfindable import names_by_value
+from broadleaf.serialize.values import loads
 
 SOURCE = """
 import dataclasses, enum, typing

@@ -8,8 +8,8 @@ import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pytest
-from broadleaf.serialize.functions.bodies import resolve_function
-from broadleaf.serialize.pickle import PrePickled, dumps, dumps_in_band, loads
+from broadleaf.serialize.functions import resolve_function
+from broadleaf.serialize.values import PrePickled, dumps, dumps_in_band, loads
 from numpy.lib.stride_tricks import as_strided, sliding_window_view
 
 N = 100_000

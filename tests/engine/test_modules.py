@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from broadleaf.modules import missing, preparation
-from broadleaf.modules.search_path import extend_search_path, missing_entries, search_path
-from broadleaf.modules.shipped import PackedModule, install, pack
+from broadleaf.serialize import preparation
+from broadleaf.serialize.modules import PackedModule, explain_module, install_module, pack_module
+from broadleaf.serialize.search_path import extend_search_path, missing_entries, search_path
 
 
 @pytest.fixture(autouse=True)
@@ -46,7 +46,7 @@ def test_a_working_directory_that_is_gone_is_left_out(tmp_path, monkeypatch):
 def test_each_content_has_a_folder_and_the_last_two_stay(tmp_path):
     values = []
     for value in (1, 2, 3, 3, 1):
-        install(packed(f"VALUE = {value}"), tmp_path)
+        install_module(packed(f"VALUE = {value}"), tmp_path)
         values.append(importlib.import_module("packed_one").VALUE)
     assert values == [1, 2, 3, 3, 1]
     assert len(list(tmp_path.iterdir())) == 2
@@ -59,7 +59,7 @@ def test_it_comes_ahead_of_another_of_its_name(tmp_path):
     sys.path.insert(0, str(tmp_path))
     importlib.invalidate_caches()
     assert importlib.import_module("packed_two").VALUE == 0
-    install(packed("VALUE = 1", "packed_two"), tmp_path / "sent")
+    install_module(packed("VALUE = 1", "packed_two"), tmp_path / "sent")
     assert importlib.import_module("packed_two").VALUE == 1
 
 
@@ -68,9 +68,9 @@ def test_one_that_cannot_be_written_says_so_when_it_is_missed(tmp_path):
     with pytest.raises(OSError, match="Not a directory"):
         preparation.make(preparation.of_module(packed("", "packed_three")), tmp_path / "file")
     error = ModuleNotFoundError("No module named 'packed_three'", name="packed_three")
-    missing.explain(error)
+    explain_module(error)
     assert "It was sent, but could not be written there: NotADirectoryError" in str(error)
-    install(packed("", "packed_three"), tmp_path / "folder")
+    install_module(packed("", "packed_three"), tmp_path / "folder")
     assert importlib.import_module("packed_three")
 
 
@@ -83,17 +83,17 @@ def test_a_namespace_package_is_packed_from_all_its_parts(tmp_path):
         sys.path.insert(0, str(tmp_path / part))
     importlib.invalidate_caches()
     module = importlib.import_module("packed_space.a")
-    assert [path for path, _ in pack(module).files] == ["packed_space/a.py", "packed_space/b.py"]
+    assert [path for path, _ in pack_module(module).files] == ["packed_space/a.py", "packed_space/b.py"]
 
 
 def test_a_module_without_files_cannot_be_packed(tmp_path: Path):
     sys.modules["packed_nothing"] = type(sys)("packed_nothing")
     with pytest.raises(ValueError, match=r"'packed_nothing' has no files to send .*put it into a file"):
-        pack("packed_nothing")
+        pack_module("packed_nothing")
 
 
 def test_a_path_among_the_search_path_does_not_hide_what_is_missing(tmp_path):
     sys.path[:] = ["/usr", tmp_path]  # Python leaves out what is no str
     error = ModuleNotFoundError("No module named 'lacks_this'", name="lacks_this")
-    missing.explain(error)
+    explain_module(error)
     assert f"these folders: /usr, {tmp_path}, Python's own" in str(error)

@@ -6,7 +6,7 @@ import traceback
 import pytest
 from broadleaf.engine import namespace, operations
 from broadleaf.engine.output import display
-from broadleaf.serialize.functions.namespace import evaluate
+from broadleaf.serialize.namespace import evaluate
 
 
 @pytest.fixture

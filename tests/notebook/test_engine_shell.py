@@ -6,7 +6,7 @@ import base64
 
 import broadleaf as ipp
 import pytest
-from broadleaf.serialize.functions.namespace import evaluate
+from broadleaf.serialize.namespace import evaluate
 
 pytest.importorskip("IPython")
 

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import broadleaf as ipp
 import pytest
 from broadleaf.notebook import completion
-from broadleaf.serialize.functions.namespace import evaluate
+from broadleaf.serialize.namespace import evaluate
 from IPython.core.error import UsageError
 from IPython.core.magic import Magics, cell_magic, magics_class
 from IPython.utils.capture import capture_output

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from broadleaf import _native
 from broadleaf.cluster import addresses
-from broadleaf.modules.search_path import search_path, working_directory
+from broadleaf.serialize.search_path import search_path, working_directory
 from broadleaf.state import files
 from broadleaf.state.directories import write_json
 from broadleaf.text import os_text_to_json

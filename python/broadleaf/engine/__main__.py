@@ -12,7 +12,7 @@ from typing import Any
 from broadleaf import _native, standard_descriptors
 from broadleaf.engine.processes import environment
 from broadleaf.engine.processes.capture import Capture
-from broadleaf.modules.search_path import extend_search_path
+from broadleaf.serialize.search_path import extend_search_path
 from broadleaf.text import os_text_from_json
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from broadleaf.engine import namespace
 from broadleaf.errors import InPlaceMismatch
-from broadleaf.serialize.in_place import arrays_of, form_of
+from broadleaf.serialize.values import arrays_of, form_of
 
 Replace = Callable[[Any, Any], bool]
 

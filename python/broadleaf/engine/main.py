@@ -19,12 +19,10 @@ from broadleaf.engine.output import streams as output
 from broadleaf.engine.processes import child, process
 from broadleaf.engine.processes.capture import Capture
 from broadleaf.errors import UnmetDependency
-from broadleaf.modules import MODULES_DIR, missing
-from broadleaf.serialize import coroutines, errors, pickle
-from broadleaf.serialize.functions import bodies as functions
-from broadleaf.serialize.functions import chunks
-from broadleaf.serialize.functions.spawned import send_to_spawned
+from broadleaf.serialize import chunks, coroutines, errors, functions, modules, values
+from broadleaf.serialize.spawned import send_to_spawned
 from broadleaf.state.connection import set_connection
+from broadleaf.state.directories import MODULES_DIR
 
 
 class Hooks:
@@ -35,9 +33,9 @@ class Hooks:
     def __init__(self, module_folder: str) -> None:
         # Stored as attributes of the object, so that a call costs no method lookup and no extra frame.
         self.load_function: Callable[..., Any] = functions.load_function
-        self.load_args: Callable[..., tuple[tuple[Any, ...], dict[str, Any]]] = pickle.load_args
+        self.load_args: Callable[..., tuple[tuple[Any, ...], dict[str, Any]]] = values.load_args
         self.run_coroutine: Callable[..., Any] = coroutines.run_coroutine
-        self.dump_value: Callable[..., tuple[bytes, list[PickleBuffer]]] = pickle.dump_value
+        self.dump_value: Callable[..., tuple[bytes, list[PickleBuffer]]] = values.dump_value
         self.module_folder = module_folder
         self.surroundings: surroundings.Surroundings = surroundings.Surroundings()
         self._nested = nested.NestedRuns(self.surroundings)
@@ -51,7 +49,7 @@ class Hooks:
 
         `sizes` are its size and the limit, in bytes, and why it must fit.
         """
-        from broadleaf.serialize.functions.captured import too_large
+        from broadleaf.serialize.functions import too_large
 
         return too_large(f"the result ({type(value).__name__})", *sizes)
 
@@ -59,7 +57,7 @@ class Hooks:
         """Runs a client's preparation."""
         from pathlib import Path
 
-        from broadleaf.modules import preparation
+        from broadleaf.serialize import preparation
 
         try:
             preparation.make(content, Path(self.module_folder))
@@ -107,7 +105,7 @@ def run_engine(connection: str, engine_id: int | None, options: Mapping[str, Any
     hooks = Hooks(os.path.join(run_dir, MODULES_DIR))
     engine = _native.Engine(connection, engine_id, hooks, capture)
     hooks.engine_id, hooks.engine_uuid = engine.engine_id, engine.uuid
-    missing.name_engine(engine.engine_id)
+    modules.name_engine(engine.engine_id)
     set_connection(connection)
     process.set_process_name(f"broadleaf-{engine.engine_id}")
     os.environ["BROADLEAF_ENGINE_ID"] = str(engine.engine_id)

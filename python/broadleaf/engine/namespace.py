@@ -5,9 +5,8 @@ import sys
 from types import ModuleType
 from typing import Any
 
-from broadleaf.serialize.functions import kept
-from broadleaf.serialize.functions.engine_cache import engine_cache
-from broadleaf.serialize.functions.namespace import set_namespace
+from broadleaf.serialize import snapshot
+from broadleaf.serialize.namespace import engine_cache, set_namespace
 
 Namespace = dict[str, Any]
 
@@ -32,7 +31,7 @@ def clear(names: Namespace) -> None:
     names.clear()
     names.update(own, __doc__=None)
     set_namespace(names)  # forgets which values were filled in with functions
-    kept.forget()
+    snapshot.forget_kept()
     engine_cache.clear()
 
 

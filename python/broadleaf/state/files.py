@@ -13,10 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from broadleaf.errors import ClusterConnectionError
-from broadleaf.modules import MODULES_DIR
 from broadleaf.private_files import open_private
 from broadleaf.state import directories
-from broadleaf.state.directories import base_dir, read_json, run_dirs, write_json
+from broadleaf.state.directories import MODULES_DIR, base_dir, read_json, run_dirs, write_json
 
 # The file that describes a cluster, written by one process and read by others.
 

@@ -14,7 +14,7 @@ import pytest
 from broadleaf import Client, Cluster, ClusterManager, config
 from broadleaf.cluster.cluster import ClusterStateError
 from broadleaf.errors import ClusterConnectionError, ClusterStartError
-from broadleaf.serialize.functions.namespace import evaluate
+from broadleaf.serialize.namespace import evaluate
 from broadleaf.state import directories, files
 from broadleaf.state.directories import make_private_dir, write_json
 from waiting import until

@@ -13,7 +13,7 @@ import broadleaf
 import pytest
 from broadleaf import Cluster, EngineError
 from broadleaf.errors import ClusterConnectionError, LinkLost, TaskTimeout
-from broadleaf.serialize.functions.namespace import evaluate
+from broadleaf.serialize.namespace import evaluate
 from broadleaf.state import files
 from broadleaf.state.directories import run_dirs
 from waiting import until

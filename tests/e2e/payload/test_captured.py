@@ -9,7 +9,7 @@ from pathlib import Path
 import broadleaf as ipp
 import numpy as np
 import pytest
-from broadleaf.serialize.functions.chunks import MapChunk
+from broadleaf.serialize.chunks import MapChunk
 from waiting import until
 
 MIB = 1 << 20

@@ -119,6 +119,6 @@ def test_scattered_parts(rc, table):
 
 
 def buffers_of(value):
-    from broadleaf.serialize.pickle import dumps
+    from broadleaf.serialize.values import dumps
 
     return [memoryview(buffer).cast("B") for buffer in dumps(value)[1]]

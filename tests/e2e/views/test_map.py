@@ -188,7 +188,7 @@ def test_one_item_a_task_is_the_item_itself(rc, lview):
 
 def test_items_that_go_one_by_one_are_not_pickled(rc, lview, monkeypatch):
     from broadleaf.client.connection import hooks
-    from broadleaf.serialize.pickle import dump_args
+    from broadleaf.serialize.values import dump_args
 
     pickled = []
     # A client takes its hooks when it is made.

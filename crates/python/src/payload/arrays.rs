@@ -18,7 +18,7 @@ const C_ORDER: u8 = 0;
 const FORTRAN_ORDER: u8 = 1;
 
 /// Bool, signed, unsigned, real, complex, bytes and text: a string describes their dtype completely.
-/// `broadleaf.serialize.arrays` applies the same rule to arrays inside pickles.
+/// `broadleaf.serialize.picklers` applies the same rule to arrays inside pickles.
 const PLAIN_KINDS: &str = "biufcSU";
 /// Number of cached dtypes; texts of each length have their own.
 const KEPT_DTYPES: usize = 64;

@@ -9,9 +9,9 @@ from weakref import ref
 
 from broadleaf.client.connection import failures
 from broadleaf.serialize.errors import load_record
-from broadleaf.serialize.functions.bodies import Lasting, function_name, resolve_function
-from broadleaf.serialize.pickle import dump_args, load_result
+from broadleaf.serialize.functions import Lasting, function_name, resolve_function
 from broadleaf.serialize.unfindable import shipped, unfindable_modules
+from broadleaf.serialize.values import dump_args, load_result
 
 if TYPE_CHECKING:
     from broadleaf.client.client import Client
@@ -93,7 +93,7 @@ class Hooks:
 
         `sizes` are its size and the limit, in bytes, and why it must fit.
         """
-        from broadleaf.serialize.functions.captured import call_too_large
+        from broadleaf.serialize.functions import call_too_large
 
         return call_too_large(function, function_name(function), args, kwargs or {}, *sizes)
 

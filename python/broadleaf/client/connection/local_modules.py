@@ -13,11 +13,11 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from broadleaf import requests
-from broadleaf.modules.search_path import missing_entries, search_path, working_directory
+from broadleaf.serialize.search_path import missing_entries, search_path, working_directory
 from broadleaf.serialize.unfindable import unfindable_modules
 
 if TYPE_CHECKING:
-    from broadleaf.modules.shipped import PackedModule
+    from broadleaf.serialize.modules import PackedModule
 
 # Maximum number of entries that a client reports.
 _MAX_ENTRIES = 1000
@@ -51,7 +51,7 @@ class LocalModules:
         with self._lock:
             new = missing_entries(path, [*self._known, *self._told])
             if new:
-                from broadleaf.modules.preparation import of_search_path
+                from broadleaf.serialize.preparation import of_search_path
 
                 self._told = [*self._told, *new][:_MAX_ENTRIES]
                 self._link.post(json.dumps(self._request("search path", of_search_path(self._told), reload=False)))
@@ -62,12 +62,12 @@ class LocalModules:
         """Sends the local modules that were imported or reloaded since the last call."""
         if self._local is None:
             return
-        from broadleaf.modules.shipped import pack
+        from broadleaf.serialize.modules import pack_module
 
         with self._lock:
             for name in self._local.changed():
                 try:
-                    packed = pack(name)
+                    packed = pack_module(name)
                     request = self._of_module(packed)
                 except (ImportError, ValueError, OSError) as error:
                     warnings.warn(f"ship_local_modules does not send {name!r}: {error}", stacklevel=2)
@@ -77,15 +77,15 @@ class LocalModules:
 
     def ship(self, module: ModuleType | str) -> None:
         """Sends a module; see `Client.ship_module`."""
-        from broadleaf.modules.shipped import pack
+        from broadleaf.serialize.modules import pack_module
 
-        packed = pack(module)
+        packed = pack_module(module)
         requests.send(self._link, self._of_module(packed), 60.0)
         self._note_unfindable(packed.name)
 
     def call(self, function: Callable[[], object]) -> None:
         """Makes engines call a function; see `Client.on_join`."""
-        from broadleaf.modules.preparation import of_call
+        from broadleaf.serialize.preparation import of_call
 
         with self._lock:
             self._n_calls += 1
@@ -93,7 +93,7 @@ class LocalModules:
         requests.send(self._link, request, 60.0)
 
     def _of_module(self, packed: PackedModule) -> dict[str, Any]:
-        from broadleaf.modules.preparation import of_module
+        from broadleaf.serialize.preparation import of_module
 
         return self._request(f"module {packed.name}", of_module(packed), reload=True)
 

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 from broadleaf.client.display.progress import inside_kernel
 from broadleaf.errors import RemoteError
-from broadleaf.modules.preparation import of_answer
-from broadleaf.serialize.pickle import loads
+from broadleaf.serialize.preparation import of_answer
+from broadleaf.serialize.values import loads
 
 if TYPE_CHECKING:
     from broadleaf.client.client import Client

@@ -15,7 +15,7 @@ from broadleaf.client.results.metadata import METADATA_KEYS, STDERR, STDOUT, Met
 from broadleaf.client.results.parts import Value
 from broadleaf.client.results.shown_result import ShownResult, seconds
 from broadleaf.errors import LinkLost, RemoteError, composite, fresh, hides_frames
-from broadleaf.serialize.functions.bodies import function_name
+from broadleaf.serialize.functions import function_name
 
 if TYPE_CHECKING:
     from broadleaf.client.client import Client

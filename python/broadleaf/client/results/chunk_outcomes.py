@@ -7,7 +7,7 @@ from typing import Any
 
 from broadleaf.errors import RemoteError
 from broadleaf.serialize.errors import ErrorRecord, Failed
-from broadleaf.serialize.pickle import FAULTS, load_result
+from broadleaf.serialize.values import FAULTS, load_result
 
 # What an error says of its engine besides what is special to a task.
 _OF_THE_ENGINE: tuple[str, ...] = ("engine_id", "engine_uuid", "method")

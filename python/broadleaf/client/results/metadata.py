@@ -54,7 +54,7 @@ def outputs_of(messages: list[bytes]) -> tuple[list[dict[str, Any]], dict[str, A
     A message is a dict with `type` 'published' (and `data`), 'debugger' (see `broadleaf.client.display.debugger`) or
     'display' (and `data`, `metadata`, `transient`; with `update` it replaces those with the same `display_id`).
     """
-    from broadleaf.serialize.pickle import loads
+    from broadleaf.serialize.values import loads
 
     return combined_outputs(map(loads, messages))
 

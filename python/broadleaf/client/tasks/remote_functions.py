@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from broadleaf.client.connection.ctrl_c import ends_with_ctrl_c
 from broadleaf.errors import hides_frames
-from broadleaf.serialize.functions.bodies import function_name
-from broadleaf.serialize.functions.callables import check_callable
+from broadleaf.serialize.callables import check_callable
+from broadleaf.serialize.functions import function_name
 
 if TYPE_CHECKING:
     from broadleaf.client.client import Client

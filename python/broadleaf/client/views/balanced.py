@@ -18,9 +18,9 @@ from broadleaf.client.tasks.origin import Origin
 from broadleaf.client.tasks.partition import as_rows, as_sequence, automatic_chunk_items, chunks
 from broadleaf.client.views.base import AsyncFunction, Flag, Function, Returned, View
 from broadleaf.errors import LinkLost, hides_frames
-from broadleaf.serialize.functions.bodies import for_many_calls
-from broadleaf.serialize.functions.callables import check_map
-from broadleaf.serialize.functions.chunks import MapChunk
+from broadleaf.serialize.callables import check_map
+from broadleaf.serialize.chunks import MapChunk
+from broadleaf.serialize.functions import for_many_calls
 
 if TYPE_CHECKING:
     from broadleaf._native import History

@@ -19,9 +19,9 @@ from broadleaf.client.tasks.rows import only_item
 from broadleaf.client.views.base import AsyncFunction, Flag, Function, Returned, View
 from broadleaf.client.views.in_place import InPlace
 from broadleaf.errors import NoEnginesRegistered, hides_frames
-from broadleaf.serialize import asked_for
-from broadleaf.serialize.functions.callables import check_map
-from broadleaf.serialize.functions.chunks import MapChunk
+from broadleaf.serialize import picklers
+from broadleaf.serialize.callables import check_map
+from broadleaf.serialize.chunks import MapChunk
 
 if TYPE_CHECKING:
     from broadleaf.client.results.map_results import AsyncMapResult, MapIterator
@@ -886,7 +886,7 @@ class DirectView(View):
             ImportError: Dill is not installed here.
             RemoteError: With the flag `block`: dill is missing on an engine. From several engines, a `CompositeError`.
         """
-        return self._use(asked_for.use_dill)
+        return self._use(picklers.use_dill)
 
     def use_cloudpickle(self) -> Any:
         """Sends functions of `__main__` with their globals, even if the engines have globals with the same names.
@@ -896,7 +896,7 @@ class DirectView(View):
         Returns:
             An `AsyncResult`; with the flag `block`, None for each engine.
         """
-        return self._use(asked_for.use_cloudpickle)
+        return self._use(picklers.use_cloudpickle)
 
     def use_pickle(self) -> Any:
         """Undoes `use_dill` and `use_cloudpickle`, here and on these engines.
@@ -904,7 +904,7 @@ class DirectView(View):
         Returns:
             An `AsyncResult`; with the flag `block`, None for each engine.
         """
-        return self._use(asked_for.use_pickle)
+        return self._use(picklers.use_pickle)
 
     def _use(self, switch: Callable[[], None]) -> Any:
         switch()

@@ -25,7 +25,7 @@ class InPlace:
 
         Raises `InPlaceMismatch` for values that cannot be overwritten, and whatever the engines raise.
         """
-        from broadleaf.serialize.in_place import form_of, n_bytes
+        from broadleaf.serialize.values import form_of, n_bytes
 
         forms = {name: form_of(value, name) for name, value in values.items()}
         if sum(map(n_bytes, values.values())) < _ASK_FROM_BYTES:

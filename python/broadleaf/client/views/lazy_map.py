@@ -12,7 +12,7 @@ from broadleaf.client.results.async_result import AsyncResult
 from broadleaf.client.results.parts import Value
 from broadleaf.client.tasks.nested_waits import wait_until
 from broadleaf.errors import ClusterConnectionError, RemoteError, hides_frames
-from broadleaf.serialize.functions.bodies import function_name
+from broadleaf.serialize.functions import function_name
 
 if TYPE_CHECKING:
     from broadleaf._native import History

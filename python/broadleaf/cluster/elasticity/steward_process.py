@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 
 from broadleaf.cluster.elasticity.scaling import Aim
 from broadleaf.errors import ClusterStartError
-from broadleaf.modules.search_path import search_path
 from broadleaf.private_files import open_private
+from broadleaf.serialize.search_path import search_path
 from broadleaf.state import files
 from broadleaf.state.directories import ClusterFileError, read_json, write_json
 

@@ -15,7 +15,7 @@ from broadleaf.cluster.credentials import Credentials, listen_address
 from broadleaf.cluster.hosts.fork_servers.plan import HostPlan, log_tail
 from broadleaf.cluster.hosts.fork_servers.process import ChildProcess
 from broadleaf.config import Settings
-from broadleaf.modules.search_path import search_path
+from broadleaf.serialize.search_path import search_path
 from broadleaf.state import files
 from broadleaf.state.directories import make_run_dir
 

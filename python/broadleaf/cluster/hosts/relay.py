@@ -15,7 +15,7 @@ from broadleaf.cluster.hosts.fork_servers.plan import ForkServer, HostPlan, log_
 from broadleaf.cluster.hosts.fork_servers.process import ChildProcess
 from broadleaf.engine.processes.environment import variables_of
 from broadleaf.errors import ClusterStartError
-from broadleaf.modules.search_path import missing_entries, search_path
+from broadleaf.serialize.search_path import missing_entries, search_path
 from broadleaf.state import files
 from broadleaf.state.connection import checked_engine_connection, read_engine_connection
 from broadleaf.state.directories import ClusterFileError, make_run_dir, write_json

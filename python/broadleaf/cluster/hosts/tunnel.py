@@ -171,7 +171,8 @@ class Tunnel:
     def _command(self) -> list[str]:
         far = self.cluster
         command = ["ssh", *openssh.common_options(self._timeout_s - 1), "-o", "ControlMaster=yes",
-                   "-o", "ControlPersist=no", "-o", f"ControlPath={self._directory}/ssh", "-o", "ClearAllForwardings=yes"]  # fmt: skip
+                   "-o", "ControlPersist=no", "-o", f"ControlPath={self._directory}/ssh",
+                   "-o", "ClearAllForwardings=yes"]  # fmt: skip
         if far.port:
             command += ["-p", str(far.port)]
         if self._key:

@@ -17,9 +17,9 @@ from typing import Any
 # Lets code objects be pickled.
 from broadleaf.compat.values import codeutil as codeutil
 from broadleaf.serialize import PROTOCOL
-from broadleaf.serialize.functions.requirements import dependent, provide, provide_in
-from broadleaf.serialize.pickle import PrePickled
-from broadleaf.serialize.reference import Reference
+from broadleaf.serialize.decorators import dependent, provide, provide_in
+from broadleaf.serialize.namespace import Reference
+from broadleaf.serialize.values import PrePickled
 
 Globals = dict[str, Any] | None
 MAX_BYTES = 1024

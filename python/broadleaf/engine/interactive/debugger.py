@@ -21,7 +21,7 @@ from typing import Any
 import broadleaf
 from broadleaf.engine.output import publish
 from broadleaf.errors import ClusterConnectionError
-from broadleaf.modules.preparation import awaited_answers
+from broadleaf.serialize.preparation import awaited_answers
 
 # A task whose client does not answer for this long continues: the client may be gone, and nothing waits forever.
 ANSWER_S = 1800.0

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from broadleaf import errors
-from broadleaf.serialize.pickle import dumps_in_band, unpicklable_reason
+from broadleaf.serialize.values import dumps_in_band, unpicklable_reason
 
 # Space in a frame besides its header.
 _MESSAGE_BYTES = 255 << 20

@@ -34,7 +34,7 @@ def _exit_code(error: BaseException | None) -> int:
             return (error.code or 0) & 0xFF
         sys.stderr.write(f"{error.code}\n")
         return 1
-    from broadleaf.serialize.tracebacks import traceback_text
+    from broadleaf.serialize.errors import traceback_text
 
     sys.stderr.write(f"{traceback_text(error)[0]}\n")
     return 1

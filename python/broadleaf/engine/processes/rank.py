@@ -15,7 +15,7 @@ from broadleaf.engine.main import run_engine
 from broadleaf.engine.processes import environment, process
 from broadleaf.engine.processes.capture import Capture
 from broadleaf.engine.processes.guest_link import GuestLink
-from broadleaf.modules.search_path import extend_search_path
+from broadleaf.serialize.search_path import extend_search_path
 
 # How long the other ranks have to reach MPI.Finalize, which waits for them.
 _FINALIZE_S = 10

@@ -13,7 +13,7 @@ from typing import NamedTuple, NoReturn, Protocol
 
 from broadleaf.errors import ClusterStartError
 from broadleaf.errors.os_limits import explained
-from broadleaf.modules.search_path import search_path
+from broadleaf.serialize.search_path import search_path
 
 # Imported only after sys.path is the client's, so that Broadleaf is found where the client found it.
 _BOOT = (

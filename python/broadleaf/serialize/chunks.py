@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from broadleaf.errors import SerializationError, UnmetDependency
 from broadleaf.serialize.coroutines import run_coroutine
 from broadleaf.serialize.errors import Failed, FailedItem, without_context
-from broadleaf.serialize.pickle import FAULTS, dump_value, dumps
+from broadleaf.serialize.values import FAULTS, dump_value, dumps
 
 
 class MapChunk:

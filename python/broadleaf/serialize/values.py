@@ -8,16 +8,19 @@ value, with cloudpickle.
 from __future__ import annotations
 
 import pickle
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Generic
 
-from broadleaf.errors import SerializationError
+from broadleaf.errors import InPlaceMismatch, SerializationError
 from broadleaf.errors.unpickling import unpickled
-from broadleaf.serialize.advice import advice_on
-from broadleaf.serialize.buffers import INBAND_BUFFER_BYTES, keep_out_of_band
-from broadleaf.serialize.compact import COMPACT_FROM_BYTES, dumps_compacted
-from broadleaf.serialize.names_by_value import may_hold_generator, names_by_value
-from broadleaf.serialize.reducers import dumps_by_name
+from broadleaf.serialize.picklers import (
+    COMPACT_FROM_BYTES,
+    INBAND_BUFFER_BYTES,
+    dumps_by_name,
+    dumps_compacted,
+    keep_out_of_band,
+)
+from broadleaf.serialize.unfindable import advice_on, may_hold_generator, names_by_value
 
 if TYPE_CHECKING:
     # From Python 3.13 on, Python's own accepts defaults.
@@ -49,7 +52,7 @@ def dumps(value: Any, out_of_band: bool = False) -> tuple[bytes, list[pickle.Pic
     except (pickle.PicklingError, AttributeError, TypeError):
         # Pickling by reference failed; the second attempt's error is the better one.
         pass
-    from broadleaf.serialize.functions.by_value import dumps_by_value
+    from broadleaf.serialize.by_value import dumps_by_value
 
     return dumps_by_value(value, buffers, min_bytes=min_bytes), buffers
 
@@ -65,7 +68,7 @@ def dumps_in_band(value: Any) -> bytes:
     except (pickle.PicklingError, AttributeError, TypeError):
         # As in `dumps`.
         pass
-    from broadleaf.serialize.functions.by_value import dumps_by_value
+    from broadleaf.serialize.by_value import dumps_by_value
 
     return dumps_by_value(value)
 
@@ -84,9 +87,9 @@ def load_result(data: bytes, buffers: Sequence[Any] = ()) -> Any:
     try:
         return unpickled(data, buffers)
     except (ModuleNotFoundError, AttributeError) as error:
-        from broadleaf.modules.missing import explain
+        from broadleaf.serialize.modules import explain_module
 
-        explain(error)
+        explain_module(error)
         raise
     except SystemExit as error:
         # Somebody who asks for a result has not asked to exit.
@@ -119,7 +122,7 @@ def dump_value(value: Any) -> tuple[bytes, list[pickle.PickleBuffer]]:
     try:
         return dumps(value)
     except FAULTS as error:
-        from broadleaf.serialize.functions import chunks
+        from broadleaf.serialize import chunks
 
         if chunks.came_from_chunk(value):
             chunks.fail_unpicklable(value)
@@ -209,3 +212,70 @@ class PrePickled(Generic[Sent]):
 
 def _load_prepickled(data: bytes, *buffers: Any) -> Any:
     return loads(data, buffers)
+
+
+# Which values can be overwritten in place, and the arrays they are made of.
+
+
+# The arrays of SciPy's sparse formats.
+_SPARSE_PARTS = {
+    "csr": ("data", "indices", "indptr"),
+    "csc": ("data", "indices", "indptr"),
+    "bsr": ("data", "indices", "indptr"),
+    "coo": ("data", "row", "col"),
+    "dia": ("data", "offsets"),
+}
+
+
+def form_of(value: Any, name: str) -> Any:
+    """What another value must match to replace this one: types, keys, shapes, dtypes and orders.
+
+    `name` is what messages call the value. Raises `InPlaceMismatch` when the value cannot be overwritten at all.
+    """
+    if isinstance(value, dict):
+        return ("dict", {key: form_of(item, f"{name}[{key!r}]") for key, item in value.items()})
+    if isinstance(value, list | tuple):
+        return (type(value).__name__, [form_of(item, f"{name}[{i}]") for i, item in enumerate(value)])
+    parts = _sparse_parts(value)
+    if parts is not None:
+        forms = [form_of(getattr(value, part), f"{name}.{part}") for part in parts]
+        return (type(value).__name__, value.shape, forms)
+    if hasattr(value, "dtype") and hasattr(value, "flags"):
+        return _array_form(value, name)
+    raise InPlaceMismatch(f"{name} is a {type(value).__name__}, which cannot be overwritten in place: push it")
+
+
+def _array_form(array: Any, name: str) -> Any:
+    if array.dtype.hasobject:
+        raise InPlaceMismatch(f"{name} holds Python objects, which cannot be overwritten in place: push it")
+    flags = array.flags
+    if not (flags.c_contiguous or flags.f_contiguous):
+        raise InPlaceMismatch(f"{name} is not contiguous: push it, or a contiguous copy")
+    return (type(array).__name__, array.shape, array.dtype, "C" if flags.c_contiguous else "F")
+
+
+def _sparse_parts(value: Any) -> tuple[str, ...] | None:
+    if not type(value).__module__.startswith("scipy.sparse"):
+        return None
+    return _SPARSE_PARTS.get(getattr(value, "format", ""))
+
+
+def arrays_of(value: Any) -> Iterator[Any]:
+    """The arrays a value is made of, in the order of its form."""
+    if isinstance(value, dict):
+        for item in value.values():
+            yield from arrays_of(item)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from arrays_of(item)
+    else:
+        parts = _sparse_parts(value)
+        if parts is None:
+            yield value
+        else:
+            yield from (getattr(value, part) for part in parts)
+
+
+def n_bytes(value: Any) -> int:
+    """Bytes of the arrays a value is made of."""
+    return sum(array.nbytes for array in arrays_of(value))

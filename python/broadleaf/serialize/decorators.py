@@ -1,15 +1,55 @@
-"""Conditions an engine must meet to run a function: `@depend` and `@require`."""
+"""Decorators of functions that engines call: `interactive`, `depend` and `require`."""
 
 from __future__ import annotations
 
 import importlib
+import sys
 from collections.abc import Callable
-from types import ModuleType
-from typing import Any
+from types import FunctionType, ModuleType
+from typing import Any, TypeVar
 
 from broadleaf.errors import UnmetDependency
-from broadleaf.serialize.functions.callables import check_callable
-from broadleaf.serialize.functions.namespace import current_namespace
+from broadleaf.serialize.callables import check_callable
+from broadleaf.serialize.namespace import current_namespace
+
+# Marking functions as if they were typed at the engine's prompt.
+
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def interactive(function: F) -> F:
+    """Decorator: the function's globals are those of `__main__` here, and the engine's namespace there.
+
+    Functions defined in a session or script behave like that without it.
+
+    Args:
+        function: A function of a module.
+
+    Returns:
+        A copy of the function; another callable itself.
+    """
+    if type(function) is FunctionType:
+        made = FunctionType(
+            function.__code__,
+            sys.modules["__main__"].__dict__,
+            function.__name__,
+            function.__defaults__,
+            function.__closure__,
+        )
+        made.__kwdefaults__ = function.__kwdefaults__
+        made.__dict__.update(function.__dict__)
+        made.__annotations__ = function.__annotations__
+        made.__doc__ = function.__doc__
+        made.__qualname__ = function.__qualname__
+        made.__module__ = "__main__"
+        return made  # type: ignore[return-value]
+    function.__module__ = "__main__"
+    return function
+
+
+# Conditions an engine must meet to run a function: `@depend` and `@require`.
+
 
 Function = Callable[..., Any]
 
@@ -129,9 +169,9 @@ def provide_in(namespace: dict[str, Any], modules: tuple[str, ...], objects: dic
         try:
             importlib.import_module(name)
         except ImportError as error:
-            from broadleaf.modules.missing import explain
+            from broadleaf.serialize.modules import explain_module
 
-            explain(error)
+            explain_module(error)
             raise UnmetDependency(f"@require({name!r}): the module cannot be imported: {error}") from error
         top = name.partition(".")[0]
         namespace[top] = importlib.import_module(top)

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from broadleaf.modules.search_path import extend_search_path
-from broadleaf.modules.shipped import PackedModule, install
 from broadleaf.serialize import PROTOCOL
-from broadleaf.serialize.pickle import dumps_in_band, loads
+from broadleaf.serialize.modules import PackedModule, install_module
+from broadleaf.serialize.search_path import extend_search_path
+from broadleaf.serialize.values import dumps_in_band, loads
 
 _PATH, _MODULE, _ANSWER, _CALL = "search path", "module", "answer", "call"
 
@@ -46,7 +46,7 @@ def make(content: bytes, folder: Path) -> None:
     if kind == _PATH:
         extend_search_path(argument)
     elif kind == _MODULE:
-        install(argument, folder)
+        install_module(argument, folder)
     elif kind == _ANSWER:
         question, _, answer = argument
         if question in awaited_answers:

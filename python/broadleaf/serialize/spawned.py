@@ -12,8 +12,8 @@ from types import FunctionType
 from typing import Any
 
 from broadleaf.after_import import after_import
-from broadleaf.serialize.functions.namespace import current_namespace, set_namespace
-from broadleaf.serialize.functions.wrapped import CachedFunction
+from broadleaf.serialize.namespace import current_namespace, set_namespace
+from broadleaf.serialize.wrapped import CachedFunction
 
 _DEFINED = (FunctionType, type, CachedFunction)
 # What `multiprocessing` imports when it starts a process in another way than by fork.
@@ -52,7 +52,7 @@ def _reduce(pickler: Any, obj: Any) -> Any:
     only_forks = not _is_spawned and not any(starter in sys.modules for starter in _STARTERS)
     if only_forks and _of_main(name) is obj:
         return NotImplemented
-    from broadleaf.serialize.functions.by_value import dumps_by_value
+    from broadleaf.serialize.by_value import dumps_by_value
 
     return _receive, (name, dumps_by_value(obj))
 
@@ -74,7 +74,7 @@ def _receive(name: str, data: bytes) -> Any:
         _is_spawned = True
         set_namespace(main.__dict__)
         send_to_spawned()
-    from broadleaf.serialize.pickle import loads
+    from broadleaf.serialize.values import loads
 
     received = loads(data)
     if _is_spawned and name.isidentifier():

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from types import CoroutineType
 from typing import Any
 
-from broadleaf.serialize.pickle import PrePickled
-from broadleaf.serialize.reference import Reference
+from broadleaf.serialize.namespace import Reference
+from broadleaf.serialize.values import PrePickled
 
 
 def check_callable(function: Any) -> None:

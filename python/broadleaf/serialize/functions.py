@@ -2,8 +2,9 @@
 
 A body is the pickle of a callable. Importable functions are pickled by reference, others by value (see `by_value`). A
 function that holds something that a call could change in place is unpacked once, and the next call finds what this one
-left (see `kept`). Other callables, such as methods and partials, are unpacked for each call: what they hold are values
-of the call. Large values that a function captured are no part of its body: they travel with each call, as arguments do.
+left (see `snapshot`). Other callables, such as methods and partials, are unpacked for each call: what they hold are
+values of the call. Large values that a function captured are no part of its body: they travel with each call, as
+arguments do.
 """
 
 from __future__ import annotations
@@ -19,20 +20,210 @@ from types import BuiltinFunctionType, CodeType, FunctionType
 from typing import Any
 
 from broadleaf.errors import SerializationError
-from broadleaf.serialize import PROTOCOL, asked_for
-from broadleaf.serialize.buffers import INBAND_BUFFER_BYTES
-from broadleaf.serialize.functions import namespace as _namespace
-from broadleaf.serialize.functions.callables import check_callable
-from broadleaf.serialize.functions.chunks import MapChunk
-from broadleaf.serialize.functions.kept import called, hash_bytes, identity_of
-from broadleaf.serialize.functions.namespace import Brought, Namespace, collecting, current_namespace, set_namespace
-from broadleaf.serialize.functions.requirements import dependent
-from broadleaf.serialize.functions.snapshot import Snapshot, is_importable
-from broadleaf.serialize.functions.wrapped import CachedFunction
-from broadleaf.serialize.reference import Reference
+from broadleaf.serialize import PROTOCOL, picklers
+from broadleaf.serialize import namespace as _namespace
+from broadleaf.serialize.callables import check_callable
+from broadleaf.serialize.chunks import MapChunk
+from broadleaf.serialize.decorators import dependent
+from broadleaf.serialize.namespace import Brought, Namespace, Reference, collecting, current_namespace, set_namespace
+from broadleaf.serialize.picklers import INBAND_BUFFER_BYTES
+from broadleaf.serialize.snapshot import Snapshot, called, hash_bytes, identity_of, is_importable
 from broadleaf.serialize.unfindable import modules_not_by_name, shipped_modules
+from broadleaf.serialize.wrapped import CachedFunction
+from broadleaf.text import warn_once
+
+# What a function carries besides its code, to say which part cannot be sent, and why.
+
 
 Function = Callable[..., Any]
+
+_LARGE_BYTES = 16 << 20
+_MIB = 1 << 20
+# What gives each item of a map random numbers of its own, by the kind of generator.
+_REMEDIES = {
+    "Generator": "view.map(f, items, rng.spawn(len(items)))",
+    "RandomState": "view.map(f, items, numpy.random.default_rng(seed).spawn(len(items)))",
+    "Random": "view.map(f, items, [random.Random(f'{seed} {i}') for i in range(len(items))])",
+}
+
+
+def captured_values(function: Function) -> list[tuple[str, Any]]:
+    """The values that `function` refers to, each with its role in the function."""
+    if isinstance(function, FunctionType):
+        return _of_plain_function(function)
+    if isinstance(function, functools.partial):
+        arguments: list[tuple[str, Any]] = [
+            (f"argument {i + 1} of the partial", a) for i, a in enumerate(function.args)
+        ]
+        arguments += [(f"argument {name!r} of the partial", value) for name, value in function.keywords.items()]
+        return [*arguments, *captured_values(function.func)]
+    owner = getattr(function, "__self__", None)
+    if owner is not None:
+        what = "the object it is a method of"
+        return [*_attributes(what, owner), (what, owner)]
+    return _attributes("it", function)
+
+
+def _of_plain_function(function: FunctionType) -> list[tuple[str, Any]]:
+    from broadleaf.serialize.by_value import global_names
+
+    values: list[tuple[str, Any]] = []
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        try:
+            values.append((f"its variable {name!r}", cell.cell_contents))
+        except ValueError:  # not assigned yet
+            continue
+    code, defaults = function.__code__, function.__defaults__ or ()
+    with_default = code.co_varnames[code.co_argcount - len(defaults) : code.co_argcount]
+    named = [*zip(with_default, defaults, strict=True), *(function.__kwdefaults__ or {}).items()]
+    values += [(f"the default of {name!r}", value) for name, value in named]
+    known = function.__globals__
+    values += [(f"the global {name!r} it refers to", known[name]) for name in global_names(code) if name in known]
+    return values
+
+
+def _attributes(of: str, owner: Any) -> list[tuple[str, Any]]:
+    return [(f"attribute {name!r} of {of}", value) for name, value in getattr(owner, "__dict__", {}).items()]
+
+
+def reason_of_failure(function: Function, error: Exception) -> str:
+    """Which value that `function` refers to cannot be pickled, and why."""
+    from broadleaf.serialize.unfindable import advice_on
+    from broadleaf.serialize.values import reason_in, unpicklable_reason
+
+    reason = reason_in(error)
+    for what, value in captured_values(function):
+        why = None if value is function else unpicklable_reason(value)
+        if why is not None:
+            reason = f"{what} cannot be pickled: {why}"
+            break
+    while isinstance(function, functools.partial):
+        function = function.func
+    advice = advice_on(function)
+    return reason if advice in reason else reason + advice
+
+
+def warn_of_large(function: Function, name: str, n_bytes: int) -> None:
+    """Warns, once for a function, that each task of a map unpacks all that it holds."""
+    sizes = [(pickled_bytes(value), what) for what, value in captured_values(function) if value is not function]
+    value_bytes, what = max(sizes, default=(0, ""))
+    whole = "what it holds" if 2 * value_bytes < n_bytes else what
+    message = (
+        f"Each task of this map unpacks {n_bytes / 1e6:.1f} MB for the function {name!r}: {whole}. Push it to the "
+        "engines once, client[:].push({'name': value}), and use it by that name; or make it there, in ipp.engine_cache"
+    )
+    warn_once(message, UserWarning, (name, whole))
+
+
+def function_too_large(function: Function, name: str, n_bytes: int, limit_bytes: int) -> SerializationError:
+    """The exception for a function that carries more than can be sent from this host."""
+    sizes = [(pickled_bytes(value), what) for what, value in captured_values(function) if value is not function]
+    value_bytes, what = max(sizes, default=(0, ""))
+    if 2 * value_bytes < n_bytes:
+        what, value_bytes = "all it refers to", n_bytes
+    return SerializationError(
+        f"the function {name!r}",
+        f"{what} is {in_mib(value_bytes)}; from another host a function takes {in_mib(limit_bytes)} along at most. "
+        "Push it to the engines, or pass it as an argument",
+    )
+
+
+def call_too_large(
+    function: Function,
+    name: str,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    n_bytes: int,
+    limit_bytes: int,
+    why: str,
+) -> SerializationError:
+    """The exception for a call that does not fit into a message, which it must because of `why`."""
+    named = [*((f"argument {i + 1}", value) for i, value in enumerate(args)), *_named(kwargs)]
+    sizes = [(pickled_bytes(value), what, value) for what, value in named]
+    value_bytes, what, value = max(sizes, key=lambda entry: entry[0], default=(0, "", None))
+    if 2 * value_bytes <= n_bytes and value_bytes < limit_bytes:
+        if 2 * sum(size for size, *_ in sizes) < n_bytes:
+            return function_too_large(function, name, n_bytes, limit_bytes)
+        what, value_bytes, value = f"all arguments of {name!r} together", n_bytes, None
+    kind = "" if value is None else f" ({type(value).__name__})"
+    return too_large(f"{what}{kind}", value_bytes, limit_bytes, why)
+
+
+def too_large(what: str, n_bytes: int, limit_bytes: int, why: str) -> SerializationError:
+    """The exception for a value that does not fit into a message, which it must because of `why`."""
+    return SerializationError(
+        what,
+        f"{in_mib(n_bytes)} are more than fits into one message, {in_mib(limit_bytes)}, and {why}. Send it in parts, "
+        "or pass it in a file",
+    )
+
+
+def _named(kwargs: dict[str, Any]) -> list[tuple[str, Any]]:
+    return [(f"argument {name!r}", value) for name, value in kwargs.items()]
+
+
+def pickled_bytes(value: Any) -> int:
+    """The size of `value` when it is sent; 0 if it cannot be. Approximate if it is large."""
+    from broadleaf.serialize.values import dumps
+
+    large_bytes = _large_bytes(value)
+    if large_bytes:
+        return large_bytes
+    try:
+        data, buffers = dumps(value)
+    except Exception:
+        return 0
+    return len(data) + sum(memoryview(buffer).nbytes for buffer in buffers)
+
+
+def _large_bytes(value: Any) -> int:
+    """Bytes and text in `value` that are too large to pickle just to count them."""
+    items: Any = [value]
+    if type(value) in (list, tuple):
+        items = value
+    elif type(value) is dict:
+        items = value.values()
+    large = {
+        id(item): len(item) for item in items if type(item) in (bytes, bytearray, str) and len(item) >= _LARGE_BYTES
+    }
+    return sum(large.values())
+
+
+def in_mib(n_bytes: int) -> str:
+    """A size in readable units."""
+    return f"{n_bytes / _MIB:,.0f} MiB"
+
+
+def warn_of_generators(function: Any, name: str, generators: list[Any]) -> None:
+    """Warns, once for each, that engines get copies of the generators that a function takes along."""
+    from broadleaf.serialize.by_value import kind_of_generator
+
+    # What they draw their bits from.
+    within = [getattr(one, "bit_generator", None) or getattr(one, "_bit_generator", None) for one in generators]
+    for generator in generators:
+        if any(generator is inner for inner in within):
+            continue
+        where = _place(function, generator, depth=3) or "within what it refers to"
+        kind = kind_of_generator(generator) or ""
+        warn_once(
+            f"The function {name!r} takes a random generator along ({where}). Each engine draws the same numbers from "
+            f"its copy. Give each item a generator of its own: {_REMEDIES[kind]}",
+            UserWarning,
+            ("random", name, where),
+        )
+
+
+def _place(function: Any, wanted: Any, depth: int) -> str | None:
+    for what, value in captured_values(function):
+        if value is wanted:
+            return what
+        if depth and isinstance(value, FunctionType) and value is not function:
+            place = _place(value, wanted, depth - 1)
+            if place is not None:
+                return f"{place}, in {what}"
+    return None
+
+
 Lasting = bool | tuple[CodeType, tuple[Any, ...] | None]
 """Whether an object will always have the same body, or the code and defaults with which it has it."""
 
@@ -162,7 +353,7 @@ class Constant:
 
 
 class Kept:
-    """A function that stays as its calls leave it, given by its key and its pickle; see `kept`. `chunk` is as that of
+    """A function that stays as its calls leave it, given by its key and its pickle; see `snapshot`. `chunk` is as that of
     `Fresh`.
     """
 
@@ -276,7 +467,7 @@ def _resolve(
             return _kept_body(function, chunk, data, buffers, identity_of(function))
         return _made_anew(function, chunk, data, buffers)
     others = modules_not_by_name()
-    key = (function, chunk, asked_for.brings_globals(), others, others and shipped_modules())
+    key = (function, chunk, picklers.brings_globals(), others, others and shipped_modules())
     known = _bodies.get(key)
     if known is not None and known[0].holds():
         return known[1], False, []
@@ -303,7 +494,7 @@ def _dump(
     function: Function, snapshot: Snapshot | None, out_of_band: bool
 ) -> tuple[bytes, list[pickle.PickleBuffer] | None]:
     """The pickle of `function`, and its buffers, which are None where they are in band."""
-    from broadleaf.serialize.functions.by_value import dumps_by_value
+    from broadleaf.serialize.by_value import dumps_by_value
 
     buffers: list[pickle.PickleBuffer] | None = [] if out_of_band else None
     generators: list[Any] = []
@@ -312,13 +503,9 @@ def _dump(
         if buffers and len(buffers) > _MAX_CAPTURED_BUFFERS:
             data, buffers = dumps_by_value(function, None, snapshot), []
     except Exception as error:
-        from broadleaf.serialize.functions.captured import reason_of_failure
-
         what = f"the function {function_name(function)!r}"
         raise SerializationError(what, reason_of_failure(function, error)) from error
     if generators:
-        from broadleaf.serialize.functions.captured import warn_of_generators
-
         warn_of_generators(function, function_name(function), generators)
     return data, buffers
 
@@ -341,13 +528,9 @@ def _made_anew(
 ) -> tuple[bytes, Lasting, list[pickle.PickleBuffer]]:
     """The result of `resolve_function` for a function that each call unpacks from `data`."""
     if len(data) > MAX_KEPT_FUNCTION_BYTES and (chunk or getattr(_submitting, "many", False)):
-        from broadleaf.serialize.functions.captured import warn_of_large
-
         warn_of_large(function, function_name(function), len(data))
     if buffers is None:
         if len(data) > MAX_BODY_BYTES:
-            from broadleaf.serialize.functions.captured import function_too_large
-
             raise function_too_large(function, function_name(function), len(data), MAX_BODY_BYTES)
         return pickle.dumps(Fresh(data, chunk), PROTOCOL), False, []
     if len(data) > INBAND_BUFFER_BYTES:

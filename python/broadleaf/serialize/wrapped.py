@@ -12,9 +12,8 @@ from contextvars import Context, ContextVar
 from types import FunctionType
 from typing import Any
 
-from broadleaf.serialize.functions.kept import cache_key, single
-from broadleaf.serialize.functions.namespace import current_namespace
-from broadleaf.serialize.functions.snapshot import is_importable
+from broadleaf.serialize.namespace import current_namespace
+from broadleaf.serialize.snapshot import cache_key, is_importable, single
 
 Function = Callable[..., Any]
 

@@ -1,17 +1,75 @@
-"""The namespace that functions sent by value see as their globals, and the values filled into it.
-
-An engine sets its namespace once. If none is set (as in a client), a function that was sent by value gets globals of
-its own, so that what it brings never touches the user's variables.
-"""
+"""What functions see on an engine: its namespace, what is filled in there, references, and a cache of the process."""
 
 from __future__ import annotations
 
 import builtins
+import io
+import pickle
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any, Protocol
 
-from broadleaf.serialize.functions.contents import token_of
+from broadleaf.serialize import PROTOCOL
+
+# Whether two values have the same content, told from a short token of each.
+
+
+_ATOMS = frozenset({type(None), bool, int, str, bytes})
+# Larger values have no token: to make it would take longer than to replace them.
+_MAX_BYTES = 1 << 20
+_NAMED = (type, FunctionType, BuiltinFunctionType, ModuleType)
+
+
+class _TooLargeError(Exception):
+    """The value is too large for a token."""
+
+
+class _Counted(io.BytesIO):
+    def write(self, data: Any) -> int:
+        if self.tell() + len(data) > _MAX_BYTES:
+            raise _TooLargeError
+        return super().write(data)
+
+
+class _ContentPickler(pickle.Pickler):
+    """Pickles functions, classes and modules as numbers, and keeps them in `named`."""
+
+    def __init__(self, stream: io.BytesIO) -> None:
+        super().__init__(stream, PROTOCOL)
+        self.named: list[Any] = []
+
+    def reducer_override(self, obj: Any) -> Any:
+        """How to pickle an object that is not of a basic type."""
+        if obj is int or not isinstance(obj, _NAMED):
+            return NotImplemented
+        self.named.append(obj)
+        return int, (len(self.named),)
+
+
+def token_of(value: Any) -> Any:
+    """A token of a value's content; None if it has none. Values with equal tokens are alike in this process.
+
+    Functions, classes and modules are alike only if they are one object, which the token holds.
+    """
+    kind = type(value)
+    if kind in _ATOMS or isinstance(value, _NAMED):
+        return kind, value
+    stream = _Counted()
+    pickler = _ContentPickler(stream)
+    try:
+        pickler.dump(value)
+    except Exception:
+        return None
+    data = stream.getvalue()
+    return kind, len(data), hash(data), tuple(pickler.named)
+
+
+# The namespace that functions sent by value see as their globals, and the values filled into it.
+#
+# An engine sets its namespace once. If none is set (as in a client), a function that was sent by value gets globals
+# of its own, so that what it brings never touches the user's variables.
+
 
 Namespace = dict[str, Any]
 
@@ -153,7 +211,7 @@ def note_left_out(reasons: Mapping[str, str]) -> None:
         del _left_out[name]
 
 
-def explain(error: NameError) -> None:
+def explain_name(error: NameError) -> None:
     """Completes the message of an error about a name that a function could not bring along."""
     reason = _left_out.get(error.name) if isinstance(error.name, str) else None
     if reason is not None and len(error.args) == 1 and not isinstance(error, UnboundLocalError):
@@ -165,3 +223,70 @@ def evaluate(expression: str) -> Any:
     if _namespace is None:
         raise NameError(f"name {expression!r} is a Reference, which only an engine can resolve")
     return eval(expression, _namespace)
+
+
+# References: names that stand for an engine's own objects among the arguments of a call.
+
+
+class Reference:
+    """Stands for the value of an expression in the namespace of whichever engine receives it.
+
+    `view.apply(f, Reference("a"))` calls `f(a)` with each engine's own `a`; the value itself is not sent. If the
+    expression raises, so does the task.
+
+    Args:
+        name: The expression, such as a variable's name.
+
+    Raises:
+        TypeError: `name` is not a str.
+
+    Example:
+        >>> _ = rc[:].scatter("part", range(8), block=True)
+        >>> rc[:].apply_sync(sum, ipp.Reference("part"))
+        [1, 5, 9, 13]
+    """
+
+    __slots__ = ("name",)
+
+    def __init__(self, name: str) -> None:
+        if not isinstance(name, str):
+            raise TypeError(f"a Reference takes an expression as a str, not {type(name).__name__}")
+        self.name: str = name
+
+    def __repr__(self) -> str:
+        return f"<Reference: {self.name!r}>"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Reference) and other.name == self.name
+
+    def __hash__(self) -> int:
+        return hash((Reference, self.name))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return evaluate, (self.name,)
+
+
+# A dictionary that every process has, and no pickle copies.
+
+
+class EngineCache(dict[Any, Any]):
+    """A dictionary of the process that a task runs in: what one task puts there, later tasks on that engine find.
+
+    Wherever a function refers to it, it means the dictionary of the engine; its contents are never sent. All clients
+    share it, like the engine's variables, and `view.clear()` empties it.
+
+    Example:
+        >>> def predict(x):
+        ...     if "model" not in ipp.engine_cache:
+        ...         ipp.engine_cache["model"] = {"weight": 2}
+        ...     return ipp.engine_cache["model"]["weight"] * x
+        >>> rc.load_balanced_view().map_sync(predict, range(4))
+        [0, 2, 4, 6]
+    """
+
+    def __reduce__(self) -> str:
+        return "engine_cache"
+
+
+engine_cache: EngineCache = EngineCache()
+"""This process's own."""
