@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from broadleaf.cluster.hosts.relay import Relay
     from broadleaf.config import ConfigError
     from broadleaf.dashboard.server import DashboardError
-    from broadleaf.engine.interactive.bound_kernel import bind_kernel
+    from broadleaf.engine.bound_kernel import bind_kernel
     from broadleaf.errors import (
         AlreadyDisplayedError,
         AuthenticationFailed,
@@ -155,7 +155,7 @@ _HOMES = {
     "ViewExecutor": "broadleaf.interop.concurrent",
     "__version__": "broadleaf._native",
     "asarray": "broadleaf.client.arrays",
-    "bind_kernel": "broadleaf.engine.interactive.bound_kernel",
+    "bind_kernel": "broadleaf.engine.bound_kernel",
     "collect_exceptions": _ERRORS,
     "depend": "broadleaf.serialize.decorators",
     "dependent": "broadleaf.serialize.decorators",

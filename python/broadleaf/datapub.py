@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from broadleaf.engine.output.publish import publish_data
+from broadleaf.engine.output import publish_data
 
 __all__ = ["publish_data"]

@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 import pytest
-from broadleaf.engine.processes.environment import THREAD_VARIABLES, thread_environment
+from broadleaf.engine.environment import THREAD_VARIABLES, thread_environment
 from broadleaf.mpi.cores import share
 
 
@@ -56,7 +56,7 @@ def test_a_program_starts_again_with_variables_that_its_interpreter_must_have(tm
     program = tmp_path / "program.py"
     program.write_text("""
 import os, sys
-from broadleaf.engine.processes.environment import start_again_with
+from broadleaf.engine.environment import start_again_with
 print(os.getpid(), flush=True)
 start_again_with({"PYTHONHASHSEED": "7", "OTHER": "x"})
 print(os.getpid(), hash("a"), os.environ["OTHER"], sys.argv[1:], sys.flags.optimize)

@@ -7,7 +7,7 @@ import signal
 import sys
 
 import pytest
-from broadleaf.engine import interrupts
+from broadleaf.engine import main
 
 pytestmark = pytest.mark.timeout(30)
 
@@ -40,7 +40,7 @@ class AskedEngine:
 def engine():
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGURG)}
     engine = AskedEngine()
-    interrupts.install(engine)  # type: ignore[arg-type]
+    main.install_interrupts(engine)  # type: ignore[arg-type]
     yield engine
     for number, handler in before.items():
         signal.signal(number, handler)
@@ -81,7 +81,7 @@ def test_without_a_request_a_handler_of_the_task_is_not_called(engine):
 
 def test_a_task_that_has_handled_a_request_has_time_to_end(engine, monkeypatch):
     """A request is repeated while its task goes on, also after the task's handler is gone."""
-    monkeypatch.setattr(interrupts, "HANDLER_PATIENCE_S", 60.0)
+    monkeypatch.setattr(main, "HANDLER_PATIENCE_S", 60.0)
     ours, heard = signal.getsignal(signal.SIGINT), []
     signal.signal(signal.SIGINT, lambda *_: heard.append("SIGINT"))
     signal.raise_signal(signal.SIGURG)
@@ -89,7 +89,7 @@ def test_a_task_that_has_handled_a_request_has_time_to_end(engine, monkeypatch):
     signal.signal(signal.SIGINT, ours)
     signal.raise_signal(signal.SIGURG)
     assert heard == ["SIGINT"]
-    monkeypatch.setattr(interrupts, "HANDLER_PATIENCE_S", 0.0)
+    monkeypatch.setattr(main, "HANDLER_PATIENCE_S", 0.0)
     with pytest.raises(KeyboardInterrupt):
         signal.raise_signal(signal.SIGURG)
 
@@ -113,14 +113,14 @@ def test_a_request_waits_while_sigint_is_ignored(engine):
 
 
 def test_a_request_does_not_wait_for_ever_while_sigint_is_ignored(engine, monkeypatch):
-    monkeypatch.setattr(interrupts, "IGNORED_PATIENCE_S", 0.0)
+    monkeypatch.setattr(main, "IGNORED_PATIENCE_S", 0.0)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with pytest.raises(KeyboardInterrupt):
         signal.raise_signal(signal.SIGURG)
 
 
 def test_a_request_waits_for_an_import(engine, package, monkeypatch):
-    monkeypatch.setattr(interrupts, "IMPORT_PATIENCE_S", 60.0)
+    monkeypatch.setattr(main, "IMPORT_PATIENCE_S", 60.0)
     assert importlib.import_module(package).TWICE == 14
     assert engine.is_open
     with pytest.raises(KeyboardInterrupt):
@@ -128,7 +128,7 @@ def test_a_request_waits_for_an_import(engine, package, monkeypatch):
 
 
 def test_a_request_does_not_wait_for_ever(engine, package, monkeypatch):
-    monkeypatch.setattr(interrupts, "IMPORT_PATIENCE_S", 0.0)
+    monkeypatch.setattr(main, "IMPORT_PATIENCE_S", 0.0)
     with pytest.raises(KeyboardInterrupt):
         importlib.import_module(package)
     assert not engine.is_open

@@ -4,15 +4,14 @@ import sys
 import traceback
 
 import pytest
-from broadleaf.engine import namespace, operations
-from broadleaf.engine.output import display
+from broadleaf.engine import namespace, operations, output
 from broadleaf.serialize.namespace import evaluate
 
 
 @pytest.fixture
 def names(monkeypatch):
     monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])
-    monkeypatch.setattr(sys, "displayhook", display.DisplayHook())
+    monkeypatch.setattr(sys, "displayhook", output.DisplayHook())
     engine = (lambda destination, source: False, lambda: None)
     monkeypatch.setattr(operations, "_session", operations._Session({}, *engine))
     created = namespace.create(3, "c")

@@ -5,8 +5,8 @@ import os
 import sys
 
 import pytest
-from broadleaf.engine.output import streams as output
-from broadleaf.engine.processes.capture import Capture
+from broadleaf.engine import output
+from broadleaf.engine.process import Capture
 
 
 class FakeEngine:

@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 import pytest
-from broadleaf.engine.processes import deaths, process
+from broadleaf.engine import process
 
 
 def test_affinity():
@@ -40,9 +40,9 @@ assert resource.getrlimit(resource.RLIMIT_NOFILE) == (5000, 5000)
 def test_last_output_is_the_end(tmp_path):
     log = tmp_path / "log"
     log.write_bytes(b"a" * 5000 + b"end")
-    assert deaths.last_output(str(log)).endswith("end")
-    assert len(deaths.last_output(str(log))) == deaths.LAST_OUTPUT_BYTES
-    assert deaths.last_output(str(tmp_path / "none")) == ""
+    assert process.last_output(str(log)).endswith("end")
+    assert len(process.last_output(str(log))) == process.LAST_OUTPUT_BYTES
+    assert process.last_output(str(tmp_path / "none")) == ""
 
 
 def _ended(code):
@@ -52,14 +52,14 @@ def _ended(code):
 
 
 def test_exit_and_signal_are_told_apart():
-    watch = deaths.OutOfMemoryWatch()
+    watch = process.OutOfMemoryWatch()
     child, info = _ended("import os; os._exit(3)")
-    event = deaths.describe_exit(1, info, "said", watch)
+    event = process.describe_exit(1, info, "said", watch)
     child.wait()
     assert (event["code"], event["signal"], event["pid"]) == (3, None, child.pid)
     assert event["last_output"] == "said"
     child, info = _ended("import os; os.kill(os.getpid(), 9)")
-    event = deaths.describe_exit(1, info, "said", watch)
+    event = process.describe_exit(1, info, "said", watch)
     child.wait()
     assert (event["code"], event["signal"], event["out_of_memory"]) == (None, signal.SIGKILL, False)
 
@@ -80,7 +80,7 @@ def test_each_out_of_memory_kill_explains_one_death(tmp_path, groups, counter):
     file = cgroup / counter
     file.parent.mkdir(parents=True)
     file.write_text("under_oom 0\noom_kill 2\n")
-    watch = deaths.OutOfMemoryWatch(str(cgroup), str(proc))
+    watch = process.OutOfMemoryWatch(str(cgroup), str(proc))
     for pid in (7, 8, 9):
         watch.note(pid)
     assert not watch.explains(7)

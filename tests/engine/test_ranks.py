@@ -16,7 +16,7 @@ SLOW_IMPORTS = {
 PROGRAM = """
 import sys
 import broadleaf.mpi.__main__, broadleaf.mpi.host, broadleaf.state.connection
-import broadleaf.engine.processes.rank, broadleaf.engine.main
+import broadleaf.engine.rank, broadleaf.engine.main
 print(*sys.modules)
 """
 COMPILED = """

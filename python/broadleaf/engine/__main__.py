@@ -10,8 +10,8 @@ import sys
 from typing import Any
 
 from broadleaf import _native, standard_descriptors
-from broadleaf.engine.processes import environment
-from broadleaf.engine.processes.capture import Capture
+from broadleaf.engine import environment
+from broadleaf.engine.process import Capture
 from broadleaf.serialize.search_path import extend_search_path
 from broadleaf.text import os_text_from_json
 
@@ -21,7 +21,7 @@ def main() -> int:
     capture: Capture | None = None
     if sys.argv[1:] == ["--setup-from-stdin"]:
         setup: dict[str, Any] = json.load(sys.stdin)
-        from broadleaf.engine.processes import process
+        from broadleaf.engine import process
 
         process.reset_signals()
         process.die_with_parent(setup["parent_pid"])

@@ -1,12 +1,20 @@
-"""The engine's user namespace: the variables of `__main__`, so that objects pickled from there are found."""
+"""The user's variables on an engine, and overwriting them in place."""
+
+from __future__ import annotations
 
 import builtins
 import sys
+from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import Any
 
+from broadleaf.errors import InPlaceMismatch
 from broadleaf.serialize import snapshot
 from broadleaf.serialize.namespace import engine_cache, set_namespace
+from broadleaf.serialize.values import arrays_of, form_of
+
+# The engine's user namespace: the variables of `__main__`, so that objects pickled from there are found.
+
 
 Namespace = dict[str, Any]
 
@@ -54,3 +62,48 @@ def assign(names: Namespace, name: str, value: Any) -> None:
         setattr(lookup(names, owner), last, value)
     else:
         names[name] = value
+
+
+# Values in the namespace that get new contents and stay the same objects.
+
+
+Replace = Callable[[Any, Any], bool]
+
+
+def check_fit(names: Namespace, forms: Mapping[str, Any]) -> None:
+    """Raises `InPlaceMismatch` unless every name refers to a writable value of its form."""
+    for name, form in forms.items():
+        value = lookup(names, name)
+        found = form_of(value, name)
+        if found != form:
+            raise InPlaceMismatch(f"{name} is {_describe(found)} here and cannot take {_describe(form)}")
+        for array in arrays_of(value):
+            if not array.flags.writeable:
+                raise InPlaceMismatch(f"{name} is read-only here: push it again, or in mode 'private'")
+
+
+def overwrite(names: Namespace, values: Mapping[str, Any], replace: Replace) -> None:
+    """Overwrites every name's value with the pushed contents; all are checked before the first is touched. `replace`
+    maps received bytes over others without copying them; if it cannot, they are copied.
+    """
+    check_fit(names, {name: form_of(value, name) for name, value in values.items()})
+    for name, value in values.items():
+        for destination, source in zip(arrays_of(lookup(names, name)), arrays_of(value), strict=True):
+            if not (destination.nbytes and replace(_bytes_of(destination), _bytes_of(source))):
+                destination[...] = source
+
+
+def _bytes_of(array: Any) -> Any:
+    import numpy as np
+
+    # In memory order, so that no copy is made of a Fortran-ordered one.
+    flat = np.asarray(array).ravel(order="K")
+    return flat.view(np.uint8)
+
+
+def _describe(form: Any) -> str:
+    kind, *rest = form
+    if len(rest) == 3:
+        shape, dtype, order = rest
+        return f"{kind} {shape} of {dtype} in {order} order"
+    return f"{kind} {rest[0]}"

@@ -9,9 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from types import CodeType
 from typing import TYPE_CHECKING, Any, NotRequired, TypedDict
 
-from broadleaf.engine import in_place, namespace
-from broadleaf.engine.interactive import shell_access
-from broadleaf.engine.output import cell_output, display
+from broadleaf.engine import interactive, namespace
+from broadleaf.engine.output import Bundle, CellOutput, DisplayHook
 from broadleaf.serialize import coroutines
 
 if TYPE_CHECKING:
@@ -28,7 +27,7 @@ class ExecuteReply(TypedDict):
 
     status: str
     execution_count: int
-    execute_result: display.Bundle | None
+    execute_result: Bundle | None
     engine_id: int
     output: NotRequired[dict[str, Any]]
     """What the code wrote and displayed, for clients that did not run it; see `CellOutput`."""
@@ -38,7 +37,7 @@ class _Session:
     """The state of this process's interactive session."""
 
     def __init__(
-        self, names: namespace.Namespace, replace: in_place.Replace, retire_buffers: Callable[[], None]
+        self, names: namespace.Namespace, replace: namespace.Replace, retire_buffers: Callable[[], None]
     ) -> None:
         self.names = names
         self.replace = replace
@@ -52,10 +51,10 @@ class _Session:
 _session = _Session({}, lambda destination, source: False, lambda: None)
 
 
-def install(names: namespace.Namespace, replace: in_place.Replace, retire_buffers: Callable[[], None]) -> None:
+def install(names: namespace.Namespace, replace: namespace.Replace, retire_buffers: Callable[[], None]) -> None:
     """Makes `names` the namespace that operations act on, and resets the execution count.
 
-    `replace` and `retire_buffers` are the engine's; see `broadleaf.engine.in_place` for the first.
+    `replace` and `retire_buffers` are the engine's; see `broadleaf.engine.namespace` for the first.
     """
     global _session
     close()
@@ -93,11 +92,11 @@ def _execute(session: _Session, code: str, silent: bool) -> ExecuteReply:
     if not silent:
         session.execution_count += 1
     name = _source_name(code)
-    from broadleaf.engine.interactive import cells
+    from broadleaf.engine import interactive
 
-    tree, source = cells.parse(code, session.names, name)
+    tree, source = interactive.parse_cell(code, session.names, name)
     _keep_source(session, name, source)
-    output = cell_output.CellOutput()
+    output = CellOutput()
     try:
         with output:
             result = _run_with_events(session, tree, source, name, silent)
@@ -122,17 +121,15 @@ def take_output_of_failed() -> dict[str, Any]:
     return output
 
 
-def _run_with_events(
-    session: _Session, tree: "ast.Module", source: str, name: str, silent: bool
-) -> display.Bundle | None:
-    shell = shell_access.existing_shell()
+def _run_with_events(session: _Session, tree: "ast.Module", source: str, name: str, silent: bool) -> Bundle | None:
+    shell = interactive.existing_shell()
     if shell is None:
         return _run_cell(session, tree, source, name, silent)
     with shell.events_around(source, silent, session.execution_count):
         return _run_cell(session, tree, source, name, silent)
 
 
-def _run_cell(session: _Session, tree: "ast.Module", source: str, name: str, silent: bool) -> display.Bundle | None:
+def _run_cell(session: _Session, tree: "ast.Module", source: str, name: str, silent: bool) -> Bundle | None:
     """Runs a cell; returns the representations of its value if it should be shown."""
     import ast
 
@@ -170,11 +167,11 @@ async def _run_in_loop(session: _Session, parts: list[CodeType]) -> Any:
     return value
 
 
-def _show(session: _Session, value: Any) -> display.Bundle | None:
+def _show(session: _Session, value: Any) -> Bundle | None:
     if value is not None:
         session.names["_"] = value
     sys.displayhook(value)
-    return sys.displayhook.take() if isinstance(sys.displayhook, display.DisplayHook) else None
+    return sys.displayhook.take() if isinstance(sys.displayhook, DisplayHook) else None
 
 
 def _source_name(code: str) -> str:
@@ -207,14 +204,14 @@ def push(values: Mapping[str, Any]) -> None:
 
 
 def overwrite(values: Mapping[str, Any]) -> None:
-    """Overwrites the values of names in place. Raises `InPlaceMismatch`; see `broadleaf.engine.in_place`."""
+    """Overwrites the values of names in place. Raises `InPlaceMismatch`; see `broadleaf.engine.namespace`."""
     _session.retire_buffers()
-    in_place.overwrite(_session.names, values, _session.replace)
+    namespace.overwrite(_session.names, values, _session.replace)
 
 
 def check_fit(forms: Mapping[str, Any]) -> None:
     """Raises `InPlaceMismatch` unless the names' values can be overwritten by values of these forms."""
-    in_place.check_fit(_session.names, forms)
+    namespace.check_fit(_session.names, forms)
 
 
 def pull(names: str | Sequence[str]) -> Any:
@@ -228,7 +225,7 @@ def clear() -> None:
     """Removes every name that the user has set, and runs the garbage collector, so that memory is free afterwards."""
     namespace.clear(_session.names)
     builtins.__dict__.pop("_", None)
-    shell = shell_access.existing_shell()
+    shell = interactive.existing_shell()
     if shell is not None:
         shell.init_user_ns()
     gc.collect()
@@ -236,11 +233,11 @@ def clear() -> None:
 
 def complete(text: str, position: int) -> tuple[list[str], int]:
     """Completions at `position` of the cell `text`, and where the replaced text begins."""
-    return shell_access.engine_shell().complete_at(text, position)
+    return interactive.engine_shell().complete_at(text, position)
 
 
 def post_mortem(number: int) -> None:
     """Opens a debugger where a task failed. Raises `LookupError` if its frames are no longer kept."""
-    from broadleaf.engine.interactive import breakpoints, debugger
+    from broadleaf.engine import debugger, interactive
 
-    debugger.post_mortem(breakpoints.kept(number))
+    debugger.post_mortem(interactive.kept_failed(number))

@@ -19,7 +19,7 @@ def main() -> None:
     given = _options(sys.argv[1:])
     gc.disable()  # until the engine runs: all ranks of a host import at the same time, and there is no garbage yet
     from broadleaf import standard_descriptors
-    from broadleaf.engine.processes.environment import start_again_with, variables_of
+    from broadleaf.engine.environment import start_again_with, variables_of
     from broadleaf.errors import ClusterStartError
     from broadleaf.mpi.cores import share_of_cores
     from broadleaf.mpi.host import connect
@@ -37,7 +37,7 @@ def main() -> None:
     start_timeout_s: float = connection["options"]["start_timeout_s"]
     del connection
     # All that can be done before MPI starts: there, ranks wait for the slowest of them, and use a core each.
-    from broadleaf.engine.processes.rank import run_rank
+    from broadleaf.engine.rank import run_rank
 
     try:
         from mpi4py import MPI  # pyright: ignore[reportMissingImports]

@@ -7,7 +7,7 @@ import os
 import time
 from typing import Any
 
-from broadleaf.engine.processes.guest_link import SOCKET, GuestLink
+from broadleaf.engine.guest_link import SOCKET, GuestLink
 from broadleaf.errors import ClusterStartError
 from broadleaf.private_files import open_private
 from broadleaf.state import directories

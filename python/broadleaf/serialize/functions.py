@@ -353,8 +353,8 @@ class Constant:
 
 
 class Kept:
-    """A function that stays as its calls leave it, given by its key and its pickle; see `snapshot`. `chunk` is as that of
-    `Fresh`.
+    """A function that stays as its calls leave it, given by its key and its pickle; see `snapshot`. `chunk` is as that
+    of `Fresh`.
     """
 
     __slots__ = ("_chunk", "_data", "_key")

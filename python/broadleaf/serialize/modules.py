@@ -8,11 +8,14 @@ import os
 import re
 import sys
 from importlib.machinery import EXTENSION_SUFFIXES, ModuleSpec, SourcelessFileLoader
-from pathlib import Path
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from broadleaf.private_files import make_private, open_private
+
+if TYPE_CHECKING:
+    # A rank that starts does not need it.
+    from pathlib import Path
 
 # Modules sent by value: packed from a client's files, unpacked into a folder that engines of one host share.
 
@@ -98,6 +101,8 @@ def _find_spec(name: str) -> ModuleSpec | None:
 def _files_of(name: str, top: ModuleSpec | None, loaded: dict[str, ModuleSpec | None]) -> dict[str, Path]:
     """Files of a top-level module, and of the modules in it that were `loaded`, by their paths below an entry of the
     search path."""
+    from pathlib import Path
+
     found: dict[str, Path] = {}
     # Of two portions of a namespace package with the same file, the first one's is imported.
     for location in (top.submodule_search_locations or ()) if top is not None else ():

@@ -28,7 +28,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 from broadleaf.cluster.credentials import python_version
 from broadleaf.cluster.hosts.package import receive_code
 from broadleaf.cluster.hosts.session import export_command
-from broadleaf.engine.processes.environment import variables_of
+from broadleaf.engine.environment import variables_of
 from broadleaf.state import files
 from broadleaf.state.directories import read_json
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, ClassVar
 from broadleaf.cluster.engine_sets.base import Block, BlockRequest, EngineSet
 from broadleaf.cluster.hosts.cores import usable_cores
 from broadleaf.cluster.hosts.session import taken_over
-from broadleaf.engine.processes.environment import variables_of
+from broadleaf.engine.environment import variables_of
 from broadleaf.errors import ClusterStartError
 from broadleaf.state import files
 

@@ -13,7 +13,7 @@ from broadleaf.cluster import addresses
 from broadleaf.cluster.hosts.cores import engine_count, usable_cores
 from broadleaf.cluster.hosts.fork_servers.plan import ForkServer, HostPlan, log_tail
 from broadleaf.cluster.hosts.fork_servers.process import ChildProcess
-from broadleaf.engine.processes.environment import variables_of
+from broadleaf.engine.environment import variables_of
 from broadleaf.errors import ClusterStartError
 from broadleaf.serialize.search_path import missing_entries, search_path
 from broadleaf.state import files

@@ -14,7 +14,7 @@ from broadleaf import standard_descriptors
 from broadleaf.cluster.credentials import python_version
 from broadleaf.cluster.hosts.cores import usable_cores
 from broadleaf.cluster.hosts.fork_servers.process import ChildProcess, WaitingProcess
-from broadleaf.engine.processes.environment import is_set
+from broadleaf.engine.environment import is_set
 from broadleaf.errors import ClusterStartError
 from broadleaf.state import files
 from broadleaf.text import os_text_from_json

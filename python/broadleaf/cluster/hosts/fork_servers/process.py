@@ -16,10 +16,7 @@ from broadleaf.errors.os_limits import explained
 from broadleaf.serialize.search_path import search_path
 
 # Imported only after sys.path is the client's, so that Broadleaf is found where the client found it.
-_BOOT = (
-    "import sys; sys.path[:] = sys.argv.pop().split('\\n'); "
-    "from broadleaf.engine.processes.fork_server import main; main()"
-)
+_BOOT = "import sys; sys.path[:] = sys.argv.pop().split('\\n'); from broadleaf.engine.fork_server import main; main()"
 
 
 class ChildProcess(Protocol):
@@ -183,7 +180,7 @@ def _become_fork_server(pipes: Pipes, configuration: socket.socket) -> NoReturn:
         # What the parent has read ahead of its standard input is not for engines.
         sys.stdin = sys.__stdin__ = os.fdopen(0, closefd=False)  # type: ignore[misc]
         sys.argv = ["-c", *map(str, pipes.inherited())]
-        from broadleaf.engine.processes.fork_server import main
+        from broadleaf.engine.fork_server import main
 
         main()
     except BaseException as error:

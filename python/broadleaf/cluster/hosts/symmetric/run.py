@@ -14,7 +14,7 @@ from broadleaf.cluster.hosts.relay import Relay
 from broadleaf.cluster.hosts.session import taken_over
 from broadleaf.cluster.hosts.symmetric.member import RunMember
 from broadleaf.cluster.hosts.symmetric.rendezvous import Rendezvous
-from broadleaf.engine.processes.environment import variables_of
+from broadleaf.engine.environment import variables_of
 from broadleaf.errors import ClusterConnectionError, ClusterStartError
 from broadleaf.state import files
 from broadleaf.state.connection import read_engine_connection

@@ -17,8 +17,7 @@ from IPython.core.page import as_hook, display_page
 from traitlets import Type
 from traitlets.config import Config
 
-from broadleaf.engine.interactive import bound_kernel
-from broadleaf.engine.output import display, rich_display
+from broadleaf.engine import bound_kernel, output
 
 
 class _EnginePublisher(DisplayPublisher):
@@ -27,7 +26,7 @@ class _EnginePublisher(DisplayPublisher):
     def publish(  # pyright: ignore[reportIncompatibleMethodOverride]
         self, data: dict[str, Any], metadata: dict[str, Any] | None = None, *_: Any, **options: Any
     ) -> None:
-        rich_display.publish_display_data(data, metadata, **options)
+        output.publish_display_data(data, metadata, **options)
 
     def clear_output(self, wait: bool = False) -> None:
         """Does nothing: what a task has shown belongs to its client."""
@@ -74,9 +73,9 @@ class EngineShell(InteractiveShell):
         shell: EngineShell = cls.instance(config=config, user_module=module, user_ns=module.__dict__)
         shell.set_hook("show_in_pager", as_hook(display_page), 90)
         shell.magics_manager.register_function(_connect_info, "line", "connect_info")
-        display.use_formatter(shell.display_formatter)
+        output.use_formatter(shell.display_formatter)
         # IPython has installed its own.
-        builtins.display = rich_display.display  # type: ignore[attr-defined]
+        builtins.display = output.display  # type: ignore[attr-defined]
         return shell
 
     def init_virtualenv(self) -> None:

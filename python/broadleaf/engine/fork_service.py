@@ -15,16 +15,16 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from broadleaf import _native
-from broadleaf.engine.processes import deaths, environment, process
-from broadleaf.engine.processes.capture import Capture
-from broadleaf.engine.processes.guests import Guests
+from broadleaf.engine import environment, process
+from broadleaf.engine.guests import Guests
+from broadleaf.engine.process import Capture
 from broadleaf.errors.os_limits import explained
 
 _NODE_EXIT_GRACE_S = 10.0
 # For engines, their first function by value and first cell, and for what most tasks import.
 _FOR_ENGINES = (
     "broadleaf.engine.main",
-    "broadleaf.engine.interactive.cells",
+    "broadleaf.engine.interactive",
     "broadleaf.errors.aborted",
     "broadleaf.serialize.preparation",
     "broadleaf.serialize.by_value",
@@ -147,7 +147,7 @@ class ForkServer:
         self._node_pid = node_pid
         self.node_status: int | None = None
         self._engines: dict[int, _Engine] = {}  # by pid
-        self._out_of_memory = deaths.OutOfMemoryWatch()
+        self._out_of_memory = process.OutOfMemoryWatch()
         self._descriptor_limit = process.make_room_for_descriptors(3 * config.n_engines)
         self._fork_server = _native.ForkServer(config.connection)
         self._wake_read, self._wake_write = socket.socketpair()
@@ -330,8 +330,8 @@ class ForkServer:
             if engine.capture:
                 last_output = engine.capture.last_output(engine.capture.save_rest())
                 engine.capture.close()
-            last_output = last_output or deaths.last_output(self._config.log_path(engine.engine_id))
-            event = deaths.describe_exit(engine.engine_id, info, last_output, self._out_of_memory)
+            last_output = last_output or process.last_output(self._config.log_path(engine.engine_id))
+            event = process.describe_exit(engine.engine_id, info, last_output, self._out_of_memory)
             # Processes that the engine started and left behind end with it. It is reaped after that, because only then
             # can another process get its id.
             _kill_group(pid)

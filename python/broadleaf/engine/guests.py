@@ -19,12 +19,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from broadleaf import _native
-from broadleaf.engine.processes import deaths
-from broadleaf.engine.processes.capture import Capture
-from broadleaf.engine.processes.guest_link import MAX_BYTES, SOCKET
+from broadleaf.engine.guest_link import MAX_BYTES, SOCKET
+from broadleaf.engine.process import LAST_OUTPUT_BYTES, Capture, Exited, last_output
 
 if TYPE_CHECKING:
-    from broadleaf.engine.processes.fork_service import HostConfig
+    from broadleaf.engine.fork_service import HostConfig
 
 # Asks again for a slot whose last engine has not ended yet.
 _ASK_AGAIN_S = 0.25
@@ -248,10 +247,10 @@ class Guests:
         own = ""
         if guest.capture:
             own = guest.capture.last_output(guest.capture.save_rest())
-        own = own or (deaths.last_output(self._config.log_path(guest.engine_id)) if guest.engine_id is not None else "")
+        own = own or (last_output(self._config.log_path(guest.engine_id)) if guest.engine_id is not None else "")
         who = f"rank {guest.rank} of {guest.size} in MPI world {guest.world}"
         said = f"{who}; mpiexec says:\n{words}" if words else who
-        return f"{own.rstrip()}\n{said}".lstrip()[-deaths.LAST_OUTPUT_BYTES :]
+        return f"{own.rstrip()}\n{said}".lstrip()[-LAST_OUTPUT_BYTES:]
 
     def _forget(self, guest: _Guest) -> None:
         self._guests.remove(guest)
@@ -269,7 +268,7 @@ class Guests:
             pass
 
 
-def _exit(engine_id: int, pid: int, code: int | None, last_output: str) -> deaths.Exited:
+def _exit(engine_id: int, pid: int, code: int | None, last_output: str) -> Exited:
     return {
         "engine": engine_id,
         "pid": pid,

@@ -11,10 +11,10 @@ import sys
 from typing import Any, NoReturn
 
 from broadleaf import _native
+from broadleaf.engine import environment, process
+from broadleaf.engine.guest_link import GuestLink
 from broadleaf.engine.main import run_engine
-from broadleaf.engine.processes import environment, process
-from broadleaf.engine.processes.capture import Capture
-from broadleaf.engine.processes.guest_link import GuestLink
+from broadleaf.engine.process import Capture
 from broadleaf.serialize.search_path import extend_search_path
 
 # How long the other ranks have to reach MPI.Finalize, which waits for them.

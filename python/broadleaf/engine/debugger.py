@@ -19,7 +19,7 @@ from types import FrameType, TracebackType
 from typing import Any
 
 import broadleaf
-from broadleaf.engine.output import publish
+from broadleaf.engine import output
 from broadleaf.errors import ClusterConnectionError
 from broadleaf.serialize.preparation import awaited_answers
 
@@ -29,8 +29,8 @@ ANSWER_S = 1800.0
 SEEN_S = 10.0
 
 
-# What calls a task.
-_ENGINE = ("broadleaf.engine.main", "broadleaf.engine.nested")
+# The module that calls tasks.
+_ENGINE = "broadleaf.engine.main"
 # Frames at the start of a task that are not the user's.
 _BEGINNINGS = ("broadleaf", "IPython")
 
@@ -77,7 +77,7 @@ def _new(frame: FrameType, files: list[str]) -> TaskDebugger | None:
 
 def _outermost(frame: FrameType) -> FrameType:
     """The frame in which the task that runs `frame` began."""
-    while frame.f_back is not None and frame.f_back.f_globals.get("__name__") not in _ENGINE:
+    while frame.f_back is not None and frame.f_back.f_globals.get("__name__") != _ENGINE:
         frame = frame.f_back
     return frame
 
@@ -101,7 +101,7 @@ class TaskDebugger(pdb.Pdb):
         self._said.truncate()
         engine_id = int(os.environ["BROADLEAF_ENGINE_ID"])
         data = {"session": self._name, "state": state, "files": files, "text": text, "engine_id": engine_id}
-        publish.send({"type": "debugger", "data": data})
+        output.send_message({"type": "debugger", "data": data})
 
     def begin(self, files: list[str]) -> bool:
         """Whether the client can ask somebody. It returns the sources of these files, as far as it has them."""
@@ -136,7 +136,7 @@ class TaskDebugger(pdb.Pdb):
         """The frames of the task, and the selected one. Frames of the code that runs the task are left out."""
         stack, current = super().get_stack(f, t)
         modules = [str(frame.f_globals.get("__name__")) for frame, _ in stack[:current]]
-        first = max((number + 1 for number, module in enumerate(modules) if module in _ENGINE), default=0)
+        first = max((number + 1 for number, module in enumerate(modules) if module == _ENGINE), default=0)
         while first < current and modules[first].partition(".")[0] in _BEGINNINGS:
             first += 1
         return stack[first:], current - first

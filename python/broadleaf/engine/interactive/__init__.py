@@ -1,1 +1,0 @@
-"""Cells, shells, kernels and debuggers on an engine."""

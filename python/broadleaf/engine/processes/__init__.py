@@ -1,1 +1,0 @@
-"""Engine processes: how they are started, captured and ended, as processes of a fork server or ranks."""
