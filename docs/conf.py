@@ -9,7 +9,7 @@ from pathlib import Path
 
 from broadleaf import config
 from broadleaf.cli import group
-from broadleaf.client.display.public_names import PublicNames
+from broadleaf.client.display.reprs import PublicNames
 from sphinx.application import Sphinx
 from sphinx.pycode import ModuleAnalyzer
 

@@ -20,18 +20,17 @@ if TYPE_CHECKING:
     from broadleaf import errors as error
     from broadleaf import plan as plan
     from broadleaf.client.arrays import asarray, empty, zeros
-    from broadleaf.client.client import Client
+    from broadleaf.client.client import Client, get_client
+    from broadleaf.client.functions import ParallelFunction, RemoteFunction, parallel, remote
     from broadleaf.client.results.async_result import AsyncResult
     from broadleaf.client.results.execute_reply import ExecuteReply
-    from broadleaf.client.results.hub_results import AsyncHubResult
-    from broadleaf.client.results.map_results import AsyncMapResult, MapIterator
-    from broadleaf.client.tasks.dependency import Dependency
-    from broadleaf.client.tasks.nested import get_client
-    from broadleaf.client.tasks.remote_functions import ParallelFunction, RemoteFunction, parallel, remote
+    from broadleaf.client.results.hub import AsyncHubResult
+    from broadleaf.client.results.maps import AsyncMapResult, LazyMapIterator, MapIterator
+    from broadleaf.client.task_options import Dependency
     from broadleaf.client.views.balanced import LoadBalancedView
     from broadleaf.client.views.broadcast import BroadcastView
     from broadleaf.client.views.direct import DirectView
-    from broadleaf.client.views.lazy_map import LazyMapIterator
+    from broadleaf.client.views.executor import ViewExecutor
     from broadleaf.cluster import Cluster, ClusterManager
     from broadleaf.cluster.addresses import PlaintextWarning
     from broadleaf.cluster.cluster import ClusterStateError
@@ -79,7 +78,6 @@ if TYPE_CHECKING:
         unwrap_exception,
         wrap_exception,
     )
-    from broadleaf.interop.concurrent import ViewExecutor
     from broadleaf.interop.joblib import register_joblib_backend
     from broadleaf.requests import RequestFailed
     from broadleaf.serialize.decorators import depend, dependent, interactive, require
@@ -92,8 +90,8 @@ _ERRORS = "broadleaf.errors"
 _HOMES = {
     "ALL_COMPLETED": "concurrent.futures",
     "AlreadyDisplayedError": _ERRORS,
-    "AsyncHubResult": "broadleaf.client.results.hub_results",
-    "AsyncMapResult": "broadleaf.client.results.map_results",
+    "AsyncHubResult": "broadleaf.client.results.hub",
+    "AsyncMapResult": "broadleaf.client.results.maps",
     "AsyncResult": "broadleaf.client.results.async_result",
     "AuthenticationFailed": _ERRORS,
     "BroadleafError": _ERRORS,
@@ -110,7 +108,7 @@ _HOMES = {
     "ConfigError": "broadleaf.config",
     "DashboardError": "broadleaf.dashboard.server",
     "DeathCertificate": _ERRORS,
-    "Dependency": "broadleaf.client.tasks.dependency",
+    "Dependency": "broadleaf.client.task_options",
     "DependencyTimeout": _ERRORS,
     "DirectView": "broadleaf.client.views.direct",
     "EngineError": _ERRORS,
@@ -121,21 +119,21 @@ _HOMES = {
     "ImpossibleDependency": _ERRORS,
     "InPlaceMismatch": _ERRORS,
     "InvalidDependency": _ERRORS,
-    "LazyMapIterator": "broadleaf.client.views.lazy_map",
+    "LazyMapIterator": "broadleaf.client.results.maps",
     "LinkLost": _ERRORS,
     "LoadBalancedView": "broadleaf.client.views.balanced",
-    "MapIterator": "broadleaf.client.results.map_results",
+    "MapIterator": "broadleaf.client.results.maps",
     "NoEnginesRegistered": _ERRORS,
     "OnDask": "broadleaf.cluster.engine_sets.dask",
     "OnRay": "broadleaf.cluster.engine_sets.ray",
     "OverLimit": _ERRORS,
-    "ParallelFunction": "broadleaf.client.tasks.remote_functions",
+    "ParallelFunction": "broadleaf.client.functions",
     "PlaintextWarning": "broadleaf.cluster.addresses",
     "PrePickled": "broadleaf.serialize.values",
     "Reference": "broadleaf.serialize.namespace",
     "Relay": "broadleaf.cluster.hosts.relay",
     "RemoteError": _ERRORS,
-    "RemoteFunction": "broadleaf.client.tasks.remote_functions",
+    "RemoteFunction": "broadleaf.client.functions",
     "RequestFailed": "broadleaf.requests",
     "ResultNotKept": _ERRORS,
     "MPI": "broadleaf.cluster.engine_sets.mpi",
@@ -152,7 +150,7 @@ _HOMES = {
     "Undeliverable": _ERRORS,
     "UnmetDependency": _ERRORS,
     "VersionMismatch": _ERRORS,
-    "ViewExecutor": "broadleaf.interop.concurrent",
+    "ViewExecutor": "broadleaf.client.views.executor",
     "__version__": "broadleaf._native",
     "asarray": "broadleaf.client.arrays",
     "bind_kernel": "broadleaf.engine.bound_kernel",
@@ -161,11 +159,11 @@ _HOMES = {
     "dependent": "broadleaf.serialize.decorators",
     "empty": "broadleaf.client.arrays",
     "engine_cache": "broadleaf.serialize.namespace",
-    "get_client": "broadleaf.client.tasks.nested",
+    "get_client": "broadleaf.client.client",
     "interactive": "broadleaf.serialize.decorators",
-    "parallel": "broadleaf.client.tasks.remote_functions",
+    "parallel": "broadleaf.client.functions",
     "register_joblib_backend": "broadleaf.interop.joblib",
-    "remote": "broadleaf.client.tasks.remote_functions",
+    "remote": "broadleaf.client.functions",
     "require": "broadleaf.serialize.decorators",
     "unwrap_exception": _ERRORS,
     "use_cloudpickle": "broadleaf.serialize.picklers",

@@ -6,7 +6,7 @@ import ctypes
 import json
 from typing import Any
 
-from broadleaf.client.connection.failures import STATUS_CANCELLED as CANCELLED
+from broadleaf.client.failures import STATUS_CANCELLED as CANCELLED
 
 
 class Requests:

@@ -12,7 +12,7 @@ from typing import Any
 
 import fake_native
 from broadleaf import Cluster, _native
-from broadleaf.client.tasks.options import TaskOptions
+from broadleaf.client.task_options import TaskOptions
 from broadleaf.serialize.functions import function_name, resolve_function
 from broadleaf.serialize.values import dump_args, load_result
 

@@ -7,7 +7,7 @@ import weakref
 import broadleaf as ipp
 import fake_native
 import pytest
-from broadleaf.client.tasks.partition import automatic_chunk_items, join_parts, part_of
+from broadleaf.client.partition import automatic_chunk_items, join_parts, part_of
 from waiting import until
 
 

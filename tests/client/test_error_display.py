@@ -7,7 +7,7 @@ import traceback
 
 import broadleaf as ipp
 import pytest
-from broadleaf.client.connection.failures import death_certificate
+from broadleaf.client.failures import death_certificate
 from broadleaf.errors import composite
 from broadleaf.serialize.chunks import MapChunk, report
 from broadleaf.serialize.errors import dump_error, load_error, traceback_text, with_source

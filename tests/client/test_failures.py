@@ -6,7 +6,7 @@ import pickle
 import broadleaf as ipp
 import pytest
 from broadleaf import error
-from broadleaf.client.connection import failures
+from broadleaf.client import failures
 
 
 @pytest.mark.parametrize("reason", sorted(failures.REFUSALS))

@@ -13,7 +13,7 @@ from typing import Any
 
 import fake_native
 import pytest
-from broadleaf.client.tasks.options import TaskOptions
+from broadleaf.client.task_options import TaskOptions
 from broadleaf.errors import UnmetDependency
 from native_sides import Connected, Failed, Hooks, Side, started
 from waiting import until

@@ -12,7 +12,7 @@ import time
 
 import broadleaf as ipp
 import pytest
-from broadleaf.client.display import showing
+from broadleaf.client.display import output
 from waiting import until
 
 BEGUN = "import time\nopen(f'{directory}/{engine_id}', 'w').close()\n"
@@ -162,7 +162,7 @@ def interrupting(condition, on_sent=lambda moment: None):
 
     def waits():
         frame = sys._current_frames()[threading.main_thread().ident]
-        while frame is not None and frame.f_code is not showing._wait.__code__:
+        while frame is not None and frame.f_code is not output._wait.__code__:
             frame = frame.f_back
         return frame is not None
 

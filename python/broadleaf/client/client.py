@@ -1,4 +1,4 @@
-"""The client: one connection to a cluster, and the views that use it."""
+"""`Client`, and `get_client` for the cluster of a task."""
 
 from __future__ import annotations
 
@@ -14,21 +14,18 @@ from concurrent.futures import wait as wait_for_futures
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal, Self, overload
 
-from broadleaf import standard_descriptors
-from broadleaf.client.connection.connection_text import connection_text, profile_name, tunnel_to
-from broadleaf.client.connection.failures import connection_error, death_certificate
-from broadleaf.client.connection.hooks import Hooks
-from broadleaf.client.connection.known_results import KnownResults, RegisteredResults
-from broadleaf.client.connection.local_modules import LocalModules
-from broadleaf.client.connection.lost_link import LinkEnd
-from broadleaf.client.connection.task_index import TaskIndex, listed
-from broadleaf.client.display.descriptions import client_in_words
-from broadleaf.client.display.interactive import Interactive
-from broadleaf.client.display.public_names import PublicNames
+from broadleaf import _native, standard_descriptors
+from broadleaf.client.connection import Hooks, LinkEnd, connection_text, profile_name, tunnel_to
+from broadleaf.client.control import KnownResults, RegisteredResults
+from broadleaf.client.display.reprs import PublicNames, client_in_words
+from broadleaf.client.failures import connection_error, death_certificate
+from broadleaf.client.interactive import Interactive
+from broadleaf.client.modules import LocalModules
 from broadleaf.client.results.async_result import seconds
-from broadleaf.client.results.hub_results import Hub
+from broadleaf.client.results.hub import Hub
 from broadleaf.client.results.pending import ResultTypes, result_types
-from broadleaf.client.tasks.options import TaskOptions
+from broadleaf.client.task_index import TaskIndex, listed
+from broadleaf.client.task_options import TaskOptions
 from broadleaf.client.views.base import HISTORY_TASKS
 from broadleaf.config import OPTIONS
 from broadleaf.errors import ClusterConnectionError, DeathCertificate, NoEnginesRegistered
@@ -43,7 +40,11 @@ if TYPE_CHECKING:
     from broadleaf.client.views.balanced import LoadBalancedView
     from broadleaf.client.views.broadcast import BroadcastView
     from broadleaf.client.views.direct import DirectView
-    from broadleaf.interop.concurrent import ViewExecutor
+    from broadleaf.client.views.executor import ViewExecutor
+
+
+# The client: one connection to a cluster, and the views that use it.
+
 
 # Number of characters of the cluster's public key in the ids of its tasks.
 _CLUSTER_KEY_CHARACTERS = 16
@@ -753,3 +754,47 @@ class Client(RegisteredResults, Interactive, PublicNames):
             for part, engine in enumerate(result.origin.targets or ())
             if engine in ids and not result.part_done(part)
         ]
+
+
+# Clients for tasks.
+
+
+_lock = threading.Lock()
+# Keyed by process, because a task may fork, and by depth: a task that closes its client, or waits for everything
+# submitted through it, must not affect another task that waits on the same engine.
+_clients: dict[tuple[int, int], Client] = {}
+
+
+def get_client() -> Client:
+    """The client of the cluster that runs the calling task.
+
+    While the task waits for results of its own cluster, its engine runs other tasks. The engine keeps the client for
+    later tasks, so there is no need to close it.
+
+    Returns:
+        The client, for the calling task and others at the same nesting depth.
+
+    Raises:
+        ClusterConnectionError: The caller is not a task, or its engine belongs to a relay that was given no connection
+            file for clients.
+
+    Example:
+        >>> def total(n):
+        ...     view = ipp.get_client().load_balanced_view()
+        ...     return sum(view.map_sync(abs, range(n)))
+        >>> rc[0].apply_sync(total, 4)
+        6
+    """
+    depth = _native.submitted_depth()
+    if depth == 0:
+        raise ClusterConnectionError(
+            "get_client() works only in a task on an engine; here, make a client with "
+            "broadleaf.Client() or Cluster(n=4).start_and_connect_sync()"
+        )
+    key = (os.getpid(), depth)
+    with _lock:
+        client = _clients.get(key)
+        if client is None or client.closed:
+            name = f"engine {os.environ.get('BROADLEAF_ENGINE_ID', '')}, depth {depth}"
+            client = _clients[key] = Client(name=name)
+        return client

@@ -550,7 +550,7 @@ class Cluster(ClusterCoroutines, Elastic, OwnDashboard):
         return client
 
     def _connect_and_wait(self, leaves_magics: bool) -> Client:
-        from broadleaf.client.display.interactive import leaving_magics
+        from broadleaf.client.interactive import leaving_magics
 
         if self.engines_from.is_remote:
             self.wait_for_engines_sync()

@@ -19,7 +19,7 @@ from broadleaf.serialize.values import dumps_in_band, unpicklable_reason
 
 # What a task sends its client besides its output and its value: data and rich displays, as pickled messages.
 #
-# The messages are those of `broadleaf.client.results.metadata.outputs_of`.
+# The messages are those of `broadleaf.client.metadata.outputs_of`.
 
 
 # Space in a frame besides its header.

@@ -119,7 +119,7 @@ def test_two_context_variables_of_one_name_stay_two(rc):
 
 def test_a_context_variable_of_a_module_is_the_modules(rc):
     names = script(
-        "from broadleaf.client.display.interactive import _leaves_magics as leaves_magics\n"
+        "from broadleaf.client.interactive import _leaves_magics as leaves_magics\n"
         "def same(_):\n"
         "    from broadleaf.client.display import interactive\n"
         "    return interactive._leaves_magics is leaves_magics\n"

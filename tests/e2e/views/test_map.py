@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import broadleaf as ipp
 import pytest
 from broadleaf import error
-from broadleaf.client.tasks.partition import automatic_chunk_items
+from broadleaf.client.partition import automatic_chunk_items
 from waiting import until
 
 
@@ -187,12 +187,12 @@ def test_one_item_a_task_is_the_item_itself(rc, lview):
 
 
 def test_items_that_go_one_by_one_are_not_pickled(rc, lview, monkeypatch):
-    from broadleaf.client.connection import hooks
+    from broadleaf.client import connection
     from broadleaf.serialize.values import dump_args
 
     pickled = []
     # A client takes its hooks when it is made.
-    monkeypatch.setattr(hooks, "dump_args", lambda *args: pickled.append(args) or dump_args(*args))
+    monkeypatch.setattr(connection, "dump_args", lambda *args: pickled.append(args) or dump_args(*args))
     with rc.cluster.connect_client_sync() as own:
         view = own.load_balanced_view()
         assert view.map_sync(abs, range(100), chunksize=1) == list(range(100))

@@ -93,7 +93,7 @@ def anywhere_option(command: _Command) -> _Command:
 
 
 def _checked_url(ctx: click.Context, parameter: click.Parameter, url: str | None) -> str | None:
-    from broadleaf.cluster.hosts import tunnel
+    from broadleaf.client import tunnel
 
     try:
         if url is not None:
@@ -106,8 +106,8 @@ def _checked_url(ctx: click.Context, parameter: click.Parameter, url: str | None
 @contextmanager
 def far_control(url: str) -> Iterator[ControlLink]:
     """A connection for requests to a cluster on another host."""
+    from broadleaf.client.tunnel import Tunnel, parse
     from broadleaf.cluster.control import ControlLink
-    from broadleaf.cluster.hosts.tunnel import Tunnel, parse
 
     tunnel = Tunnel(parse(url))
     try:

@@ -7,13 +7,12 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from broadleaf.client.connection.failures import STATUS_OK
+from broadleaf.client.failures import STATUS_OK
+from broadleaf.client.protocols import Origin
 from broadleaf.client.results.async_result import AsyncResult
+from broadleaf.client.results.base import PartWatcher, wait_until
 from broadleaf.client.results.chunk_outcomes import Failure
-from broadleaf.client.results.map_results import AsyncMapResult
-from broadleaf.client.results.parts import PartWatcher
-from broadleaf.client.tasks.nested_waits import wait_until
-from broadleaf.client.tasks.origin import Origin
+from broadleaf.client.results.maps import AsyncMapResult
 
 Part = tuple[AsyncResult, int]
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from broadleaf.client.display.outputs import show_bundle
+from broadleaf.client.display.output import show_bundle
+from broadleaf.client.metadata import Metadata
 from broadleaf.client.results.async_result import AsyncResult
-from broadleaf.client.results.metadata import Metadata
 
 _SHOWN_CHARACTERS = 32
 

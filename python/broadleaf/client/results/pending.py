@@ -5,11 +5,11 @@ from __future__ import annotations
 import functools
 from typing import Any, NamedTuple
 
-from broadleaf.client.connection.failures import link_lost
+from broadleaf.client.failures import link_lost
 from broadleaf.client.results.async_result import AsyncResult
 from broadleaf.client.results.execute_reply import AsyncExecuteResult
-from broadleaf.client.results.hub_results import AsyncHubResult
-from broadleaf.client.results.map_results import AsyncMapResult
+from broadleaf.client.results.hub import AsyncHubResult
+from broadleaf.client.results.maps import AsyncMapResult
 from broadleaf.errors import hides_frames
 
 __tracebackhide__ = hides_frames

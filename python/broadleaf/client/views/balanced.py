@@ -6,16 +6,14 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Literal, overload
 
-from broadleaf.client.connection.ctrl_c import ends_with_ctrl_c
-from broadleaf.client.connection.failures import link_lost
+from broadleaf.client.ctrl_c import ends_with_ctrl_c
+from broadleaf.client.failures import link_lost
+from broadleaf.client.partition import as_rows, as_sequence, automatic_chunk_items, chunks, in_blocks
+from broadleaf.client.protocols import Origin
 from broadleaf.client.results.async_result import AsyncResult
 from broadleaf.client.results.combined import EmptyMapResult, JoinedMapResult
-from broadleaf.client.results.map_results import AsyncMapResult
-from broadleaf.client.tasks.blocks import in_blocks
-from broadleaf.client.tasks.dependency import is_dependency, resolve_dependency
-from broadleaf.client.tasks.options import TaskOptions
-from broadleaf.client.tasks.origin import Origin
-from broadleaf.client.tasks.partition import as_rows, as_sequence, automatic_chunk_items, chunks
+from broadleaf.client.results.maps import AsyncMapResult
+from broadleaf.client.task_options import TaskOptions, is_dependency, resolve_dependency
 from broadleaf.client.views.base import AsyncFunction, Flag, Function, Returned, View
 from broadleaf.errors import LinkLost, hides_frames
 from broadleaf.serialize.callables import check_map
@@ -24,7 +22,7 @@ from broadleaf.serialize.functions import for_many_calls
 
 if TYPE_CHECKING:
     from broadleaf._native import History
-    from broadleaf.client.views.lazy_map import LazyMapIterator
+    from broadleaf.client.results.maps import LazyMapIterator
 
 __tracebackhide__ = hides_frames
 
@@ -488,7 +486,7 @@ class LoadBalancedView(View):
         history: History | None = None,
     ) -> LazyMapIterator[Any]:
         """`imap` that records its tasks in `history`, too."""
-        from broadleaf.client.views.lazy_map import LazyMapIterator
+        from broadleaf.client.results.maps import LazyMapIterator
 
         check_map(function, sequences)
         if max_outstanding == "auto":

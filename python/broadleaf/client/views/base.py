@@ -6,18 +6,17 @@ from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeVar, overload
 
-from broadleaf.client.connection.ctrl_c import ends_with_ctrl_c
-from broadleaf.client.display.descriptions import targets_in_words
-from broadleaf.client.display.public_names import PublicNames
+from broadleaf.client.ctrl_c import ends_with_ctrl_c
+from broadleaf.client.display.reprs import PublicNames, targets_in_words
 from broadleaf.client.results.async_result import AsyncResult
 from broadleaf.errors import hides_frames
 
 if TYPE_CHECKING:
     from broadleaf.client.client import Client
-    from broadleaf.client.connection.known_results import KnownResults
-    from broadleaf.client.results.map_results import AsyncMapResult
-    from broadleaf.client.tasks.remote_functions import ParallelFunction, RemoteFunction
-    from broadleaf.interop.concurrent import ViewExecutor
+    from broadleaf.client.control import KnownResults
+    from broadleaf.client.functions import ParallelFunction, RemoteFunction
+    from broadleaf.client.results.maps import AsyncMapResult
+    from broadleaf.client.views.executor import ViewExecutor
 
 __tracebackhide__ = hides_frames
 
@@ -86,7 +85,7 @@ class View(PublicNames):
         return f"<{type(self).__name__} of {self._described()}>"
 
     def _repr_html_(self) -> str:
-        from broadleaf.client.display.html_reprs import view_html
+        from broadleaf.client.display.reprs import view_html
 
         return view_html(self)
 
@@ -367,7 +366,7 @@ class View(PublicNames):
             >>> cube(3)
             27
         """
-        from broadleaf.client.tasks.remote_functions import remote
+        from broadleaf.client.functions import remote
 
         return remote(self, block=self.block if block is None else block, **flags)
 
@@ -392,14 +391,14 @@ class View(PublicNames):
             >>> doubled(range(6))
             [0, 2, 4, 6, 8, 10]
         """
-        from broadleaf.client.tasks.remote_functions import parallel
+        from broadleaf.client.functions import parallel
 
         return parallel(self, dist=dist, block=self.block if block is None else block, **flags)
 
     @property
     def executor(self) -> ViewExecutor:
         """A `concurrent.futures.Executor` over this view."""
-        from broadleaf.interop.concurrent import ViewExecutor
+        from broadleaf.client.views.executor import ViewExecutor
 
         return ViewExecutor(self)  # type: ignore[arg-type]
 

@@ -8,23 +8,22 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any, Literal, overload
 
-from broadleaf.client.connection.ctrl_c import ends_with_ctrl_c
-from broadleaf.client.connection.failures import link_lost
+from broadleaf.client.ctrl_c import ends_with_ctrl_c
+from broadleaf.client.failures import link_lost
+from broadleaf.client.partition import as_rows, as_sequence, check_dist, join_parts, only_item, part_bounds, part_of
+from broadleaf.client.protocols import Origin
 from broadleaf.client.results.async_result import AsyncResult
 from broadleaf.client.results.combined import EmptyMapResult
-from broadleaf.client.tasks.options import TaskOptions
-from broadleaf.client.tasks.origin import Origin
-from broadleaf.client.tasks.partition import as_rows, as_sequence, check_dist, join_parts, part_bounds, part_of
-from broadleaf.client.tasks.rows import only_item
+from broadleaf.client.task_options import TaskOptions
 from broadleaf.client.views.base import AsyncFunction, Flag, Function, Returned, View
-from broadleaf.client.views.in_place import InPlace
 from broadleaf.errors import NoEnginesRegistered, hides_frames
 from broadleaf.serialize import picklers
 from broadleaf.serialize.callables import check_map
 from broadleaf.serialize.chunks import MapChunk
 
 if TYPE_CHECKING:
-    from broadleaf.client.results.map_results import AsyncMapResult, MapIterator
+    from broadleaf.client.results.maps import AsyncMapResult, MapIterator
+
 
 __tracebackhide__ = hides_frames
 
@@ -838,7 +837,7 @@ class DirectView(View):
             TypeError: There are no sequences, the function cannot be called, or `block` is among the options.
             SerializationError: The function or an item cannot be pickled.
         """
-        from broadleaf.client.results.map_results import MapIterator
+        from broadleaf.client.results.maps import MapIterator
 
         return MapIterator(self.map_async(function, *sequences, **options))
 
@@ -979,3 +978,39 @@ class DirectView(View):
         except KeyboardInterrupt:
             self.client.abort_interrupted([seq for result in results for seq in result._unfinished_seqs()])
             raise
+
+
+# The check before a push in place: no large payload is sent to engines that would refuse it.
+
+
+# Smaller values are sent unchecked: the engines check anyway, and the question would cost as much.
+_ASK_FROM_BYTES = 1 << 20
+# Maximum number of cached answers.
+_REMEMBERED = 64
+
+
+class InPlace:
+    """What engines have reported that they can overwrite. An engine whose answer was wrong or is outdated refuses by
+    itself."""
+
+    def __init__(self) -> None:
+        self._fitting: dict[Any, Any] = {}
+
+    def check(self, view: DirectView, values: dict[str, Any], targets: Any) -> None:
+        """Asks the engines whether the values fit, if they are large and the answer is not known.
+
+        Raises `InPlaceMismatch` for values that cannot be overwritten, and whatever the engines raise.
+        """
+        from broadleaf.serialize.values import form_of, n_bytes
+
+        forms = {name: form_of(value, name) for name, value in values.items()}
+        if sum(map(n_bytes, values.values())) < _ASK_FROM_BYTES:
+            return
+        ids, _ = view.client.resolve_targets(view.targets if targets is None else targets)
+        key = (ids, tuple(forms))
+        if self._fitting.get(key) == forms:
+            return
+        view._call("check_fit", (forms,), list(ids), block=True)
+        if len(self._fitting) >= _REMEMBERED:
+            self._fitting.clear()
+        self._fitting[key] = forms

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import islice
 from typing import Any
 
-from broadleaf.client.tasks.partition import is_array, join_parts
+from broadleaf.client.partition import is_array, join_parts
 
 
 class Map:

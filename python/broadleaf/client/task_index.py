@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
 from broadleaf.client.results.async_result import AsyncResult
-from broadleaf.client.results.hub_results import AsyncHubResult
+from broadleaf.client.results.hub import AsyncHubResult
 
 if TYPE_CHECKING:
     from broadleaf._native import History

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from broadleaf.client.results.parts import PartWatcher
+from broadleaf.client.results.base import PartWatcher
 from broadleaf.errors import ClusterConnectionError
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from broadleaf.client.connection.ctrl_c import ends_with_ctrl_c
+from broadleaf.client.ctrl_c import ends_with_ctrl_c
 from broadleaf.errors import hides_frames
 from broadleaf.serialize.callables import check_callable
 from broadleaf.serialize.functions import function_name
@@ -109,7 +109,7 @@ class ParallelFunction(RemoteFunction):
         Raises:
             ValueError: The sequences are not equally long.
         """
-        from broadleaf.client.tasks.partition import as_rows, join_parts
+        from broadleaf.client.partition import as_rows, join_parts
 
         cut = tuple(as_rows(sequence) for sequence in sequences)
         lengths = [len(sequence) for sequence in cut]

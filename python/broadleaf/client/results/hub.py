@@ -9,11 +9,11 @@ from datetime import datetime
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
-from broadleaf.client.connection.failures import STATUS_NAMES, STATUS_OK
+from broadleaf.client.failures import STATUS_NAMES, STATUS_OK
+from broadleaf.client.metadata import Metadata, combined_outputs, moment
+from broadleaf.client.protocols import Origin
 from broadleaf.client.results.async_result import AsyncResult
 from broadleaf.client.results.execute_reply import ExecuteReply
-from broadleaf.client.results.metadata import Metadata, combined_outputs, moment
-from broadleaf.client.tasks.origin import Origin
 
 if TYPE_CHECKING:
     from broadleaf.client.client import Client

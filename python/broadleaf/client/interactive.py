@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, cast
 
-from broadleaf.client.connection.task_index import listed
 from broadleaf.client.results.async_result import seconds
+from broadleaf.client.task_index import listed
 from broadleaf.state import connection
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ class Interactive:
             self.activate()
 
     def _repr_html_(self) -> str:
-        from broadleaf.client.display.html_reprs import client_html
+        from broadleaf.client.display.reprs import client_html
 
         return client_html(self._client())
 

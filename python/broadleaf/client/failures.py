@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from broadleaf.client.tasks.origin import Origin
+from broadleaf.client.protocols import Origin
 from broadleaf.errors import (
     AuthenticationFailed,
     ClusterConnectionError,

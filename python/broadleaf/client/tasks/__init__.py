@@ -1,1 +1,0 @@
-"""What goes to engines with a task: its options, its function, its share of the data."""
