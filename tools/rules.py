@@ -34,7 +34,7 @@ IMPURE_DEPENDENCIES = {"tokio", "tokio-util", "mio", "rustix", "libc", "rand", "
 UNSAFE = re.compile(r"\bunsafe\s*(?:\{|fn|impl|extern|trait)|allow\(unsafe_code\)|expect\(unsafe_code")
 
 # Packages of python/broadleaf that may import `_native`, and those that may use only what `import broadleaf` offers.
-NATIVE_USERS = {"client", "engine", "cluster", "state"}
+NATIVE_USERS = {"client", "engine", "cluster", "mpi", "state"}
 PUBLIC_API_USERS = {"cli", "dashboard", "lab", "bench", "plan", "notebook", "interop"}
 # What they may import besides: errors, options, settings, the memory of a process, texts for figures and what waits for
 # an import contain no machinery.

@@ -34,16 +34,16 @@ if TYPE_CHECKING:
     from broadleaf.cluster import Cluster, ClusterManager
     from broadleaf.cluster.addresses import PlaintextWarning
     from broadleaf.cluster.cluster import ClusterStateError
-    from broadleaf.cluster.elasticity.elastic import ScalingError
+    from broadleaf.cluster.elastic import ScalingError
     from broadleaf.cluster.engine_sets.base import EngineSet
     from broadleaf.cluster.engine_sets.dask import OnDask
-    from broadleaf.cluster.engine_sets.jobs.psij import PSIJ
-    from broadleaf.cluster.engine_sets.jobs.sge import SGE
-    from broadleaf.cluster.engine_sets.jobs.slurm import Slurm
     from broadleaf.cluster.engine_sets.mpi import MPI
+    from broadleaf.cluster.engine_sets.psij import PSIJ
     from broadleaf.cluster.engine_sets.ray import OnRay
+    from broadleaf.cluster.engine_sets.sge import SGE
+    from broadleaf.cluster.engine_sets.slurm import Slurm
     from broadleaf.cluster.engine_sets.ssh import SSH
-    from broadleaf.cluster.hosts.relay import Relay
+    from broadleaf.cluster.relay import Relay
     from broadleaf.config import ConfigError
     from broadleaf.dashboard.server import DashboardError
     from broadleaf.engine.bound_kernel import bind_kernel
@@ -131,18 +131,18 @@ _HOMES = {
     "PlaintextWarning": "broadleaf.cluster.addresses",
     "PrePickled": "broadleaf.serialize.values",
     "Reference": "broadleaf.serialize.namespace",
-    "Relay": "broadleaf.cluster.hosts.relay",
+    "Relay": "broadleaf.cluster.relay",
     "RemoteError": _ERRORS,
     "RemoteFunction": "broadleaf.client.functions",
     "RequestFailed": "broadleaf.requests",
     "ResultNotKept": _ERRORS,
     "MPI": "broadleaf.cluster.engine_sets.mpi",
-    "PSIJ": "broadleaf.cluster.engine_sets.jobs.psij",
-    "SGE": "broadleaf.cluster.engine_sets.jobs.sge",
+    "PSIJ": "broadleaf.cluster.engine_sets.psij",
+    "SGE": "broadleaf.cluster.engine_sets.sge",
     "SSH": "broadleaf.cluster.engine_sets.ssh",
-    "ScalingError": "broadleaf.cluster.elasticity.elastic",
+    "ScalingError": "broadleaf.cluster.elastic",
     "SerializationError": _ERRORS,
-    "Slurm": "broadleaf.cluster.engine_sets.jobs.slurm",
+    "Slurm": "broadleaf.cluster.engine_sets.slurm",
     "TaskAborted": _ERRORS,
     "TaskRejectError": _ERRORS,
     "TaskTimeout": _ERRORS,

@@ -4,8 +4,8 @@ import os
 
 import pytest
 from broadleaf.cluster import Cluster
-from broadleaf.cluster.hosts.cores import engine_count, usable_cores
-from broadleaf.cluster.hosts.relay import Relay
+from broadleaf.cluster.cores import engine_count, usable_cores
+from broadleaf.cluster.relay import Relay
 
 
 @pytest.fixture

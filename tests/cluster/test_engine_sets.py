@@ -9,8 +9,8 @@ from typing import Any
 import broadleaf as ipp
 import pytest
 from broadleaf.cluster.engine_sets import BlockRequest, find_engine_set, make_engine_set
-from broadleaf.cluster.engine_sets.jobs.walltime import clock_time, seconds
-from broadleaf.cluster.hosts.join import tasks_of_this_node
+from broadleaf.cluster.engine_sets.batch import clock_time, walltime_seconds
+from broadleaf.cluster.join import tasks_of_this_node
 from broadleaf.config import ConfigError
 from broadleaf.errors import ClusterStartError
 from broadleaf.openssh import parse_host
@@ -87,7 +87,14 @@ def test_walltimes(walltime, expected):
 
 
 def test_seconds_of_a_walltime():
-    assert [seconds(text) for text in ("90s", "2h", "1:00:30", "30", "1-12:00:00", "")] == [90, 7200, 3630, 0, 0, 0]
+    assert [walltime_seconds(text) for text in ("90s", "2h", "1:00:30", "30", "1-12:00:00", "")] == [
+        90,
+        7200,
+        3630,
+        0,
+        0,
+        0,
+    ]
 
 
 def test_jobs_know_when_they_end():

@@ -10,7 +10,7 @@ import kubernetes_validate
 import pytest
 import yaml as reader
 from broadleaf.cli import group
-from broadleaf.cluster.hosts.pods.manifest import yaml
+from broadleaf.cluster.kubernetes import yaml
 from click.testing import CliRunner
 
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 from broadleaf import config
+from broadleaf.cluster import package
 from broadleaf.cluster.engine_sets.base import BlockRequest
-from broadleaf.cluster.engine_sets.jobs.submit_hosts import LoginHost
-from broadleaf.cluster.hosts import package
+from broadleaf.cluster.engine_sets.batch import LoginHost
 from broadleaf.errors import ClusterStartError
 from broadleaf.openssh import SSHHost
 from broadleaf.private_files import make_private, open_private
@@ -166,9 +166,7 @@ class ThisHostAsLogin:
 @pytest.fixture
 def login(tmp_path, monkeypatch):
     """A function that returns the login host with this `shared_dir`."""
-    monkeypatch.setattr(
-        "broadleaf.cluster.engine_sets.jobs.submit_hosts.SSHMaster", lambda host: ThisHostAsLogin(tmp_path)
-    )
+    monkeypatch.setattr("broadleaf.cluster.engine_sets.batch.SSHMaster", lambda host: ThisHostAsLogin(tmp_path))
     return lambda shared_dir="": LoginHost(SSHHost("login", 0, 0), str(shared_dir))
 
 

@@ -3,7 +3,7 @@
 import random
 
 import pytest
-from broadleaf.cluster.elasticity.scaling import Aim, Decision, Load, Starts, Unit, decide, wanted_engines
+from broadleaf.cluster.scaling import Aim, Decision, Load, Starts, Unit, decide, wanted_engines
 
 NOTHING = Load(0, None)
 

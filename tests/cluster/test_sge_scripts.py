@@ -8,7 +8,7 @@ from typing import Any
 import broadleaf as ipp
 import pytest
 from broadleaf.cluster.engine_sets import BlockRequest
-from broadleaf.cluster.engine_sets.jobs.sge import _how_it_ended, _states
+from broadleaf.cluster.engine_sets.sge import _how_it_ended, _states
 from broadleaf.errors import ClusterStartError
 
 

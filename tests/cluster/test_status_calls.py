@@ -7,9 +7,9 @@ from types import SimpleNamespace
 
 import broadleaf as ipp
 import pytest
+from broadleaf.cluster.engine_sets import batch
 from broadleaf.cluster.engine_sets.base import BlockRequest
-from broadleaf.cluster.engine_sets.jobs import news
-from broadleaf.cluster.engine_sets.jobs.submit_hosts import ThisHost
+from broadleaf.cluster.engine_sets.batch import ThisHost
 
 _LOOK_EVERY_S = 0.25
 _QSTAT = "<job_info><queue_info>{}</queue_info></job_info>"
@@ -41,7 +41,7 @@ class Scheduler:
 def test_the_scheduler_is_asked_once_in_30_s_for_any_number_of_blocks(kind, tmp_path, monkeypatch):
     scheduler = Scheduler()
     monkeypatch.setattr(ThisHost, "run", lambda _self, command, *, text="": scheduler.run(command, text=text))
-    monkeypatch.setattr(news, "time", SimpleNamespace(monotonic=scheduler.monotonic))
+    monkeypatch.setattr(batch, "time", SimpleNamespace(monotonic=scheduler.monotonic))
     engines = ipp.Slurm(nodes=1) if kind == "slurm" else ipp.SGE(slots=1, pe="mp")
     blocks = []
     for look in range(1600):
@@ -59,8 +59,8 @@ def test_the_scheduler_is_asked_once_in_30_s_for_any_number_of_blocks(kind, tmp_
 
 def test_ends_of_jobs_postpone_the_regular_calls(monkeypatch):
     clock = SimpleNamespace(now_s=1000.0)
-    monkeypatch.setattr(news, "time", SimpleNamespace(monotonic=lambda: clock.now_s))
-    due = news.News()
+    monkeypatch.setattr(batch, "time", SimpleNamespace(monotonic=lambda: clock.now_s))
+    due = batch.News()
     due.expect_first()
     asked_after_s = []
     for look in range(4 * 600):
@@ -79,8 +79,8 @@ def test_ends_of_jobs_postpone_the_regular_calls(monkeypatch):
 
 def test_an_end_that_the_scheduler_does_not_know_yet_is_asked_for_until_it_does(monkeypatch):
     clock = SimpleNamespace(now_s=1000.0)
-    monkeypatch.setattr(news, "time", SimpleNamespace(monotonic=lambda: clock.now_s))
-    due = news.News()
+    monkeypatch.setattr(batch, "time", SimpleNamespace(monotonic=lambda: clock.now_s))
+    due = batch.News()
     due.expect_first()
     asked_after_s = []
     for look in range(4 * 400):
@@ -95,15 +95,15 @@ def test_an_end_that_the_scheduler_does_not_know_yet_is_asked_for_until_it_does(
 
 
 def test_whoever_asks_for_news_gets_them(monkeypatch):
-    monkeypatch.setattr(news, "time", SimpleNamespace(monotonic=lambda: 1000.0))
-    due = news.News()
+    monkeypatch.setattr(batch, "time", SimpleNamespace(monotonic=lambda: 1000.0))
+    due = batch.News()
     due.expect_first()
     for _ in range(20):
         assert not due.are_due([])
         due.want_now()
         assert due.are_due([])
     # The regular calls are not postponed further and further.
-    monkeypatch.setattr(news, "time", SimpleNamespace(monotonic=lambda: 1150.0))
+    monkeypatch.setattr(batch, "time", SimpleNamespace(monotonic=lambda: 1150.0))
     assert due.are_due([])
 
 
@@ -127,7 +127,7 @@ def test_slurm_is_not_asked_how_jobs_ended_whose_logs_tell_it(tmp_path, monkeypa
     logs: dict[str, str] = {}
     monkeypatch.setattr(ThisHost, "run", lambda _self, command, *, text="": scheduler.run(command, text=text))
     monkeypatch.setattr(ThisHost, "logs", lambda _self, paths: {path: logs.get(path, "") for path in paths})
-    monkeypatch.setattr(news, "time", SimpleNamespace(monotonic=scheduler.monotonic))
+    monkeypatch.setattr(batch, "time", SimpleNamespace(monotonic=scheduler.monotonic))
     engines = ipp.Slurm(nodes=1)
     request = BlockRequest("lab", Path(tmp_path), 1, {"private_key": "SECRET"}, 0)
     blocks = [block for _ in ENDS for block in engines.submit(request)]

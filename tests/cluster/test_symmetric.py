@@ -6,8 +6,7 @@ import secrets
 import socket
 
 import pytest
-from broadleaf.cluster.hosts.symmetric.member import RunMember, first_of
-from broadleaf.cluster.hosts.symmetric.rendezvous import SharedSecret
+from broadleaf.cluster.symmetric import RunMember, SharedSecret, first_of
 from broadleaf.errors import ClusterStartError
 
 SLURM = {"SLURM_JOB_ID": "12", "SLURM_STEP_ID": "3", "SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "4"}

@@ -18,7 +18,7 @@ from typing import Any
 
 import broadleaf as ipp
 import pytest
-from broadleaf.cluster.hosts.cores import usable_cores
+from broadleaf.cluster.cores import usable_cores
 from broadleaf.state.files import process_ids
 from mpi_environments import CHECKOUT, MPIS, EnvironmentUnavailable, mpi_arguments, mpi_python
 from refusals import idle_s, refused

@@ -46,7 +46,7 @@ class Pods:
 
     def stop(self, host: str) -> None:
         """Ends the pod of a host as Kubernetes does: its first process is told to end."""
-        program = f"{sys.executable} -m broadleaf.cluster.hosts.pods.run"
+        program = f"{sys.executable} -m broadleaf.cluster.kubernetes"
         self.bed.signal(host, signal.SIGTERM, lambda line: program in line)
 
     def close(self) -> None:

@@ -82,7 +82,7 @@ def test_it_is_sent_once_for_each_content(bare_hosts):
     assert bare_hosts.path("n1", CACHE).stat().st_mode & 0o777 == 0o700
     assert started(bare_hosts, "ipp.Cluster(engines=ipp.SSH(['n1:1'], ship=True))")[1] == ["n1"]
     assert packages(bare_hosts, "n1") == before
-    changed = "import broadleaf.cluster.hosts.package as p; p.key = lambda: 'another'; "
+    changed = "import broadleaf.cluster.package as p; p.key = lambda: 'another'; "
     bare_hosts.python(changed + "import broadleaf as ipp\nwith ipp.Cluster(engines=ipp.SSH(['n1:1'], ship=True)): pass")
     assert set(packages(bare_hosts, "n1")) == {*before, "another"}
 

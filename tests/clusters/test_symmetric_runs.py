@@ -7,8 +7,7 @@ import subprocess
 import sys
 
 import pytest
-from broadleaf.cluster.hosts.symmetric.member import RunMember
-from broadleaf.cluster.hosts.symmetric.rendezvous import SharedSecret
+from broadleaf.cluster.symmetric import RunMember, SharedSecret
 from mpi_environments import EnvironmentUnavailable, mpi_python
 from programs import SHARED, check_nothing_is_left
 from waiting import until

@@ -2,30 +2,29 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cached_property
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, cast
 
 from broadleaf import config, standard_descriptors
 from broadleaf.cluster import addresses
 from broadleaf.cluster.control import ControlLink, Targets
+from broadleaf.cluster.controller import Controller
+from broadleaf.cluster.cores import engine_count, usable_cores
 from broadleaf.cluster.coroutines import ClusterCoroutines
-from broadleaf.cluster.elasticity.elastic import Elastic
+from broadleaf.cluster.elastic import Elastic
 from broadleaf.cluster.engine_sets import EngineSet, make_engine_set, split_options
-from broadleaf.cluster.hosts.controller import Controller
-from broadleaf.cluster.hosts.cores import engine_count, usable_cores
-from broadleaf.cluster.hosts.session import session_environment
-from broadleaf.cluster.lifetime import at_exit
-from broadleaf.cluster.lifetime.own_dashboard import OwnDashboard
-from broadleaf.cluster.reports.description import description, html_description
-from broadleaf.cluster.reports.missing_engines import start_errors
+from broadleaf.cluster.session import session_environment
 from broadleaf.cluster.started_sets import StartedSet, StartedSets
-from broadleaf.errors import BroadleafError, ClusterConnectionError
+from broadleaf.errors import BroadleafError, ClusterConnectionError, ClusterStartError, EngineError
 from broadleaf.requests import wait_for_engines
 from broadleaf.state import directories, files
 from broadleaf.state.directories import base_dir, make_private_dir, read_json
@@ -35,6 +34,128 @@ if TYPE_CHECKING:
     from broadleaf.client import Client
     from broadleaf.cluster.credentials import Credentials
     from broadleaf.config import Settings
+    from broadleaf.dashboard.server import Dashboard
+
+
+# Clusters to stop when this process ends. Kept here so that a cluster whose object was dropped is stopped too.
+
+
+_stopped_at_exit: dict[int, Cluster] = {}
+
+
+def stop_at_exit(cluster: Cluster) -> None:
+    """Registers the cluster to be stopped when this process ends."""
+    if not _stopped_at_exit:
+        atexit.unregister(_stop_all)
+        atexit.register(_stop_all)
+    _stopped_at_exit[id(cluster)] = cluster
+
+
+def keep_at_exit(cluster: Cluster) -> None:
+    """Undoes `add`."""
+    _stopped_at_exit.pop(id(cluster), None)
+
+
+def stops_at_exit(cluster: Cluster) -> bool:
+    """Whether the cluster is stopped when this process ends."""
+    return id(cluster) in _stopped_at_exit
+
+
+def _stop_all() -> None:
+    for cluster in list(_stopped_at_exit.values()):
+        cluster.stop_if_owner()
+
+
+# The dashboard that belongs to a `Cluster`.
+
+
+class OwnDashboard:
+    """A cluster's attribute `dashboard`."""
+
+    @cached_property
+    def dashboard(self) -> Dashboard:
+        """A page that shows what the cluster does, at `cluster.dashboard.url` or in a notebook's output."""
+        from broadleaf.dashboard.server import Dashboard
+
+        return Dashboard(cast(Any, self))
+
+    def _close_dashboard(self) -> None:
+        if "dashboard" in vars(self):
+            self.dashboard.close()
+
+
+# What a cluster looks like when it is displayed.
+
+
+def description(cluster: Cluster) -> str:
+    """The cluster in one line: what it is, and whether it runs."""
+    detached = ", detached" if cluster.detached else ""
+    return (
+        f"<Cluster(cluster_id={cluster.cluster_id!r}, profile={cluster.profile!r}, n={cluster.n}, "
+        f"{cluster.launcher_name}{detached}): {_state(cluster)}>"
+    )
+
+
+def html_description(cluster: Cluster) -> str:
+    """The cluster and its engines as a table, for notebooks."""
+    from broadleaf.tables import engine_table, titled
+
+    state = _state(cluster)
+    facts = [
+        ("id", cluster.cluster_id),
+        ("profile", cluster.profile),
+        ("engines", f"{cluster.n:,}"),
+        ("launcher", cluster.launcher_name),
+    ]
+    engines = ""
+    if cluster.running:
+        try:
+            with cluster.control(timeout_s=2.0) as control:
+                hosts = {engine: host for engine, _, _, host in control.engines()}
+                engines = engine_table(control.status(), hosts)
+        except (BroadleafError, TimeoutError, OSError):
+            state = "does not answer"
+    return titled("Cluster", [*facts, ("", state)], engines)
+
+
+def _state(cluster: Cluster) -> str:
+    return "running" if cluster.running else "stopped" if cluster.was_started else "not started"
+
+
+# Why engines on the controller's host did not start.
+
+
+@contextmanager
+def start_errors(cluster: Cluster, up: Callable[[], Sequence[int]]) -> Iterator[None]:
+    """Turns exceptions from waiting for engines into `ClusterStartError`; `up` returns the engines that are up."""
+    try:
+        yield
+    except TimeoutError:
+        raise missing_engines(cluster, up()) from None
+    except EngineError as error:
+        raise ClusterStartError(str(error)) from None
+
+
+def missing_engines(cluster: Cluster, up: Sequence[int]) -> ClusterStartError:
+    """The error for a cluster of which only the engines in `up` started in time."""
+    missing = [engine_id for engine_id in range(cluster.n) if engine_id not in up]
+    reason = _why_not_started(cluster, missing)
+    log = cluster.log_path(missing[0]) if missing else cluster.log_path()
+    text = log.read_text(errors="replace")[-4096:] if log.exists() else ""
+    timeout_s: float = cluster.settings["start_timeout_s"]
+    return ClusterStartError(f"only {len(up)} of {cluster.n} engines came up within {timeout_s:g} s{reason}", text)
+
+
+def _why_not_started(cluster: Cluster, missing: Sequence[int]) -> str:
+    """The operating system's message if no process could be created for an engine."""
+    try:
+        engines = {entry["engine"]: entry for entry in cluster.status_sync()["engines"]}
+    except (BroadleafError, TimeoutError, OSError):
+        return ""
+    deaths = [(engine_id, engines.get(engine_id, {}).get("last_death")) for engine_id in missing]
+    reasons = [(one, death["last_output"]) for one, death in deaths if death and death["cause"] == "not_started"]
+    return f": engine {reasons[0][0]} could not be started: {reasons[0][1]}" if reasons else ""
+
 
 _STOP_GRACE_S = 10.0
 
@@ -292,7 +413,7 @@ class Cluster(ClusterCoroutines, Elastic, OwnDashboard):
                 self._controller.end()
                 raise
             if not self.detached:
-                at_exit.add(self)
+                stop_at_exit(self)
         self.share_state()
 
     def write_cluster_file(self) -> None:
@@ -344,7 +465,7 @@ class Cluster(ClusterCoroutines, Elastic, OwnDashboard):
             self._close_dashboard()
             if (controller := self._controller) is None:
                 return
-            at_exit.forget(self)
+            keep_at_exit(self)
             if controller.running():
                 self._ask_to_stop()
                 controller.release()

@@ -19,6 +19,8 @@ from broadleaf.requests import deaths_at_start, died
 
 if TYPE_CHECKING:
     from broadleaf.cluster.cluster import Cluster
+    from broadleaf.cluster.engine_sets.base import Block
+
 
 _LOOK_EVERY_S = 0.02
 # The same while engines announce themselves: only failures have to be looked for.
@@ -361,3 +363,36 @@ def _hosts_of(control: ControlLink) -> dict[int, str]:
 
 def _new_id() -> str:
     return f"{int(time.time())}-{os.urandom(2).hex()}"
+
+
+# Why a host is gone: what the scheduler says about its job.
+
+
+# Relays end before their jobs do, and schedulers take a while to say how a job ended. Short, because somebody waits for
+# this.
+_ENDING_S = 5.0
+_END_LOOK_EVERY_S = 0.5
+
+
+def why_gone(cluster: Cluster, host: str) -> str:
+    """Why the block of a host has ended, in the scheduler's words; '' if it is still running, or nobody knows."""
+    block = _block_of_host(cluster, host)
+    if block is None:
+        return ""
+    give_up_at = time.monotonic() + (0 if block.facts.get("asked") else _ENDING_S)
+    while not block.is_over:
+        cluster.engines_from.look_now()
+        cluster.engines_from.poll([block])
+        if block.state == "pending":
+            return f"it was put back into the queue ({block.reason})"
+        if time.monotonic() > give_up_at:
+            block.facts["asked"] = True  # one host is gone but its job is not: nobody waits for that again
+            return ""
+        time.sleep(_END_LOOK_EVERY_S)
+    return block.reason
+
+
+def _block_of_host(cluster: Cluster, host: str) -> Block | None:
+    name = host.rpartition(":")[2]
+    blocks = [block for one in cluster.engines.values() for block in one.blocks]
+    return next((block for block in blocks if block.id in (name, name.rpartition(".")[0])), None)

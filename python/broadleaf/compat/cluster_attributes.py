@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from broadleaf.cluster.lifetime import at_exit
+from broadleaf.cluster.cluster import stops_at_exit
 from broadleaf.compat import launchers
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ def _controller(cluster: Cluster) -> launchers.LocalControllerLauncher | None:
 
 
 def _shutdown_atexit(cluster: Cluster) -> bool:
-    return at_exit.holds(cluster) or (cluster._controller is None and not cluster.detached)
+    return stops_at_exit(cluster) or (cluster._controller is None and not cluster.detached)
 
 
 def _old(name: str, default: Any) -> Callable[[Cluster], Any]:

@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from broadleaf.cluster.hosts.cores import usable_cores
+from broadleaf.cluster.cores import usable_cores
 
 
 def share_of_cores(mpi: Any) -> int:

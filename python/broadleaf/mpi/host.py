@@ -28,7 +28,7 @@ def connect(connection: dict[str, Any], client_file: str | None) -> GuestLink:
             for path in directories.sockets_here(connection, SOCKET):
                 if (link := GuestLink.dial(path, connection["server_public_key"])) is not None:
                     return link
-            from broadleaf.cluster.hosts.relay import Relay  # one rank of a host needs it
+            from broadleaf.cluster.relay import Relay  # one rank of a host needs it
 
             try:
                 Relay.for_guests(connection, name=f"{os.uname().nodename}:guests", client_file=client_file)

@@ -7,20 +7,57 @@ nodes want to move goes from mover to mover. It ends with its cluster.
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import select
 import sys
+import time
 import traceback
 from pathlib import Path
 from typing import Any
 
-from broadleaf import standard_descriptors
-from broadleaf.cluster.hosts import mover_link
+from broadleaf import _native, standard_descriptors
+from broadleaf._native import LinkClosed
 from broadleaf.errors import ClusterStartError
 from broadleaf.mpi.flows import Receiving, Sending
 from broadleaf.mpi.one_sided import Exposing, Reading, Window
 from broadleaf.state.connection import read_engine_connection
-from broadleaf.state.directories import ClusterFileError
+from broadleaf.state.directories import ClusterFileError, sockets_here
+
+__all__ = ["LinkClosed", "connect"]
+
+
+# How a mover reaches the node of its host.
+
+
+_SOCKET = "node.sock"
+_AGAIN_S = 0.1
+
+
+def connect(connection: dict[str, Any], world: int, rank: int, timeout_s: float) -> _native.Mover:
+    """A connection to the payload plane of this host's node; waits until the node has one.
+
+    `connection` is the content of the cluster's `engine.json`; `world` and `rank` identify the mover. Raises
+    `ClusterStartError` if the node accepts no mover, or no node is up after `timeout_s`.
+    """
+    deadline = time.monotonic() + timeout_s
+    while True:
+        # A relay's before the controller's, for a host that has both: payload comes to the relay.
+        for path in reversed(sockets_here(connection, _SOCKET)):
+            text = json.dumps(connection | {"unix_path": path, "role": "engine"})
+            try:
+                return _native.Mover(text, world, rank)
+            except _native.ConnectionRefused as error:
+                raise ClusterStartError(f"the node of this host refused its mover: {error.args[1]}") from None
+            except (OSError, TimeoutError):
+                continue  # it belongs to another cluster, or is gone
+        if time.monotonic() > deadline:
+            raise ClusterStartError(
+                f"no node of cluster {connection['cluster_id']} is on this host after {timeout_s:g} s: start its relay "
+                "before the mover"
+            )
+        time.sleep(_AGAIN_S)
+
 
 # Time between two checks of messages under way: MPI notifies nobody when one is done, and waiting in MPI busy-polls.
 _MIN_SLEEP_S = 20e-6
@@ -55,7 +92,7 @@ class Mover:
                 sleep_s = _MIN_SLEEP_S if is_moved or is_ordered else min(2 * sleep_s, _MAX_SLEEP_S)
                 while not self._link.flush():
                     select.select([], [self._link.fileno()], [])
-        except mover_link.LinkClosed:
+        except LinkClosed:
             self._link = None
             for flow in self._flows.values():
                 flow.stop()
@@ -134,7 +171,7 @@ def main() -> None:
         window = Window(MPI, comm) if connection["options"]["payload"] == "rma" else None
         link = None
         try:
-            link = mover_link.connect(connection, world, comm.Get_rank(), connection["options"]["start_timeout_s"])
+            link = connect(connection, world, comm.Get_rank(), connection["options"]["start_timeout_s"])
         except ClusterStartError as error:
             # The others continue without this host: its payload goes over TCP.
             print(f"broadleaf: {error}", file=sys.stderr, flush=True)

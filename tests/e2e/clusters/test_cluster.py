@@ -296,7 +296,7 @@ def test_a_library_that_is_preloaded_has_the_engines_number_of_threads():
 def test_engines_that_are_added_share_the_cores_too(monkeypatch):
     for name in THREADS:
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr("broadleaf.cluster.hosts.fork_servers.plan.usable_cores", lambda: 8)
+    monkeypatch.setattr("broadleaf.cluster.fork_servers.usable_cores", lambda: 8)
     cluster = Cluster(n=0)
     cluster.start_controller_sync()
     try:

@@ -11,7 +11,7 @@ from typing import ClassVar
 
 import pytest
 from broadleaf import Client, Cluster, EngineSet
-from broadleaf.cluster.elasticity.elastic import ScalingError
+from broadleaf.cluster.elastic import ScalingError
 from broadleaf.cluster.engine_sets import Block
 from broadleaf.errors import EngineError
 from broadleaf.requests import RequestFailed

@@ -16,7 +16,7 @@ import broadleaf as ipp
 import pytest
 from broadleaf import _native
 from broadleaf.cluster import addresses
-from broadleaf.cluster.hosts.relay import Relay
+from broadleaf.cluster.relay import Relay
 from broadleaf.errors import ClusterConnectionError
 from flood import over_tcp
 from keys_in_sight import keys_in_sight

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import broadleaf as ipp
 import pytest
+from broadleaf.cluster import package
 from broadleaf.cluster.engine_sets.base import BlockRequest
-from broadleaf.cluster.hosts import package
 from keys_in_sight import keys_in_sight
 from processes import processes_with
 from waiting import until

@@ -16,7 +16,7 @@ from typing import Any
 
 import broadleaf as ipp
 import pytest
-from broadleaf.cluster.hosts.hosted_relay import HostedRelay
+from broadleaf.cluster.join import HostedRelay
 from broadleaf.cluster.started_sets import StartedSets
 from waiting import until
 

@@ -14,7 +14,7 @@ from broadleaf.cli.terminal.entry import FAILURE
 from broadleaf.text import count
 
 if TYPE_CHECKING:
-    from broadleaf.cluster.reports.doctor import Finding
+    from broadleaf.cluster.doctor import Finding
 
 _COLUMNS = {
     "STEP": "what a relay or client does to join, in order; of a cluster also its jobs or connections, and its engines",
@@ -39,7 +39,7 @@ def command(ctx: click.Context, connection: str | None, profile: str, cluster_id
     If a host's engines do not come up, run it there with the cluster's engine.json; on the controller's host it needs
     no file. The exit code is 1 if a step failed.
     """
-    from broadleaf.cluster.reports.doctor import examine_cluster, examine_connection
+    from broadleaf.cluster.doctor import examine_cluster, examine_connection
 
     if connection is not None:
         findings = examine_connection(connection)

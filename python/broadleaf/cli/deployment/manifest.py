@@ -38,7 +38,7 @@ def kubernetes(client_file: str, options: tuple[str, ...], **asked: Any) -> None
     """
     from broadleaf import config
     from broadleaf.cluster.credentials import Credentials
-    from broadleaf.cluster.hosts.pods.manifest import Pods, connection, yaml
+    from broadleaf.cluster.kubernetes import Pods, pods_connection, yaml
     from broadleaf.state.directories import write_json
 
     values = {}
@@ -54,6 +54,6 @@ def kubernetes(client_file: str, options: tuple[str, ...], **asked: Any) -> None
     settings = config.resolve(values, None)
     credentials = Credentials.generate(pods.name)
     path = client_file or f"{pods.name}-client.json"
-    write_json(path, connection(credentials, settings, "client", "127.0.0.1", {}))
+    write_json(path, pods_connection(credentials, settings, "client", "127.0.0.1", {}))
     click.echo(yaml(pods.objects(credentials, settings)), nl=False)
     click.echo(f"clients connect by {path} after `kubectl port-forward service/{pods.name} 4242`", err=True)

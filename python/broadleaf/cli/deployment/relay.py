@@ -30,7 +30,7 @@ def command(connection: str, engines: int | None, name: str | None, controller: 
 
     Runs until the cluster stops, or until you press Ctrl-C.
     """
-    from broadleaf.cluster.hosts.relay import Relay
+    from broadleaf.cluster.relay import Relay
 
     look_in_working_directory()
     try:

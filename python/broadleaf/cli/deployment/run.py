@@ -39,9 +39,7 @@ def command(
     provide their engines. Hosts must share the directory of clusters, as they do with a shared home directory. If they
     share none, give all of them the same secret in the variable BROADLEAF_SECRET: at least 32 random characters.
     """
-    from broadleaf.cluster.hosts.symmetric.member import RunMember
-    from broadleaf.cluster.hosts.symmetric.rendezvous import Rendezvous, SharedDirectory, SharedSecret
-    from broadleaf.cluster.hosts.symmetric.run import run
+    from broadleaf.cluster.symmetric import Rendezvous, RunMember, SharedDirectory, SharedSecret, run
 
     look_in_working_directory()
     secret = os.environ.pop("BROADLEAF_SECRET", "")  # no process that is started here needs it

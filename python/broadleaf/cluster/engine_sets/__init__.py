@@ -26,13 +26,13 @@ ENTRY_POINTS = "broadleaf.engine_sets"
 _OURS = {
     "dask": ("dask", "OnDask"),
     "local": ("local", "Local"),
-    "lsf": ("jobs.psij", "LSF"),
+    "lsf": ("psij", "LSF"),
     "mpi": ("mpi", "MPI"),
-    "pbs": ("jobs.psij", "PBS"),
-    "psij": ("jobs.psij", "PSIJ"),
+    "pbs": ("psij", "PBS"),
+    "psij": ("psij", "PSIJ"),
     "ray": ("ray", "OnRay"),
-    "sge": ("jobs.sge", "SGE"),
-    "slurm": ("jobs.slurm", "Slurm"),
+    "sge": ("sge", "SGE"),
+    "slurm": ("slurm", "Slurm"),
     "ssh": ("ssh", "SSH"),
 }
 

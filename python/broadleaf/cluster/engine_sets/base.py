@@ -26,8 +26,8 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple
 
 from broadleaf.cluster.credentials import python_version
-from broadleaf.cluster.hosts.package import receive_code
-from broadleaf.cluster.hosts.session import export_command
+from broadleaf.cluster.package import receive_code
+from broadleaf.cluster.session import export_command
 from broadleaf.engine.environment import variables_of
 from broadleaf.state import files
 from broadleaf.state.directories import read_json
@@ -42,7 +42,7 @@ if "%d.%d" % sys.version_info[:2] != "{version}":
              % ((sys.executable,) + tuple(sys.version_info[:2])))
 sys.path[:1] = []
 {package}try:
-    from broadleaf.cluster.hosts.join import main
+    from broadleaf.cluster.join import main
 except ImportError as error:
     sys.exit("Broadleaf cannot be imported by %s: %s; install it there, set python=, or have it sent with ship=True"
              % (sys.executable, error))

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from broadleaf.cluster.engine_sets.base import Block, BlockRequest, EngineSet
-from broadleaf.cluster.hosts.hosted_relay import Order
+from broadleaf.cluster.join import Order
 from broadleaf.errors import ClusterStartError
 
 # Minimum time between two requests for what Dask's scheduler knows about its workers.

@@ -10,7 +10,7 @@ from typing import Any
 
 from distributed import WorkerPlugin, get_worker, secede  # pyright: ignore[reportMissingImports]
 
-from broadleaf.cluster.hosts.hosted_relay import HostedRelay
+from broadleaf.cluster.join import HostedRelay
 from broadleaf.errors import BroadleafError
 
 _relays: dict[tuple[str, str], HostedRelay] = {}

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
+from broadleaf.cluster.cores import usable_cores
 from broadleaf.cluster.engine_sets.base import Block, BlockRequest, EngineSet
-from broadleaf.cluster.hosts.cores import usable_cores
-from broadleaf.cluster.hosts.session import taken_over
+from broadleaf.cluster.session import taken_over
 from broadleaf.engine.environment import variables_of
 from broadleaf.errors import ClusterStartError
 from broadleaf.state import files

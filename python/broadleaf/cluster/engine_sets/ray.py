@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from broadleaf.cluster import addresses
 from broadleaf.cluster.engine_sets.base import Block, BlockRequest, EngineSet
-from broadleaf.cluster.hosts.hosted_relay import Order
+from broadleaf.cluster.join import Order
 from broadleaf.errors import ClusterStartError
 
 # Ray itself goes on trying for minutes.

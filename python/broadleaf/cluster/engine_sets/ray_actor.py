@@ -16,7 +16,7 @@ from ray.util.placement_group import PlacementGroup  # pyright: ignore[reportMis
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy  # pyright: ignore[reportMissingImports]
 
 from broadleaf.cluster.engine_sets.base import BlockState
-from broadleaf.cluster.hosts.hosted_relay import HostedRelay
+from broadleaf.cluster.join import HostedRelay
 from broadleaf.errors import ClusterStartError
 
 

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, ClassVar
 
 from broadleaf import openssh
+from broadleaf.cluster import package
 from broadleaf.cluster.engine_sets.base import Block, BlockRequest, EngineSet
-from broadleaf.cluster.hosts import package
 from broadleaf.errors import ClusterStartError
 from broadleaf.openssh import LOGIN_TRIES, login_options, parse_host, retry_after_s
 from broadleaf.state import files

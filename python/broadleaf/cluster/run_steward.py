@@ -9,9 +9,8 @@ import sys
 from typing import Any
 
 from broadleaf.cluster.cluster import Cluster
-from broadleaf.cluster.elasticity.scaling import Aim
-from broadleaf.cluster.elasticity.steward import Steward
-from broadleaf.cluster.elasticity.steward_process import StewardProcess
+from broadleaf.cluster.scaling import Aim
+from broadleaf.cluster.steward import Steward, StewardProcess
 from broadleaf.errors import BroadleafError
 
 

@@ -10,10 +10,16 @@ from pathlib import Path
 from typing import ClassVar
 
 from broadleaf.cluster.engine_sets.base import Block, BlockRequest, BlockState
-from broadleaf.cluster.engine_sets.jobs.batch_set import JOB_ENDED, BatchSet
-from broadleaf.cluster.engine_sets.jobs.commands import CommandError
-from broadleaf.cluster.engine_sets.jobs.directives import check_directory, check_lines, check_value
-from broadleaf.cluster.engine_sets.jobs.walltime import clock_time, seconds
+from broadleaf.cluster.engine_sets.batch import (
+    JOB_ENDED,
+    BatchSet,
+    CommandError,
+    check_directory,
+    check_lines,
+    check_value,
+    clock_time,
+    walltime_seconds,
+)
 from broadleaf.errors import ClusterStartError
 from broadleaf.state import files
 
@@ -156,7 +162,9 @@ class Slurm(BatchSet):
 
     def _end(self) -> str:
         """The end of the job for `date`, in words of the shell. Slurm is asked only where no option tells it."""
-        walltime_s = 0 if any(line.startswith(("--time", "-t")) for line in self.sbatch) else seconds(self.walltime)
+        walltime_s = (
+            0 if any(line.startswith(("--time", "-t")) for line in self.sbatch) else walltime_seconds(self.walltime)
+        )
         if walltime_s:
             return f"@$(($(date +%s) + {walltime_s}))"
         return '$(squeue -h -j "$SLURM_JOB_ID" -o %e 2>/dev/null)'

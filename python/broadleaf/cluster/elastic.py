@@ -7,16 +7,16 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from broadleaf.cluster.control import ControlLink, Targets
-from broadleaf.cluster.elasticity.steward_process import StewardProcess
 from broadleaf.cluster.engine_sets import Block, EngineSet
+from broadleaf.cluster.steward import StewardProcess
 from broadleaf.errors import BroadleafError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from broadleaf.cluster.elasticity.scaling import Aim
-    from broadleaf.cluster.elasticity.steward import Steward
+    from broadleaf.cluster.scaling import Aim
     from broadleaf.cluster.started_sets import StartedSets
+    from broadleaf.cluster.steward import Steward
     from broadleaf.state.files import ClusterFile, StateLock
 
 _LOOK_EVERY_S = 0.05
@@ -176,8 +176,8 @@ class Elastic:
             ValueError: `n` is negative.
             ClusterConnectionError: The cluster has stopped.
         """
-        from broadleaf.cluster.elasticity.scaling import Aim
-        from broadleaf.cluster.elasticity.steward import Steward
+        from broadleaf.cluster.scaling import Aim
+        from broadleaf.cluster.steward import Steward
 
         if n < 0:
             raise ValueError(f"n must not be negative, but is {n}")
@@ -217,8 +217,8 @@ class Elastic:
         Raises:
             ValueError: They are not 0 <= `minimum` <= `maximum`.
         """
-        from broadleaf.cluster.elasticity.scaling import Aim
-        from broadleaf.cluster.elasticity.steward import Steward
+        from broadleaf.cluster.scaling import Aim
+        from broadleaf.cluster.steward import Steward
 
         if not 0 <= minimum <= maximum:
             raise ValueError(f"minimum and maximum must satisfy 0 <= minimum <= maximum, not {minimum} and {maximum}")

@@ -1,4 +1,4 @@
-"""Checks whether a connection file can be used, and what it names: versions, addresses and keys."""
+"""Why engines do not connect: steps from a host to the controller, each with what was found and what to do."""
 
 from __future__ import annotations
 
@@ -6,18 +6,113 @@ import errno
 import ipaddress
 import json
 import os
+import platform
+import resource
 import socket
 import stat
+import sys
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from broadleaf import _native
 from broadleaf.cluster import addresses
 from broadleaf.cluster.control import ControlLink
+from broadleaf.cluster.cores import usable_cores
 from broadleaf.cluster.credentials import python_version
-from broadleaf.cluster.reports.doctor.finding import Finding
-from broadleaf.errors import ClusterConnectionError
+from broadleaf.errors import BroadleafError, ClusterConnectionError
+from broadleaf.text import count, size
+
+if TYPE_CHECKING:
+    from broadleaf.cluster.cluster import Cluster
+    from broadleaf.cluster.engine_sets import Block
+
+__all__ = ["Finding", "examine_cluster", "examine_connection"]
+
+
+# The outcome of a step.
+
+
+Result = Literal["ok", "warning", "failed", "not tried"]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One step, and its outcome."""
+
+    step: str
+    result: Result
+    found: str
+    advice: str = ""
+    """What to do about it; '' where nothing has to be done."""
+
+
+# Whether this host can run engines: its Python, its memory, its limits.
+
+
+_OLDEST_PYTHON = (3, 11)
+# Without memfd, everything that engines share has to fit into /dev/shm.
+_LITTLE_SHM_BYTES = 64 << 20
+# A node uses a few descriptors for each engine and each segment, and reserves an eighth of them.
+_FEW_DESCRIPTORS, _TOO_FEW_DESCRIPTORS = 1024, 256
+
+
+def check_python() -> Finding:
+    """Whether this Python is new enough."""
+    version = platform.python_version()
+    if sys.version_info[:2] < _OLDEST_PYTHON:
+        oldest = ".".join(map(str, _OLDEST_PYTHON))
+        return Finding("Python", "failed", f"{sys.executable} is {version}", f"use Python {oldest} or newer")
+    return Finding("Python", "ok", f"{version}, {sys.executable}")
+
+
+def check_package() -> Finding:
+    """Where Broadleaf is imported from, and what else its engines need."""
+    where = Path(_native.__file__).parent
+    try:
+        import cloudpickle
+    except ImportError as error:
+        return Finding("Broadleaf", "failed", f"{where}: {error}", f"{sys.executable} -m pip install cloudpickle")
+    return Finding("Broadleaf", "ok", f"{_native.__version__}, {where}; cloudpickle {cloudpickle.__version__}")
+
+
+def check_memory() -> Finding:
+    """Whether arrays can be shared by the engines of this host."""
+    try:
+        there = os.statvfs("/dev/shm")
+        free_bytes = there.f_bavail * there.f_frsize
+        known = f"/dev/shm has {size(free_bytes)} free of {size(there.f_blocks * there.f_frsize)}"
+    except OSError as error:
+        free_bytes, known = 0, f"/dev/shm: {error.strerror}"
+    try:
+        os.close(os.memfd_create("broadleaf-doctor"))
+    except OSError as error:
+        found = f"memfd_create fails ({error.strerror}), so arrays lie in /dev/shm; {known}"
+        advice = "permit memfd_create (a container's seccomp profile), or make /dev/shm larger (--shm-size)"
+        return Finding("memory", "failed" if free_bytes < _LITTLE_SHM_BYTES else "warning", found, advice)
+    return Finding("memory", "ok", f"memfd_create works, so the size of /dev/shm does not matter; {known}")
+
+
+def check_descriptors() -> Finding:
+    """Whether a node here may open as many files as it needs."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    engines = count(usable_cores(), "core")
+    if hard == resource.RLIM_INFINITY or hard >= _FEW_DESCRIPTORS:
+        limit = "no limit" if hard == resource.RLIM_INFINITY else f"up to {hard:,}"
+        return Finding("descriptors", "ok", f"{limit}; {engines}")
+    return Finding(
+        "descriptors",
+        "failed" if hard < _TOO_FEW_DESCRIPTORS else "warning",
+        f"a process may open {hard:,} files (ulimit -Hn); {engines}",
+        f"raise the hard limit to {_FEW_DESCRIPTORS:,} or more: in /etc/security/limits.conf, the service's "
+        "LimitNOFILE or the container's --ulimit nofile",
+    )
+
+
+# Checks whether a connection file can be used, and what it names: versions, addresses and keys.
+
 
 _DIAL_TIMEOUT_S = 5.0
 _ANY_PORT = 9
@@ -27,7 +122,7 @@ _COPY_AGAIN = "copy the file again from the controller's host: each start of a c
 NETWORK_STEPS = ("name", "route", "port", "controller's key", "our key")
 
 
-def read(path: Path) -> tuple[dict[str, Any] | None, list[Finding]]:
+def read_connection(path: Path) -> tuple[dict[str, Any] | None, list[Finding]]:
     """The content of a connection file, or None, and findings about the file."""
     step = "connection file"
     try:
@@ -55,7 +150,7 @@ def _uses(connection: Mapping[str, Any]) -> str:
     return "relays and their engines" if connection["role"] == "engine" else "clients"
 
 
-def versions(connection: Mapping[str, Any]) -> list[Finding]:
+def check_versions(connection: Mapping[str, Any]) -> list[Finding]:
     """Whether both sides have the same Broadleaf and Python."""
     ours = {"broadleaf": ("version", "Broadleaf", _native.__version__), "python": ("minor", "Python", python_version())}
     findings = []
@@ -69,7 +164,7 @@ def versions(connection: Mapping[str, Any]) -> list[Finding]:
     return findings
 
 
-def network(connection: Mapping[str, Any]) -> Iterator[Finding]:
+def check_network(connection: Mapping[str, Any]) -> Iterator[Finding]:
     """Steps from the controller's name to the proof of both keys; stops at the first failure."""
     path = connection.get("unix_path")
     if connection["role"] == "client" and path and os.path.exists(path):
@@ -206,3 +301,77 @@ def _no_keys(cause: BaseException | None, ours: str) -> Iterator[Finding]:
         yield Finding("controller's key", "failed", f"connected, but no answer: {words}", advice)
     else:
         yield Finding("controller's key", "failed", f"what answers there is not this cluster: {words}", _COPY_AGAIN)
+
+
+# All steps, in the order in which a relay takes them.
+
+
+_LOG_LINES = 6
+
+
+def examine_connection(path: str | Path) -> list[Finding]:
+    """Tries from this host what a relay or a client does that connects with this file."""
+    content, findings = read_connection(Path(path))
+    findings += [check_python(), check_package(), check_memory(), check_descriptors()]
+    if content is None:
+        steps = ["same version", "same minor", *NETWORK_STEPS]
+        return findings + [_not_tried(step, "connection file") for step in steps]
+    findings += check_versions(content)
+    findings += check_network(content)
+    tried = {finding.step for finding in findings}
+    if findings[-1].result == "failed":
+        findings += [_not_tried(step, findings[-1].step) for step in NETWORK_STEPS if step not in tried]
+    return findings
+
+
+def _not_tried(step: str, failed: str) -> Finding:
+    return Finding(step, "not tried", f"needs {failed!r}")
+
+
+def examine_cluster(cluster: Cluster) -> list[Finding]:
+    """The same for a running cluster of this host; also shows the state of its blocks and engines."""
+    is_remote = cluster.settings["listen"] != ""
+    findings = examine_connection(cluster.relay_file if is_remote else cluster.connection_file)
+    try:
+        status = cluster.status_sync()
+        blocks = cluster.blocks()
+    except (BroadleafError, TimeoutError, OSError) as error:
+        advice = "`broadleaf logs` shows what the controller has written; `broadleaf stop` ends what is left"
+        return [*findings, Finding("controller", "failed", f"it does not answer: {error}", advice)]
+    findings += [_of_block(cluster, block) for block in blocks]
+    wanted = [engine for engine in status["engines"] if engine["up"] or not _was_stopped(engine)]
+    return [*findings, _of_engines([str(engine["state"]) for engine in wanted], blocks)]
+
+
+def _was_stopped(engine: Mapping[str, Any]) -> bool:
+    death = engine["last_death"]
+    return death is not None and death["cause"] == "stopped"
+
+
+def _of_block(cluster: Cluster, block: Block) -> Finding:
+    hosts = ", ".join(name.partition(":")[0] for name in block.hosts)
+    if block.state == "pending":
+        advice = f"it waits up to {cluster.engines_from.queue_timeout_s:g} s; `broadleaf status` shows how it goes on"
+        return Finding(block.id, "warning", block.reason or "it is pending", advice)
+    if block.state == "failed":
+        lines = [line.strip() for line in cluster.engines_from.log(block).splitlines() if line.strip()]
+        said = "; ".join(lines[-_LOG_LINES:])
+        return Finding(block.id, "failed", block.reason, f"its log ends: {said}" if said else "it has written nothing")
+    if block.state == "ended":
+        return Finding(block.id, "ok", block.reason or "it has ended")
+    if not block.hosts:
+        advice = "run `broadleaf doctor --connection FILE` on its host, with this cluster's engine.json"
+        return Finding(block.id, "warning", "it runs, and none of its hosts has joined", advice)
+    left = "" if block.deadline is None else f", {max(0, round(block.deadline - time.time())):,} s left"
+    return Finding(block.id, "ok", f"{hosts}: {len(block.engines)} engines{left}")
+
+
+def _of_engines(states: Sequence[str], blocks: Sequence[Block]) -> Finding:
+    down = [state for state in states if state not in ("up", "draining")]
+    found = f"{len(states) - len(down)} of {len(states)} up"
+    if not states and not blocks:
+        return Finding("engines", "warning", "the cluster has none", "start some: `broadleaf scale N`, or a relay")
+    if down:
+        advice = "`broadleaf status` says how they died, `broadleaf logs --engine N` what they wrote"
+        return Finding("engines", "warning", f"{found}; others are {', '.join(sorted(set(down)))}", advice)
+    return Finding("engines", "ok", found)

@@ -10,9 +10,8 @@ from typing import Any
 
 from broadleaf import standard_descriptors
 from broadleaf.cluster import addresses
-from broadleaf.cluster.hosts.cores import engine_count, usable_cores
-from broadleaf.cluster.hosts.fork_servers.plan import ForkServer, HostPlan, log_tail
-from broadleaf.cluster.hosts.fork_servers.process import ChildProcess
+from broadleaf.cluster.cores import engine_count, usable_cores
+from broadleaf.cluster.fork_servers import ChildProcess, ForkServer, HostPlan, log_tail
 from broadleaf.engine.environment import variables_of
 from broadleaf.errors import ClusterStartError
 from broadleaf.serialize.search_path import missing_entries, search_path

@@ -1,17 +1,29 @@
-"""The Kubernetes objects: two secrets, a service, and one job each for the controller and the engines."""
+"""Clusters in Kubernetes: the objects to create, and what runs in their pods."""
 
 from __future__ import annotations
 
 import base64
 import json
+import os
 import re
+import signal
+import sys
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
+from broadleaf.cluster.cluster import Cluster
 from broadleaf.cluster.credentials import Credentials
-from broadleaf.cluster.hosts.session import session_environment
+from broadleaf.cluster.relay import Relay
+from broadleaf.cluster.session import session_environment
 from broadleaf.config import Settings
+from broadleaf.errors import ClusterStartError
+from broadleaf.state.directories import ClusterFileError
+
+# The Kubernetes objects: two secrets, a service, and one job each for the controller and the engines.
+
 
 PORT = 4242
 MOUNT = "/etc/broadleaf"
@@ -58,7 +70,7 @@ class Pods:
         """The objects, in the order in which to create them. Only the secrets contain keys."""
         host = f"{self.name}.{self.namespace}" if self.namespace else self.name
         engine_env = session_environment()
-        engine = connection(credentials, settings, "engine", host, engine_env)
+        engine = pods_connection(credentials, settings, "engine", host, engine_env)
         own = {"cluster_id": self.name, "keys": credentials.keys, "options": dict(self.options),
                "engine_env": engine_env}  # fmt: skip
         return [
@@ -95,7 +107,7 @@ class Pods:
         container: dict[str, Any] = {
             "name": part,
             "image": self.image,
-            "command": [self.python, "-m", "broadleaf.cluster.hosts.pods.run", *arguments],
+            "command": [self.python, "-m", "broadleaf.cluster.kubernetes", *arguments],
             "volumeMounts": [{"name": "keys", "mountPath": MOUNT, "readOnly": True}],
         }
         if part == "controller":
@@ -120,7 +132,7 @@ class Pods:
         return self._object("batch/v1", "Job", f"{self.name}-{part}", spec)
 
 
-def connection(
+def pods_connection(
     credentials: Credentials, settings: Settings, role: str, host: str, engine_env: Mapping[str, str]
 ) -> dict[str, Any]:
     """The content of a connection file for this role, 'client' or 'engine', with the controller at `host`."""
@@ -148,3 +160,79 @@ def _lines(value: Any) -> list[str]:
         else:
             found.append(f"{head} {json.dumps(one)}")
     return found
+
+
+# What runs in a pod: ``python -m broadleaf.cluster.kubernetes controller``, or ``engines -n N``.
+#
+# Keys are only in files that Kubernetes mounts.
+
+
+# Where a test mounts them.
+_MOUNT_VARIABLE = "BROADLEAF_POD_MOUNT"
+_AGAIN_AFTER_S = 1.0
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Runs a pod's part until its cluster stops, or it is told to end."""
+    words = sys.argv[1:] if arguments is None else arguments
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, _interrupt)
+    try:
+        if words == ["controller"]:
+            _controller()
+        elif words[:2] == ["engines", "-n"] and len(words) == 3 and words[2].isdigit():
+            sys.exit(_engines(int(words[2])))
+        else:
+            sys.exit("usage: python -m broadleaf.cluster.kubernetes controller | engines -n N")
+    except (ClusterStartError, ClusterFileError, OSError, ValueError) as error:
+        sys.exit(f"{type(error).__name__}: {error}")
+    except KeyboardInterrupt:
+        sys.exit(0)
+
+
+def _mounted(name: str) -> Path:
+    return Path(os.environ.get(_MOUNT_VARIABLE, MOUNT)) / name
+
+
+def _controller() -> None:
+    content: dict[str, Any] = json.loads(_mounted(KEYS_FILE).read_text())
+    options = content["options"] | {"listen": f"0.0.0.0:{PORT}"}
+    cluster = Cluster(0, cluster_id=content["cluster_id"], engines="local", env=content["engine_env"], **options)
+    cluster.credentials = Credentials(content["cluster_id"], content["keys"])
+    try:
+        cluster.start_cluster_sync()
+        print(f"broadleaf: cluster {cluster.cluster_id!r} listens on port {PORT}", flush=True)
+        cluster.wait_stopped()
+    finally:
+        cluster.stop_cluster_sync()
+
+
+def _engines(n: int) -> int:
+    relay = _relay(n)
+    print(f"broadleaf: host {relay.name} has joined with {relay.n} engines", flush=True)
+    try:
+        return relay.wait() or 0
+    finally:
+        relay.stop()
+
+
+def _relay(n: int) -> Relay:
+    """A relay of this pod, once the controller listens. Raises `ClusterStartError`."""
+    file = _mounted(ENGINE_FILE)
+    timeout_s = json.loads(file.read_text())["options"]["start_timeout_s"]
+    give_up_at = time.monotonic() + timeout_s
+    while True:
+        try:
+            return Relay(file, n)
+        except ClusterStartError:
+            if time.monotonic() > give_up_at:
+                raise
+        time.sleep(_AGAIN_AFTER_S)
+
+
+def _interrupt(_signal_number: int, _frame: object) -> None:
+    raise KeyboardInterrupt
+
+
+if __name__ == "__main__":
+    main()

@@ -19,8 +19,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from broadleaf.cluster.engine_sets.base import Block, BlockRequest, EngineSet
-from broadleaf.cluster.engine_sets.jobs.directives import check_directory, check_value
-from broadleaf.cluster.engine_sets.jobs.walltime import seconds
+from broadleaf.cluster.engine_sets.batch import check_directory, check_value, walltime_seconds
 from broadleaf.errors import ClusterStartError
 from broadleaf.private_files import open_private
 from broadleaf.state import files
@@ -91,7 +90,7 @@ class PSIJ(EngineSet):
             raise ClusterStartError(
                 f"PSI/J has no executor {self.executor!r}: name one with executor=; it has {', '.join(known)}"
             )
-        if self.walltime and not seconds(self.walltime):
+        if self.walltime and not walltime_seconds(self.walltime):
             raise ClusterStartError(f"walltime={self.walltime!r}: write it as 30m, 2h or 1:30:00")
         if self.executor == "lsf" and not self.walltime:
             raise ClusterStartError("PSI/J submits to LSF only with a time limit: give walltime=")
@@ -144,7 +143,7 @@ class PSIJ(EngineSet):
         for attribute in self.attributes:
             check_value("attributes", attribute, "PSI/J", "\"'")
         options = [option.partition("=") for option in self.attributes]
-        duration = timedelta(seconds=seconds(self.walltime)) if self.walltime else None
+        duration = timedelta(seconds=walltime_seconds(self.walltime)) if self.walltime else None
         attributes = psij.JobAttributes(
             queue_name=self.queue or None,
             account=self.account or None,

@@ -12,8 +12,7 @@ from typing import Any
 
 from broadleaf.cluster import addresses
 from broadleaf.cluster.credentials import Credentials, listen_address
-from broadleaf.cluster.hosts.fork_servers.plan import HostPlan, log_tail
-from broadleaf.cluster.hosts.fork_servers.process import ChildProcess
+from broadleaf.cluster.fork_servers import ChildProcess, HostPlan, log_tail
 from broadleaf.config import Settings
 from broadleaf.serialize.search_path import search_path
 from broadleaf.state import files

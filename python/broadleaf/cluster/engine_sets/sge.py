@@ -11,10 +11,16 @@ from pathlib import Path
 from typing import ClassVar
 
 from broadleaf.cluster.engine_sets.base import Block, BlockRequest, BlockState
-from broadleaf.cluster.engine_sets.jobs.batch_set import JOB_ENDED, BatchSet
-from broadleaf.cluster.engine_sets.jobs.commands import CommandError
-from broadleaf.cluster.engine_sets.jobs.directives import check_directory, check_lines, check_value
-from broadleaf.cluster.engine_sets.jobs.walltime import clock_time, seconds
+from broadleaf.cluster.engine_sets.batch import (
+    JOB_ENDED,
+    BatchSet,
+    CommandError,
+    check_directory,
+    check_lines,
+    check_value,
+    clock_time,
+    walltime_seconds,
+)
 from broadleaf.errors import ClusterStartError
 from broadleaf.state import files
 
@@ -137,7 +143,7 @@ class SGE(BatchSet):
         """
         block = "sge-${JOB_ID}_$SGE_TASK_ID" if self._is_array else "sge-$JOB_ID"
         join = self.join_command(request, str(self.order_file(directory)), package=package)
-        ends_in_s = seconds(self.walltime)
+        ends_in_s = walltime_seconds(self.walltime)
         lines = [
             "#!/bin/sh",
             *(f"#$ {directive}" for directive in self._directives(request, directory)),

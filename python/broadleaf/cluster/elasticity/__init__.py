@@ -1,1 +1,0 @@
-"""Clusters that grow and shrink: the wanted size, the steps to get there, and who takes them."""

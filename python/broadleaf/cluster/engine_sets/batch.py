@@ -1,0 +1,658 @@
+"""Engine sets of batch schedulers: their commands, scripts and news, and the hosts from which jobs are submitted."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pwd
+import shlex
+import socket
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from broadleaf import openssh
+from broadleaf.cluster import package
+from broadleaf.cluster.engine_sets.base import Block, BlockRequest, EngineSet
+from broadleaf.errors import BroadleafError, ClusterStartError
+from broadleaf.openssh import SSHHost, SSHMaster, via_host
+from broadleaf.state import files
+from broadleaf.state.directories import base_dir, write_json
+
+# How long a job may run, as people write it and as schedulers accept it.
+
+
+_UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+
+
+def clock_time(walltime: str) -> str:
+    """``"90s"``, ``"30m"``, ``"2h"`` and ``"1d"`` as hours, minutes and seconds; anything else unchanged."""
+    number, unit = walltime[:-1], walltime[-1:]
+    if unit not in _UNITS_S or not number.isdigit():
+        return walltime
+    total_s = int(number) * _UNITS_S[unit]
+    return f"{total_s // 3600}:{total_s // 60 % 60:02}:{total_s % 60:02}"
+
+
+def walltime_seconds(walltime: str) -> int:
+    """The seconds of a walltime that `clock_time` gives as hours, minutes and seconds; 0 for another form."""
+    parts = clock_time(walltime).split(":")
+    if len(parts) != 3 or not all(part.isdigit() for part in parts):
+        return 0
+    hours, minutes, rest = map(int, parts)
+    return 3600 * hours + 60 * minutes + rest
+
+
+# Running a scheduler's commands.
+
+
+# A busy scheduler answers late; one that is down does not answer.
+_TIMEOUT_S = 60.0
+
+
+class CommandError(BroadleafError):
+    """A command failed; the text is what it wrote."""
+
+
+def run_command(command: Sequence[str], *, text: str = "") -> str:
+    """Runs a command with `text` as its input; returns its output. Raises `CommandError`."""
+    import subprocess
+
+    try:
+        done = subprocess.run(
+            command, input=text, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False, errors="replace"
+        )
+    except FileNotFoundError:
+        raise CommandError(
+            f"there is no program {command[0]!r} here; start the cluster on a host that submits jobs"
+        ) from None
+    except subprocess.TimeoutExpired:
+        raise CommandError(f"{command[0]} did not answer within {_TIMEOUT_S:g} s") from None
+    if done.returncode:
+        said = done.stderr.strip() or done.stdout.strip()  # Grid Engine complains on standard output
+        raise CommandError(said or f"{command[0]} ended with code {done.returncode}")
+    return done.stdout
+
+
+# Values in the directives of batch scripts: what a scheduler would take for something else is refused by name.
+
+
+_LINE_BREAKS = "\n\r\v\f\0"
+_NAMES = {
+    " ": "a space",
+    "\t": "a tab",
+    "\n": "a line break",
+    "\r": "a line break",
+    "\v": "a line break",
+    "\f": "a line break",
+    "\0": "a null character",
+    '"': "a double quote",
+    "'": "a single quote",
+    "\\": "a backslash",
+    "#": "a number sign",
+    "$": "a dollar sign",
+    ",": "a comma",
+    ":": "a colon",
+}
+
+
+def check_value(option: str, value: str, scheduler: str, refused: str = "") -> str:
+    """The value of an option, if it has no line break and none of the `refused` characters.
+
+    Raises `ClusterStartError`.
+    """
+    if (found := _first(value, refused)) is not None:
+        raise ClusterStartError(
+            f"{option}={value!r}: a directive of {scheduler} cannot have {found} there; give a value without it"
+        )
+    return value
+
+
+def check_lines(option: str, lines: Iterable[str], scheduler: str) -> list[str]:
+    """The lines of an option that takes directives as they are, if each is one line. Raises `ClusterStartError`."""
+    checked = list(lines)
+    for line in checked:
+        if (found := _first(line, "")) is not None:
+            raise ClusterStartError(
+                f"the line {line!r} in {option}: a directive of {scheduler} cannot have {found}; give each line as an "
+                "entry of its own"
+            )
+    return checked
+
+
+def check_directory(directory: Path, scheduler: str, refused: str, remedy: str) -> Path:
+    """The directory in which jobs find their files, if its path has no line break and none of the `refused` characters.
+
+    Raises `ClusterStartError`, which says how to choose another one: `remedy`.
+    """
+    if (found := _first(str(directory), refused)) is not None:
+        raise ClusterStartError(
+            f"jobs would find their files in {str(directory)!r}, and a directive of {scheduler} cannot have {found} in "
+            f"a path; {remedy}"
+        )
+    return directory
+
+
+def _first(text: str, refused: str) -> str | None:
+    """What the first character is that a directive cannot have."""
+    found = next((character for character in text if character in _LINE_BREAKS or character in refused), None)
+    return None if found is None else _NAMES.get(found, repr(found))
+
+
+# When a scheduler is asked for news of jobs: each call costs it something.
+#
+# On average it is one call in 30 s: any other call postpones the regular ones.
+
+
+# A first call comes early, to know why jobs are pending.
+_FIRST_AFTER_S = 3.0
+_EVERY_S = 30.0
+# A scheduler tells of a job's end later than the job does. It is asked again after ever longer times.
+_ENDING_S = 0.5
+_ENDING_FACTOR = 1.5
+# How long other calls may postpone the regular ones.
+_AHEAD_S = 120.0
+
+
+class News:
+    """Says when the next call is due."""
+
+    def __init__(self) -> None:
+        self._regular_at = 0.0
+        self._early_at = float("inf")
+        self._repeat_at = float("inf")
+        self._repeat_after_s = _ENDING_S
+        self._ended: set[str] = set()
+
+    def expect_first(self) -> None:
+        """Jobs have just been submitted."""
+        now = time.monotonic()
+        if not self._regular_at:
+            self._regular_at = now + _EVERY_S
+            self._early_at = now + _FIRST_AFTER_S
+        elif self._regular_at < now:  # there were no jobs to ask for
+            self._regular_at = now + _FIRST_AFTER_S
+
+    def want_now(self) -> None:
+        """Whoever asks next gets news at once."""
+        self._early_at = 0.0
+
+    def want_ends(self) -> None:
+        """The scheduler does not know yet that jobs have ended. The call is repeated."""
+        self._repeat_at = time.monotonic() + self._repeat_after_s
+        self._repeat_after_s = min(self._repeat_after_s * _ENDING_FACTOR, _EVERY_S)
+
+    def are_due(self, ended: Iterable[str]) -> bool:
+        """Whether to call now: on average every 30 s, and soon after a job's log says that it has ended.
+
+        Args:
+            ended: The jobs whose logs say so.
+
+        Returns:
+            Whether to call. If so, the call is counted as made.
+        """
+        now = time.monotonic()
+        if not self._ended.issuperset(ended):
+            self._ended.update(ended)
+            self._repeat_after_s = _ENDING_S
+            # Once early calls have postponed the regular ones for long, further ends wait.
+            self._early_at = min(self._early_at, max(now, self._regular_at - _AHEAD_S))
+        if now < min(self._regular_at, self._early_at, self._repeat_at):
+            return False
+        self._regular_at = min(max(self._regular_at, now) + _EVERY_S, now + _AHEAD_S + _EVERY_S)
+        self._early_at = self._repeat_at = float("inf")
+        return True
+
+
+# Where a scheduler's commands run, and where jobs find their files: this host, or one reached by login.
+
+
+_PACKAGES = "packages"
+# For files on another host: how much of a log is read, and how long a copy is considered fresh.
+_LOG_BYTES = 65_536
+_LOG_IS_FRESH_S = 1.0
+_NO_FILE = "broadleaf: no file"
+_SSH_FAILED = 255
+# Somebody else may have made the directories that jobs read their orders and Broadleaf from. Like `make_private`.
+_PRIVATE = """\
+private() {
+  mkdir -m 700 -- "$1" 2>/dev/null || :
+  if [ -L "$1" ] || [ ! -d "$1" ] || [ ! -O "$1" ]; then echo "$1 is not a directory of yours" >&2; exit 1; fi
+  chmod 700 -- "$1"
+}
+umask 077
+"""
+# Directories in it are private; it must be one in which nobody else can replace them.
+_SHARED = """\
+d=${1:-$HOME/.broadleaf}
+mkdir -p -- "$d" && cd -- "$d" && d=$(pwd -P) || exit 1
+if [ -z "$1" ]; then private "$d"; fi
+if [ -O . ]; then safe=$(find . -prune ! -perm -0002 -o -prune -perm -1000)
+else safe=$(find . -prune -user 0 -perm -1000 -o -prune -user 0 ! -perm -0002); fi
+if [ -z "$safe" ]; then echo "another user may replace what is in $d" >&2; exit 1; fi
+echo "$d"
+"""
+_WRITE = 'set -e; private "$1"; cat > "$1/.$2"; mv "$1/.$2" "$1/$2"'
+_HAS_PACKAGE = 'private "$1"; [ ! -e "$1/$2" ] || { private "$1/$2"; echo there; }'
+_UNPACK = "import io, sys, zipfile; zipfile.ZipFile(io.BytesIO(sys.stdin.buffer.read())).extractall(sys.argv[1])"
+_KEEP_PACKAGE = f"""\
+set -e
+making=$(mktemp -d "$1/.$2.XXXXXX")
+python3 -c {shlex.quote(_UNPACK)} "$making"
+mv -T "$making" "$1/$2" || {{ rm -rf "$making"; [ -d "$1/$2" ]; }}
+"""
+
+
+class SubmitHost(ABC):
+    """A host whose commands submit jobs."""
+
+    @abstractmethod
+    def run(self, command: Sequence[str], *, text: str = "") -> str:
+        """Runs a command with `text` as its input; returns its output. Raises `CommandError`."""
+
+    @abstractmethod
+    def require(self, program: str) -> None:
+        """Raises `ClusterStartError` if there is no such program."""
+
+    @abstractmethod
+    def user(self) -> str:
+        """The user who submits jobs."""
+
+    @abstractmethod
+    def directory(self, request: BlockRequest) -> Path:
+        """Where jobs of a cluster find their files, which only this user can read."""
+
+    @abstractmethod
+    def write(self, path: Path, content: Mapping[str, Any]) -> None:
+        """Writes a file with mode 0600 there, as JSON."""
+
+    @abstractmethod
+    def logs(self, paths: Iterable[str]) -> dict[str, str]:
+        """The content of these files, '' for a missing one."""
+
+    @abstractmethod
+    def keep_package(self) -> str:
+        """Puts Broadleaf where jobs find it, if it is not there; returns the directory."""
+
+    def expect(self, paths: Sequence[str]) -> None:  # noqa: B027 (nothing, where files are removed with the cluster)
+        """Records that jobs will write these logs."""
+
+    def remove(self, paths: Sequence[str]) -> None:  # noqa: B027
+        """Removes the logs of jobs that are over and, after the cluster's last job, everything that its jobs needed."""
+
+
+class ThisHost(SubmitHost):
+    """The host of this process, whose cluster directory jobs see."""
+
+    def run(self, command: Sequence[str], *, text: str = "") -> str:
+        """Runs it as a child."""
+        return run_command(command, text=text)
+
+    def require(self, program: str) -> None:
+        """Looks in the search path."""
+        import shutil
+
+        if shutil.which(program) is None:
+            raise ClusterStartError(
+                f"there is no program {program!r} here: start the cluster on a host that submits jobs, or name one "
+                "that you log in to: via='ssh:login'"
+            )
+
+    def user(self) -> str:
+        """Whoever runs this process."""
+        return pwd.getpwuid(os.getuid()).pw_name
+
+    def directory(self, request: BlockRequest) -> Path:
+        """The cluster's own."""
+        return request.cluster_dir
+
+    def write(self, path: Path, content: Mapping[str, Any]) -> None:
+        """Writes it atomically."""
+        write_json(path, content)
+
+    def logs(self, paths: Iterable[str]) -> dict[str, str]:
+        """Reads them."""
+        return {path: _read(path) for path in paths}
+
+    def keep_package(self) -> str:
+        """Below the directory of all clusters."""
+        try:
+            return str(package.keep(base_dir().absolute() / _PACKAGES))
+        except OSError as error:
+            raise ClusterStartError(f"Broadleaf cannot be stored in {base_dir() / _PACKAGES}: {error}") from None
+
+
+class LoginHost(SubmitHost):
+    """A host reached by one login that serves all commands. Jobs find their files in `shared_dir` there."""
+
+    def __init__(self, host: SSHHost, shared_dir: str) -> None:
+        self._master = SSHMaster(host)
+        self._shared_dir = shared_dir
+        self._top: Path | None = None
+        self._user = ""
+        self._logs: dict[str, tuple[float, str]] = {}
+
+    def run(self, command: Sequence[str], *, text: str = "") -> str:
+        """Runs it there."""
+        return self._sh(shlex.join(command), data=text.encode(), program=command[0]).decode(errors="replace")
+
+    def _sh(self, script: str, *arguments: str, data: bytes = b"", program: str = "sh") -> bytes:
+        line = shlex.join(["sh", "-c", script, "sh", *arguments]) if arguments else script
+        where = self._master.host.destination
+        try:
+            code, said, complaint = self._master.run(line, data)
+        except ClusterStartError as error:
+            raise CommandError(str(error)) from None
+        if code == _SSH_FAILED and not said:
+            raise CommandError(openssh.why(where, complaint))
+        if code:
+            words = complaint.strip() or said.decode(errors="replace").strip()
+            raise CommandError(words or f"{program} ended with code {code} on {where}")
+        return said
+
+    def require(self, program: str) -> None:
+        """Looks in the search path of a login there."""
+        try:
+            self._sh(f"command -v {shlex.quote(program)}")
+        except CommandError as error:
+            where = self._master.host.destination
+            if str(error).startswith("ssh to "):
+                raise ClusterStartError(str(error)) from None
+            raise ClusterStartError(
+                f"there is no program {program!r} on {where}: name a host that submits jobs with via="
+            ) from None
+
+    def user(self) -> str:
+        """The user of the login there."""
+        if not self._user:
+            self._user = self.run(["id", "-un"]).strip().splitlines()[-1]
+        return self._user
+
+    def directory(self, request: BlockRequest) -> Path:
+        """One directory for this cluster, whichever host it belongs to."""
+        import hashlib  # loads libcrypto
+
+        ours = hashlib.sha256(f"{socket.gethostname()}\0{request.cluster_dir}".encode()).hexdigest()[:8]
+        return self._shared() / f"{request.cluster_id}-{ours}"
+
+    def _shared(self) -> Path:
+        if self._top is None:
+            try:
+                said = self._sh(_PRIVATE + _SHARED, self._shared_dir).decode(errors="replace")
+            except CommandError as error:
+                raise ClusterStartError(
+                    f"no directory for jobs on {self._master.host.destination}: {error}; name one that jobs see with "
+                    "shared_dir="
+                ) from None
+            self._top = Path(said.strip().splitlines()[-1])
+        return self._top
+
+    def write(self, path: Path, content: Mapping[str, Any]) -> None:
+        """Sends it by standard input."""
+        import json
+
+        try:
+            self._sh(_PRIVATE + _WRITE, str(path.parent), path.name, data=json.dumps(content).encode())
+        except CommandError as error:
+            raise ClusterStartError(f"{path} cannot be written on {self._master.host.destination}: {error}") from None
+
+    def expect(self, paths: Sequence[str]) -> None:
+        """Creates them, so that `remove` knows which jobs there are."""
+        with contextlib.suppress(CommandError):  # then they stay there
+            self.run(["touch", *paths])
+
+    def remove(self, paths: Sequence[str]) -> None:
+        """Removes them, and the whole directory with the last one."""
+        script = (
+            'd=$(dirname "$1"); rm -f -- "$@"; set -- "$d"/'
+            + files.BLOCK_LOG.format("*")
+            + '; [ -e "$1" ] || rm -rf -- "$d"'
+        )
+        if paths:
+            self._sh(script, *paths)
+
+    def logs(self, paths: Iterable[str]) -> dict[str, str]:
+        """Their ends, read a moment ago or now: all in one call."""
+        wanted = list(paths)
+        oldest = time.monotonic() - _LOG_IS_FRESH_S
+        stale = [path for path in wanted if path not in self._logs or self._logs[path][0] < oldest]
+        if stale:
+            script = f'for f; do tail -c {_LOG_BYTES} -- "$f" 2>/dev/null || echo "{_NO_FILE}"; printf "\\0"; done'
+            try:
+                parts = self._sh(script, *stale).split(b"\0")
+            except CommandError:
+                parts = []  # no news
+            now = time.monotonic()
+            for path, part in zip(stale, parts, strict=False):
+                text = part.decode(errors="replace")
+                self._logs[path] = now, "" if text.strip() == _NO_FILE else text
+        return {path: self._logs.get(path, (0.0, ""))[1] for path in wanted}
+
+    def keep_package(self) -> str:
+        """Sends it once per content."""
+        packages = str(self._shared() / _PACKAGES)
+        where = self._master.host.destination
+        try:
+            if self._sh(_PRIVATE + _HAS_PACKAGE, packages, package.key()).strip() != b"there":
+                self._sh(_PRIVATE + _KEEP_PACKAGE, packages, package.key(), data=package.archive())
+        except CommandError as error:
+            raise ClusterStartError(f"Broadleaf cannot be stored in {packages} on {where}: {error}") from None
+        return f"{packages}/{package.key()}"
+
+
+def _read(path: str) -> str:
+    try:
+        return Path(path).read_text(errors="replace")
+    except OSError:
+        return ""
+
+
+# What engine sets whose blocks are jobs have in common: where their scheduler is, and where jobs find their files.
+
+
+JOB_ENDED = "broadleaf: the job has ended"
+"""The last line that a job's script writes."""
+
+
+@dataclass
+class BatchSet(EngineSet):
+    """Engines in jobs of a scheduler."""
+
+    program: ClassVar[str]
+    """The scheduler's command that submits jobs."""
+    cancel_program: ClassVar[str]
+    """The scheduler's command that ends them."""
+    unknown_job: ClassVar[str]
+    """What that command says of a job that is gone."""
+
+    _: KW_ONLY
+    via: str = ""
+    """Host where the scheduler's commands run, such as ``"ssh:login"``; by default this one."""
+    shared_dir: str = ""
+    """With `via`: a directory there that jobs see; by default ``~/.broadleaf``."""
+    ship: bool = False
+    """Whether jobs use the Broadleaf of this process, put into a directory that they see, and need only the same
+    Python."""
+
+    def __post_init__(self) -> None:
+        login = via_host(self.via) if self.via else None
+        self.submit_host: SubmitHost = ThisHost() if login is None else LoginHost(login, self.shared_dir)
+        self.news: News = News()
+        """Decides when to ask the scheduler for news of the jobs."""
+
+    def require(self) -> None:
+        """Raises `ClusterStartError` if the scheduler's programs are missing."""
+        self.submit_host.require(self.program)
+
+    def script(self, request: BlockRequest) -> str:
+        """The batch script. With `via`, its directory is as configured: the login host is not asked for the path."""
+        return self.batch_script(request, self._shown_directory(request), "PACKAGE" if self.ship else None)
+
+    def _shown_directory(self, request: BlockRequest) -> Path:
+        return Path(self.shared_dir or "~/.broadleaf") / request.cluster_id if self.via else request.cluster_dir
+
+    def other_directory(self) -> str:
+        """How to choose another directory in which jobs find their files.
+
+        Returns:
+            The advice.
+        """
+        return "name another one with shared_dir=" if self.via else "set BROADLEAF_DIR to another one"
+
+    @abstractmethod
+    def batch_script(self, request: BlockRequest, directory: Path, package: str | None) -> str:
+        """The script of a job.
+
+        Args:
+            request: What was asked for.
+            directory: Where the job finds its files.
+            package: The directory that it imports Broadleaf from; None for the Broadleaf that is installed there.
+
+        Returns:
+            The text.
+        """
+
+    def prepared_script(self, request: BlockRequest) -> str:
+        """Puts the files that a job needs where the job finds them.
+
+        Args:
+            request: What was asked for.
+
+        Returns:
+            The job's script.
+        """
+        directory = self.submit_host.directory(request)
+        package = self.submit_host.keep_package() if self.ship else None
+        self.submit_host.write(self.order_file(directory), self.join_order(request))
+        return self.batch_script(request, directory, package)
+
+    def order_file(self, directory: Path) -> Path:
+        """The file from which relays read their order. Only this user can read it.
+
+        Args:
+            directory: Where the job finds its files.
+
+        Returns:
+            The path.
+        """
+        return directory / files.ORDER_FILE.format(self.name)
+
+    def job_blocks(
+        self, request: BlockRequest, jobs: Sequence[str], *, n_hosts: int | None, n_engines: int | None
+    ) -> list[Block]:
+        """One block for each submitted job.
+
+        Args:
+            request: What was asked for.
+            jobs: The jobs' names.
+            n_hosts: Hosts of each; None where that is not known.
+            n_engines: Engines of each; None where that is not known.
+
+        Returns:
+            The blocks, in the order of the jobs.
+        """
+        directory = self.submit_host.directory(request)
+        logs = [str(directory / files.BLOCK_LOG.format(f"{self.name}-{job}")) for job in jobs]
+        self.submit_host.expect(logs)
+        return [
+            Block(
+                f"{self.name}-{job}",
+                n_hosts=n_hosts,
+                n_engines=n_engines,
+                reason="submitted",
+                facts={"job": job, "log": log},
+            )
+            for job, log in zip(jobs, logs, strict=True)
+        ]
+
+    def look_now(self) -> None:
+        """Makes the next `poll` ask the scheduler."""
+        self.news.want_now()
+
+    def poll(self, blocks: Sequence[Block]) -> None:
+        """Asks the scheduler once for all of them, on average every 30 s.
+
+        It asks early when a job's log says that the job has ended, but not why.
+        """
+        jobs = {block.facts["job"]: block for block in blocks if not block.is_over}
+        logs = self.logs(list(jobs.values()))
+        for job, block in jobs.items():
+            self.read_log(block, logs[job])
+        jobs = {job: block for job, block in jobs.items() if not block.is_over}
+        ended = {job for job in jobs if JOB_ENDED in logs[job]}
+        if jobs and self.news.are_due(ended) and self.note_news(jobs) and any(not jobs[job].is_over for job in ended):
+            self.news.want_ends()
+
+    def read_log(self, block: Block, log: str) -> None:
+        """Notes what a job's log says about its block.
+
+        Args:
+            block: The block.
+            log: What the job has written.
+        """
+
+    @abstractmethod
+    def note_news(self, jobs: Mapping[str, Block]) -> bool:
+        """Asks the scheduler, and notes the states of these blocks and their reasons.
+
+        Args:
+            jobs: The blocks that are not over, by their jobs.
+
+        Returns:
+            Whether the scheduler answered.
+        """
+
+    def cancel(self, blocks: Sequence[Block]) -> None:
+        """Ends the jobs that are not over according to the scheduler, with one call.
+
+        The job of a block that counts as failed may still be pending.
+
+        Args:
+            blocks: Their blocks.
+        """
+        jobs = [self.argument(block.facts["job"]) for block in blocks if not block.facts.get("over")]
+        if jobs:
+            try:
+                self.submit_host.run([self.cancel_program, *jobs])
+            except CommandError as error:
+                if self.unknown_job not in str(error):
+                    raise
+        self.remove_logs(blocks)
+
+    def argument(self, job: str) -> str:
+        """A job's name as the command that ends jobs takes it.
+
+        Args:
+            job: The job's name.
+
+        Returns:
+            The argument.
+        """
+        return job
+
+    def logs(self, blocks: Sequence[Block]) -> dict[str, str]:
+        """What the jobs have written.
+
+        Args:
+            blocks: Their blocks.
+
+        Returns:
+            Each job's output, by its name.
+        """
+        texts = self.submit_host.logs([block.facts["log"] for block in blocks])
+        return {block.facts["job"]: texts[block.facts["log"]] for block in blocks}
+
+    def log(self, block: Block) -> str:
+        """The job's output."""
+        return self.logs([block])[block.facts["job"]]
+
+    def remove_logs(self, blocks: Sequence[Block]) -> None:
+        """Removes the logs of jobs from the host that submitted them, unless they go with the cluster's directory.
+
+        Args:
+            blocks: Their blocks.
+        """
+        self.submit_host.remove([block.facts["log"] for block in blocks])

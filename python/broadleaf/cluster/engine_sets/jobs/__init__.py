@@ -1,1 +1,0 @@
-"""Engine sets whose blocks are jobs of a scheduler, and what they share."""

@@ -1,1 +1,0 @@
-"""What runs on each host: its fork server, its relay, its cores."""

@@ -1,1 +1,0 @@
-"""Starts the fork server of a host."""

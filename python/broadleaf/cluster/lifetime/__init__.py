@@ -1,1 +1,0 @@
-"""What lives as long as a `Cluster`: its dashboard, and its end with the process."""
