@@ -14,7 +14,7 @@ PROGRAM = """
 import json, mmap, os
 from mpi4py import MPI
 from broadleaf.mpi.flows import Receiving, Sending
-from broadleaf.mpi.one_sided import Exposing, Reading, Window
+from broadleaf.mpi.flows import Exposing, Reading, Window
 
 ONE_SIDED = {one_sided}
 if ONE_SIDED:

@@ -9,10 +9,8 @@ from pathlib import Path
 import pytest
 from broadleaf.cli.cluster.top import Look as TopLook
 from broadleaf.dashboard import feed as feed_module
-from broadleaf.dashboard.feed import Feed, interval_s
-from broadleaf.dashboard.frames import HISTORY_TASKS, Frames, past_throughput, split_events
-from broadleaf.dashboard.log_tail import LogTail
-from broadleaf.dashboard.rates import Look
+from broadleaf.dashboard.feed import Feed, LogTail, interval_s
+from broadleaf.dashboard.frames import HISTORY_TASKS, Frames, Look, past_throughput, split_events
 from simulated_cluster import SimulatedCluster
 
 NOTHING = {"next": 0, "recorded": 0, "events": [], "names": {}, "functions": [], "transfers": []}

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 from broadleaf.engine.environment import THREAD_VARIABLES, thread_environment
-from broadleaf.mpi.cores import share
+from broadleaf.mpi.host import share
 
 
 def test_libraries_start_as_many_threads_as_their_engine_has_cores():

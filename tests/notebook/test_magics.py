@@ -8,7 +8,6 @@ from types import SimpleNamespace
 
 import broadleaf as ipp
 import pytest
-from broadleaf.notebook import completion
 from broadleaf.serialize.namespace import evaluate
 from IPython.core.error import UsageError
 from IPython.core.magic import Magics, cell_magic, magics_class
@@ -263,7 +262,7 @@ def test_help_about_engines_names(px, rc):
 
 
 def test_completion_of_engines_names(px, rc, monkeypatch):
-    monkeypatch.setattr(completion, "_TIMEOUT_S", 30.0)
+    monkeypatch.setattr("broadleaf.notebook.magics._TIMEOUT_S", 30.0)
     provisional = pytest.importorskip("IPython.core.completer").provisionalcompleter
     rc[:]["only_there"] = {"key": 1}
 

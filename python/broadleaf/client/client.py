@@ -137,9 +137,9 @@ class Client(RegisteredResults, Interactive, PublicNames):
         **old_arguments: Any,
     ) -> None:
         if old_arguments:
-            from broadleaf.compat.client_arguments import translate
+            from broadleaf.compat.client import translate_arguments
 
-            connection_info, profile = translate(connection_info, profile, old_arguments)
+            connection_info, profile = translate_arguments(connection_info, profile, old_arguments)
         standard_descriptors.occupy()
         self.native: Any = native if native is not None else importlib.import_module("broadleaf._native")
         """The native module; tests pass another one."""
@@ -644,7 +644,7 @@ class Client(RegisteredResults, Interactive, PublicNames):
 
         def __getattr__(self, name: str) -> Any:
             # Called only for names that the class does not have, such as those of IPython Parallel's clients.
-            from broadleaf.compat.client_attributes import client_attribute
+            from broadleaf.compat.client import client_attribute
 
             return client_attribute(self, name)
 

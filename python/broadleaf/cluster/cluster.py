@@ -215,10 +215,10 @@ class Cluster(ClusterCoroutines, Elastic, OwnDashboard):
         set_options |= engine_options or {}
         is_old = engines is not None and not isinstance(engines, EngineSet) and not str(engines).islower()
         if config.is_strange(options) or is_old:
-            from broadleaf.compat import cluster_arguments
+            from broadleaf.compat.cluster import split_arguments
 
             given = {"n": n, "profile": profile, "cluster_id": cluster_id, "engines": engines, "detached": detached}
-            own, old = cluster_arguments.split(given | {"controller_ip": controller_ip, "env": env} | options)
+            own, old = split_arguments(given | {"controller_ip": controller_ip, "env": env} | options)
             own["engine_options"] = set_options
             Cluster.__init__(self, **own)
             self._old_arguments = old
@@ -309,7 +309,7 @@ class Cluster(ClusterCoroutines, Elastic, OwnDashboard):
 
         def __getattr__(self, name: str) -> Any:
             # Called only for names that the class does not have, such as those of IPython Parallel's clusters.
-            from broadleaf.compat.cluster_attributes import cluster_attribute
+            from broadleaf.compat.cluster import cluster_attribute
 
             return cluster_attribute(self, name)
 

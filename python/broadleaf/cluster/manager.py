@@ -24,7 +24,7 @@ class ClusterManager:
 
     def __init__(self, **old_arguments: Any) -> None:
         if old_arguments:
-            from broadleaf.compat.cluster_arguments import check_manager_arguments
+            from broadleaf.compat.cluster import check_manager_arguments
 
             check_manager_arguments(old_arguments)
         self._clusters: dict[str, Cluster] = {}

@@ -11,7 +11,7 @@ from types import CodeType, ModuleType
 from typing import Any
 
 _ERRORS = "broadleaf.compat.error"
-_CANNING = "broadleaf.compat.values.canning"
+_CANNING = "broadleaf.compat.canning"
 _COMMANDS = "broadleaf.compat.commands"
 _SERIALIZE = {
     _CANNING: "can can_map uncan uncan_map serialize_object deserialize_object pack_apply_message unpack_apply_message",
@@ -27,9 +27,9 @@ PATHS: dict[str, str | dict[str, str]] = {
     "broadleaf.apps.launcher": "broadleaf.compat.launchers",
     "broadleaf.client._joblib": {"broadleaf.compat.joblib": "IPythonParallelBackend"},
     "broadleaf.client.asyncresult": {"broadleaf": "AsyncResult AsyncMapResult AsyncHubResult"},
-    "broadleaf.client.futures": {"broadleaf.compat.values.futures": "MessageFuture multi_future"},
+    "broadleaf.client.futures": {"broadleaf.compat.values": "MessageFuture multi_future"},
     "broadleaf.client.magics": {"broadleaf.notebook.magics": "ParallelMagics"},
-    "broadleaf.client.map": {"broadleaf.compat.values.partition": "Map RoundRobinMap mappable"},
+    "broadleaf.client.map": {"broadleaf.compat.values": "Map RoundRobinMap mappable"},
     "broadleaf.client.remotefunction": {"broadleaf": "RemoteFunction ParallelFunction remote parallel"},
     "broadleaf.client.view": {
         "broadleaf": "BroadcastView DirectView LazyMapIterator LoadBalancedView ViewExecutor",
@@ -38,6 +38,9 @@ PATHS: dict[str, str | dict[str, str]] = {
     "broadleaf.cluster.__main__": f"{_COMMANDS}.ipcluster",
     "broadleaf.cluster.app": f"{_COMMANDS}.ipcluster",
     "broadleaf.cluster.launcher": "broadleaf.compat.launchers",
+    # A path of Broadleaf itself, which its guide named before.
+    "broadleaf.cluster.reports": {},
+    "broadleaf.cluster.reports.doctor": "broadleaf.cluster.doctor",
     "broadleaf.controller": {},
     "broadleaf.controller.__main__": f"{_COMMANDS}.ipcontroller",
     "broadleaf.controller.app": f"{_COMMANDS}.ipcontroller",
@@ -47,14 +50,13 @@ PATHS: dict[str, str | dict[str, str]] = {
     "broadleaf.error": _ERRORS,
     "broadleaf.joblib": "broadleaf.compat.joblib",
     "broadleaf.serialize.canning": _CANNING,
-    "broadleaf.serialize.codeutil": "broadleaf.compat.values.codeutil",
+    "broadleaf.serialize.codeutil": "broadleaf.compat.canning",
     "broadleaf.serialize.serialize": _SERIALIZE,
     "broadleaf.util": {
         "broadleaf": "interactive",
-        "broadleaf.compat.values.addresses": "disambiguate_ip_address disambiguate_url ip_for_host is_ip is_url "
-        "select_random_ports split_url validate_url validate_url_container",
-        "broadleaf.compat.values.dates": "compare_datetimes ensure_timezone extract_dates utc utcnow",
-        "broadleaf.compat.values.mappings": "Namespace ReverseDict int_keys",
+        "broadleaf.compat.values": "disambiguate_ip_address disambiguate_url ip_for_host is_ip is_url "
+        "select_random_ports split_url validate_url validate_url_container "
+        "compare_datetimes ensure_timezone extract_dates utc utcnow Namespace ReverseDict int_keys",
     },
     "broadleaf._version": {"broadleaf": "__version__ version_info"},
 }

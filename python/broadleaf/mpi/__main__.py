@@ -21,8 +21,7 @@ def main() -> None:
     from broadleaf import standard_descriptors
     from broadleaf.engine.environment import start_again_with, variables_of
     from broadleaf.errors import ClusterStartError
-    from broadleaf.mpi.cores import share_of_cores
-    from broadleaf.mpi.host import connect
+    from broadleaf.mpi.host import connect, share_of_cores
     from broadleaf.state.connection import read_engine_connection
     from broadleaf.state.directories import ClusterFileError
 

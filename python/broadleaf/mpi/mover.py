@@ -19,8 +19,7 @@ from typing import Any
 from broadleaf import _native, standard_descriptors
 from broadleaf._native import LinkClosed
 from broadleaf.errors import ClusterStartError
-from broadleaf.mpi.flows import Receiving, Sending
-from broadleaf.mpi.one_sided import Exposing, Reading, Window
+from broadleaf.mpi.flows import Exposing, Reading, Receiving, Sending, Window
 from broadleaf.state.connection import read_engine_connection
 from broadleaf.state.directories import ClusterFileError, sockets_here
 

@@ -2,22 +2,131 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import uuid
 from argparse import Namespace
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from IPython.core.completer import SimpleCompletion, context_matcher
 from IPython.core.error import UsageError
 from IPython.core.magic import Magics, no_var_expand
 from IPython.core.magic_arguments import argument, magic_arguments, parse_argstring
 
-from broadleaf.notebook.completion import EngineCompleter
-from broadleaf.notebook.targets import parse_targets
-
 if TYPE_CHECKING:
     from broadleaf.client.results.async_result import AsyncResult
     from broadleaf.client.views.direct import DirectView
+
+
+# Engines as written on the line of a magic.
+
+
+_SLICE = re.compile(r"\[?\s*(-?\d+)?\s*:\s*(-?\d+)?\s*(?::\s*(-?\d+)?\s*)?\]?")
+_RANGE = re.compile(r"range\(\s*(-?\d+(?:\s*,\s*-?\d+){0,2})\s*\)")
+
+
+def parse_targets(text: str, ids: list[int]) -> Any:
+    """Targets of a view from `all`, `3`, `-1`, `0,2`, `[0, 2]`, `range(4)`, or a slice of the `ids` such as `::2`.
+
+    Raises `ValueError`.
+    """
+    text = text.strip().strip("'\"")
+    if text == "all":
+        return "all"
+    found = _SLICE.fullmatch(text)
+    if found:
+        return ids[slice(*(None if part is None else int(part) for part in found.groups()))]
+    found = _RANGE.fullmatch(text)
+    if found:
+        return list(range(*(int(part) for part in found[1].split(","))))
+    try:
+        value = ast.literal_eval(text)
+    except (SyntaxError, ValueError):
+        value = None
+    if isinstance(value, int) and not isinstance(value, bool):
+        return ids[value] if value < 0 else value
+    if isinstance(value, list | tuple | set) and all(isinstance(item, int) for item in value):
+        return list(value)
+    raise ValueError(f"{text!r} names no engines; write all, 3, 0,2, [0, 2], range(4), or a slice such as ::2")
+
+
+# Completion of engines' names after `%px` and in cells of `%%px`.
+
+
+# Engines that are busy are not waited for.
+_TIMEOUT_S = 1.0
+_CELL = re.compile(r"%%(px\w*)[^\n]*\n")
+_LINE = re.compile(r"%(px\w*)[ \t]+")
+
+
+class EngineCompleter:
+    """A matcher of IPython's completer that asks the first engine of a magic's view."""
+
+    matcher_identifier = "broadleaf.engine_names"
+
+    def __init__(self, shell: Any) -> None:
+        self._shell = shell
+
+    @classmethod
+    def install(cls, shell: Any) -> None:
+        """Adds it to a session, once."""
+        completer = getattr(shell, "Completer", None)
+        if completer is None or any(
+            getattr(matcher, "matcher_identifier", "") == cls.matcher_identifier
+            for matcher in completer.custom_matchers
+        ):
+            return
+        made = cls(shell)
+
+        @context_matcher(identifier=cls.matcher_identifier)  # type: ignore[untyped-decorator]
+        def match_engine_names(context: Any) -> Any:
+            return made.match(context)
+
+        completer.custom_matchers.append(match_engine_names)
+
+    def match(self, context: Any) -> dict[str, Any]:
+        """Completions for an IPython context; none if it has no magic of ours."""
+        nothing: dict[str, Any] = {"completions": [], "suppress": False}
+        text = context.full_text
+        position = _position(text, context.cursor_line, context.cursor_position)
+        found = _CELL.match(text)
+        if found is None:
+            line_start = text.rfind("\n", 0, position) + 1
+            found = _LINE.match(text, line_start)
+        if found is None or found.end() > position:
+            return nothing
+        view = self._view(found[1])
+        if view is None:
+            return nothing
+        try:
+            matches, start = _ask(view, text[found.end() :], position - found.end())
+        except Exception:
+            # Completion must not fail because an engine is busy or dead.
+            return nothing
+        replaced = text[found.end() + start : position]
+        token = context.token
+        # IPython replaces the token it has found, which may begin before or after what the engine replaces.
+        extra = token[: len(token) - len(replaced)] if token.endswith(replaced) else ""
+        cut = len(replaced) - len(token) if replaced.endswith(token) else 0
+        completions = [SimpleCompletion(extra + match[max(0, cut) :], type="engine") for match in matches]
+        return {"completions": completions, "suppress": bool(completions)}
+
+    def _view(self, magic: str) -> DirectView | None:
+        function = self._shell.magics_manager.magics["cell"].get(magic)
+        view: DirectView | None = getattr(getattr(function, "__self__", None), "view", None)
+        return None if view is None or view.client.closed else view
+
+
+def _position(text: str, line: int, column: int) -> int:
+    lines = text.split("\n")
+    return sum(len(one) + 1 for one in lines[:line]) + column
+
+
+def _ask(view: DirectView, text: str, position: int) -> tuple[list[str], int]:
+    found: tuple[list[str], int] = view.complete(text, position, timeout=_TIMEOUT_S)
+    return found
+
 
 _GROUPINGS = ("type", "engine", "order", "lines")
 # Number of engines that a message names one by one.

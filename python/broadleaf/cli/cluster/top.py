@@ -18,7 +18,7 @@ from broadleaf.cli.terminal.console import (
     far_control,
 )
 from broadleaf.cli.terminal.deaths import deaths_text
-from broadleaf.dashboard.rates import Look, Rates
+from broadleaf.dashboard.frames import Look, Rates
 from broadleaf.text import size
 
 if TYPE_CHECKING:

@@ -73,7 +73,7 @@ class View(PublicNames):
 
         def __getattr__(self, name: str) -> Any:
             # Called only for names that the class does not have, such as those of IPython Parallel's views.
-            from broadleaf.compat.client_attributes import view_attribute
+            from broadleaf.compat.client import view_attribute
 
             return view_attribute(self, name)
 

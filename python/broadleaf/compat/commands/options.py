@@ -69,7 +69,7 @@ def profile_of(profile: str, profile_dir: str | None) -> str:
 
 def chosen_log_level(log_level: str | None, debug: bool, quiet: bool) -> str | None:
     """The value of the option `log_level`, or None for its default."""
-    from broadleaf.compat.cluster_arguments import option_log_level
+    from broadleaf.compat.cluster import option_log_level
 
     if log_level is not None:
         return option_log_level(log_level)

@@ -21,13 +21,19 @@ import logging
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from broadleaf.cluster.cluster import stops_at_exit
 from broadleaf.cluster.engine_sets.base import EngineSet
+from broadleaf.compat import launchers
 from broadleaf.compat.launchers import launcher_name
 from broadleaf.compat.profiles import cluster_config, profile_name
 from broadleaf.config import OPTIONS, ConfigError, resolve
 from broadleaf.text import warn_once
+
+if TYPE_CHECKING:
+    from broadleaf.cluster import Cluster
+
 
 _DATABASES = ("--dictdb", "--nodb", "--sqlitedb", "--mongodb")
 _NEEDLESS = {
@@ -41,7 +47,7 @@ _NEEDLESS = {
 _OWN = ("n", "profile", "cluster_id", "engines", "detached", "controller_ip", "env")
 
 
-def split(given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+def split_arguments(given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Translates the `given` arguments of `Cluster`; also returns the old ones among them unchanged.
 
     Raises `ConfigError` for a name that neither has.
@@ -180,4 +186,44 @@ _TRANSLATED: dict[str, Callable[[dict[str, Any], Any], None]] = {
     "profile_dir": _profile_dir,
     "shutdown_atexit": _shutdown_atexit,
     **{name: _needless(name) for name in _NEEDLESS},
+}
+
+
+# Attributes that IPython Parallel's clusters have and Broadleaf's do not.
+
+
+def cluster_attribute(cluster: Cluster, name: str) -> Any:
+    """The attribute `name` that IPython Parallel's clusters have. Raises `AttributeError`."""
+    get = _ATTRIBUTES.get(name)
+    if get is None:
+        raise AttributeError(f"{type(cluster).__name__!r} object has no attribute {name!r}")
+    return get(cluster)
+
+
+def _controller_launcher(cluster: Cluster) -> launchers.LocalControllerLauncher | None:
+    return launchers.LocalControllerLauncher(cluster) if cluster.running else None
+
+
+def _is_stopped_at_exit(cluster: Cluster) -> bool:
+    return stops_at_exit(cluster) or (cluster._controller is None and not cluster.detached)
+
+
+def _old(name: str, default: Any) -> Callable[[Cluster], Any]:
+    return lambda cluster: cluster._old_arguments.get(name, default)
+
+
+_ATTRIBUTES: dict[str, Callable[[Cluster], Any]] = {
+    "config": lambda cluster: cluster._old_arguments.setdefault("config", {}),
+    "controller": _controller_launcher,
+    "controller_args": _old("controller_args", []),
+    "controller_launcher_class": lambda cluster: launchers.LocalControllerLauncher,
+    "delay": _old("delay", 0.0),
+    "engine_launcher_class": lambda cluster: launchers.find_launcher_class(cluster.launcher_name, "engine"),
+    "engine_set": lambda cluster: next(iter(cluster.engines.values()), None),
+    "engine_timeout": lambda cluster: cluster.settings["start_timeout_s"],
+    "log": lambda cluster: logging.getLogger(f"broadleaf.cluster.{cluster.cluster_id}"),
+    "log_level": _old("log_level", logging.INFO),
+    "profile_dir": lambda cluster: str(cluster._old_arguments.get("profile_dir") or cluster.cluster_dir.parent),
+    "remove_cluster_file": lambda cluster: cluster.remove_files,
+    "shutdown_atexit": _is_stopped_at_exit,
 }

@@ -7,19 +7,38 @@ IPython Parallel's examples do between engines.
 from __future__ import annotations
 
 import copy
+import copyreg
 import functools
+import marshal
 import pickle
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import CellType, CodeType, FunctionType
 from typing import Any
 
-# Lets code objects be pickled.
-from broadleaf.compat.values import codeutil as codeutil
 from broadleaf.serialize import PROTOCOL
 from broadleaf.serialize.decorators import dependent, provide, provide_in
 from broadleaf.serialize.namespace import Reference
 from broadleaf.serialize.values import PrePickled
+
+# Lets code objects be pickled, as soon as this is imported.
+
+
+def code_ctor(marshalled: bytes) -> CodeType:
+    """The code object that `reduce_code` described; the Python must be of the same version."""
+    code: CodeType = marshal.loads(marshalled)
+    return code
+
+
+def reduce_code(code: CodeType) -> tuple[Callable[[bytes], CodeType], tuple[bytes]]:
+    """How a code object is pickled."""
+    return code_ctor, (marshal.dumps(code),)
+
+
+copyreg.pickle(CodeType, reduce_code)
+
+
+# Lets code objects be pickled.
 
 Globals = dict[str, Any] | None
 MAX_BYTES = 1024

@@ -1,1 +1,0 @@
-"""Objects and texts in the forms that IPython Parallel's programs use."""
