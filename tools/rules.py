@@ -40,7 +40,7 @@ PUBLIC_API_USERS = {"cli", "dashboard", "lab", "bench", "plan", "notebook", "int
 # an import contain no machinery.
 PUBLIC_MODULES = {"after_import", "errors", "options", "config", "private_files", "tables", "text"}
 # A command is a thin face of one of these.
-CLI_MODULES = PUBLIC_MODULES | {"client", "cluster", "state"} | PUBLIC_API_USERS
+CLI_MODULES = PUBLIC_MODULES | {"client", "cluster", "compat", "state"} | PUBLIC_API_USERS
 STRANGERS = [("engine", "client"), ("client", "engine")]
 
 FORBIDDEN_STEMS = {"utils", "util", "helpers", "helper", "misc", "common", "stuff"}

@@ -6,7 +6,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from broadleaf.cli.terminal.extras import EXTRAS
+from broadleaf.cli.commands import EXTRAS
 
 ROOT = Path(__file__).resolve().parents[2]
 # Modules whose package has another name.

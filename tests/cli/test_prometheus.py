@@ -4,7 +4,7 @@ import json
 import re
 
 import pytest
-from broadleaf.cli.cluster.prometheus import CLUSTER, ENGINE, HOST, exposition
+from broadleaf.cli.prometheus import CLUSTER, ENGINE, HOST, exposition
 from broadleaf.cluster import Cluster
 
 _HELP = re.compile(r"# HELP ([a-zA-Z_:][a-zA-Z0-9_:]*) (\S.*)")

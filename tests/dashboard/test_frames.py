@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 import pytest
-from broadleaf.cli.cluster.top import Look as TopLook
+from broadleaf.cli.top import Look as TopLook
 from broadleaf.dashboard import feed as feed_module
 from broadleaf.dashboard.feed import Feed, LogTail, interval_s
 from broadleaf.dashboard.frames import HISTORY_TASKS, Frames, Look, past_throughput, split_events

@@ -13,7 +13,7 @@ from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
-from broadleaf.cli.terminal.extras import EXTRAS
+from broadleaf.cli.commands import EXTRAS
 from packaging.utils import canonicalize_name
 from page_environments import declared, requirements_of
 

@@ -6,22 +6,22 @@ from typing import Any
 
 import click
 
-from broadleaf.cli.terminal.entry import EntryGroup
+from broadleaf.cli.commands import EntryGroup
 
 _COMMANDS = {
-    "cluster.start": "Start a cluster on this host.",
-    "deployment.relay": "Add this host's engines to a cluster on another host.",
-    "deployment.manifest": "Write what Kubernetes needs to run a cluster.",
-    "deployment.run": "Run a program with a cluster of all hosts of an allocation.",
-    "deployment.doctor": "Find out why engines do not connect.",
-    "cluster.scale": "Have a cluster run N engines, or as many as its tasks need.",
-    "cluster.drain": "Release engines, a host or a job: they end their tasks and take no new ones.",
-    "cluster.stop": "Stop a cluster and wait until it is gone.",
-    "cluster.list": "List the clusters that you have running on this host.",
-    "cluster.status": "Show the engines of a cluster and what they have done.",
-    "cluster.top": "Watch a cluster at work.",
-    "cluster.dashboard": "Serve a page that shows what a cluster does.",
-    "cluster.logs": "Show what the controller or an engine of a cluster has written.",
+    "start": "Start a cluster on this host.",
+    "relay": "Add this host's engines to a cluster on another host.",
+    "manifest": "Write what Kubernetes needs to run a cluster.",
+    "run": "Run a program with a cluster of all hosts of an allocation.",
+    "doctor": "Find out why engines do not connect.",
+    "scale": "Have a cluster run N engines, or as many as its tasks need.",
+    "drain": "Release engines, a host or a job: they end their tasks and take no new ones.",
+    "stop": "Stop a cluster and wait until it is gone.",
+    "list": "List the clusters that you have running on this host.",
+    "status": "Show the engines of a cluster and what they have done.",
+    "top": "Watch a cluster at work.",
+    "dashboard": "Serve a page that shows what a cluster does.",
+    "logs": "Show what the controller or an engine of a cluster has written.",
     "config": "Show every option, its value and where the value comes from.",
     "plan": "Estimate what it costs to send the same data to many engines.",
     "bench": "Measure Broadleaf on this machine, alone or beside other libraries.",

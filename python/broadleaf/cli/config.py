@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from broadleaf.cli.terminal.complete import options
-from broadleaf.cli.terminal.console import console, plain_table, profile_option
-from broadleaf.cli.terminal.lazy import SuggestingGroup, suggestion
+from broadleaf.cli.commands import SuggestingGroup, suggestion
+from broadleaf.cli.console import complete_options, console, plain_table, profile_option
 from broadleaf.text import duration
 
 if TYPE_CHECKING:
@@ -26,7 +25,7 @@ def command() -> None:
 
 
 @command.command("show")
-@click.argument("names", nargs=-1, metavar="[OPTION]...", shell_complete=options)
+@click.argument("names", nargs=-1, metavar="[OPTION]...", shell_complete=complete_options)
 @profile_option
 @click.option("--long", "-l", "long_", is_flag=True,
               help="Explain each option: meaning, type, range, default. Options that you name are always "

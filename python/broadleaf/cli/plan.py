@@ -9,8 +9,8 @@ from typing import Any
 
 import click
 
-from broadleaf.cli.terminal.console import console, fail, plain_table
-from broadleaf.cli.terminal.extras import require
+from broadleaf.cli.commands import require
+from broadleaf.cli.console import console, fail, plain_table
 from broadleaf.text import count, duration, parse_size, size
 
 WAYS = {

@@ -12,7 +12,7 @@ from typing import Any
 
 _ERRORS = "broadleaf.compat.error"
 _CANNING = "broadleaf.compat.canning"
-_COMMANDS = "broadleaf.compat.commands"
+_COMMANDS = "broadleaf.cli"
 _SERIALIZE = {
     _CANNING: "can can_map uncan uncan_map serialize_object deserialize_object pack_apply_message unpack_apply_message",
     "broadleaf": "PrePickled Reference use_cloudpickle use_dill use_pickle",

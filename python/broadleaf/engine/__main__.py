@@ -47,7 +47,7 @@ def main() -> int:
         environment.prepare(options["threads_per_engine"], len(os.sched_getaffinity(0)), dict(os.environ))
         environment.preload(options["preload"])
     else:
-        from broadleaf.compat.commands import ipengine
+        from broadleaf.cli import ipengine
 
         return int(ipengine.main(sys.argv[1:]) or 0)
     from broadleaf.engine.main import run_engine

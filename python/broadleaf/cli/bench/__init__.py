@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from broadleaf.cli.terminal.lazy import SuggestingGroup
+from broadleaf.cli.commands import SuggestingGroup
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem

@@ -9,10 +9,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from broadleaf.cli.bench.output import Records, json_option, now, record_option, write_results
-from broadleaf.cli.terminal.complete import peers
-from broadleaf.cli.terminal.console import TableCommand, fail
-from broadleaf.cli.terminal.extras import missing_modules, require
-from broadleaf.cli.terminal.lazy import suggestion
+from broadleaf.cli.commands import missing_modules, require, suggestion
+from broadleaf.cli.console import TableCommand, complete_peers, fail
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -35,7 +33,7 @@ def case_command(name: str, text: str) -> click.Command:
         _measure(name, [CASES[name]] if name != _ALL else list(CASES.values()), **options)
 
     parameters: list[click.Parameter] = [
-        against_option(PEERS, peers),
+        against_option(PEERS, complete_peers),
         only_peers_option(),
         click.Option(["--engines", "-n"], type=click.IntRange(1), default=4, show_default=True, metavar="N",
                      help="Number of workers of every system, unless the case sets it."),

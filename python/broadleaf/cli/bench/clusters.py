@@ -20,8 +20,8 @@ from broadleaf.cli.bench.case import (
     repeats_option,
 )
 from broadleaf.cli.bench.output import json_option, record_option
-from broadleaf.cli.terminal.console import TableCommand, fail
-from broadleaf.cli.terminal.lazy import suggestion
+from broadleaf.cli.commands import suggestion
+from broadleaf.cli.console import TableCommand, fail
 
 _NAMES = tuple(cases(1))
 _USUAL = ("slurm", "ssh", "elastic")

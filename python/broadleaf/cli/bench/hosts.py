@@ -8,9 +8,8 @@ from typing import Any
 import click
 
 from broadleaf.cli.bench.output import Records, json_option, now, record_option, write_results
-from broadleaf.cli.terminal.complete import assignments
-from broadleaf.cli.terminal.console import TableCommand, fail
-from broadleaf.cli.terminal.extras import require
+from broadleaf.cli.commands import require
+from broadleaf.cli.console import TableCommand, complete_assignments, fail
 from broadleaf.text import parse_size
 
 _SIZES = "1kB,100kB,1MB,16MB,64MB"
@@ -81,7 +80,7 @@ def _explained() -> dict[str, str]:
 @click.option("--repeats", type=click.IntRange(1), default=5, show_default=True, metavar="R",
               help="Rounds; five times as many up to 1 MB.")  # fmt: skip
 @click.option("--option", "-o", "options", multiple=True, metavar="NAME=VALUE", callback=_options,
-              shell_complete=assignments, help="Set an option of the cluster. May be repeated.")  # fmt: skip
+              shell_complete=complete_assignments, help="Set an option of the cluster. May be repeated.")  # fmt: skip
 @click.option("--small-task", is_flag=True, help="Also measure a small task beside a broadcast of 1 GB.")
 def command(
     host_counts: list[int],

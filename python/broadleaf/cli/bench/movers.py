@@ -8,8 +8,8 @@ import click
 
 from broadleaf.cli.bench.hosts import host_numbers
 from broadleaf.cli.bench.output import Records, json_option, now, record_option, write_results
-from broadleaf.cli.terminal.console import TableCommand, console, fail, plain_table
-from broadleaf.cli.terminal.extras import require
+from broadleaf.cli.commands import require
+from broadleaf.cli.console import TableCommand, console, fail, plain_table
 
 # The payloads of Dagger's broadcast benchmark, and one that fits eight hosts of one machine.
 _FORMS = "array 100,array 4000,array 10000,csc 0.0008,csc 0.008,csc 0.6"

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from broadleaf.cli.terminal.console import console, plain_table
+from broadleaf.cli.console import console, plain_table
 
 if TYPE_CHECKING:
     from broadleaf.bench.results.record import Record

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from broadleaf.cli.terminal.lazy import LazyGroup
+from broadleaf.cli.commands import LazyGroup
 
 _COMMANDS = {
     "designs.init": "Write a commented study file to start from.",

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from broadleaf.cli.terminal.entry import explained, print_error
+from broadleaf.cli.commands import explained, print_error
 from broadleaf.lab.comparisons.exit_codes import COULD_NOT_RUN
 
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
+from broadleaf.cli.commands import require
+from broadleaf.cli.console import add_plain_row, console
 from broadleaf.cli.lab.options import load_study, study_argument
-from broadleaf.cli.terminal.console import add_plain_row, console
-from broadleaf.cli.terminal.extras import require
 
 if TYPE_CHECKING:
     import pandas as pd

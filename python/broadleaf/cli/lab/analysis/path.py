@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from broadleaf.cli.commands import require
+from broadleaf.cli.console import console, fail
 from broadleaf.cli.lab.options import load_study
-from broadleaf.cli.terminal.console import console, fail
-from broadleaf.cli.terminal.extras import require
 
 if TYPE_CHECKING:
     from broadleaf.lab.analysis.paths.path import Path as Steps

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import click
 
+from broadleaf.cli.console import console
 from broadleaf.cli.lab.judging import JudgingCommand
 from broadleaf.cli.lab.options import load_study
 from broadleaf.cli.lab.run.options import quiet, quiet_options, seconds, study_option
-from broadleaf.cli.terminal.console import console
 from broadleaf.lab.errors import writing
 from broadleaf.text import duration
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import click
 
+from broadleaf.cli.commands import require
+from broadleaf.cli.console import console
 from broadleaf.cli.lab.options import load_study
 from broadleaf.cli.lab.run.options import quiet, quiet_options, study_option
-from broadleaf.cli.terminal.console import console
-from broadleaf.cli.terminal.extras import require
 
 
 @click.command("history")

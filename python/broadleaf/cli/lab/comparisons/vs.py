@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
+from broadleaf.cli.console import console
 from broadleaf.cli.lab.judging import JudgingCommand
 from broadleaf.cli.lab.run.options import seconds
-from broadleaf.cli.terminal.console import console
 from broadleaf.text import duration
 
 if TYPE_CHECKING:

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import click
 
+from broadleaf.cli.commands import require
+from broadleaf.cli.console import console, plain_table
 from broadleaf.cli.lab.options import load_study
 from broadleaf.cli.lab.run.options import quiet, quiet_options, study_option
-from broadleaf.cli.terminal.console import console, plain_table
-from broadleaf.cli.terminal.extras import require
 
 if TYPE_CHECKING:
     from broadleaf.lab.comparisons.why.cells import Line, Why

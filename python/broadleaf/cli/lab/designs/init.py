@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from broadleaf.cli.terminal.console import console, fail
+from broadleaf.cli.console import console, fail
 from broadleaf.lab.errors import writing
 
 _TEMPLATES = {

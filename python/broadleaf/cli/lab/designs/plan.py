@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from broadleaf.cli.console import console, fail
 from broadleaf.cli.lab.options import load_study, study_argument
-from broadleaf.cli.terminal.console import console, fail
 from broadleaf.lab.spec.study import DESIGNS
 from broadleaf.text import duration
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from broadleaf.cli.terminal.console import console
+from broadleaf.cli.console import console
 from broadleaf.text import duration
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from broadleaf.cli.terminal.console import console, fail
+from broadleaf.cli.console import console, fail
 
 _SYSTEMS = {
     "seedlike": "17 treatments and a placebo: 1182 us to 61 us, two loggings of which one is enough, a sign flip",

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import click
 
+from broadleaf.cli.commands import require
+from broadleaf.cli.console import console
 from broadleaf.cli.lab.options import load_study, study_argument
-from broadleaf.cli.terminal.console import console
-from broadleaf.cli.terminal.extras import require
 
 
 @click.command("recommend")

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import click
 
+from broadleaf.cli.console import console
 from broadleaf.cli.lab.options import load_study
-from broadleaf.cli.terminal.console import console
 
 _SIGNS = {"good": ("ok", "green"), "advice": ("advice", "yellow"), "bad": ("bad", "red")}
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from broadleaf.cli.console import console
 from broadleaf.cli.lab.options import load_study, study_argument
 from broadleaf.cli.lab.run.options import quiet, quiet_options, seconds
-from broadleaf.cli.terminal.console import console
 from broadleaf.text import duration
 
 if TYPE_CHECKING:

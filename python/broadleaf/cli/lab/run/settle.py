@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 import click
 
+from broadleaf.cli.commands import require
+from broadleaf.cli.console import console
 from broadleaf.cli.lab.judging import JudgingCommand
 from broadleaf.cli.lab.options import load_study, study_argument
 from broadleaf.cli.lab.run.options import quiet, quiet_options, seconds
-from broadleaf.cli.terminal.console import console
-from broadleaf.cli.terminal.extras import require
 from broadleaf.lab.comparisons.exit_codes import UNDECIDED
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import click
 
+from broadleaf.cli.console import console
 from broadleaf.cli.lab.options import load_study, study_argument
-from broadleaf.cli.terminal.console import console
 from broadleaf.text import duration
 
 _ERRORS_SHOWN = 5

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from broadleaf.cli.console import add_plain_row, console
 from broadleaf.cli.lab.options import load_study
 from broadleaf.cli.lab.run.options import quiet, quiet_options, study_option
-from broadleaf.cli.terminal.console import add_plain_row, console
 
 if TYPE_CHECKING:
     from broadleaf.lab.spec.runs import Run

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import click
 
+from broadleaf.cli.commands import require
+from broadleaf.cli.console import console
 from broadleaf.cli.lab.judging import JudgingCommand
 from broadleaf.cli.lab.options import load_study, study_argument
 from broadleaf.cli.lab.run.options import quiet, quiet_options, seconds
-from broadleaf.cli.terminal.console import console
-from broadleaf.cli.terminal.extras import require
 
 MAY_FAIL = 1
 """Exit code where what is recommended may fail more than the default."""

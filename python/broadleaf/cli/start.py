@@ -8,8 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from broadleaf.cli.terminal.complete import assignments
-from broadleaf.cli.terminal.console import checked_cluster_id, fail, look_in_working_directory, profile_option
+from broadleaf.cli.console import (
+    checked_cluster_id,
+    complete_assignments,
+    fail,
+    look_in_working_directory,
+    profile_option,
+)
 from broadleaf.text import count, duration
 
 if TYPE_CHECKING:
@@ -52,7 +57,7 @@ def _assigned(texts: tuple[str, ...], hint: str) -> dict[str, Any]:
 @click.option("--tcp", metavar="HOST[:PORT]", help="Listen on this address, or on that of the network interface with "
               "this name, for clients and relays on other hosts, with TLS; any free port by default.")  # fmt: skip
 @click.option("--restart", is_flag=True, default=None, help="Restart engines that die.")
-@click.option("--option", "-o", "options", multiple=True, metavar="NAME=VALUE", shell_complete=assignments,
+@click.option("--option", "-o", "options", multiple=True, metavar="NAME=VALUE", shell_complete=complete_assignments,
               help="Set an option that `broadleaf config show` lists. May be repeated.")  # fmt: skip
 def command(n: int | None, detach: bool, profile: str, cluster_id: str, tcp: str | None, restart: bool | None,
             options: tuple[str, ...], engines: str | None, hosts: str | None, set_options: tuple[str, ...],

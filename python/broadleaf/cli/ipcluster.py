@@ -5,22 +5,86 @@ from __future__ import annotations
 import json
 import os
 import sys
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from broadleaf.cli.terminal.entry import EntryGroup
-from broadleaf.compat.commands.options import (
-    SETTINGS,
-    chosen_log_level,
-    cluster_options,
-    profile_of,
-    say_ignored,
-    tolerant,
-)
+from broadleaf.cli.commands import EntryCommand, EntryGroup
+from broadleaf.compat.profiles import profile_name
 
 if TYPE_CHECKING:
     from broadleaf.cluster import Cluster
+
+
+# Options that these commands share, and what happens to those that Broadleaf does not need.
+
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+# Options of IPython Parallel that take a value, so that the value is not read as a separate argument.
+_WITH_VALUE = frozenset(
+    ("--ping", "--location", "--ssh", "--enginessh", "--transport", "--scheme", "--hwm", "--url", "--ident", "--packer",
+     "--keyfile", "--session", "--work-dir", "--mpi", "--ports", "--controller", "--config", "--ipython-dir",
+     "--timeout", "--delay", "--signal", "-c", "-s", "--cwd")
+)  # fmt: skip
+SETTINGS: dict[str, Any] = {
+    "help_option_names": ["-h", "--help", "--help-all"],
+    "max_content_width": 100,
+    "show_default": True,
+}
+
+
+def cluster_options(command: _Command) -> _Command:
+    """The options that name a cluster and set its log level."""
+    for option in (
+        click.option("--quiet", is_flag=True, help="Log only errors."),
+        click.option("--debug", is_flag=True, help="Log everything."),
+        click.option("--log-level", metavar="LEVEL", help="A level of Python's logging, by name or number."),
+        click.option("--cluster-id", default="", metavar="ID", help="Name of the cluster in its profile."),
+        click.option("--profile-dir", metavar="PATH", help="Profile directory; the profile is named after it."),
+        click.option("--profile", default="default", metavar="NAME", help="Profile of the cluster."),
+    ):
+        command = option(command)
+    return command
+
+
+def tolerant(name: str, help_text: str | None = None) -> Callable[[Callable[..., Any]], click.Command]:
+    """A command that collects unknown options in the argument `rest`."""
+
+    def decorate(function: Callable[..., Any]) -> click.Command:
+        command = click.argument("rest", nargs=-1, type=click.UNPROCESSED)(function)
+        settings: dict[str, Any] = {**SETTINGS, "ignore_unknown_options": True}
+        return click.command(name, cls=EntryCommand, context_settings=settings, help=help_text)(command)
+
+    return decorate
+
+
+def say_ignored(rest: tuple[str, ...]) -> None:
+    """Reports each option in `rest` that has no effect. Raises `UsageError` for anything that is not an option."""
+    arguments = iter(rest)
+    for argument in arguments:
+        name, equals, _ = argument.partition("=")
+        if not name.startswith("-"):
+            raise click.UsageError(f"unexpected argument {argument!r}", click.get_current_context())
+        if name in _WITH_VALUE and not equals:
+            next(arguments, None)
+        click.echo(f"{name} does nothing; `broadleaf config show` lists what can be set", err=True)
+
+
+def profile_of(profile: str, profile_dir: str | None) -> str:
+    """The profile that the two options name."""
+    return profile_name(profile_dir) if profile_dir else profile
+
+
+def chosen_log_level(log_level: str | None, debug: bool, quiet: bool) -> str | None:
+    """The value of the option `log_level`, or None for its default."""
+    from broadleaf.compat.cluster import option_log_level
+
+    if log_level is not None:
+        return option_log_level(log_level)
+    return "debug" if debug else "error" if quiet else None
+
 
 _COMMANDS = {
     "start": "Start a cluster.",
@@ -53,8 +117,8 @@ def group() -> None:
 def _start(n: int | None, daemonize: bool, engines: str, ip: str | None, port: int, profile: str,
            profile_dir: str | None, cluster_id: str, rest: tuple[str, ...], **level: Any) -> None:  # fmt: skip
     """Start a cluster, and stop it on Ctrl-C unless --daemonize is given."""
-    from broadleaf.cli.cluster.start import run_cluster
-    from broadleaf.cli.terminal.console import look_in_working_directory
+    from broadleaf.cli.console import look_in_working_directory
+    from broadleaf.cli.start import run_cluster
     from broadleaf.cluster import Cluster
 
     say_ignored(rest)
@@ -75,7 +139,7 @@ def _start(n: int | None, daemonize: bool, engines: str, ip: str | None, port: i
 def _stop(every: bool, profile: str, profile_dir: str | None, cluster_id: str, rest: tuple[str, ...],
           **level: Any) -> None:  # fmt: skip
     """Stop a cluster, and wait until it is gone."""
-    from broadleaf.cli.terminal.console import chosen_cluster
+    from broadleaf.cli.console import chosen_cluster
     from broadleaf.cluster import ClusterManager
 
     say_ignored(rest)
@@ -119,7 +183,7 @@ def _list(output: str, profile: str | None, profile_dir: str | None, rest: tuple
 def _engines(n: int | None, daemonize: bool, launcher: str | None, profile: str, profile_dir: str | None,
              cluster_id: str, rest: tuple[str, ...], **level: Any) -> None:  # fmt: skip
     """Add engines to a running cluster; they end with the cluster."""
-    from broadleaf.cli.terminal.console import chosen_cluster
+    from broadleaf.cli.console import chosen_cluster
 
     say_ignored(rest)
     cluster = chosen_cluster(profile_of(profile, profile_dir), cluster_id or "default")

@@ -6,7 +6,7 @@ import signal
 
 import click
 
-from broadleaf.cli.terminal.console import look_in_working_directory
+from broadleaf.cli.console import look_in_working_directory
 from broadleaf.text import count
 
 

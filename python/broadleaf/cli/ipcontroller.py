@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from broadleaf.compat.commands.options import chosen_log_level, cluster_options, say_ignored, tolerant
+from broadleaf.cli.ipcluster import chosen_log_level, cluster_options, say_ignored, tolerant
 
 
 @tolerant("ipcontroller")
@@ -20,8 +20,8 @@ def command(ip: str | None, port: int, profile: str, profile_dir: str | None, cl
 
     `ipcluster engines` and `ipengine` add engines on this host, `broadleaf relay` on another one.
     """
-    from broadleaf.cli.cluster.start import run_cluster
-    from broadleaf.cli.terminal.console import look_in_working_directory
+    from broadleaf.cli.console import look_in_working_directory
+    from broadleaf.cli.start import run_cluster
     from broadleaf.cluster import Cluster
 
     say_ignored(rest)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from broadleaf.cli.terminal.console import TableCommand, any_profile_option, console, plain_table
+from broadleaf.cli.console import TableCommand, any_profile_option, console, plain_table
 from broadleaf.text import duration
 
 if TYPE_CHECKING:

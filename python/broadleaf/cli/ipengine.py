@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from broadleaf.compat.commands.options import cluster_options, profile_of, say_ignored, tolerant
+from broadleaf.cli.ipcluster import cluster_options, profile_of, say_ignored, tolerant
 
 
 @tolerant("ipengine")

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from broadleaf.cli.terminal.console import TableCommand, chosen_cluster, cluster_options, console, plain_table
-from broadleaf.cli.terminal.entry import FAILURE
+from broadleaf.cli.commands import FAILURE
+from broadleaf.cli.console import TableCommand, chosen_cluster, cluster_options, console, plain_table
 from broadleaf.text import count
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""What all commands share: choosing a cluster, and how things look on a terminal."""
+"""What commands share: choosing a cluster, tables, how engines died, and completion of values in the shell."""
 
 from __future__ import annotations
 
@@ -7,17 +7,82 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeVar
 
 import click
 
-from broadleaf.cli.terminal.complete import cluster_ids, profiles
+from broadleaf.errors import DeathCertificate
+from broadleaf.text import duration
 
 if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
     from rich.console import Console
 
     from broadleaf.cluster import Cluster
     from broadleaf.cluster.control import ControlLink
+
+
+# Shell completion for the values of options: profiles, clusters, options, and the peers of benchmarks.
+
+
+def complete_profiles(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
+    """Profiles that have been used on this host."""
+    from broadleaf.state.directories import base_dir
+
+    return sorted(path.name for path in base_dir().glob("profiles/*") if path.name.startswith(incomplete))
+
+
+def complete_cluster_ids(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Running clusters in the profile that the command names."""
+    from click.shell_completion import CompletionItem
+
+    from broadleaf.state.files import running_clusters
+
+    profile = ctx.params.get("profile") or "default"
+    return [
+        CompletionItem(cluster_id, help=f"profile {of}")
+        for of, cluster_id in running_clusters()
+        if of == profile and cluster_id.startswith(incomplete)
+    ]
+
+
+def complete_options(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Names of options."""
+    from click.shell_completion import CompletionItem
+
+    from broadleaf.config import OPTIONS
+
+    return [
+        CompletionItem(name, help=option.meaning) for name, option in OPTIONS.items() if name.startswith(incomplete)
+    ]
+
+
+def complete_assignments(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
+    """``NAME=VALUE`` of an option: its name, and its values if there are only a few."""
+    from broadleaf.config import OPTIONS
+
+    name, equals, _ = incomplete.partition("=")
+    if not equals:
+        return [f"{known}=" for known in OPTIONS if known.startswith(name)]
+    option = OPTIONS.get(name)
+    if option is None:
+        return []
+    values = ("on", "off") if option.kind == "bool" else option.choices
+    return [f"{name}={value}" for value in values if f"{name}={value}".startswith(incomplete)]
+
+
+def complete_peers(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
+    """Peers of the benchmarks, except those before the last comma."""
+    from broadleaf.bench.environments import PEERS
+
+    before, comma, last = incomplete.rpartition(",")
+    taken = before.split(",")
+    return [f"{before}{comma}{name}" for name in PEERS if name.startswith(last) and name not in taken]
+
+
+# What all commands share: choosing a cluster, and how things look on a terminal.
+
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 # Wide enough for every line of a table: readers of a pipe or a file do not want wrapped lines.
@@ -67,21 +132,26 @@ _checked_profile = _checked("profile")
 def profile_option(command: _Command) -> _Command:
     """The option that chooses a profile."""
     option = click.option("--profile", default="default", show_default=True, metavar="NAME", callback=_checked_profile,
-                          shell_complete=profiles, help="Profile of the cluster.")  # fmt: skip
+                          shell_complete=complete_profiles, help="Profile of the cluster.")  # fmt: skip
     return option(command)
 
 
 def any_profile_option(command: _Command) -> _Command:
     """The option that restricts a command to one profile."""
-    return click.option("--profile", metavar="NAME", callback=_checked_profile, shell_complete=profiles,
+    return click.option("--profile", metavar="NAME", callback=_checked_profile, shell_complete=complete_profiles,
                         help="Only clusters of this profile.")(command)  # fmt: skip
 
 
 def cluster_options(command: _Command) -> _Command:
     """The options that choose a running cluster."""
     command = profile_option(command)
-    option = click.option("--cluster-id", metavar="ID", callback=checked_cluster_id, shell_complete=cluster_ids,
-                          help="Id of the cluster. Not needed if only one is running.")  # fmt: skip
+    option = click.option(
+        "--cluster-id",
+        metavar="ID",
+        callback=checked_cluster_id,
+        shell_complete=complete_cluster_ids,
+        help="Id of the cluster. Not needed if only one is running.",
+    )
     return option(command)
 
 
@@ -173,3 +243,66 @@ def plain_table(columns: Iterable[str], left: Iterable[str]) -> Any:
     for title in columns:
         table.add_column(title, justify="left" if title in left else "right")
     return table
+
+
+# How engines died, in words: for every command that shows engines.
+
+
+_OUTPUT_LINES = 10
+_ADVICE = (
+    "cluster.restart_engines_sync() starts engines that died again, and so does rc.shutdown(restart=True); a cluster "
+    "with the option restart_engines=True does it by itself."
+)
+
+
+@dataclass(frozen=True)
+class LastDeath:
+    """The last death in an engine's slot."""
+
+    engine: int
+    sentence: str
+    """Which process died, how and when."""
+    last_output: str
+    is_over: bool
+    """Whether another process has taken the place."""
+    by_request: bool
+    """Whether somebody had it stopped."""
+
+
+def last_death(status: Mapping[str, Any], engine_id: int) -> LastDeath | None:
+    """What a status says about the last death of an engine; None if it never died.
+
+    A requested stop is no news once another process has taken the slot.
+    """
+    entries = (entry for entry in status["engines"] if entry["engine"] == engine_id)
+    return next((_of_engine(entry) for entry in entries), None)
+
+
+def _of_engine(entry: Mapping[str, Any]) -> LastDeath | None:
+    death, is_over = entry["last_death"], entry["up"]
+    if death is None or (death["cause"] == "stopped" and is_over):
+        return None
+    engine: int = entry["engine"]
+    certificate = DeathCertificate(engine, **{name: value for name, value in death.items() if name != "ago_s"})
+    host = f" on {certificate.host}" if certificate.host else ""
+    since = ", and was started again" if is_over else ""
+    if certificate.cause == "not_started":
+        sentence = f"engine {engine} {certificate.reason} ({duration(death['ago_s'])} ago)"
+        return None if is_over else LastDeath(engine, sentence, "", is_over, False)
+    sentence = (
+        f"engine {engine} (pid {certificate.pid}{host}) {certificate.reason}, {duration(death['ago_s'])} ago{since}"
+    )
+    return LastDeath(engine, sentence, certificate.last_output, is_over, certificate.cause == "stopped")
+
+
+def deaths_text(status: Mapping[str, Any]) -> str:
+    """Everything that a status says about how engines died; empty if none did."""
+    deaths = [death for entry in status["engines"] if (death := _of_engine(entry)) is not None]
+    parts: list[str] = []
+    for death in deaths:
+        lines = death.last_output.strip().splitlines()[-_OUTPUT_LINES:]
+        parts.append(f"{death.sentence}. Its last output:" if lines else f"{death.sentence}.")
+        parts += [f"  | {line}" for line in lines]
+    if any(not death.is_over and not death.by_request for death in deaths):
+        parts.append(_ADVICE)
+    return "\n".join(parts)

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING
 
 import click
 
-from broadleaf.cli.cluster.status import COLUMNS
-from broadleaf.cli.terminal.console import (
+from broadleaf.cli.console import (
     TableCommand,
     anywhere_option,
     chosen_cluster,
     cluster_options,
     console,
+    deaths_text,
     far_control,
 )
-from broadleaf.cli.terminal.deaths import deaths_text
+from broadleaf.cli.status import COLUMNS
 from broadleaf.dashboard.frames import Look, Rates
 from broadleaf.text import size
 
@@ -62,7 +62,7 @@ def _watch(control: ControlLink, interval_s: float, count: int | None) -> None:
     from rich.live import Live
     from rich.text import Text
 
-    from broadleaf.cli.cluster.status import status_view
+    from broadleaf.cli.status import status_view
 
     before: Look | None = None
     looks = 0

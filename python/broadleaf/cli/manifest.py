@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from broadleaf.cli.terminal.complete import assignments
+from broadleaf.cli.console import complete_assignments
 
 
 @click.group("manifest")
@@ -27,7 +27,7 @@ def command() -> None:
 @click.option("--python", default="python3", show_default=True, help="Python in the image.")
 @click.option("--client-file", default="", metavar="FILE", type=click.Path(dir_okay=False),
               help="Where to write the file with which clients connect; by default NAME-client.json.")  # fmt: skip
-@click.option("--option", "-o", "options", multiple=True, metavar="NAME=VALUE", shell_complete=assignments,
+@click.option("--option", "-o", "options", multiple=True, metavar="NAME=VALUE", shell_complete=complete_assignments,
               help="Set an option of `broadleaf config show`. May be repeated.")  # fmt: skip
 def kubernetes(client_file: str, options: tuple[str, ...], **asked: Any) -> None:
     """Write objects for `kubectl apply -f -`: two secrets, a service, and jobs for the controller and the engines.

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 import click
 
-from broadleaf.cli.terminal.console import chosen_cluster, cluster_options, fail
-from broadleaf.cli.terminal.deaths import LastDeath, last_death
+from broadleaf.cli.console import LastDeath, chosen_cluster, cluster_options, fail, last_death
 
 if TYPE_CHECKING:
     from broadleaf.cluster import Cluster

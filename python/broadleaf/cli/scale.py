@@ -7,7 +7,7 @@ import time
 
 import click
 
-from broadleaf.cli.terminal.console import chosen_cluster, cluster_options
+from broadleaf.cli.console import chosen_cluster, cluster_options
 from broadleaf.text import count
 
 _LOOK_EVERY_S = 0.1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from broadleaf.cli.terminal.console import chosen_cluster, cluster_options
+from broadleaf.cli.console import chosen_cluster, cluster_options
 
 
 @click.command("drain")

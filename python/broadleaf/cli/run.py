@@ -6,7 +6,7 @@ import os
 
 import click
 
-from broadleaf.cli.terminal.console import checked_cluster_id, look_in_working_directory, profile_option
+from broadleaf.cli.console import checked_cluster_id, look_in_working_directory, profile_option
 
 
 @click.command("run", context_settings={"ignore_unknown_options": True})

@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from broadleaf.cli.terminal.console import (
+from broadleaf.cli.console import (
     TableCommand,
     anywhere_option,
     chosen_cluster,
     cluster_options,
     console,
+    deaths_text,
     far_control,
     plain_table,
 )
-from broadleaf.cli.terminal.deaths import deaths_text
 from broadleaf.text import count, duration
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def command(profile: str, cluster_id: str | None, url: str | None, form: str | N
     if form == "json":
         click.echo(json.dumps(status, indent=1))
     elif form == "prometheus":
-        from broadleaf.cli.cluster.prometheus import exposition
+        from broadleaf.cli.prometheus import exposition
 
         click.echo(exposition(status), nl=False)
     else:

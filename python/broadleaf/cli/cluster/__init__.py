@@ -1,1 +1,0 @@
-"""Commands on clusters: starting, joining, watching and stopping them."""

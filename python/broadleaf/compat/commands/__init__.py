@@ -1,1 +1,0 @@
-"""The commands `ipcluster`, `ipcontroller` and `ipengine`, implemented with Broadleaf's own."""
