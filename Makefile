@@ -94,6 +94,7 @@ docs: $(STAMPS)/native $(STAMPS)/docs ## Build the documentation in docs/_build/
 lint: $(STAMPS)/native $(STAMPS)/lint ## Check formatting, lints and types of the Python and Rust code
 	$(BIN)/ruff check python tests tools examples docs
 	$(BIN)/ruff format --check python tests tools examples docs
+	$(BIN)/lint-imports --no-cache
 	$(BIN)/mypy
 	$(BIN)/pyright
 	@PYTHONPATH=python $(BIN)/pyright --verifytypes broadleaf --ignoreexternal >$(STAMPS)/types.txt \

@@ -33,15 +33,9 @@ IMPURE = re.compile(
 IMPURE_DEPENDENCIES = {"tokio", "tokio-util", "mio", "rustix", "libc", "rand", "getrandom", "rustls", "memmap2", "nix"}
 UNSAFE = re.compile(r"\bunsafe\s*(?:\{|fn|impl|extern|trait)|allow\(unsafe_code\)|expect\(unsafe_code")
 
-# Packages of python/broadleaf that may import `_native`, and those that may use only what `import broadleaf` offers.
+# Packages of python/broadleaf that may import `_native`, and those that use what `import broadleaf` offers.
 NATIVE_USERS = {"client", "engine", "cluster", "mpi", "state"}
-PUBLIC_API_USERS = {"cli", "dashboard", "lab", "bench", "plan", "notebook", "interop"}
-# What they may import besides: errors, options, settings, the memory of a process, texts for figures and what waits for
-# an import contain no machinery.
-PUBLIC_MODULES = {"after_import", "errors", "options", "config", "private_files", "tables", "text"}
-# A command is a thin face of one of these.
-CLI_MODULES = PUBLIC_MODULES | {"client", "cluster", "compat", "state"} | PUBLIC_API_USERS
-STRANGERS = [("engine", "client"), ("client", "engine")]
+PUBLIC_API_USERS = {"bench", "lab"}
 
 FORBIDDEN_STEMS = {"utils", "util", "helpers", "helper", "misc", "common", "stuff"}
 SOURCE_ROOTS = ("crates", "python", "tests", "tools", "examples", "docs")
@@ -137,67 +131,36 @@ def file_names(root: Path) -> list[str]:
     ]
 
 
-def imports(tree: ast.AST, module: str, is_package: bool) -> Iterator[tuple[int, str]]:
-    """(line, absolute module) for every import in the tree, wherever it is."""
-    package = module.split(".") if is_package else module.split(".")[:-1]
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            for alias in node.names:
-                yield node.lineno, alias.name
-        elif isinstance(node, ast.ImportFrom):
-            base = ".".join(package[: len(package) - node.level + 1]) if node.level else ""
-            origin = ".".join(part for part in (base, node.module) if part)
-            yield node.lineno, origin
-            for alias in node.names:
-                yield node.lineno, f"{origin}.{alias.name}"
-
-
-def type_checking_only(tree: ast.Module) -> set[int]:
-    """Lines inside `if TYPE_CHECKING:`, which import nothing at run time."""
-    lines: set[int] = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
-            for inner in node.body:
-                lines.update(range(inner.lineno, (inner.end_lineno or inner.lineno) + 1))
-    return lines
-
-
-def python_imports(root: Path) -> list[str]:
-    """Imports between the parts of the Python package that the layout does not allow."""
+def root_imports(root: Path) -> list[str]:
+    """Imports of the root of the Python package in what is below it, but for the native module where it is used."""
     broken = []
     top = root / "python" / "broadleaf"
     for path in sorted(top.rglob("*.py")):
         inside = path.relative_to(top)
-        part = inside.parts[0] if len(inside.parts) > 1 else ""
-        is_package = path.name == "__init__.py"
-        parts = inside.parent.parts if is_package else inside.with_suffix("").parts
-        module = ".".join(("broadleaf", *parts))
-        tree = ast.parse(path.read_text(), str(path))
-        for_types = type_checking_only(tree)
-        seen = set()
-        for line, target in imports(tree, module, is_package):
-            names = target.split(".")
-            if names[0] != "broadleaf" or len(names) < 2:
-                continue
-            other = names[1]
-            where = f"{relative(path, root)}:{line}"
-            if other == "_native" and part not in NATIVE_USERS:
-                seen.add(f"{where}: only {', '.join(sorted(NATIVE_USERS))} import broadleaf._native")
-            if (part, other) in STRANGERS and line not in for_types:
-                seen.add(f"{where}: {part} imports {other}")
-            # `python -m` of a package is a command of the command line.
-            public = (
-                CLI_MODULES if part == "cli" else PUBLIC_MODULES | ({"cli"} if inside.name == "__main__.py" else set())
-            )
-            outside = other not in public and other != part and is_module(top, other)
-            if part in PUBLIC_API_USERS and outside and line not in for_types:
-                seen.add(f"{where}: {part} uses broadleaf.{other}; it may use only what `import broadleaf` offers")
-        broken += sorted(seen)
+        part = inside.parts[0] if len(inside.parts) > 1 else inside.stem
+        if part in PUBLIC_API_USERS or inside == Path("__init__.py"):
+            continue
+        for node in ast.walk(ast.parse(path.read_text(), str(path))):
+            names = []
+            if isinstance(node, ast.Import):
+                names = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom) and node.module == "broadleaf":
+                names = [f"broadleaf.{alias.name}" for alias in node.names]
+            elif isinstance(node, ast.ImportFrom) and node.module:
+                names = [node.module]
+            for name in names:
+                if name == "broadleaf._native":
+                    wrong = part not in NATIVE_USERS
+                else:
+                    head, _, first = name.partition(".")
+                    wrong = head == "broadleaf" and not is_module(top, first.partition(".")[0])
+                if wrong:
+                    broken.append(f"{relative(path, root)}:{node.lineno}: imports {name}")
     return broken
 
 
 def is_module(top: Path, name: str) -> bool:
-    return (top / name).is_dir() or (top / f"{name}.py").is_file()
+    return bool(name) and ((top / name).is_dir() or (top / f"{name}.py").is_file())
 
 
 def loaded_by_import(python: str, modules: list[str]) -> list[str]:
@@ -231,7 +194,7 @@ def main() -> int:
         *purity(ROOT),
         *unsafe_code(ROOT),
         *file_names(ROOT),
-        *python_imports(ROOT),
+        *root_imports(ROOT),
         *time_limits(tomllib.loads((ROOT / "pyproject.toml").read_text())),
         *unlimited_tests(ROOT),
     ]

@@ -9,8 +9,9 @@ import sys as _sys
 from importlib import import_module as _import_module
 from typing import TYPE_CHECKING
 
+from broadleaf.extensions import OldPaths as _OldPaths
+from broadleaf.extensions import offer as _offer
 from broadleaf.interop.backends import offer_backends as _offer_backends
-from broadleaf.old_names import OldPaths as _OldPaths
 
 if TYPE_CHECKING:
     from concurrent.futures import ALL_COMPLETED, FIRST_COMPLETED, FIRST_EXCEPTION
@@ -262,6 +263,30 @@ __all__ = [
 ]
 
 
+_offer(
+    {
+        "absent engine set": "broadleaf.compat.launchers:absent_set",
+        "activate magics": "broadleaf.notebook:activate",
+        "backend of joblib": "broadleaf.interop.joblib:BroadleafBackend",
+        "become dask": "broadleaf.interop.dask:become_dask",
+        "command": "broadleaf.cli:main",
+        "client arguments": "broadleaf.compat.client:translate_arguments",
+        "client attribute": "broadleaf.compat.client:client_attribute",
+        "client of a task": "broadleaf.client.client:get_client",
+        "cluster arguments": "broadleaf.compat.cluster:split_arguments",
+        "cluster attribute": "broadleaf.compat.cluster:cluster_attribute",
+        "dashboard": "broadleaf.dashboard.server:Dashboard",
+        "ipengine": "broadleaf.cli.ipengine:main",
+        "register with joblib": "broadleaf.interop.joblib:register_joblib_backend",
+        "magics are active": "broadleaf.notebook:is_active",
+        "manager arguments": "broadleaf.compat.cluster:check_manager_arguments",
+        "old name": "broadleaf.compat.paths:find_attribute",
+        "old path": "broadleaf.compat.paths:find_spec",
+        "profile name": "broadleaf.compat.profiles:profile_name",
+        "stop dask": "broadleaf.interop.dask:stop_dask",
+        "view attribute": "broadleaf.compat.client:view_attribute",
+    }
+)
 _sys.meta_path.append(_OldPaths)
 
 # Programs that import joblib later find the backends too.
@@ -275,9 +300,9 @@ def __getattr__(name: str) -> Any:
         return tuple(int(part) if part.isdigit() else part for part in __getattr__("__version__").split("."))
     home = _HOMES.get(name)
     if home is None:
-        from broadleaf.old_names import find_attribute
+        from broadleaf.extensions import old_attribute
 
-        return find_attribute("broadleaf", name)
+        return old_attribute("broadleaf", name)
     value = globals()[name] = getattr(_import_module(home), name)
     return value
 

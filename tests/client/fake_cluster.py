@@ -10,9 +10,9 @@ from typing import Any
 
 from broadleaf.errors import UnmetDependency
 from broadleaf.serialize import functions, namespace
-from broadleaf.serialize.chunks import report
+from broadleaf.serialize.chunks import dump_result, report
 from broadleaf.serialize.errors import dump_error
-from broadleaf.serialize.values import dump_value, load_args
+from broadleaf.serialize.values import load_args
 
 OK, ERROR, CANCELLED, TIMEOUT, REFUSED, LOST = range(6)
 
@@ -65,7 +65,7 @@ class FakeEngine:
                 with self.cluster.in_namespace(self):
                     value = function(*args, **kwargs)
             with self.cluster.in_namespace(self):
-                data, buffers = dump_value(value)
+                data, buffers = dump_result(value)
             outcome = (OK, data, [bytes(b) for b in buffers])
         except UnmetDependency as error:
             if self.cluster.retry_elsewhere(task, self):

@@ -2,6 +2,6 @@
 
 import sys
 
-from broadleaf.cli import main
+from broadleaf.extensions import extension
 
-main(["bench", *sys.argv[1:]])
+extension("command")(["bench", *sys.argv[1:]])

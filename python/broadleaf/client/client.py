@@ -30,6 +30,7 @@ from broadleaf.client.views.base import HISTORY_TASKS
 from broadleaf.config import OPTIONS
 from broadleaf.errors import ClusterConnectionError, DeathCertificate, NoEnginesRegistered
 from broadleaf.errors.os_limits import explained
+from broadleaf.extensions import extension
 from broadleaf.requests import wait_for_engines
 from broadleaf.text import os_text_from_json
 
@@ -137,8 +138,7 @@ class Client(RegisteredResults, Interactive, PublicNames):
         **old_arguments: Any,
     ) -> None:
         if old_arguments:
-            from broadleaf.compat.client import translate_arguments
-
+            translate_arguments = extension("client arguments")
             connection_info, profile = translate_arguments(connection_info, profile, old_arguments)
         standard_descriptors.occupy()
         self.native: Any = native if native is not None else importlib.import_module("broadleaf._native")
@@ -626,9 +626,7 @@ class Client(RegisteredResults, Interactive, PublicNames):
             ImportError: Dask is not installed; install it with ``pip install "broadleaf[dask]"``.
             RemoteError: A worker could not start; a `CompositeError` if several could not.
         """
-        from broadleaf.interop.dask import become_dask
-
-        return become_dask(self, targets, port, nanny, scheduler_args, **worker_args)
+        return extension("become dask")(self, targets, port, nanny, scheduler_args, **worker_args)
 
     def stop_dask(self, targets: Any = "all") -> None:
         """Undoes `become_dask`: stops the workers on these engines, and also the scheduler if these are all engines.
@@ -636,17 +634,13 @@ class Client(RegisteredResults, Interactive, PublicNames):
         Args:
             targets: Engines: an id, a list of ids, a slice, or 'all'.
         """
-        from broadleaf.interop.dask import stop_dask
-
-        stop_dask(self, targets)
+        extension("stop dask")(self, targets)
 
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
             # Called only for names that the class does not have, such as those of IPython Parallel's clients.
-            from broadleaf.compat.client import client_attribute
-
-            return client_attribute(self, name)
+            return extension("client attribute")(self, name)
 
     # Tasks --------------------------------------------------------------------------------------
 

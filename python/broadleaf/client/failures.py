@@ -118,9 +118,7 @@ def _with_block_end(certificate: DeathCertificate, origin: Origin) -> DeathCerti
     cluster = origin.client.cluster
     if certificate.cause != "host_gone" or cluster is None:
         return certificate
-    from broadleaf.cluster.started_sets import why_gone
-
-    return certificate._replace(block_end=why_gone(cluster, certificate.host))
+    return certificate._replace(block_end=cluster.why_gone(certificate.host))
 
 
 def _known_death(reason: Any, origin: Origin) -> DeathCertificate | None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from broadleaf.client.results.async_result import seconds
 from broadleaf.client.task_index import listed
+from broadleaf.extensions import extension
 from broadleaf.state import connection
 
 if TYPE_CHECKING:
@@ -72,9 +73,7 @@ class Interactive:
         ipython = sys.modules.get("IPython")
         if ipython is None or ipython.get_ipython() is None or connection.is_engine() or _leaves_magics.get():
             return
-        from broadleaf.notebook import is_active
-
-        if not is_active():
+        if not extension("magics are active")():
             self.activate()
 
     def _repr_html_(self) -> str:

@@ -1,11 +1,17 @@
 """Starting, stopping and finding clusters.
 
-`Cluster` and `ClusterManager` are imported when they are first used. Relays and MPI ranks use other modules of this
-package, and these two would double the number of modules that they import.
+A `cluster` starts a `controller`, and through `started_sets` the engines of an engine set, on this host or on others.
+On each host `join`, `relay` or `symmetric` runs the relay, in a process that `fork_servers` starts. `elastic`,
+`scaling` and `steward` keep the wanted number of engines; `control` is the link for requests. `Cluster` and
+`ClusterManager` are imported when they are first used, because relays and MPI ranks do without them.
 """
+
+from __future__ import annotations
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+from broadleaf.extensions import old_attribute
 
 if TYPE_CHECKING:
     from broadleaf.cluster.cluster import Cluster
@@ -21,9 +27,7 @@ if not TYPE_CHECKING:
         if (home := _HOMES.get(name)) is not None:
             value = globals()[name] = getattr(import_module(home), name)
             return value
-        from broadleaf.old_names import find_attribute
-
-        return find_attribute("broadleaf.cluster", name)
+        return old_attribute("broadleaf.cluster", name)
 
     def __dir__() -> list[str]:
         return sorted({*globals(), *__all__})

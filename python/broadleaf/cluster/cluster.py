@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from broadleaf import config, standard_descriptors
 from broadleaf.cluster import addresses
@@ -23,18 +23,18 @@ from broadleaf.cluster.coroutines import ClusterCoroutines
 from broadleaf.cluster.elastic import Elastic
 from broadleaf.cluster.engine_sets import EngineSet, make_engine_set, split_options
 from broadleaf.cluster.session import session_environment
-from broadleaf.cluster.started_sets import StartedSet, StartedSets
+from broadleaf.cluster.started_sets import StartedSet, StartedSets, why_gone
 from broadleaf.errors import BroadleafError, ClusterConnectionError, ClusterStartError, EngineError
+from broadleaf.extensions import extension
 from broadleaf.requests import wait_for_engines
 from broadleaf.state import directories, files
 from broadleaf.state.directories import base_dir, make_private_dir, read_json
 from broadleaf.state.files import ClusterFile, StateLock
 
 if TYPE_CHECKING:
-    from broadleaf.client import Client
+    from broadleaf.client.client import Client
     from broadleaf.cluster.credentials import Credentials
     from broadleaf.config import Settings
-    from broadleaf.dashboard.server import Dashboard
 
 
 # Clusters to stop when this process ends. Kept here so that a cluster whose object was dropped is stopped too.
@@ -52,7 +52,7 @@ def stop_at_exit(cluster: Cluster) -> None:
 
 
 def keep_at_exit(cluster: Cluster) -> None:
-    """Undoes `add`."""
+    """Undoes `stop_at_exit`."""
     _stopped_at_exit.pop(id(cluster), None)
 
 
@@ -69,15 +69,32 @@ def _stop_all() -> None:
 # The dashboard that belongs to a `Cluster`.
 
 
+class Dashboard(Protocol):
+    """A page that shows what a cluster does."""
+
+    @property
+    def url(self) -> str:
+        """Its address, with its token; reading it starts the server."""
+
+    @property
+    def running(self) -> bool:
+        """Whether it is served."""
+
+    def start(self) -> None:
+        """Serves it, if it is not served yet."""
+
+    def close(self) -> None:
+        """Ends all streams and the server."""
+
+
 class OwnDashboard:
     """A cluster's attribute `dashboard`."""
 
     @cached_property
     def dashboard(self) -> Dashboard:
         """A page that shows what the cluster does, at `cluster.dashboard.url` or in a notebook's output."""
-        from broadleaf.dashboard.server import Dashboard
-
-        return Dashboard(cast(Any, self))
+        made: Dashboard = extension("dashboard")(self)
+        return made
 
     def _close_dashboard(self) -> None:
         if "dashboard" in vars(self):
@@ -215,10 +232,8 @@ class Cluster(ClusterCoroutines, Elastic, OwnDashboard):
         set_options |= engine_options or {}
         is_old = engines is not None and not isinstance(engines, EngineSet) and not str(engines).islower()
         if config.is_strange(options) or is_old:
-            from broadleaf.compat.cluster import split_arguments
-
             given = {"n": n, "profile": profile, "cluster_id": cluster_id, "engines": engines, "detached": detached}
-            own, old = split_arguments(given | {"controller_ip": controller_ip, "env": env} | options)
+            own, old = extension("cluster arguments")(given | {"controller_ip": controller_ip, "env": env} | options)
             own["engine_options"] = set_options
             Cluster.__init__(self, **own)
             self._old_arguments = old
@@ -309,9 +324,7 @@ class Cluster(ClusterCoroutines, Elastic, OwnDashboard):
 
         def __getattr__(self, name: str) -> Any:
             # Called only for names that the class does not have, such as those of IPython Parallel's clusters.
-            from broadleaf.compat.cluster import cluster_attribute
-
-            return cluster_attribute(self, name)
+            return extension("cluster attribute")(self, name)
 
     def __repr__(self) -> str:
         return description(self)
@@ -394,7 +407,7 @@ class Cluster(ClusterCoroutines, Elastic, OwnDashboard):
                     engine_env=session_environment() | self.env,
                     detached=self.detached,
                     # Most clusters get a client from this process, which has nothing else to do now.
-                    meanwhile=lambda: import_module("broadleaf.client"),
+                    meanwhile=lambda: import_module("broadleaf.client.client"),
                     credentials=self.credentials,
                 )
             except BaseException:
@@ -636,7 +649,7 @@ class Cluster(ClusterCoroutines, Elastic, OwnDashboard):
             ClusterStateError: The cluster has not been started.
             ClusterConnectionError: No connection was established.
         """
-        from broadleaf.client import Client
+        from broadleaf.client.client import Client
 
         self._started()
         return Client(self.connection_file, cluster=self, **options)
@@ -778,9 +791,7 @@ class Cluster(ClusterCoroutines, Elastic, OwnDashboard):
             ClusterFileError: There is no such file, or it is not a cluster's.
         """
         if (directory := old_arguments.get("profile_dir")) is not None:
-            from broadleaf.compat.profiles import profile_name
-
-            profile = profile_name(directory)
+            profile = extension("profile name")(directory)
         default = files.cluster_dir(profile, cluster_id or "default") / files.CLUSTER_FILE
         return cls.from_dict(read_json(Path(cluster_file) if cluster_file else default), **old_arguments)
 
@@ -788,6 +799,17 @@ class Cluster(ClusterCoroutines, Elastic, OwnDashboard):
         if self._controller is None:
             raise ClusterStateError(f"cluster {self.cluster_id!r} has not been started")
         return self._controller
+
+    def why_gone(self, host: str) -> str:
+        """Why a host is gone, if its scheduler knows.
+
+        Args:
+            host: The host, by its name in a `DeathCertificate`.
+
+        Returns:
+            The scheduler's words about the end of its job; '' if the job still runs, or nobody knows.
+        """
+        return why_gone(self, host)
 
     def control(self, timeout_s: float = 10.0) -> ControlLink:
         """A connection for control requests; use it as a context manager.

@@ -6,7 +6,7 @@ import signal
 from typing import TYPE_CHECKING, Any, Self
 
 if TYPE_CHECKING:
-    from broadleaf.client import Client
+    from broadleaf.client.client import Client
     from broadleaf.cluster.control import Targets
     from broadleaf.cluster.engine_sets import Block
 

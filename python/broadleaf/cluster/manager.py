@@ -6,6 +6,7 @@ import time
 from typing import Any
 
 from broadleaf.cluster.cluster import Cluster
+from broadleaf.extensions import extension
 from broadleaf.state import directories, files
 from broadleaf.state.directories import ClusterFileError, base_dir
 
@@ -24,9 +25,7 @@ class ClusterManager:
 
     def __init__(self, **old_arguments: Any) -> None:
         if old_arguments:
-            from broadleaf.compat.cluster import check_manager_arguments
-
-            check_manager_arguments(old_arguments)
+            extension("manager arguments")(old_arguments)
         self._clusters: dict[str, Cluster] = {}
 
     @property

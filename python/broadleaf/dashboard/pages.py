@@ -6,6 +6,7 @@ import asyncio
 import logging
 import socket
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from tornado.iostream import StreamClosedError
@@ -14,7 +15,6 @@ from tornado.web import Application, HTTPError, RequestHandler, StaticFileHandle
 from broadleaf.dashboard.access import Asked, Guard
 from broadleaf.dashboard.doors import Doors
 from broadleaf.dashboard.feed import Feed, Watched
-from broadleaf.dashboard.server import PAGE
 
 # A page may use only what is served with it, and only its own address may frame it: JupyterLab's, if that is in front.
 _HEADERS = {
@@ -26,6 +26,7 @@ _HEADERS = {
     "Cache-Control": "no-store",
 }
 # A log line for each refused request would be noise in a notebook.
+_PAGE = Path(__file__).parent / "page"
 _log = logging.getLogger("broadleaf.dashboard")
 
 
@@ -72,7 +73,7 @@ class _Page(_Guarded):
         if self.guard is not None:
             self.set_cookie(self.guard.cookie, self.guard.page_key, path="/", httponly=True, samesite="Strict")
         self.set_header("Content-Type", "text/html; charset=utf-8")
-        self.finish((PAGE / "index.html").read_bytes())
+        self.finish((_PAGE / "index.html").read_bytes())
 
 
 class _File(_Guarded, StaticFileHandler):
@@ -132,7 +133,7 @@ async def serve(
         [
             (r"/", _Page, {"guard": guard}),
             (r"/stream", _Stream, {"guard": guard, "feed": feed}),
-            (r"/page/(.*)", _File, {"guard": guard, "path": str(PAGE)}),
+            (r"/page/(.*)", _File, {"guard": guard, "path": str(_PAGE)}),
         ],
         default_handler_class=_Missing,
         default_handler_args={"guard": guard},

@@ -17,7 +17,6 @@ from broadleaf.errors import BroadleafError
 if TYPE_CHECKING:
     from broadleaf.dashboard.feed import Watched
 
-PAGE = Path(__file__).parent / "page"
 _START_TIMEOUT_S = 10.0
 
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from broadleaf.extensions import old_attribute
+
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> Any:
-        from broadleaf.old_names import find_attribute
-
-        return find_attribute("broadleaf.engine", name)
+        return old_attribute("broadleaf.engine", name)

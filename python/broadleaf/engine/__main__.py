@@ -12,6 +12,7 @@ from typing import Any
 from broadleaf import _native, standard_descriptors
 from broadleaf.engine import environment
 from broadleaf.engine.process import Capture
+from broadleaf.extensions import extension
 from broadleaf.serialize.search_path import extend_search_path
 from broadleaf.text import os_text_from_json
 
@@ -47,9 +48,7 @@ def main() -> int:
         environment.prepare(options["threads_per_engine"], len(os.sched_getaffinity(0)), dict(os.environ))
         environment.preload(options["preload"])
     else:
-        from broadleaf.cli import ipengine
-
-        return int(ipengine.main(sys.argv[1:]) or 0)
+        return int(extension("ipengine")(sys.argv[1:]) or 0)
     from broadleaf.engine.main import run_engine
 
     return run_engine(connection, engine_id, options, capture)

@@ -18,9 +18,9 @@ from traceback import walk_stack, walk_tb
 from types import FrameType, TracebackType
 from typing import Any
 
-import broadleaf
 from broadleaf.engine import output
 from broadleaf.errors import ClusterConnectionError
+from broadleaf.extensions import extension
 from broadleaf.serialize.preparation import awaited_answers
 
 # A task whose client does not answer for this long continues: the client may be gone, and nothing waits forever.
@@ -64,7 +64,7 @@ def _files_of(frames: Iterable[tuple[FrameType, int]]) -> list[str]:
 def _new(frame: FrameType, files: list[str]) -> TaskDebugger | None:
     """A debugger for a task. Returns None if there is no way to ask its client, and says why on standard error."""
     try:
-        link = broadleaf.get_client().link
+        link = extension("client of a task")().link
         if link.frees_engine():
             debugger = TaskDebugger(_outermost(frame), link)
             return debugger if debugger.begin(files) else None

@@ -29,7 +29,8 @@ def main() -> None:
     os.close(node_ready_write)
     if lifeline_read >= 0:
         os.close(lifeline_read)
-    from broadleaf.engine.fork_service import HostConfig, serve
+    from broadleaf.engine.fork_service import serve
+    from broadleaf.engine.process import HostConfig
 
     config = HostConfig.from_json(host_config)
     # Engines are forked from this frame, and their tasks can see it: no key may be in it.

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from broadleaf import _native
 from broadleaf.engine import environment, process
 from broadleaf.engine.guests import Guests
-from broadleaf.engine.process import Capture
+from broadleaf.engine.process import Capture, HostConfig
 from broadleaf.errors.os_limits import explained
 
 _NODE_EXIT_GRACE_S = 10.0
@@ -34,37 +34,6 @@ _FOR_ENGINES = (
 )
 _FAILED_CODE = 70  # EX_SOFTWARE
 _BOOT = "import sys; sys.path[:] = sys.argv.pop().split('\\n'); from broadleaf.engine.__main__ import run; run()"
-
-
-class HostConfig(NamedTuple):
-    """Configuration of a fork server, as its launcher writes it."""
-
-    connection: str
-    """The engines' connection, JSON text without its key, which the native module holds."""
-    run_dir: str
-    cluster_dir: str
-    options: dict[str, Any]
-    n_engines: int
-    n_cores: int
-    sys_path: list[str]
-    directory: str | None
-    """Where engines work, if this host has it."""
-    ends_with_guests: bool = False
-    """Whether this host is there for engines that it does not start, and ends with the last of them."""
-
-    @classmethod
-    def from_json(cls, text: str) -> HostConfig:
-        """Reads the line that the launcher wrote; the key in it goes to the native module."""
-        content = json.loads(text)
-        return cls(**content | {"connection": _native.hold_key(content["connection"])})
-
-    def share_of_cores(self, n_engines: int) -> int:
-        """Number of cores for each of `n_engines` here."""
-        return max(1, self.n_cores // max(1, n_engines))
-
-    def log_path(self, engine_id: int) -> str:
-        """Where the engine's descriptors 1 and 2 go."""
-        return os.path.join(self.run_dir, f"engine-{engine_id}.log")
 
 
 def serve(config: HostConfig, node_pid: int, ready_write: int, node_ready_read: int) -> int:

@@ -23,7 +23,7 @@ from broadleaf.engine.guest_link import MAX_BYTES, SOCKET
 from broadleaf.engine.process import LAST_OUTPUT_BYTES, Capture, Exited, last_output
 
 if TYPE_CHECKING:
-    from broadleaf.engine.fork_service import HostConfig
+    from broadleaf.engine.process import HostConfig
 
 # Asks again for a slot whose last engine has not ended yet.
 _ASK_AGAIN_S = 0.25

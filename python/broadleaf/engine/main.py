@@ -220,7 +220,7 @@ class Hooks:
         self.load_function: Callable[..., Any] = functions.load_function
         self.load_args: Callable[..., tuple[tuple[Any, ...], dict[str, Any]]] = values.load_args
         self.run_coroutine: Callable[..., Any] = coroutines.run_coroutine
-        self.dump_value: Callable[..., tuple[bytes, list[PickleBuffer]]] = values.dump_value
+        self.dump_value: Callable[..., tuple[bytes, list[PickleBuffer]]] = chunks.dump_result
         self.module_folder = module_folder
         self.surroundings: surroundings.Surroundings = surroundings.Surroundings()
         self._nested = NestedRuns(self.surroundings)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import ctypes
 import fcntl
+import json
 import os
 import resource
 import signal
 from signal import SIGKILL
-from typing import Any, TypedDict
+from typing import Any, NamedTuple, TypedDict
 
+from broadleaf import _native
 from broadleaf.private_files import open_private
 
 # How engine processes end, and what can be learned about it afterwards.
@@ -355,3 +357,37 @@ def engine_cores(affinity: str, engine_id: int) -> list[int] | None:
         first, _, last = part.partition("-")
         cores.extend(range(int(first), int(last or first) + 1))
     return cores
+
+
+# The host that it is on.
+
+
+class HostConfig(NamedTuple):
+    """Configuration of a fork server, as its launcher writes it."""
+
+    connection: str
+    """The engines' connection, JSON text without its key, which the native module holds."""
+    run_dir: str
+    cluster_dir: str
+    options: dict[str, Any]
+    n_engines: int
+    n_cores: int
+    sys_path: list[str]
+    directory: str | None
+    """Where engines work, if this host has it."""
+    ends_with_guests: bool = False
+    """Whether this host is there for engines that it does not start, and ends with the last of them."""
+
+    @classmethod
+    def from_json(cls, text: str) -> HostConfig:
+        """Reads the line that the launcher wrote; the key in it goes to the native module."""
+        content = json.loads(text)
+        return cls(**content | {"connection": _native.hold_key(content["connection"])})
+
+    def share_of_cores(self, n_engines: int) -> int:
+        """Number of cores for each of `n_engines` here."""
+        return max(1, self.n_cores // max(1, n_engines))
+
+    def log_path(self, engine_id: int) -> str:
+        """Where the engine's descriptors 1 and 2 go."""
+        return os.path.join(self.run_dir, f"engine-{engine_id}.log")

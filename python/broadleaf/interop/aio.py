@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterable
 
-from broadleaf import ALL_COMPLETED, AsyncResult
+from broadleaf.client.results.async_result import ALL_COMPLETED, AsyncResult
 
 Done = set[AsyncResult]
 

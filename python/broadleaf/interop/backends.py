@@ -6,6 +6,7 @@ from types import ModuleType
 from typing import Any
 
 from broadleaf.after_import import after_import, is_awaited
+from broadleaf.extensions import extension
 
 NAMES = ("broadleaf", "ipyparallel")
 """The second is what programs for IPython Parallel write."""
@@ -27,6 +28,4 @@ def _add_names(module: ModuleType) -> None:
 
 
 def _backend(**kwargs: Any) -> Any:
-    from broadleaf.interop.joblib import BroadleafBackend
-
-    return BroadleafBackend(**kwargs)
+    return extension("backend of joblib")(**kwargs)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 if TYPE_CHECKING:
-    from broadleaf import Client
+    from broadleaf.client.client import Client
 
 _START_TIMEOUT_S = 30.0
 # Dask runs code from anyone who can connect: its sockets, and those of its pages, are reachable only from this host.

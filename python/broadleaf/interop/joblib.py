@@ -18,7 +18,10 @@ from joblib.parallel import (
     register_parallel_backend,
 )
 
-from broadleaf import Client, Cluster, ClusterConnectionError, LoadBalancedView
+from broadleaf.client.client import Client
+from broadleaf.client.views.balanced import LoadBalancedView
+from broadleaf.cluster.cluster import Cluster
+from broadleaf.errors import ClusterConnectionError
 from broadleaf.interop.backends import NAMES, offer_backends
 
 _default_view: LoadBalancedView | None = None

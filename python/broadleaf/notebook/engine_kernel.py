@@ -6,13 +6,14 @@ import json
 import os
 import platform
 import sys
+from importlib.metadata import version
 from typing import Any
 
 from ipykernel.kernelapp import IPKernelApp  # pyright: ignore[reportMissingImports]
 from ipykernel.kernelbase import Kernel  # pyright: ignore[reportMissingImports]
 
-import broadleaf
-from broadleaf.errors import RemoteError
+from broadleaf.client.client import Client
+from broadleaf.errors import BroadleafError, RemoteError
 
 # Time between two checks of the engine's output.
 _TICK_S = 0.05
@@ -23,7 +24,7 @@ class _EngineKernel(Kernel):
     """Sends code to an engine as `execute` does, and the engine's output to the console that asked."""
 
     implementation = "broadleaf"
-    implementation_version = broadleaf.__version__
+    implementation_version = version("broadleaf")
     language_info = {  # noqa: RUF012 - a trait
         "name": "python",
         "version": platform.python_version(),
@@ -85,7 +86,7 @@ class _EngineKernel(Kernel):
         """Completes the engine's names, unless it is busy."""
         try:
             matches, start = self.view.complete(code, cursor_pos, timeout=_COMPLETION_TIMEOUT_S)
-        except (TimeoutError, broadleaf.BroadleafError):
+        except (TimeoutError, BroadleafError):
             matches, start = [], cursor_pos
         return {
             "status": "ok", "matches": matches, "cursor_start": start, "cursor_end": cursor_pos, "metadata": {},
@@ -95,7 +96,7 @@ class _EngineKernel(Kernel):
 def main() -> None:
     """Connects to the cluster that standard input names, and serves consoles."""
     setup = json.load(sys.stdin)
-    client = broadleaf.Client(json.loads(setup["connection"]), name=f"kernel of engine {setup['engine_id']}")
+    client = Client(json.loads(setup["connection"]), name=f"kernel of engine {setup['engine_id']}")
     client.wait_for_engines(setup["engine_id"] + 1, timeout=10)
     _EngineKernel.view = client[setup["engine_id"]]
     app = IPKernelApp.instance(kernel_class=_EngineKernel)

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from broadleaf.extensions import old_attribute
+
 PROTOCOL = 5
 """The pickle protocol: the first one with out-of-band buffers."""
 
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> Any:
-        from broadleaf.old_names import find_attribute
-
-        return find_attribute("broadleaf.serialize", name)
+        return old_attribute("broadleaf.serialize", name)

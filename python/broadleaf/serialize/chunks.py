@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from broadleaf.errors import SerializationError, UnmetDependency
 from broadleaf.serialize.coroutines import run_coroutine
 from broadleaf.serialize.errors import Failed, FailedItem, without_context
-from broadleaf.serialize.values import FAULTS, dump_value, dumps
+from broadleaf.serialize.values import FAULTS, dump_value, dumps, unsendable_result
 
 
 class MapChunk:
@@ -22,7 +22,7 @@ class MapChunk:
     __slots__ = ("__weakref__", "function")
 
     _returned = 0
-    """The identity of the latest list that a chunk returned in this process; see `came_from_chunk`."""
+    """The identity of the latest list that a chunk returned in this process; see `dump_result`."""
 
     def __init__(self, function: Any) -> None:
         self.function: Any = function
@@ -158,16 +158,17 @@ def _failed_item(error: BaseException, arguments: tuple[Any, ...]) -> FailedItem
     return FailedItem(None, arguments)
 
 
-def came_from_chunk(value: Any) -> bool:
-    """Whether a value that cannot be sent is the list that a chunk has just returned."""
-    return type(value) is list and id(value) == MapChunk._returned
-
-
-def fail_unpicklable(values: list[Any]) -> None:
-    """Raises `ItemsFailed` if some of a chunk's values cannot be pickled by themselves."""
-    outcomes, first = _picklable(values)
-    if first is not None:
-        raise ItemsFailed(first, outcomes)
+def dump_result(value: Any) -> tuple[bytes, list[PickleBuffer]]:
+    """Pickles a task's result. Raises `SerializationError`, or `ItemsFailed` for single items of a chunk."""
+    try:
+        return dumps(value)
+    except FAULTS as error:
+        # The list that a chunk has just returned: perhaps some items can be sent.
+        if type(value) is list and id(value) == MapChunk._returned:
+            outcomes, first = _picklable(value)
+            if first is not None:
+                raise ItemsFailed(first, outcomes) from error
+        raise unsendable_result(value, error) from error
 
 
 def _picklable(values: list[Any]) -> tuple[list[Any], First | None]:

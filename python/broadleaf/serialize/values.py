@@ -118,17 +118,17 @@ def load_args(data: bytes, buffers: Sequence[Any] = ()) -> tuple[tuple[Any, ...]
 
 
 def dump_value(value: Any) -> tuple[bytes, list[pickle.PickleBuffer]]:
-    """Pickles a result. Raises `SerializationError`, or `ItemsFailed` for single items of a chunk."""
+    """Pickles a result. Raises `SerializationError`."""
     try:
         return dumps(value)
     except FAULTS as error:
-        from broadleaf.serialize import chunks
+        raise unsendable_result(value, error) from error
 
-        if chunks.came_from_chunk(value):
-            chunks.fail_unpicklable(value)
-        where, fault = _path_to_fault(value, depth=4)
-        reason = reason_in(error) + advice_on(fault)
-        raise SerializationError(f"the result ({_kind(value)}{where})", reason) from error
+
+def unsendable_result(value: Any, error: BaseException) -> SerializationError:
+    """The exception for a result whose pickling raised `error`."""
+    where, fault = _path_to_fault(value, depth=4)
+    return SerializationError(f"the result ({_kind(value)}{where})", reason_in(error) + advice_on(fault))
 
 
 def unpicklable_reason(value: Any) -> str | None:

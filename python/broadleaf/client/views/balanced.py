@@ -16,6 +16,7 @@ from broadleaf.client.results.maps import AsyncMapResult
 from broadleaf.client.task_options import TaskOptions, is_dependency, resolve_dependency
 from broadleaf.client.views.base import AsyncFunction, Flag, Function, Returned, View
 from broadleaf.errors import LinkLost, hides_frames
+from broadleaf.extensions import extension
 from broadleaf.serialize.callables import check_map
 from broadleaf.serialize.chunks import MapChunk
 from broadleaf.serialize.functions import for_many_calls
@@ -505,6 +506,4 @@ class LoadBalancedView(View):
         Raises:
             ImportError: joblib is not installed.
         """
-        from broadleaf.interop.joblib import register_joblib_backend
-
-        register_joblib_backend(name, make_default, view=self)
+        extension("register with joblib")(name, make_default, view=self)

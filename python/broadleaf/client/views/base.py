@@ -10,6 +10,7 @@ from broadleaf.client.ctrl_c import ends_with_ctrl_c
 from broadleaf.client.display.reprs import PublicNames, targets_in_words
 from broadleaf.client.results.async_result import AsyncResult
 from broadleaf.errors import hides_frames
+from broadleaf.extensions import extension
 
 if TYPE_CHECKING:
     from broadleaf.client.client import Client
@@ -73,9 +74,7 @@ class View(PublicNames):
 
         def __getattr__(self, name: str) -> Any:
             # Called only for names that the class does not have, such as those of IPython Parallel's views.
-            from broadleaf.compat.client import view_attribute
-
-            return view_attribute(self, name)
+            return extension("view attribute")(self, name)
 
     def on_flag_changed(self) -> None:
         """Called after a flag was set."""

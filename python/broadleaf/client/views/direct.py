@@ -17,6 +17,7 @@ from broadleaf.client.results.combined import EmptyMapResult
 from broadleaf.client.task_options import TaskOptions
 from broadleaf.client.views.base import AsyncFunction, Flag, Function, Returned, View
 from broadleaf.errors import NoEnginesRegistered, hides_frames
+from broadleaf.extensions import extension
 from broadleaf.serialize import picklers
 from broadleaf.serialize.callables import check_map
 from broadleaf.serialize.chunks import MapChunk
@@ -329,9 +330,7 @@ class DirectView(View):
         Args:
             suffix: A suffix for the magics' names, so that several views can have their own.
         """
-        from broadleaf.notebook import activate
-
-        activate(self, suffix)
+        extension("activate magics")(self, suffix)
 
     @ends_with_ctrl_c
     def complete(self, text: str, position: int, timeout: float | None = None) -> tuple[list[str], int]:

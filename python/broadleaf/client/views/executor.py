@@ -8,10 +8,13 @@ from concurrent.futures import Executor
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, overload
 
-from broadleaf import MapIterator
+from broadleaf.client.results.maps import MapIterator
 
 if TYPE_CHECKING:
-    from broadleaf import AsyncResult, Client, DirectView, LoadBalancedView
+    from broadleaf.client.client import Client
+    from broadleaf.client.results.async_result import AsyncResult
+    from broadleaf.client.views.balanced import LoadBalancedView
+    from broadleaf.client.views.direct import DirectView
 
 Returned = TypeVar("Returned")
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from broadleaf import config
 from broadleaf.cluster.engine_sets.base import Block, BlockRequest, EngineSet
+from broadleaf.extensions import extension
 
 __all__ = [
     "Block",
@@ -53,9 +54,8 @@ def find_engine_set(name: str) -> type[EngineSet]:
     for entry_point in entry_points(group=ENTRY_POINTS, name=name):
         found: type[EngineSet] = entry_point.load()
         return found
-    from broadleaf.compat.launchers import absent_set
-
-    if (absent := absent_set(name)) is not None:
+    absent: type[EngineSet] | None = extension("absent engine set")(name)
+    if absent is not None:
         return absent
     raise ValueError(f"no engine set is called {name!r}; there are {', '.join(engine_set_names())}")
 
