@@ -143,8 +143,8 @@ cluster.stop_cluster_sync()
 
 ENDED = """
 import time, broadleaf as ipp
-from broadleaf.cluster.reports import block_ends
-block_ends._ENDING_S = 120.0  # the daemons share few processors here
+from broadleaf.cluster import started_sets
+started_sets._ENDING_S = 120.0  # the daemons share few processors here
 with ipp.Cluster(engines=ipp.SGE(slots=1, queue="main.q", {options})) as rc:
     running = rc[0].apply_async(time.sleep, 600)
     print(rc.cluster.blocks()[0].facts["job"].replace("_", "."), flush=True)

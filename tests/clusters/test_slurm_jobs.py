@@ -151,8 +151,8 @@ cluster.stop_cluster_sync()
 
 ENDED = """
 import time, broadleaf as ipp
-from broadleaf.cluster.reports import block_ends
-block_ends._ENDING_S = 120.0  # the daemons share few processors here
+from broadleaf.cluster import started_sets
+started_sets._ENDING_S = 120.0  # the daemons share few processors here
 slurm = ipp.Slurm(nodes=1, engines_per_host=1, partition="low", sbatch=["--nodelist=n2", {more}])
 with ipp.Cluster(engines=slurm) as rc:
     running = rc[0].apply_async(time.sleep, 600)

@@ -21,7 +21,7 @@ def test_affinity():
 def test_a_server_makes_room_for_pipes_and_its_engines_keep_their_limit():
     code = """
 import resource, subprocess, sys
-from broadleaf.engine.processes import process
+from broadleaf.engine import process
 resource.setrlimit(resource.RLIMIT_NOFILE, (300, 5000))
 assert process.make_room_for_descriptors(10) == (300, 5000)
 assert resource.getrlimit(resource.RLIMIT_NOFILE) == (300, 5000)

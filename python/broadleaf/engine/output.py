@@ -1,7 +1,5 @@
 """What tasks write, display and publish, and the output of a cell."""
 
-from __future__ import annotations
-
 import builtins
 import importlib.util
 import io
@@ -355,7 +353,7 @@ class CellOutput:
         self._displays: list[dict[str, Any]] = []
         self._before: Any = None
 
-    def __enter__(self) -> CellOutput:
+    def __enter__(self) -> "CellOutput":
         task = current_task()
         for name, stream in (("stdout", sys.stdout), ("stderr", sys.stderr)):
             if type(stream) is TaskStream:

@@ -1,7 +1,5 @@
 """The process of an engine: its name, signals, cores and descriptors, what it writes, and how it ends."""
 
-from __future__ import annotations
-
 import ctypes
 import fcntl
 import json
@@ -9,7 +7,7 @@ import os
 import resource
 import signal
 from signal import SIGKILL
-from typing import Any, NamedTuple, TypedDict
+from typing import Any, NamedTuple, Self, TypedDict
 
 from broadleaf import _native
 from broadleaf.private_files import open_private
@@ -170,7 +168,7 @@ class Capture:
         return dict(vars(self))
 
     @classmethod
-    def create(cls, log_path: str) -> Capture:
+    def create(cls, log_path: str) -> "Capture":
         """New pipes and memory. Raises `OSError` if there are no descriptors left."""
         made: list[int] = []
         try:
@@ -379,7 +377,7 @@ class HostConfig(NamedTuple):
     """Whether this host is there for engines that it does not start, and ends with the last of them."""
 
     @classmethod
-    def from_json(cls, text: str) -> HostConfig:
+    def from_json(cls, text: str) -> Self:
         """Reads the line that the launcher wrote; the key in it goes to the native module."""
         content = json.loads(text)
         return cls(**content | {"connection": _native.hold_key(content["connection"])})

@@ -1,7 +1,5 @@
 """Exceptions and their tracebacks on the way back from an engine."""
 
-from __future__ import annotations
-
 import functools
 import os
 import pickle

@@ -1,7 +1,5 @@
 """The user's own modules on engines: how they are sent, and the error for one that is missing or outdated."""
 
-from __future__ import annotations
-
 import importlib
 import importlib.util
 import os
@@ -98,7 +96,7 @@ def _find_spec(name: str) -> ModuleSpec | None:
         return None
 
 
-def _files_of(name: str, top: ModuleSpec | None, loaded: dict[str, ModuleSpec | None]) -> dict[str, Path]:
+def _files_of(name: str, top: ModuleSpec | None, loaded: dict[str, ModuleSpec | None]) -> "dict[str, Path]":
     """Files of a top-level module, and of the modules in it that were `loaded`, by their paths below an entry of the
     search path."""
     from pathlib import Path
@@ -143,7 +141,7 @@ def fault_of_module(name: str) -> str | None:
     return _faults.get(name)
 
 
-def install_module(module: PackedModule, parent: Path) -> None:
+def install_module(module: PackedModule, parent: "Path") -> None:
     """Makes this process import the module from the sent files, ahead of any other of its name."""
     try:
         folder = str(_unpack(module, parent))
@@ -174,7 +172,7 @@ def _forget(name: str) -> None:
     importlib.invalidate_caches()
 
 
-def _unpack(module: PackedModule, parent: Path) -> Path:
+def _unpack(module: PackedModule, parent: "Path") -> "Path":
     """The folder with the module's files. Engines of a host write it once, and see all of it or nothing."""
     import shutil
 

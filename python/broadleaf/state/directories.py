@@ -1,7 +1,5 @@
 """The directories in which clusters keep their files: where they are, whose they are, and how a file is written."""
 
-from __future__ import annotations
-
 import json
 import os
 import stat
@@ -175,7 +173,7 @@ def is_utf8(path: str) -> bool:
     return True
 
 
-def base_dir() -> Path:
+def base_dir() -> "Path":
     """`base_path` as a `Path`. It imports `pathlib`, so MPI ranks call `base_path`."""
     from pathlib import Path
 

@@ -121,7 +121,7 @@ def test_a_context_variable_of_a_module_is_the_modules(rc):
     names = script(
         "from broadleaf.client.interactive import _leaves_magics as leaves_magics\n"
         "def same(_):\n"
-        "    from broadleaf.client.display import interactive\n"
+        "    from broadleaf.client import interactive\n"
         "    return interactive._leaves_magics is leaves_magics\n"
     )
     assert rc[0].apply_sync(names["same"], 0)
