@@ -75,10 +75,12 @@ class Dashboard(Protocol):
     @property
     def url(self) -> str:
         """Its address, with its token; reading it starts the server."""
+        ...
 
     @property
     def running(self) -> bool:
         """Whether it is served."""
+        ...
 
     def start(self) -> None:
         """Serves it, if it is not served yet."""
