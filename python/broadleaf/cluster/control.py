@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+import signal
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from pathlib import Path
+from typing import Any, Protocol
 
 from broadleaf import _native, requests
+from broadleaf.cluster.engine_sets.base import Block, EngineSet
+from broadleaf.config import Settings
 from broadleaf.errors import ClusterConnectionError
 from broadleaf.requests import wait_for_engines
+from broadleaf.state.files import StateLock
 
 Targets = int | Sequence[int] | str | None
 
@@ -133,3 +138,75 @@ def _target_set(targets: Targets) -> object:
     if isinstance(targets, str):
         raise TypeError(f"targets are an engine id, a sequence of them or 'all', not {targets!r}")
     return requests.target_set([targets] if isinstance(targets, int) else targets)
+
+
+class StartedEngines(Protocol):
+    """Engines that were started together."""
+
+    @property
+    def blocks(self) -> list[Block]:
+        """The blocks that they run in."""
+        ...
+
+
+class RunningCluster(Protocol):
+    """What the parts of a `Cluster` use of it."""
+
+    engines_from: EngineSet
+    cluster_id: str
+    lock: StateLock
+    settings: Settings
+
+    @property
+    def engines(self) -> Mapping[str, StartedEngines]:
+        """The sets of engines that were started together, by id."""
+        ...
+
+    @property
+    def running(self) -> bool:
+        """Whether it runs."""
+        ...
+
+    @property
+    def cluster_dir(self) -> Path:
+        """Directory of its files."""
+        ...
+
+    @property
+    def cluster_file(self) -> str:
+        """Path of the file that describes it."""
+        ...
+
+    @property
+    def relay_file(self) -> str:
+        """Path of the file that relays join with."""
+        ...
+
+    def control(self, timeout_s: float = 10.0) -> ControlLink:
+        """A connection for requests."""
+        ...
+
+    def log_path(self, engine_id: int | None = None) -> Path:
+        """Path of the log of the controller, or of an engine of this host."""
+        ...
+
+    def all_blocks(self) -> list[Block]:
+        """The blocks of all sets, as last checked."""
+        ...
+
+    def look_at_blocks(self, status: Mapping[str, Any]) -> list[Block]:
+        """The blocks of all sets, checked just now."""
+        ...
+
+    def write_cluster_file(self) -> None:
+        """Writes `cluster_file`."""
+
+    def start_engines_sync(self, n: int | None = None, engine_set_id: str | None = None) -> str:
+        """Starts more engines, and returns their id together."""
+        ...
+
+    def stop_engines_sync(self, targets: Targets = None) -> None:
+        """Stops engines for good."""
+
+    def signal_engines_sync(self, signum: int = signal.SIGINT, targets: Targets = None) -> None:
+        """Sends a signal to engines."""

@@ -10,17 +10,12 @@ import warnings
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from broadleaf.cluster.control import ControlLink, Targets
+from broadleaf.cluster.control import ControlLink, RunningCluster, Targets
 from broadleaf.cluster.engine_sets.base import Block, BlockRequest
 from broadleaf.errors import ClusterStartError
 from broadleaf.requests import deaths_at_start, died
-
-if TYPE_CHECKING:
-    from broadleaf.cluster.cluster import Cluster
-    from broadleaf.cluster.engine_sets.base import Block
-
 
 _LOOK_EVERY_S = 0.02
 # The same while engines announce themselves: only failures have to be looked for.
@@ -34,7 +29,9 @@ class EnginesMissingWarning(UserWarning):
 class StartedSet:
     """Engines of one cluster that were started together."""
 
-    def __init__(self, cluster: Cluster, engine_set_id: str, engine_ids: Sequence[int], blocks: list[Block]) -> None:
+    def __init__(
+        self, cluster: RunningCluster, engine_set_id: str, engine_ids: Sequence[int], blocks: list[Block]
+    ) -> None:
         self.cluster = cluster
         self.engine_set_id = engine_set_id
         self.blocks = blocks
@@ -85,7 +82,7 @@ class StartedSet:
 class StartedSets:
     """The engine sets of one cluster."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: RunningCluster) -> None:
         self._cluster = cluster
         self._sets: dict[str, StartedSet] = {}
         self._up: set[str] = set()
@@ -374,7 +371,7 @@ _ENDING_S = 5.0
 _END_LOOK_EVERY_S = 0.5
 
 
-def why_gone(cluster: Cluster, host: str) -> str:
+def why_gone(cluster: RunningCluster, host: str) -> str:
     """Why the block of a host has ended, in the scheduler's words; '' if it is still running, or nobody knows."""
     block = _block_of_host(cluster, host)
     if block is None:
@@ -392,7 +389,7 @@ def why_gone(cluster: Cluster, host: str) -> str:
     return block.reason
 
 
-def _block_of_host(cluster: Cluster, host: str) -> Block | None:
+def _block_of_host(cluster: RunningCluster, host: str) -> Block | None:
     name = host.rpartition(":")[2]
     blocks = [block for one in cluster.engines.values() for block in one.blocks]
     return next((block for block in blocks if block.id in (name, name.rpartition(".")[0])), None)

@@ -12,9 +12,9 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from broadleaf.cluster.control import ControlLink
+from broadleaf.cluster.control import ControlLink, RunningCluster
 from broadleaf.cluster.engine_sets.base import Block
 from broadleaf.cluster.scaling import Aim, Decision, Load, Starts, Unit, decide
 from broadleaf.errors import BroadleafError, ClusterStartError
@@ -23,10 +23,6 @@ from broadleaf.requests import RequestFailed
 from broadleaf.serialize.search_path import search_path
 from broadleaf.state import files
 from broadleaf.state.directories import ClusterFileError, read_json, write_json
-
-if TYPE_CHECKING:
-    from broadleaf.cluster.cluster import Cluster
-
 
 _LOOK_EVERY_S = 0.25
 _GOING = ("draining", "leaving", "dying")
@@ -37,7 +33,7 @@ class Steward:
 
     def __init__(
         self,
-        cluster: Cluster,
+        cluster: RunningCluster,
         aim: Aim,
         *,
         one_at_a_time: bool,
@@ -277,7 +273,7 @@ class StewardProcess:
         self._state = cluster_dir / files.STEWARD_FILE
         self._log = cluster_dir / files.STEWARD_LOG
 
-    def start(self, cluster: Cluster, aim: Aim, *, one_at_a_time: bool, within_s: float | None) -> None:
+    def start(self, cluster: RunningCluster, aim: Aim, *, one_at_a_time: bool, within_s: float | None) -> None:
         """Starts it. It ends with its cluster, or with `stop`. Raises `ClusterStartError` with the end of its log."""
         import subprocess
 
