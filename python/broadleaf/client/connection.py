@@ -20,7 +20,7 @@ from broadleaf.serialize.values import dump_args, load_result
 from broadleaf.state.connection import client_connection, is_engine
 
 if TYPE_CHECKING:
-    from broadleaf.client.client import Client
+    from broadleaf.client.protocols import Client
     from broadleaf.client.tunnel import FarCluster, Tunnel
 
 

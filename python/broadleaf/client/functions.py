@@ -12,8 +12,7 @@ from broadleaf.serialize.callables import check_callable
 from broadleaf.serialize.functions import function_name
 
 if TYPE_CHECKING:
-    from broadleaf.client.client import Client
-    from broadleaf.client.views.base import View
+    from broadleaf.client.protocols import Client, ViewSide
 
 
 __tracebackhide__ = hides_frames
@@ -32,7 +31,7 @@ class RemoteFunction:
         TypeError: `function` cannot be called.
     """
 
-    def __init__(self, view: View, function: Callable[..., Any], block: bool | None = None, **flags: Any) -> None:
+    def __init__(self, view: ViewSide, function: Callable[..., Any], block: bool | None = None, **flags: Any) -> None:
         check_callable(function)
         self.view = view
         self.func = function
@@ -81,7 +80,7 @@ class ParallelFunction(RemoteFunction):
 
     def __init__(
         self,
-        view: View,
+        view: ViewSide,
         function: Callable[..., Any],
         dist: str = "b",
         block: bool | None = None,
@@ -149,7 +148,7 @@ class ParallelFunction(RemoteFunction):
             return self.view.map(self.func, *sequences, block=self._blocking(), **options)
 
 
-def remote(view: View, block: bool | None = None, **flags: Any) -> Callable[[Callable[..., Any]], RemoteFunction]:
+def remote(view: ViewSide, block: bool | None = None, **flags: Any) -> Callable[[Callable[..., Any]], RemoteFunction]:
     """Decorator: calls of the function run on a view.
 
     Args:
@@ -171,7 +170,7 @@ def remote(view: View, block: bool | None = None, **flags: Any) -> Callable[[Cal
 
 
 def parallel(
-    view: View, dist: str = "b", block: bool | None = None, ordered: bool = True, **flags: Any
+    view: ViewSide, dist: str = "b", block: bool | None = None, ordered: bool = True, **flags: Any
 ) -> Callable[[Callable[..., Any]], ParallelFunction]:
     """Decorator: calls of the function get parts of their sequences on the engines of a view.
 

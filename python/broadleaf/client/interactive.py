@@ -15,7 +15,7 @@ from broadleaf.extensions import extension
 from broadleaf.state import connection
 
 if TYPE_CHECKING:
-    from broadleaf.client.client import Client
+    from broadleaf.client.protocols import Client
     from broadleaf.client.views.direct import DirectView
 
 

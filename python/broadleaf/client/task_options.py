@@ -12,7 +12,7 @@ from broadleaf.errors import InvalidDependency
 from broadleaf.requests import target_set
 
 if TYPE_CHECKING:
-    from broadleaf.client.client import Client
+    from broadleaf.client.protocols import Client
 
 
 # Dependencies between tasks (`after`, `follow`).

@@ -21,8 +21,7 @@ from broadleaf.serialize.preparation import of_answer
 from broadleaf.serialize.values import loads
 
 if TYPE_CHECKING:
-    from broadleaf.client.client import Client
-    from broadleaf.client.results.async_result import AsyncResult
+    from broadleaf.client.protocols import Client, ResultSide
 
 # Time between two checks that a stepping engine is still alive.
 _LOOK_S = 0.5
@@ -40,13 +39,13 @@ class Debugging:
     def __init__(self, client: Client) -> None:
         self._client = client
         # Unanswered questions by session: the task's result while somebody holds it, and its part.
-        self._questions: OrderedDict[str, tuple[AsyncResult, int, dict[str, Any]]] = OrderedDict()
+        self._questions: OrderedDict[str, tuple[ResultSide, int, dict[str, Any]]] = OrderedDict()
         self._ended: set[str] = set()
         self._talks = False
         self._n_answers = 0
         self._lock = threading.Lock()
 
-    def on_message(self, result: AsyncResult, part: int, data: bytes) -> None:
+    def on_message(self, result: ResultSide, part: int, data: bytes) -> None:
         """Handles a message from a task, on whichever thread has read it."""
         message = loads(data)
         if message.get("type") != "debugger":
@@ -78,12 +77,12 @@ class Debugging:
         else:
             self.tell(result, said["engine_id"])
 
-    def tell(self, result: AsyncResult, engine: int) -> None:
+    def tell(self, result: ResultSide, engine: int) -> None:
         """Says that an engine has stopped, and makes the next wait for the result open its prompt."""
         print(f"engine {engine} has stopped in the debugger: wait for its result to talk to it", file=sys.stderr)
         _talk_before_waiting(result, self)
 
-    def asks(self, result: AsyncResult) -> bool:
+    def asks(self, result: ResultSide) -> bool:
         """Whether a task of this result waits for an answer."""
         return any(known is result for known, _, _ in list(self._questions.values()))
 
@@ -122,7 +121,7 @@ class Debugging:
             self._await_news(session, result, part)
         self._ended.discard(session)
 
-    def _await_news(self, session: str, result: AsyncResult, part: int) -> None:
+    def _await_news(self, session: str, result: ResultSide, part: int) -> None:
         """Waits until the debugger asks again or has ended, perhaps with its engine."""
 
         def has_news() -> bool:
@@ -140,7 +139,7 @@ class Debugging:
         link.post(json.dumps({"Prepare": {"name": "answer", "function": function, "reload": True}}))
         link.flush()
 
-    def debug(self, result: AsyncResult, engine: int | None) -> None:
+    def debug(self, result: ResultSide, engine: int | None) -> None:
         """See `AsyncResult.debug`."""
         if self.asks(result):
             self.talk()
@@ -172,7 +171,7 @@ class Debugging:
 
 
 # Questions that another thread has read and the main thread has not seen.
-_untold: list[tuple[Debugging, AsyncResult, int]] = []
+_untold: list[tuple[Debugging, ResultSide, int]] = []
 _untold_lock = threading.Lock()
 
 
@@ -210,7 +209,7 @@ def _on_news(_number: int, frame: FrameType | None) -> None:
             debugging.tell(result, engine)
 
 
-def _talk_before_waiting(result: AsyncResult, debugging: Debugging) -> None:
+def _talk_before_waiting(result: ResultSide, debugging: Debugging) -> None:
     """Makes the next wait for a result open the prompt first. Shadows the methods of this result only, so that waiting
     for others costs nothing."""
     names = ("get", "wait")

@@ -24,7 +24,7 @@ from broadleaf.errors.display import coloured_traceback, headline, id_ranges
 from broadleaf.requests import signal_number
 
 if TYPE_CHECKING:
-    from broadleaf.client.results.async_result import AsyncResult
+    from broadleaf.client.protocols import ResultSide
 
 
 # Showing output: as text anywhere, rich inside IPython.
@@ -50,12 +50,12 @@ def write_labelled(text: str, label: str, file: TextIO | None = None) -> None:
     print(f"{label}{newline}{text}", end=end, file=file or sys.stdout)
 
 
-def engine_label(result: AsyncResult, part: int, kind: str) -> str:
+def engine_label(result: ResultSide, part: int, kind: str) -> str:
     """`[stdout:3] `, or nothing for a result of a single engine."""
     return "" if result.origin.single else f"[{kind}:{result._engine_id(part)}] "
 
 
-def display_outputs(result: AsyncResult, groupby: str = "type", result_only: bool = False) -> None:
+def display_outputs(result: ResultSide, groupby: str = "type", result_only: bool = False) -> None:
     """Waits for `result`, then shows what its tasks wrote, displayed and returned."""
     if groupby not in GROUPINGS:
         raise ValueError(f"groupby must be one of {', '.join(map(repr, GROUPINGS))}, not {groupby!r}")
@@ -63,7 +63,7 @@ def display_outputs(result: AsyncResult, groupby: str = "type", result_only: boo
     show_outputs(result, groupby, result_only)
 
 
-def show_outputs(result: AsyncResult, groupby: str, result_only: bool = False) -> None:
+def show_outputs(result: ResultSide, groupby: str, result_only: bool = False) -> None:
     """Shows what the tasks of `result` have written and displayed so far, and returned."""
     parts = range(result.n_parts)
     shown = [result.part_metadata(part) for part in parts]
@@ -79,7 +79,7 @@ def show_outputs(result: AsyncResult, groupby: str, result_only: bool = False) -
         _show_rich(result, parts, shown, groupby, result_only)
 
 
-def _show_streams(result: AsyncResult, parts: Any, shown: list[Any], result_only: bool) -> None:
+def _show_streams(result: ResultSide, parts: Any, shown: list[Any], result_only: bool) -> None:
     if result_only:
         return
     for kind, file in (("stdout", sys.stdout), ("stderr", sys.stderr)):
@@ -89,7 +89,7 @@ def _show_streams(result: AsyncResult, parts: Any, shown: list[Any], result_only
                 write_labelled(text, engine_label(result, part, kind), file)
 
 
-def _show_grouped(result: AsyncResult, shown: list[Any], result_only: bool) -> None:
+def _show_grouped(result: ResultSide, shown: list[Any], result_only: bool) -> None:
     if result_only:
         return
     for stream, kind in ((STDOUT, "stdout"), (STDERR, "stderr")):
@@ -99,7 +99,7 @@ def _show_grouped(result: AsyncResult, shown: list[Any], result_only: bool) -> N
         groups.show(is_end=True)
 
 
-def show_values(result: AsyncResult) -> None:
+def show_values(result: ResultSide) -> None:
     """Shows the values of the tasks' last expressions, for those that returned."""
     for part in range(result.n_parts):
         # Most cells on many engines return nothing, and reading metadata for each would cost more than the cell.
@@ -107,7 +107,7 @@ def show_values(result: AsyncResult) -> None:
             _show_value(result, part)
 
 
-def _show_value(result: AsyncResult, part: int) -> None:
+def _show_value(result: ResultSide, part: int) -> None:
     reply = result._part_value(part)
     # A table or a picture does not say which engine it came from; plain text does.
     if inside_kernel() and not result.origin.single and reply.data.keys() != {"text/plain"}:
@@ -115,7 +115,7 @@ def _show_value(result: AsyncResult, part: int) -> None:
     reply.display()
 
 
-def has_shown_value(result: AsyncResult, part: int) -> bool:
+def has_shown_value(result: ResultSide, part: int) -> bool:
     """Whether a task was code whose last expression has a value."""
     value = result.value(part)
     if isinstance(value, dict):
@@ -123,7 +123,7 @@ def has_shown_value(result: AsyncResult, part: int) -> bool:
     return getattr(value, "execute_result", None) is not None
 
 
-def _show_rich(result: AsyncResult, parts: Any, shown: list[Any], groupby: str, result_only: bool) -> None:
+def _show_rich(result: ResultSide, parts: Any, shown: list[Any], groupby: str, result_only: bool) -> None:
     if not result_only:
         outputs = [(order, part) for part in parts for order in range(len(shown[part]["outputs"]))]
         if groupby == "order":
@@ -150,7 +150,7 @@ class LineGroups:
     The lines of an engine stay in order. A line number is shown once every engine has printed its line, or has ended.
     """
 
-    def __init__(self, result: AsyncResult, stream: int) -> None:
+    def __init__(self, result: ResultSide, stream: int) -> None:
         self._result = result
         self._kind, self._is_stdout = ("stdout", True) if stream == STDOUT else ("stderr", False)
         # For each task, the lines that are not shown yet; the last one may be incomplete.
@@ -206,7 +206,7 @@ class OutputStream:
     all their engines. With `errors`, so are the tracebacks of tasks that fail, when `show_new` is called.
     """
 
-    def __init__(self, result: AsyncResult, grouped: bool = False, errors: bool = False) -> None:
+    def __init__(self, result: ResultSide, grouped: bool = False, errors: bool = False) -> None:
         self._result = result
         # Keyed by part, and only for parts that have written: most cells on many engines write nothing.
         self._positions: defaultdict[tuple[int, int], int] = defaultdict(int)
@@ -221,7 +221,7 @@ class OutputStream:
         self._context = contextvars.copy_context()
         self.aside: Callable[[], AbstractContextManager[Any]] = nullcontext
         """A context to write in, where something else, such as a progress bar, has the line."""
-        self._listeners: list[tuple[AsyncResult, Callable[[int, int, bytes], None]]] = []
+        self._listeners: list[tuple[ResultSide, Callable[[int, int, bytes], None]]] = []
         self._live: Any = None
 
     def __enter__(self) -> Self:
@@ -336,7 +336,7 @@ def _file(stream: int) -> Any:
 class _ErrorGroups:
     """Errors of tasks by traceback: each shown once, with the engines that failed so."""
 
-    def __init__(self, result: AsyncResult) -> None:
+    def __init__(self, result: ResultSide) -> None:
         self._result = result
         self._shown: dict[Any, int] = {}
         self._again: dict[Any, list[int]] = {}
@@ -383,7 +383,7 @@ _END_S = 0.8
 
 
 def show(
-    result: AsyncResult, stream: bool, groupby: str, progress_after_s: float, signal_on_interrupt: str | int | None
+    result: ResultSide, stream: bool, groupby: str, progress_after_s: float, signal_on_interrupt: str | int | None
 ) -> None:
     """See `AsyncResult.show`."""
     if groupby not in GROUPINGS:
@@ -422,7 +422,7 @@ def show(
         raise
 
 
-def _wait(result: AsyncResult, shown: OutputStream | None, progress_after_s: float) -> None:
+def _wait(result: ResultSide, shown: OutputStream | None, progress_after_s: float) -> None:
     wants_bar = progress_after_s >= 0 and can_write_over()
     begins = time.monotonic() + progress_after_s if wants_bar else math.inf
     if shown is None and not wants_bar:
@@ -449,7 +449,7 @@ def _wait(result: AsyncResult, shown: OutputStream | None, progress_after_s: flo
             bar.close()
 
 
-def _interrupt(result: AsyncResult, shown: OutputStream | None, name: str | int | None, number: int) -> None:
+def _interrupt(result: ResultSide, shown: OutputStream | None, name: str | int | None, number: int) -> None:
     """Sends the signal to the engines that are waited for, and waits briefly for its effect."""
     print(f"Received Keyboard Interrupt. Sending signal {name} to engines...", file=sys.stderr)
     if number == signal_number("SIGINT"):
@@ -466,7 +466,7 @@ def _interrupt(result: AsyncResult, shown: OutputStream | None, name: str | int 
         shown.show_new()
 
 
-def _tell_of_busy(result: AsyncResult) -> None:
+def _tell_of_busy(result: ResultSide) -> None:
     """Says which engines have not reacted to the interrupt: nothing else shows that they will keep the next cell
     waiting."""
     parts = result._unfinished_parts()

@@ -13,8 +13,7 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from broadleaf.client.client import Client
-    from broadleaf.client.results.async_result import AsyncResult
+    from broadleaf.client.protocols import Client, ResultSide
 
 # Time between two redraws of a bar without progress, so that its clock moves.
 _REDRAW_S = 1.0
@@ -40,7 +39,7 @@ def can_write_over() -> bool:
 
 
 def show_progress(
-    result: AsyncResult, interval_s: float, timeout_s: float | None, return_when: str, widget: bool | None = None
+    result: ResultSide, interval_s: float, timeout_s: float | None, return_when: str, widget: bool | None = None
 ) -> None:
     """Waits for `result` with a progress bar, or with occasional lines in a file."""
     if return_when not in (ALL_COMPLETED, FIRST_COMPLETED, FIRST_EXCEPTION):
@@ -62,7 +61,7 @@ def show_outstanding(client: Client, interval_s: float, timeout_s: float | None,
         return True
     # Known results count by item; tasks whose result was dropped or never known count as one each.
     others = set(seqs)
-    known: dict[int, AsyncResult] = {}
+    known: dict[int, ResultSide] = {}
     for seq in seqs:
         found = client.tasks.find(seq)
         if found is not None:

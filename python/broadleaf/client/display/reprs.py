@@ -12,9 +12,7 @@ from broadleaf.tables import engine_table, table, titled
 from broadleaf.text import duration
 
 if TYPE_CHECKING:
-    from broadleaf.client.client import Client
-    from broadleaf.client.results.async_result import AsyncResult
-    from broadleaf.client.views.base import View
+    from broadleaf.client.protocols import Client, ResultSide, ViewSide
 
 
 # Which attributes `dir` and tab completion offer.
@@ -64,7 +62,7 @@ _REASON_CHARACTERS = 100
 _ID_RUNS = 8
 
 
-def progress_in_words(result: AsyncResult) -> str:
+def progress_in_words(result: ResultSide) -> str:
     """`(function): state` of a result."""
     try:
         return f"({result._name}): {_state(result)}"
@@ -73,7 +71,7 @@ def progress_in_words(result: AsyncResult) -> str:
         return ""
 
 
-def _state(result: AsyncResult) -> str:
+def _state(result: ResultSide) -> str:
     n_tasks, n_failed = result.n_parts, result.n_failed()
     aborted = f"aborted by {result._aborted_by}" if result._aborted_by else "aborted"
     if result.cancelled():
@@ -91,7 +89,7 @@ def _state(result: AsyncResult) -> str:
     return f"{'failed' if how == 'error' else how}: {_reason(result.failure(0))}"
 
 
-def _counts(result: AsyncResult, n_failed: int) -> str:
+def _counts(result: ResultSide, n_failed: int) -> str:
     n_items = len(result)
     text = f"{result.progress:,} of {n_items:,} done"
     if n_failed:
@@ -172,7 +170,7 @@ def client_html(client: Client) -> str:
     return titled("Client", facts, _engines(client, status, None))
 
 
-def view_html(view: View) -> str:
+def view_html(view: ViewSide) -> str:
     """The view's flags, and what its engines are doing."""
     client = view.client
     words = view._engines_in_words(targets_in_words(view.targets, client))
@@ -185,7 +183,7 @@ def view_html(view: View) -> str:
     return titled(type(view).__name__, facts, _engines(client, _status(client), wanted))
 
 
-def result_html(result: AsyncResult) -> str:
+def result_html(result: ResultSide) -> str:
     """The progress of the result, where it ran, and what failed."""
     n_failed = result.n_failed()
     engines = {engine for part in range(result.n_parts) if (engine := result._engine_id(part)) is not None}

@@ -19,8 +19,8 @@ from broadleaf.errors import LinkLost, RemoteError, composite, fresh, hides_fram
 from broadleaf.serialize.functions import function_name
 
 if TYPE_CHECKING:
-    from broadleaf.client.client import Client
     from broadleaf.client.display.debugger import Debugging
+    from broadleaf.client.protocols import Client
 
 __all__ = ["ALL_COMPLETED", "FIRST_COMPLETED", "FIRST_EXCEPTION", "AsyncResult", "seconds"]
 

@@ -14,7 +14,7 @@ from weakref import ref
 
 from broadleaf.client.display.reprs import PublicNames
 from broadleaf.client.failures import STATUS_CANCELLED
-from broadleaf.client.protocols import Origin
+from broadleaf.client.protocols import Origin, ResultSide
 from broadleaf.errors import CompositeError, RemoteError, TaskAborted, hides_frames
 
 # Waiting in a task for something other than a result, while its engine runs other tasks.
@@ -293,14 +293,14 @@ class Parts(PublicNames):
 class PartWatcher:
     """Calls back as individual parts of a submitted result are resolved, from a thread that lives as long as needed."""
 
-    def __init__(self, result: Parts) -> None:
+    def __init__(self, result: ResultSide) -> None:
         self._result = result
         self._callbacks: dict[int, list[Callable[[], object]]] = {}
         self._lock = threading.Lock()
         self._running = False
 
     @classmethod
-    def of(cls, result: Parts) -> PartWatcher:
+    def of(cls, result: ResultSide) -> PartWatcher:
         """The watcher of `result`."""
         watcher: PartWatcher = result.__dict__.setdefault("_watcher", cls(result))
         return watcher

@@ -16,7 +16,7 @@ from broadleaf.client.results.async_result import AsyncResult
 from broadleaf.client.results.execute_reply import ExecuteReply
 
 if TYPE_CHECKING:
-    from broadleaf.client.client import Client
+    from broadleaf.client.protocols import Client
 
 TaskName = tuple[int, int]
 """A task of any client: the client's number, and the task's number there."""

@@ -11,7 +11,7 @@ from broadleaf.client.results.base import PartWatcher
 from broadleaf.errors import ClusterConnectionError
 
 if TYPE_CHECKING:
-    from broadleaf.client.results.async_result import AsyncResult
+    from broadleaf.client.protocols import ResultSide
 
 
 class Wake:
@@ -32,7 +32,7 @@ class Wake:
         self._event.clear()
 
 
-async def resolved(result: AsyncResult) -> None:
+async def resolved(result: ResultSide) -> None:
     """Waits until `result` is resolved."""
     wake = Wake()
     with result.origin.client.link_errors():
@@ -41,7 +41,7 @@ async def resolved(result: AsyncResult) -> None:
         await wake.wait()
 
 
-async def iterate(result: AsyncResult, ordered: bool) -> AsyncIterator[Any]:
+async def iterate(result: ResultSide, ordered: bool) -> AsyncIterator[Any]:
     """The values of `result` in the order of its parts, or as they arrive. If an asyncio task is cancelled while it
     waits here, the unfinished parts are aborted, as with Ctrl-C in plain code.
     """
@@ -55,7 +55,7 @@ async def iterate(result: AsyncResult, ordered: bool) -> AsyncIterator[Any]:
         raise
 
 
-async def _resolved_parts(result: AsyncResult, ordered: bool) -> AsyncIterator[int]:
+async def _resolved_parts(result: ResultSide, ordered: bool) -> AsyncIterator[int]:
     wake = Wake()
     watched = -1
     parts = result.parts()

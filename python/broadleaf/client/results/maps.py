@@ -19,7 +19,7 @@ from broadleaf.serialize.functions import function_name
 
 if TYPE_CHECKING:
     from broadleaf._native import History
-    from broadleaf.client.views.balanced import LoadBalancedView
+    from broadleaf.client.protocols import ViewSide
 
 
 # Results of maps: items in chunks.
@@ -312,7 +312,7 @@ class LazyMapIterator(PublicNames, Generic[Value]):
 
     def __init__(
         self,
-        view: LoadBalancedView,
+        view: ViewSide,
         function: Callable[..., Any],
         sequences: tuple[Any, ...],
         ordered: bool,

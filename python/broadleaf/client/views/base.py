@@ -13,9 +13,9 @@ from broadleaf.errors import hides_frames
 from broadleaf.extensions import extension
 
 if TYPE_CHECKING:
-    from broadleaf.client.client import Client
     from broadleaf.client.control import KnownResults
     from broadleaf.client.functions import ParallelFunction, RemoteFunction
+    from broadleaf.client.protocols import Client
     from broadleaf.client.results.maps import AsyncMapResult
     from broadleaf.client.views.executor import ViewExecutor
 
@@ -399,7 +399,7 @@ class View(PublicNames):
         """A `concurrent.futures.Executor` over this view."""
         from broadleaf.client.views.executor import ViewExecutor
 
-        return ViewExecutor(self)  # type: ignore[arg-type]
+        return ViewExecutor(self)
 
     # This view's tasks --------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ from broadleaf.client.views.base import Flag
 from broadleaf.client.views.direct import DirectView
 
 if TYPE_CHECKING:
-    from broadleaf.client.client import Client
+    from broadleaf.client.protocols import Client
 
 
 class BroadcastView(DirectView):

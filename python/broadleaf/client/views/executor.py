@@ -6,15 +6,13 @@ import threading
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import Executor
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
-from broadleaf.client.results.maps import MapIterator
+from broadleaf.client.results.maps import LazyMapIterator, MapIterator
 
 if TYPE_CHECKING:
-    from broadleaf.client.client import Client
+    from broadleaf.client.protocols import Client, ViewSide
     from broadleaf.client.results.async_result import AsyncResult
-    from broadleaf.client.views.balanced import LoadBalancedView
-    from broadleaf.client.views.direct import DirectView
 
 Returned = TypeVar("Returned")
 
@@ -36,7 +34,7 @@ class ViewExecutor(Executor):
         256
     """
 
-    def __init__(self, view: DirectView | LoadBalancedView) -> None:
+    def __init__(self, view: ViewSide) -> None:
         self.view = view
         self._max_workers = len(view)
         self._shut_down = False
@@ -76,7 +74,7 @@ class ViewExecutor(Executor):
                 raise RuntimeError("cannot schedule new futures after shutdown")
             self.client.link.start_call()
             try:
-                result = self.view.apply_async(fn, *args, **kwargs)
+                result: AsyncResult = self.view.apply_async(fn, *args, **kwargs)
                 self._history.record(result.seq, result.n_parts)
             except KeyboardInterrupt:
                 self.client.abort_begun()
@@ -151,8 +149,8 @@ class ViewExecutor(Executor):
         if hasattr(self.view, "map_chunks"):
             if timeout is None and chunksize == 1:
                 options.setdefault("max_outstanding", 0)
-                view = cast("LoadBalancedView", self.view)
-                lazy = view.lazy_map(fn, iterables, history=self._history, **options)
+                view: Any = self.view
+                lazy: LazyMapIterator[Any] = view.lazy_map(fn, iterables, history=self._history, **options)
                 lazy.raises_original = True
                 # As by other executors: a map that nobody iterates over is run.
                 lazy.is_wanted = False
