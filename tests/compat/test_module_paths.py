@@ -6,6 +6,7 @@ import sys
 
 import broadleaf as ipp
 import pytest
+from broadleaf import extensions
 from broadleaf.compat.paths import PATHS
 
 
@@ -82,3 +83,13 @@ def test_python_dash_m_is_the_command_of_that_name(module):
         check=True,
     )
     assert done.stdout.strip() == ipp.__version__
+
+
+@pytest.mark.parametrize("name", extensions._offered)
+def test_each_extension_is_where_the_root_says(name):
+    assert callable(extensions.extension(name))
+
+
+@pytest.mark.parametrize("name", [*ipp._HOMES, *ipp.__all__])
+def test_each_public_name_has_a_home(name):
+    assert hasattr(ipp, name)

@@ -1,4 +1,9 @@
-"""The `broadleaf` command: one file per subcommand, each imported only when it is needed."""
+"""The `broadleaf` command.
+
+Each command is the module of its name, imported only when it runs. `commands` has what they are made of: groups, errors
+of one line, and what to install if something is missing. `console` has what they share: which cluster is meant, tables,
+and completion. `ipcluster`, `ipcontroller` and `ipengine` are commands of IPython Parallel.
+"""
 
 from __future__ import annotations
 

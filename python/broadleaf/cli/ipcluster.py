@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from broadleaf.cli.commands import EntryCommand, EntryGroup
-from broadleaf.compat.profiles import profile_name
+from broadleaf.compat.profiles import clean_cluster_files, ipython_dir, profile_name
 
 if TYPE_CHECKING:
     from broadleaf.cluster import Cluster
@@ -202,8 +202,6 @@ def _clean(profile: str | None, profile_dir: str | None, every: bool, force: boo
     """Remove what clusters that are no longer running have left, including the logs and connection files of IPython
     Parallel.
     """
-    from broadleaf.compat.profiles import clean_cluster_files, ipython_dir
-
     say_ignored(rest)
     if profile_dir is None and profile is not None and not every:
         profile_dir = str(ipython_dir() / f"profile_{profile}")

@@ -14,7 +14,7 @@ from broadleaf.client import failures
 from broadleaf.errors import ClusterConnectionError, LinkLost
 from broadleaf.errors.death_certificate import ControllerDeath
 from broadleaf.serialize.errors import load_record
-from broadleaf.serialize.functions import Lasting, function_name, resolve_function
+from broadleaf.serialize.functions import Lasting, call_too_large, function_name, resolve_function
 from broadleaf.serialize.unfindable import shipped, unfindable_modules
 from broadleaf.serialize.values import dump_args, load_result
 from broadleaf.state.connection import client_connection, is_engine
@@ -183,8 +183,6 @@ class Hooks:
 
         `sizes` are its size and the limit, in bytes, and why it must fit.
         """
-        from broadleaf.serialize.functions import call_too_large
-
         return call_too_large(function, function_name(function), args, kwargs or {}, *sizes)
 
     def on_event(self, kind: str, body: str) -> None:

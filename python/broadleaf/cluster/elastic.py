@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from broadleaf.cluster.control import ControlLink, Targets
 from broadleaf.cluster.engine_sets import Block, EngineSet
-from broadleaf.cluster.steward import StewardProcess
+from broadleaf.cluster.steward import Steward, StewardProcess
 from broadleaf.errors import BroadleafError
 
 if TYPE_CHECKING:
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
     from broadleaf.cluster.scaling import Aim
     from broadleaf.cluster.started_sets import StartedSets
-    from broadleaf.cluster.steward import Steward
     from broadleaf.state.files import ClusterFile, StateLock
 
 _LOOK_EVERY_S = 0.05
@@ -177,7 +176,6 @@ class Elastic:
             ClusterConnectionError: The cluster has stopped.
         """
         from broadleaf.cluster.scaling import Aim
-        from broadleaf.cluster.steward import Steward
 
         if n < 0:
             raise ValueError(f"n must not be negative, but is {n}")
@@ -218,7 +216,6 @@ class Elastic:
             ValueError: They are not 0 <= `minimum` <= `maximum`.
         """
         from broadleaf.cluster.scaling import Aim
-        from broadleaf.cluster.steward import Steward
 
         if not 0 <= minimum <= maximum:
             raise ValueError(f"minimum and maximum must satisfy 0 <= minimum <= maximum, not {minimum} and {maximum}")

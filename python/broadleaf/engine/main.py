@@ -20,7 +20,8 @@ from broadleaf.engine.process import Capture
 from broadleaf.engine.surroundings import Surroundings
 from broadleaf.errors import UnmetDependency
 from broadleaf.serialize import chunks, coroutines, errors, functions, modules, values
-from broadleaf.serialize.errors import without_context
+from broadleaf.serialize.errors import traceback_text, without_context
+from broadleaf.serialize.functions import too_large
 from broadleaf.serialize.spawned import send_to_spawned
 from broadleaf.state.connection import set_connection
 from broadleaf.state.directories import MODULES_DIR
@@ -143,8 +144,6 @@ def _exit_code(error: BaseException | None) -> int:
             return (error.code or 0) & 0xFF
         sys.stderr.write(f"{error.code}\n")
         return 1
-    from broadleaf.serialize.errors import traceback_text
-
     sys.stderr.write(f"{traceback_text(error)[0]}\n")
     return 1
 
@@ -234,8 +233,6 @@ class Hooks:
 
         `sizes` are its size and the limit, in bytes, and why it must fit.
         """
-        from broadleaf.serialize.functions import too_large
-
         return too_large(f"the result ({type(value).__name__})", *sizes)
 
     def prepare(self, content: bytes) -> None:

@@ -1,4 +1,8 @@
-"""Broadleaf in IPython and Jupyter: magics, and completion of engines' names."""
+"""Broadleaf in IPython and Jupyter.
+
+`magics` has `%px` and its kin, and completion of engines' names; it is imported when a view is activated in a session.
+`engine_kernel` is a program: a Jupyter kernel that runs code on an engine.
+"""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ from broadleaf.serialize.decorators import dependent
 from broadleaf.serialize.namespace import Brought, Namespace, Reference, collecting, current_namespace, set_namespace
 from broadleaf.serialize.picklers import INBAND_BUFFER_BYTES
 from broadleaf.serialize.snapshot import Snapshot, called, hash_bytes, identity_of, is_importable
-from broadleaf.serialize.unfindable import modules_not_by_name, shipped_modules
+from broadleaf.serialize.unfindable import advice_on, modules_not_by_name, shipped_modules
 from broadleaf.serialize.wrapped import CachedFunction
 from broadleaf.text import warn_once
 
@@ -88,7 +88,6 @@ def _attributes(of: str, owner: Any) -> list[tuple[str, Any]]:
 
 def reason_of_failure(function: Function, error: Exception) -> str:
     """Which value that `function` refers to cannot be pickled, and why."""
-    from broadleaf.serialize.unfindable import advice_on
     from broadleaf.serialize.values import reason_in, unpicklable_reason
 
     reason = reason_in(error)

@@ -12,7 +12,7 @@ from broadleaf.client.partition import as_rows, as_sequence, automatic_chunk_ite
 from broadleaf.client.protocols import Origin
 from broadleaf.client.results.async_result import AsyncResult
 from broadleaf.client.results.combined import EmptyMapResult, JoinedMapResult
-from broadleaf.client.results.maps import AsyncMapResult
+from broadleaf.client.results.maps import AsyncMapResult, LazyMapIterator
 from broadleaf.client.task_options import TaskOptions, is_dependency, resolve_dependency
 from broadleaf.client.views.base import AsyncFunction, Flag, Function, Returned, View
 from broadleaf.errors import LinkLost, hides_frames
@@ -23,8 +23,6 @@ from broadleaf.serialize.functions import for_many_calls
 
 if TYPE_CHECKING:
     from broadleaf._native import History
-    from broadleaf.client.results.maps import LazyMapIterator
-
 __tracebackhide__ = hides_frames
 
 # An iterator is taken in blocks of the bytes that may be under way, divided by this: while some run, the next is made.
@@ -487,8 +485,6 @@ class LoadBalancedView(View):
         history: History | None = None,
     ) -> LazyMapIterator[Any]:
         """`imap` that records its tasks in `history`, too."""
-        from broadleaf.client.results.maps import LazyMapIterator
-
         check_map(function, sequences)
         if max_outstanding == "auto":
             max_outstanding = 10 * max(1, len(self))

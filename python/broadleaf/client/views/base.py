@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeVar, overload
 
 from broadleaf.client.ctrl_c import ends_with_ctrl_c
-from broadleaf.client.display.reprs import PublicNames, targets_in_words
+from broadleaf.client.display.reprs import PublicNames, targets_in_words, view_html
 from broadleaf.client.results.async_result import AsyncResult
 from broadleaf.errors import hides_frames
 from broadleaf.extensions import extension
@@ -84,8 +84,6 @@ class View(PublicNames):
         return f"<{type(self).__name__} of {self._described()}>"
 
     def _repr_html_(self) -> str:
-        from broadleaf.client.display.reprs import view_html
-
         return view_html(self)
 
     def _described(self) -> str:

@@ -1,4 +1,9 @@
-"""Engine sets: the kinds of places where engines run. Other packages register theirs under `broadleaf.engine_sets`."""
+"""Engine sets: the kinds of places where engines run, one module a place.
+
+A set turns a request for engines into blocks, and a block runs a relay on each of its hosts. `base` has what all sets
+share, `batch` what those of batch schedulers do; `slurm`, `sge` and `psij` build on it. `dask_task` and `ray_actor` run
+inside Dask and Ray. Other packages register their sets under `broadleaf.engine_sets`.
+"""
 
 from __future__ import annotations
 
