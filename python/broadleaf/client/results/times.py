@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable
 from datetime import datetime
 
+from broadleaf import _native
 from broadleaf.client.results.lazy_future import LazyFuture
 from broadleaf.client.results.parts import Value
 
@@ -45,7 +45,7 @@ class TimedResult(LazyFuture[Value]):
     @property
     def elapsed(self) -> float:
         """Seconds since submission, or `wall_time` once everything is done."""
-        return self.wall_time if self.all_done() else (time.time_ns() - self.submitted_ns) / 1e9
+        return self.wall_time if self.all_done() else (_native.wall_ns() - self.submitted_ns) / 1e9
 
     def _require_ready(self) -> None:
         if not self.all_done():
