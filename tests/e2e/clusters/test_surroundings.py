@@ -280,7 +280,7 @@ def test_a_closed_client_keeps_no_descriptor(tmp_path):
         before = len(os.listdir("/proc/self/fd"))
         kept = []
         for _ in range(5):
-            with ipp.Client(cluster_id=client.cluster_id) as other:
+            with ipp.Client(cluster_id=client.cluster.cluster_id) as other:
                 kept.append((other, other[0].apply_async(abs, -1)))
                 assert kept[-1][1].get(30) == 1
         assert len(os.listdir("/proc/self/fd")) <= before
