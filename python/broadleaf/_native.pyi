@@ -401,6 +401,9 @@ def encode_plain(value: Any) -> bytes | None:
     Returns None for everything else, including arrays, which need buffers."""
 
 def decode_plain(data: bytes) -> Any: ...
+def wall_ns() -> int:
+    """The time of day in ns since 1970, as tasks are stamped with it: it does not step while any is under way."""
+
 def submitted_depth() -> int:
     """The depth of a task that this process submits now; 0 if no task is running."""
 

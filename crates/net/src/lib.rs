@@ -15,5 +15,6 @@ pub use error::LinkError;
 pub use link::counters::LinkCounters;
 pub use link::inbox::{Frame, Inbox};
 pub use link::prove::{DialSecurity, Route};
-pub use link::{Link, PeerCredentials, Readiness};
+pub use link::{Link, Readiness};
 pub use listener::Listener;
+pub use local::PeerCredentials;

@@ -10,6 +10,7 @@ use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt}
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
+use nix::sys::socket::{getsockopt, sockopt};
 use rustix::fs::{Mode, OFlags};
 
 /// A directory that only this user can use, and a socket's name in it.
@@ -62,7 +63,7 @@ impl SocketName {
 /// connecting.
 pub fn dial(path: &Path) -> io::Result<UnixStream> {
     let stream = UnixStream::connect(SocketName::open(path)?.path())?;
-    let listener = rustix::net::sockopt::socket_peercred(&stream)?.uid.as_raw();
+    let listener = credentials(&stream)?.uid;
     let me = rustix::process::geteuid().as_raw();
     if listener != me {
         return Err(denied(format!(
@@ -71,6 +72,27 @@ pub fn dial(path: &Path) -> io::Result<UnixStream> {
         )));
     }
     Ok(stream)
+}
+
+/// The process at the other end of a unix socket, as the kernel knows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PeerCredentials {
+    /// Its process id when it connected; `None` if it is in a namespace of processes that this one does not see.
+    pub pid: Option<i32>,
+    /// Its effective user.
+    pub uid: u32,
+    /// Its effective group.
+    pub gid: u32,
+}
+
+/// Who is at the other end. `rustix` has no process id for a process that this one does not see.
+pub(crate) fn credentials(stream: &UnixStream) -> io::Result<PeerCredentials> {
+    let peer = getsockopt(stream, sockopt::PeerCredentials)?;
+    Ok(PeerCredentials {
+        pid: (peer.pid() != 0).then_some(peer.pid()),
+        uid: peer.uid(),
+        gid: peer.gid(),
+    })
 }
 
 /// A listening socket; removed when dropped.

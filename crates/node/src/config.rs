@@ -1,6 +1,5 @@
 //! The configuration that a node gets when it starts.
 
-use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -254,9 +253,6 @@ pub struct NodeConfig {
     /// Engines to start.
     #[serde(default)]
     pub n_engines: u32,
-    /// Environment for engines, in addition to the fork server's own.
-    #[serde(default)]
-    pub engine_env: BTreeMap<String, String>,
     /// Settings.
     #[serde(default)]
     pub options: NodeOptions,

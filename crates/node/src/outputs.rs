@@ -89,20 +89,17 @@ impl Node {
                 }
             }
             Output::Spawn { engine } => {
-                let env = self.config.engine_env.clone();
-                self.tell_fork_server(&ForkServerCommand::Spawn(engine, env));
+                self.tell_fork_server(&ForkServerCommand::Spawn(engine));
             }
             Output::Seat {
                 engine,
                 world,
                 rank,
             } => {
-                let env = self.config.engine_env.clone();
                 self.tell_fork_server(&ForkServerCommand::Seat {
                     engine,
                     world,
                     rank,
-                    env,
                 });
             }
             Output::StopForkServer => self.tell_fork_server(&ForkServerCommand::Stop),

@@ -3,6 +3,7 @@
 
 mod buffer;
 mod client;
+mod clock;
 mod engine;
 mod errors;
 mod forks;
@@ -41,6 +42,11 @@ fn encode_plain<'py>(py: Python<'py>, value: &Bound<'py, PyAny>) -> Option<Bound
 #[pyfunction]
 fn decode_plain<'py>(py: Python<'py>, data: &[u8]) -> PyResult<Bound<'py, PyAny>> {
     payload::plain::decode(py, data, &[])
+}
+
+#[pyfunction]
+fn wall_ns() -> u64 {
+    clock::wall_ns()
 }
 
 #[pyfunction]
@@ -103,6 +109,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<buffer::SharedMemory>()?;
     module.add_function(wrap_pyfunction!(encode_plain, module)?)?;
     module.add_function(wrap_pyfunction!(decode_plain, module)?)?;
+    module.add_function(wrap_pyfunction!(wall_ns, module)?)?;
     module.add_function(wrap_pyfunction!(submitted_depth, module)?)?;
     module.add_function(wrap_pyfunction!(generate_keys, module)?)?;
     module.add_function(wrap_pyfunction!(derive_keys, module)?)?;

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import broadleaf as ipp
@@ -187,3 +189,116 @@ def test_files_of_a_cluster_are_private_whatever_the_umask(tmp_path, umask):
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout == "[]\n[]\n"
+
+
+IN_A_NAMESPACE = ["unshare", "--user", "--map-root-user", "--pid", "--fork", "--kill-child"]
+
+CONNECT = """
+import os, sys
+import broadleaf as ipp
+
+with ipp.Client(cluster_id="outside") as client:
+    assert client[:].apply_sync(os.getpid)
+    assert client[:].map_sync(abs, range(-4, 4)) == [4, 3, 2, 1, 0, 1, 2, 3]
+print("done")
+"""
+
+
+def has_namespaces() -> bool:
+    """Whether this user may make namespaces of processes."""
+    return subprocess.run([*IN_A_NAMESPACE, "true"], capture_output=True, timeout=60, check=False).returncode == 0
+
+
+@pytest.mark.skipif(not has_namespaces(), reason="this user may not make namespaces (unshare --user --pid)")
+@pytest.mark.parametrize("inside", ["client", "cluster"])
+def test_client_and_cluster_in_different_namespaces_of_processes(tmp_path, inside):
+    state = {"BROADLEAF_DIR": os.fsencode(tmp_path / "state")}
+    wraps = {"client": ([], IN_A_NAMESPACE), "cluster": (IN_A_NAMESPACE, [])}
+    around_cluster, around_client = wraps[inside]
+    start = """
+import sys
+import broadleaf as ipp
+with ipp.Cluster(n=2, cluster_id="outside") as client:
+    print("up", flush=True)
+    sys.stdin.read()
+"""
+    ours = os.fsencode(Path(ipp.__file__).parents[1])
+    environment = dict(os.environb) | {b"PYTHONPATH": ours, b"BROADLEAF_DIR": state["BROADLEAF_DIR"]}
+    with subprocess.Popen(
+        [*around_cluster, sys.executable, "-c", start],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env=environment,
+        text=True,
+    ) as cluster:
+        assert cluster.stdout is not None
+        assert cluster.stdout.readline() == "up\n"
+        done = run([*around_client, sys.executable, "-c", CONNECT], str(tmp_path), **state)
+        cluster.communicate(timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "done\n"
+
+
+FEW_THREADS = """
+import time
+import broadleaf as ipp
+
+begin = time.monotonic()
+try:
+    with ipp.Cluster(n=8) as client:
+        client.wait_for_engines(8, timeout=60)
+except (ipp.ClusterStartError, OSError) as error:
+    # Whichever thread or process is one too many: an engine's, or one of this program.
+    print(error)
+assert time.monotonic() - begin < 30, "at once"
+"""
+OTHER_USER = 54321
+
+
+@pytest.fixture
+def directory_of_another_user() -> Iterator[str]:
+    with tempfile.TemporaryDirectory() as directory:
+        os.chown(directory, OTHER_USER, OTHER_USER)
+        yield directory
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="the limit counts all processes of a user: needs root, to become another")
+def test_a_limit_on_threads_is_told_at_once(directory_of_another_user):
+    # Who reads Python and Broadleaf wherever they are.
+    identity = [f"--reuid={OTHER_USER}", f"--regid={OTHER_USER}", "--clear-groups"]
+    abilities = ["--inh-caps=+dac_override", "--ambient-caps=+dac_override"]
+    limited = ["setpriv", *identity, *abilities, "bash", "-c", 'ulimit -u 12; exec "$@"', "bash"]
+    state = os.fsencode(directory_of_another_user)
+    done = run([*limited, sys.executable, "-c", FEW_THREADS], state, BROADLEAF_DIR=state + b"/state", HOME=state)
+    assert done.returncode == 0, done.stderr
+    assert "ulimit -u" in done.stdout
+
+
+def test_a_closed_client_keeps_no_descriptor(tmp_path):
+    with ipp.Cluster(n=1) as client:
+        client[0].apply_sync(abs, -1)
+        before = len(os.listdir("/proc/self/fd"))
+        kept = []
+        for _ in range(5):
+            with ipp.Client(cluster_id=client.cluster.cluster_id) as other:
+                kept.append((other, other[0].apply_async(abs, -1)))
+                assert kept[-1][1].get(30) == 1
+        assert len(os.listdir("/proc/self/fd")) <= before
+        assert [result.get() for _, result in kept] == [1] * 5
+
+
+def test_a_log_is_private_whatever_the_umask(tmp_path):
+    program = f"""
+import os
+os.umask(0)
+import broadleaf as ipp
+with ipp.Cluster(n=1, log_sink={str(tmp_path / "first.log")!r}) as client:
+    client.set_log("debug", {str(tmp_path / "second.log")!r})
+    client[0].apply_sync(abs, -1)
+"""
+    done = run([sys.executable, "-c", program], str(tmp_path), BROADLEAF_DIR=os.fsencode(tmp_path / "state"))
+    assert done.returncode == 0, done.stderr
+    assert {path.name: path.stat().st_mode & 0o777 for path in tmp_path.glob("*.log")} == {
+        "first.log": 0o600,
+        "second.log": 0o600,
+    }

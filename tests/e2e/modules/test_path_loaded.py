@@ -348,6 +348,7 @@ def test_registering_and_unregistering_take_effect_at_once(rc, loaded):
     assert view.apply_sync(lambda f: f(2), module.scaled) == 6
     assert view.apply_sync(lambda s: s.scaled(), module.Sample(2)) == 6
     cloudpickle.register_pickle_by_value(module)
+    assert view.apply_sync(module.scaled, 2) == 8, "although it was sent by name before"
     assert view.apply_sync(lambda f: f(2), module.scaled) == 8
     assert view.apply_sync(lambda s: s.scaled(), module.Sample(2)) == 8
 

@@ -25,6 +25,7 @@ use crate::link::counters::LinkCounters;
 use crate::link::inbox::{Frame, Inbox};
 use crate::link::outbox::Outbox;
 use crate::link::socket::{Received, Socket};
+use crate::local::{PeerCredentials, credentials};
 use crate::proof::Proving;
 use crate::tls::{ClientTls, PeerKey, ServerTls, Session};
 
@@ -42,17 +43,6 @@ pub enum Readiness {
     TimedOut,
     /// A signal arrived: check what its handler did, then wait again.
     Interrupted,
-}
-
-/// The process at the other end of a unix socket, as the kernel knows it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PeerCredentials {
-    /// Its process id when it connected.
-    pub pid: i32,
-    /// Its effective user.
-    pub uid: u32,
-    /// Its effective group.
-    pub gid: u32,
 }
 
 /// A connection: a nonblocking stream with framing, optional TLS and descriptor passing.
@@ -429,12 +419,7 @@ impl Link {
         let Socket::Unix(stream) = &self.socket else {
             return None;
         };
-        let peer = rustix::net::sockopt::socket_peercred(stream).ok()?;
-        Some(PeerCredentials {
-            pid: peer.pid.as_raw_nonzero().get(),
-            uid: peer.uid.as_raw(),
-            gid: peer.gid.as_raw(),
-        })
+        credentials(stream).ok()
     }
 
     /// What the link has done so far.

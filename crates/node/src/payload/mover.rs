@@ -115,7 +115,7 @@ impl PlaneThread {
     pub(super) fn adopt_mover(&mut self, link: Link, mover: MoverRank, now: Instant) {
         let pid = link
             .peer_credentials()
-            .and_then(|peer| Pid::from_raw(peer.pid))
+            .and_then(|peer| Pid::from_raw(peer.pid?))
             // One that stands still is killed, and that is never this process.
             .filter(|pid| *pid != rustix::process::getpid());
         let pidfd = pid.and_then(|pid| rustix::process::pidfd_open(pid, PidfdFlags::empty()).ok());

@@ -4,6 +4,7 @@
 use std::fmt::Write as _;
 use std::fs::File;
 use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use broadleaf_proto::EngineId;
@@ -105,7 +106,12 @@ impl Ring {
         self.sink = match sink {
             "ring" => Sink::Ring,
             "stderr" => Sink::Stderr,
-            path => Sink::File(File::options().create(true).append(true).open(path)?),
+            path => Sink::File(
+                (File::options().create(true).append(true))
+                    // Whatever the umask is: an event names what users run.
+                    .mode(0o600)
+                    .open(path)?,
+            ),
         };
         self.level = level;
         Ok(())

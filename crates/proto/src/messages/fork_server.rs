@@ -1,7 +1,5 @@
 //! Messages between a node and the fork server of its host.
 
-use std::collections::BTreeMap;
-
 use serde::{Deserialize, Serialize};
 
 use crate::ids::EngineId;
@@ -9,8 +7,8 @@ use crate::ids::EngineId;
 /// Node to fork server.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ForkServerCommand {
-    /// Start an engine for this slot, with this environment in addition to its own.
-    Spawn(EngineId, BTreeMap<String, String>),
+    /// Start an engine for this slot.
+    Spawn(EngineId),
     /// Give this slot to a guest: a rank of a world that has announced itself.
     Seat {
         /// The slot.
@@ -19,8 +17,6 @@ pub enum ForkServerCommand {
         world: String,
         /// The guest's rank there.
         rank: u32,
-        /// Environment, in addition to its own.
-        env: BTreeMap<String, String>,
     },
     /// End everything and exit.
     Stop,

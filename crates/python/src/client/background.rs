@@ -1,5 +1,6 @@
 //! The background thread of a connection: reads while nobody waits, and writes what a submitter held back.
 
+use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -40,8 +41,9 @@ impl Shared {
         }
     }
 
-    /// The background thread's loop until the connection is closed; `tell` passes events to Python.
-    pub fn run_background(&self, tell: &dyn Fn(Incoming)) {
+    /// The background thread's loop until the connection is closed; `wake_background` writes to `wake_fd`, and `tell` passes
+    /// events to Python.
+    pub fn run_background(&self, wake_fd: &OwnedFd, tell: &dyn Fn(Incoming)) {
         let Some(socket) = self.wire.poll_fd() else {
             return;
         };
@@ -57,7 +59,7 @@ impl Shared {
             } else {
                 Some(LOOK_PERIOD)
             };
-            let wake = PollFd::new(&self.wake, PollFlags::IN);
+            let wake = PollFd::new(wake_fd, PollFlags::IN);
             let (socket_seen, woken) = if watching {
                 let seen = self
                     .wire
@@ -72,7 +74,7 @@ impl Shared {
             let idle = watching && !woken && !readable;
             if woken {
                 let mut count = [0; 8];
-                let _ = rustix::io::read(&self.wake, &mut count);
+                let _ = rustix::io::read(wake_fd, &mut count);
             }
             let mut incoming = Incoming::default();
             let mut result = Ok(());

@@ -16,6 +16,7 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use rustc_hash::FxHashMap;
+use rustix::event::{EventfdFlags, eventfd};
 
 use super::incoming::far::FarValues;
 use super::incoming::tell::tell;
@@ -258,7 +259,11 @@ impl Link {
             connection.large_buffers(link.is_local()),
             &connection.options,
         );
-        let shared = Arc::new(Shared::new(py, link, &welcome, data, far, tuning)?);
+        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+        let wake = eventfd(0, flags).map_err(std::io::Error::from)?;
+        let wake = Arc::new(wake);
+        let shared = Shared::new(py, link, &welcome, data, far, tuning, &wake)?;
+        let shared = Arc::new(shared);
         let mut incoming = Incoming::default();
         shared
             .take_frames(&mut incoming)
@@ -269,7 +274,7 @@ impl Link {
             std::thread::Builder::new()
                 .name("broadleaf-link".to_owned())
                 .spawn(move || {
-                    shared.run_background(&|incoming| {
+                    shared.run_background(&wake, &|incoming| {
                         // Without an interpreter to tell, the event is useless.
                         let _ = Python::try_attach(|py| tell(py, &hooks, incoming));
                     });

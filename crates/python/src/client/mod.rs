@@ -15,4 +15,4 @@ pub use outgoing::announce::split_announce;
 pub use outgoing::submit::Submitter;
 pub use requests::history::History;
 pub use requests::pending::Pending;
-pub use shared::{Incoming, Step, wall_ns};
+pub use shared::{Incoming, Step};

@@ -7,8 +7,8 @@
 use std::collections::BTreeMap;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::sync::{Arc, Condvar, Mutex, Weak};
+use std::time::{Duration, Instant};
 
 use broadleaf_net::{Link, LinkError};
 use broadleaf_proto::control::{self, ControlReply};
@@ -16,7 +16,7 @@ use broadleaf_proto::task::{OutputRecord, ResultRecord};
 use broadleaf_proto::{EngineId, EngineInfo, FrameKind, Payload, Status, TaskSeq};
 use pyo3::prelude::*;
 use rustc_hash::FxHashMap;
-use rustix::event::{EventfdFlags, PollFlags};
+use rustix::event::PollFlags;
 
 use super::incoming::deaths::Deaths;
 use super::incoming::far::{Arrived, FarValues};
@@ -25,15 +25,9 @@ use super::requests::request::Request;
 use super::requests::unresolved::Table;
 use super::waiting::SIGNAL_SLICE;
 use super::wire::Wire;
+use crate::clock::wall_ns;
 use crate::forks::Owner;
 use crate::payload::{Claim, DataPlane, lock};
-
-/// Wall clock, ns since 1970.
-pub fn wall_ns() -> u64 {
-    SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .map_or(0, |d| d.as_nanos() as u64)
-}
 
 /// Encoded submissions that are not yet written to the socket.
 #[derive(Default)]
@@ -144,8 +138,9 @@ pub struct Shared {
     pub foreground: AtomicUsize,
     pub(super) generation: Mutex<u64>,
     pub(super) progress: Condvar,
-    /// The background thread reads it, and anyone may write it.
-    pub(super) wake: OwnedFd,
+    /// The background thread reads it, and anyone may write it. It is the thread's and goes with it: results keep
+    /// this connection in memory after it was closed, and no descriptor.
+    wake: Weak<OwnedFd>,
     /// The background thread was asked to flush.
     pub armed: AtomicBool,
     /// The background thread leaves the socket to waiting threads.
@@ -191,6 +186,7 @@ impl Shared {
         data: DataPlane,
         far: Option<FarValues>,
         tuning: Tuning,
+        wake: &Arc<OwnedFd>,
     ) -> std::io::Result<Self> {
         let engines = welcome
             .engines
@@ -209,7 +205,7 @@ impl Shared {
             foreground: AtomicUsize::new(0),
             generation: Mutex::new(0),
             progress: Condvar::new(),
-            wake: rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
+            wake: Arc::downgrade(wake),
             armed: AtomicBool::new(false),
             parked: AtomicBool::new(false),
             data,
@@ -251,8 +247,10 @@ impl Shared {
     /// Wakes the background thread.
     pub fn wake_background(&self) {
         self.counters.wakeups.fetch_add(1, Ordering::Relaxed);
-        // The counter of an eventfd overflows only after 2^64 writes; a full one is awake anyway.
-        let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
+        if let Some(wake) = self.wake.upgrade() {
+            // The counter of an eventfd overflows only after 2^64 writes; a full one is awake anyway.
+            let _ = rustix::io::write(&wake, &1_u64.to_ne_bytes());
+        }
     }
 
     /// Removes resolved tasks from the end of a list of task numbers, up to the first unresolved one; returns whether

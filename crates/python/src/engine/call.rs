@@ -13,7 +13,8 @@ use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyBytes, PyList, PyTuple, PyType};
 
 use super::{Engine, Function};
-use crate::client::{split_announce, wall_ns};
+use crate::client::split_announce;
+use crate::clock::wall_ns;
 use crate::errors::PayloadTooLarge;
 use crate::payload::plain;
 use crate::payload::{Decoded, Encoded, Value, Way, lock};

@@ -14,6 +14,7 @@ mod wakeups;
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -25,7 +26,7 @@ use broadleaf_proto::task::{AssignRecord, FunctionRecord, PREPARATION};
 use broadleaf_proto::wire::Reader;
 use broadleaf_proto::{DecodeError, EngineId, FrameKind};
 use broadleaf_shm::{ClaimBoard, ShmError, UnsentOutput, raise_descriptor_limit};
-use pyo3::exceptions::{PyMemoryError, PyValueError};
+use pyo3::exceptions::{PyMemoryError, PyOSError, PyRuntimeError, PyValueError};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
@@ -40,6 +41,7 @@ use self::processor::Processor;
 use self::surroundings::Surroundings;
 use self::wakeups::Wakeups;
 use crate::buffer::address_of;
+use crate::clock::follow_steps;
 use crate::errors::link_error;
 use crate::forks::{Owner, Sockets};
 use crate::held_key::become_engine;
@@ -64,6 +66,51 @@ struct Work {
     stop: bool,
 }
 
+/// A thread that waits to be told what to do. It ends if it never is.
+struct Standby(SyncSender<Box<dyn FnOnce() + Send>>);
+
+impl Standby {
+    fn start(name: &str) -> PyResult<Self> {
+        let (sender, receiver) = sync_channel::<Box<dyn FnOnce() + Send>>(1);
+        let thread = std::thread::Builder::new().name(name.to_owned());
+        let started = thread.spawn(move || {
+            if let Ok(work) = receiver.recv() {
+                work();
+            }
+        });
+        match started {
+            Ok(_) => Ok(Self(sender)),
+            Err(error) => Err(PyOSError::new_err(format!(
+                "an engine has four threads, and this one's could not be started: {error}; \
+                 raise the limit on the user's processes and threads (`ulimit -u`), or start fewer engines"
+            ))),
+        }
+    }
+
+    fn begin(self, work: impl FnOnce() + Send + 'static) {
+        // It is there: it waits for this.
+        let _ = self.0.send(Box::new(work));
+    }
+}
+
+/// An engine's threads besides its main one. They are started before it joins its cluster, where an engine that then
+/// failed would count as one that had been there.
+struct Threads {
+    flusher: Standby,
+    output: Standby,
+    wakeups: Standby,
+}
+
+impl Threads {
+    fn start() -> PyResult<Self> {
+        Ok(Self {
+            flusher: Standby::start("broadleaf-flush")?,
+            output: Standby::start("broadleaf-output")?,
+            wakeups: Standby::start("broadleaf-wake")?,
+        })
+    }
+}
+
 /// An engine's connection to its node.
 #[pyclass(frozen, module = "broadleaf._native")]
 pub struct Engine {
@@ -79,6 +126,8 @@ pub struct Engine {
     cluster_id: String,
     output: Arc<Output>,
     wakeups: Arc<Wakeups>,
+    /// Until it runs.
+    threads: Mutex<Option<Threads>>,
     stack: Stack,
     surroundings: Surroundings,
     processor: Processor,
@@ -247,6 +296,7 @@ impl Engine {
             if !py.detach(|| self.wait(!flushed, longest)) {
                 drop(received.take_retired());
             }
+            follow_steps();
             py.check_signals()?;
         }
     }
@@ -263,6 +313,7 @@ impl Engine {
         captured: Option<Captured>,
     ) -> PyResult<Self> {
         raise_descriptor_limit();
+        let threads = Threads::start()?;
         let connection = Connection::parse(connection)?;
         let role = Role::Engine {
             engine: engine_id.map(EngineId),
@@ -319,6 +370,7 @@ impl Engine {
             cluster_id: connection.cluster_id,
             output: Arc::new(output),
             wakeups,
+            threads: Mutex::new(Some(threads)),
             stack: Stack::default(),
             surroundings: Surroundings::default(),
             processor: Processor::default(),
@@ -348,24 +400,20 @@ impl Engine {
     fn run(slf: &Bound<'_, Self>) -> PyResult<()> {
         let (py, this) = (slf.py(), slf.get());
         let io = Arc::clone(&this.io);
-        let flusher = std::thread::Builder::new()
-            .name("broadleaf-flush".to_owned())
-            .spawn(move || io.run_flusher())?;
         let output = Arc::clone(&this.output);
-        // It continues after this loop: exit handlers print too.
-        std::thread::Builder::new()
-            .name("broadleaf-output".to_owned())
-            .spawn(move || output.run_reader())?;
         let wakeups = Arc::clone(&this.wakeups);
-        std::thread::Builder::new()
-            .name("broadleaf-wake".to_owned())
-            .spawn(move || wakeups.run())?;
+        let Some(threads) = lock(&this.threads).take() else {
+            return Err(PyRuntimeError::new_err("an engine runs once"));
+        };
+        threads.flusher.begin(move || io.run_flusher());
+        // It continues after this loop: exit handlers print too.
+        threads.output.begin(move || output.run_reader());
+        threads.wakeups.begin(move || wakeups.run());
         Self::set_thread(Some(slf.clone().unbind()));
         this.settle(py);
         let result = this.serve(py);
         Self::set_thread(None);
         this.io.close();
-        drop(flusher);
         match result? {
             Ok(()) => Ok(()),
             Err(error) if error.is_closed() => Ok(()),

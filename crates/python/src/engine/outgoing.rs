@@ -8,7 +8,7 @@ use broadleaf_net::{Link, LinkError};
 use broadleaf_proto::{FrameKind, control};
 use rustix::event::{PollFd, PollFlags};
 
-use crate::client::wall_ns;
+use crate::clock::wall_ns;
 use crate::payload::{DataPlane, TRIM_PERIOD, lock};
 
 /// How long a reply waits behind a task that was expected to be short and is not.

@@ -21,7 +21,7 @@ use rustix::time::Timespec;
 
 use super::log::{Log, PIECE_BYTES};
 use super::outgoing::Io;
-use crate::client::wall_ns;
+use crate::clock::wall_ns;
 use crate::payload::lock;
 
 /// Number that means that no task is running.

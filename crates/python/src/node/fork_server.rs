@@ -96,16 +96,15 @@ impl ForkServer {
     fn next_command(&self, py: Python<'_>) -> PyResult<Option<String>> {
         let next = self.0.next_command(py, FrameKind::ForkServerCommand)?;
         let json = next.map(|(command, _)| match command {
-            ForkServerCommand::Spawn(engine, env) => {
-                serde_json::json!({"spawn": {"engine": engine.0, "env": env}})
+            ForkServerCommand::Spawn(engine) => {
+                serde_json::json!({"spawn": {"engine": engine.0}})
             }
             ForkServerCommand::Seat {
                 engine,
                 world,
                 rank,
-                env,
             } => {
-                serde_json::json!({"seat": {"engine": engine.0, "world": world, "rank": rank, "env": env}})
+                serde_json::json!({"seat": {"engine": engine.0, "world": world, "rank": rank}})
             }
             ForkServerCommand::Stop => serde_json::json!({"stop": {}}),
         });

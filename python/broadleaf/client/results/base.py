@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import CancelledError, Future
 from datetime import datetime
@@ -12,6 +11,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 from weakref import ref
 
+from broadleaf import _native
 from broadleaf.client.display.reprs import PublicNames
 from broadleaf.client.failures import STATUS_CANCELLED
 from broadleaf.client.protocols import Origin, ResultSide
@@ -590,7 +590,7 @@ class TimedResult(LazyFuture[Value]):
     @property
     def elapsed(self) -> float:
         """Seconds since submission, or `wall_time` once everything is done."""
-        return self.wall_time if self.all_done() else (time.time_ns() - self.submitted_ns) / 1e9
+        return self.wall_time if self.all_done() else (_native.wall_ns() - self.submitted_ns) / 1e9
 
     def _require_ready(self) -> None:
         if not self.all_done():

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from broadleaf import _native
 from broadleaf.client.failures import STATUS_OK
 from broadleaf.client.protocols import Origin
 from broadleaf.client.results.async_result import AsyncResult
@@ -73,7 +74,7 @@ class CombinedResult(AsyncResult):
 
     @property
     def submitted_ns(self) -> int:
-        return min((result.submitted_ns for result, _ in self._parts), default=time.time_ns())
+        return min((result.submitted_ns for result, _ in self._parts), default=_native.wall_ns())
 
     def parts(self) -> list[Part]:
         return list(self._parts)

@@ -8,7 +8,8 @@ use broadleaf_proto::control::{self, ControlRequest};
 use broadleaf_proto::{FrameKind, TaskSeq};
 
 use crate::client::requests::request::Request;
-use crate::client::shared::{Shared, SubmittedParts, wall_ns};
+use crate::client::shared::{Shared, SubmittedParts};
+use crate::clock::wall_ns;
 use crate::payload::lock;
 
 impl Shared {

@@ -6,7 +6,7 @@ use broadleaf_proto::{FrameKind, FunctionHash, FunctionId};
 use bytes::Bytes;
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyDict, PyTuple};
+use pyo3::types::{PyBytes, PyDict, PyFrozenSet, PySet, PyTuple};
 use ring::digest::{SHA256, digest};
 use rustc_hash::FxHashMap;
 
@@ -21,6 +21,59 @@ const MAX_CACHED_FUNCTIONS: usize = 10_000;
 pub struct Functions {
     pub(in crate::client) by_identity: FxHashMap<usize, Cached>,
     by_hash: FxHashMap<FunctionHash, FunctionId>,
+    modules: Option<Modules>,
+}
+
+/// What decides whether a function is sent by its name: the modules that are loaded, and those that the user registered
+/// with cloudpickle to be sent by value.
+struct Modules {
+    loaded: Py<PyDict>,
+    n_loaded: usize,
+    /// cloudpickle's own set, and what was in it; `None` while cloudpickle is not loaded.
+    by_value: Option<(Py<PySet>, Py<PyFrozenSet>)>,
+}
+
+impl Modules {
+    fn read(py: Python<'_>) -> PyResult<Self> {
+        let loaded = py.import(intern!(py, "sys"))?;
+        let loaded = loaded
+            .getattr(intern!(py, "modules"))?
+            .cast_into::<PyDict>()?;
+        let by_value = match loaded.get_item(intern!(py, "cloudpickle.cloudpickle"))? {
+            Some(cloudpickle) => {
+                let set = cloudpickle.getattr(intern!(py, "_PICKLE_BY_VALUE_MODULES"))?;
+                let set = set.cast_into::<PySet>()?;
+                let before = PyFrozenSet::new(py, &set)?.unbind();
+                Some((set.unbind(), before))
+            }
+            None => None,
+        };
+        Ok(Self {
+            n_loaded: loaded.len(),
+            loaded: loaded.unbind(),
+            by_value,
+        })
+    }
+
+    fn are_as_before(&self, py: Python<'_>) -> bool {
+        self.loaded.bind(py).len() == self.n_loaded
+            && self.by_value.as_ref().is_none_or(|(set, before)| {
+                let (set, before) = (set.bind(py), before.bind(py));
+                set.len() == before.len() && (set.is_empty() || set.eq(before).unwrap_or(false))
+            })
+    }
+}
+
+impl Functions {
+    /// Forgets the functions that have been sent, if some of them might now be sent in another way. Returns them: what is
+    /// dropped may run code, which may need the lock.
+    fn follow_modules(&mut self, py: Python<'_>) -> PyResult<FxHashMap<usize, Cached>> {
+        if (self.modules.as_ref()).is_some_and(|modules| modules.are_as_before(py)) {
+            return Ok(FxHashMap::default());
+        }
+        self.modules = Some(Modules::read(py)?);
+        Ok(std::mem::take(&mut self.by_identity))
+    }
 }
 
 /// A function that need not be pickled again.
@@ -52,11 +105,17 @@ impl Link {
         many: bool,
     ) -> PyResult<(FunctionId, Vec<Bound<'py, PyAny>>)> {
         let identity = function.as_ptr() as usize;
-        if let Some(cached) = lock(&self.functions).by_identity.get(&identity)
-            && cached.holds(function)?
+        let forgotten;
         {
-            return Ok((cached.id, Vec::new()));
+            let mut functions = lock(&self.functions);
+            forgotten = functions.follow_modules(py)?;
+            if let Some(cached) = functions.by_identity.get(&identity)
+                && cached.holds(function)?
+            {
+                return Ok((cached.id, Vec::new()));
+            }
         }
+        drop(forgotten);
         let out_of_band = !many || self.shared.data.on_this_host();
         let resolved = self
             .hooks
@@ -81,18 +140,19 @@ impl Link {
         };
         if cacheable.is_truthy()? {
             let parts = cacheable.extract().ok();
+            let cached = Cached {
+                function: function.clone().unbind(),
+                id,
+                parts,
+            };
+            let mut forgotten = FxHashMap::default();
             let mut functions = lock(&self.functions);
             if functions.by_identity.len() >= MAX_CACHED_FUNCTIONS {
-                functions.by_identity.clear();
+                forgotten = std::mem::take(&mut functions.by_identity);
             }
-            functions.by_identity.insert(
-                identity,
-                Cached {
-                    function: function.clone().unbind(),
-                    id,
-                    parts,
-                },
-            );
+            let before = functions.by_identity.insert(identity, cached);
+            drop(functions);
+            drop((before, forgotten));
         }
         Ok((id, buffers))
     }

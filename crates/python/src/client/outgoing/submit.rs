@@ -26,7 +26,8 @@ use crate::client::outgoing::upload::upload;
 use crate::client::requests::history::History;
 use crate::client::requests::pending::Pending;
 use crate::client::requests::request::Request;
-use crate::client::shared::{Claims, SubmittedParts, wall_ns};
+use crate::client::shared::{Claims, SubmittedParts};
+use crate::clock::{follow_steps, wall_ns};
 use crate::engine::checked_depth;
 use crate::errors::link_closed;
 use crate::payload::{Claim, Counted, Encoded, Way, lock};
@@ -260,6 +261,9 @@ impl Submitter {
         let link = self.link.get();
         link.check_process(py)?;
         check_dependencies(dependencies)?;
+        if link.shared.outstanding.load(Ordering::Relaxed) == 0 {
+            follow_steps();
+        }
         let mut submitting = Submitting {
             n_calls,
             depth: checked_depth()?,

@@ -18,7 +18,8 @@ use crate::client::incoming::tell::tell;
 use crate::client::link::Link;
 use crate::client::requests::begun;
 use crate::client::requests::request::{Part, Request};
-use crate::client::shared::{Incoming, wall_ns};
+use crate::client::shared::Incoming;
+use crate::clock::wall_ns;
 use crate::payload::lock;
 use crate::payload::plain;
 
