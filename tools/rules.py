@@ -8,6 +8,7 @@ import json
 import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -35,16 +36,18 @@ UNSAFE = re.compile(r"\bunsafe\s*(?:\{|fn|impl|extern|trait)|allow\(unsafe_code\
 
 # Packages of python/broadleaf that may import `_native`, and those that may use only what `import broadleaf` offers.
 NATIVE_USERS = {"client", "engine", "cluster"}
-PUBLIC_API_USERS = {"cli", "dashboard", "lab", "bench", "plan", "notebook", "interop"}
+PUBLIC_API_USERS = {"cli", "dashboard", "bench", "plan", "notebook", "interop"}
 # What they may import besides: errors, options, settings, the memory of a process, texts for figures and what waits for
 # an import contain no machinery.
 PUBLIC_MODULES = {"after_import", "errors", "options", "config", "private_files", "process_memory", "text"}
 # A command is a thin face of one of these.
 CLI_MODULES = PUBLIC_MODULES | {"cluster"} | PUBLIC_API_USERS
 STRANGERS = [("engine", "client"), ("client", "engine")]
+# What may import the laboratory, a package of its own that is used without Broadleaf.
+LABORATORY_USERS = {"bench"}
 
 FORBIDDEN_STEMS = {"utils", "util", "helpers", "helper", "misc", "common", "stuff"}
-SOURCE_ROOTS = ("crates", "python", "tests", "tools", "examples", "docs")
+SOURCE_ROOTS = ("crates", "python", "lab", "benchmarks", "tests", "tools", "examples", "docs")
 NOT_LOADED = [
     "numpy", "IPython", "ipykernel", "rich", "click", "asyncio", "ssl", "matplotlib", "pandas", "joblib", "dask",
     "concurrent.futures.process", "multiprocessing", "traitlets", "zmq", "psutil", "http", "email", "unittest",
@@ -177,10 +180,12 @@ def python_imports(root: Path) -> list[str]:
         seen = set()
         for line, target in imports(tree, module, is_package):
             names = target.split(".")
+            where = f"{relative(path, root)}:{line}"
+            if names[0] == "broadleaf_lab" and part not in LABORATORY_USERS:
+                seen.add(f"{where}: {part or path.stem} imports broadleaf_lab")
             if names[0] != "broadleaf" or len(names) < 2:
                 continue
             other = names[1]
-            where = f"{relative(path, root)}:{line}"
             if other == "_native" and part not in NATIVE_USERS:
                 seen.add(f"{where}: only {', '.join(sorted(NATIVE_USERS))} import broadleaf._native")
             if (part, other) in STRANGERS and line not in for_types:
@@ -196,6 +201,16 @@ def python_imports(root: Path) -> list[str]:
     return broken
 
 
+def laboratory_imports(root: Path) -> list[str]:
+    """Imports of Broadleaf in the laboratory, which works without it."""
+    return [
+        f"{relative(path, root)}:{line}: the laboratory imports {target}"
+        for path in sorted((root / "lab" / "src").rglob("*.py"))
+        for line, target in imports(ast.parse(path.read_text(), str(path)), path.stem, path.name == "__init__.py")
+        if target.partition(".")[0] == "broadleaf"
+    ]
+
+
 def is_module(top: Path, name: str) -> bool:
     return (top / name).is_dir() or (top / f"{name}.py").is_file()
 
@@ -207,10 +222,13 @@ def loaded_by_import(python: str, modules: list[str]) -> list[str]:
     return done.stdout.split()
 
 
-def time_limits(pyproject: dict) -> list[str]:
+def time_limits(root: Path) -> list[str]:
     """Every test needs a time limit: the default one, and no marker that removes it."""
-    options = pyproject["tool"]["pytest"]["ini_options"]
-    return [] if options.get("timeout", 0) > 0 else ["pyproject.toml: no default time limit for tests"]
+    return [
+        f"{relative(path, root)}: no default time limit for tests"
+        for path in (root / "pyproject.toml", root / "lab" / "pyproject.toml")
+        if not tomllib.loads(path.read_text())["tool"]["pytest"]["ini_options"].get("timeout", 0) > 0
+    ]
 
 
 def unlimited_tests(root: Path) -> list[str]:
@@ -219,20 +237,21 @@ def unlimited_tests(root: Path) -> list[str]:
     return [
         f"{relative(path, root)}: a test without a time limit"
         for path in sources(root, ".py")
-        if path.parts[len(root.parts)] == "tests" and path.name != "test_rules.py" and pattern.search(path.read_text())
+        if "tests" in path.relative_to(root).parts[:2]
+        and path.name != "test_rules.py"
+        and pattern.search(path.read_text())
     ]
 
 
 def main() -> int:
-    import tomllib
-
     broken = [
         *crate_dependencies(cargo_metadata(ROOT)),
         *purity(ROOT),
         *unsafe_code(ROOT),
         *file_names(ROOT),
         *python_imports(ROOT),
-        *time_limits(tomllib.loads((ROOT / "pyproject.toml").read_text())),
+        *laboratory_imports(ROOT),
+        *time_limits(ROOT),
         *unlimited_tests(ROOT),
     ]
     print("\n".join(broken) or "all rules kept")

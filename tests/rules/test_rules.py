@@ -2,7 +2,6 @@
 
 import importlib.util
 import sys
-import tomllib
 from pathlib import Path
 from types import ModuleType
 
@@ -107,7 +106,8 @@ def test_python_parts_import_only_what_they_may():
         ("bench", "from .._native import Link"),
         ("engine", "from ..client import views"),
         ("client", "def f():\n    import broadleaf.engine.main"),
-        ("lab", "from broadleaf.client.results.async_result import AsyncResult"),
+        ("plan", "from broadleaf.client.results.async_result import AsyncResult"),
+        ("cli", "def f():\n    import broadleaf_lab"),
         ("cli", "from broadleaf.serialize import pickle5"),
     ],
 )
@@ -124,6 +124,7 @@ def test_a_wrong_import_is_noticed(tmp_path, part, line):
         ("client", "from broadleaf import _native"),
         ("bench", "import broadleaf as ipp"),
         ("bench", "from broadleaf import Cluster"),
+        ("bench", "from broadleaf_lab.study import Study"),
         ("cli", "from broadleaf.bench.results.table import rows"),
         ("client", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from ..engine import namespace"),
     ],
@@ -133,6 +134,12 @@ def test_a_right_import_passes(tmp_path, part, line):
         place(tmp_path, f"python/broadleaf/{other}/__init__.py", "")
     place(tmp_path, f"python/broadleaf/{part}/main.py", line + "\n")
     assert rules.python_imports(tmp_path) == []
+
+
+def test_the_laboratory_does_without_broadleaf(tmp_path):
+    assert rules.laboratory_imports(ROOT) == []
+    place(tmp_path, "lab/src/broadleaf_lab/run.py", "def f():\n    from broadleaf.config import OPTIONS\n")
+    assert "run.py:2: the laboratory imports broadleaf.config" in rules.laboratory_imports(tmp_path)[0]
 
 
 def test_only_the_command_of_a_package_uses_the_command_line(tmp_path):
@@ -149,11 +156,14 @@ def test_importing_broadleaf_loads_nothing_heavy():
 
 
 def test_every_test_has_a_time_limit():
-    assert rules.time_limits(tomllib.loads((ROOT / "pyproject.toml").read_text())) == []
+    assert rules.time_limits(ROOT) == []
     assert rules.unlimited_tests(ROOT) == []
 
 
 def test_a_missing_time_limit_is_noticed(tmp_path):
-    assert rules.time_limits({"tool": {"pytest": {"ini_options": {}}}})
-    place(tmp_path, "tests/test_slow.py", "@pytest.mark.timeout(0)\ndef test(): ...\n")
-    assert len(rules.unlimited_tests(tmp_path)) == 1
+    for name in ("pyproject.toml", "lab/pyproject.toml"):
+        place(tmp_path, name, "[tool.pytest.ini_options]\n")
+    assert len(rules.time_limits(tmp_path)) == 2
+    for name in ("tests/test_slow.py", "lab/tests/test_slow.py"):
+        place(tmp_path, name, "@pytest.mark.timeout(0)\ndef test(): ...\n")
+    assert len(rules.unlimited_tests(tmp_path)) == 2
