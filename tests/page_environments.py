@@ -37,13 +37,21 @@ def declared(text: str) -> tuple[str, ...]:
     return tuple(sorted({word for command in _DECLARATION.findall(text) for word in shlex.split(command)}))
 
 
-@functools.cache
 def python_with(requirements: tuple[str, ...]) -> Path:
     """The interpreter of an environment with Broadleaf and these requirements, with all that they require.
 
     Raises `PackageNotFoundError` if one is not installed here.
     """
-    names, dists = _closure(["broadleaf", *requirements])
+    return python_of(("broadleaf", *requirements))
+
+
+@functools.cache
+def python_of(requirements: tuple[str, ...]) -> Path:
+    """The interpreter of an environment with these requirements and all that they require, and nothing else.
+
+    Raises `PackageNotFoundError` if one is not installed here.
+    """
+    names, dists = _closure(requirements)
     own = sorted(names & _OWN.keys())
     found = {canonicalize_name(dist.name): dist for dist in dists}
     contents = sorted(f"{name} {dist.version} {dist.locate_file('')}" for name, dist in found.items())

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 from broadleaf.cli.terminal.extras import EXTRAS
-from page_environments import python_with
 
 ROOT = Path(__file__).resolve().parents[2]
 _WITHOUT = (
@@ -48,28 +47,6 @@ def test_one_line_says_what_to_install(tmp_path, arguments, extra):
 def test_what_needs_no_extra_goes_on_without(tmp_path):
     done = finished("plan", "--engines", "5", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
-
-
-@pytest.mark.parametrize("arguments", [[], ["--help"], ["plan", "--json", "x"]])
-def test_without_the_laboratory_its_command_says_what_to_install(tmp_path, arguments):
-    command = [python_with(()), "-I", "-m", "broadleaf", "lab", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=50, cwd=tmp_path)
-    assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == (
-        "error: `broadleaf lab` needs broadleaf-lab, which is not installed. It comes with the extra `lab`: "
-        "pip install 'broadleaf[lab]'\n"
-    )
-
-
-def test_no_other_command_loads_the_laboratory():
-    program = (
-        "import sys\nfrom click.testing import CliRunner\nfrom broadleaf.cli import group\n"
-        "for words in (['--help'], ['list'], ['config', 'show']):\n"
-        "    assert CliRunner().invoke(group, words).exit_code == 0\n"
-        "print([name for name in ('broadleaf.cli.lab', 'broadleaf_lab') if name in sys.modules])\n"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=50, check=True)
-    assert done.stdout == "[]\n"
 
 
 def test_the_modules_are_those_of_the_packages():

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import tomllib
+import zipfile
 from importlib import import_module
 from pathlib import Path
 
@@ -67,3 +68,13 @@ def test_the_entry_points_name_what_there_is():
     points = {**PROJECT["scripts"], **PROJECT["entry-points"]["broadleaf.commands"]}
     for module, name in (point.split(":") for point in points.values()):
         assert callable(getattr(import_module(module), name))
+
+
+def test_the_wheel_holds_the_package_and_nothing_else(tmp_path):
+    pytest.importorskip("flit_core")
+    build = f"from flit_core.buildapi import build_wheel; build_wheel({str(tmp_path)!r})"
+    subprocess.run([sys.executable, "-c", build], cwd=LAB, timeout=50, check=True)
+    (wheel,) = tmp_path.glob("*.whl")
+    packed = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
+    sources = (path for path in (LAB / "src").rglob("*") if path.is_file() and "__pycache__" not in path.parts)
+    assert packed == {str(path.relative_to(LAB / "src")) for path in sources}
