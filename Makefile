@@ -51,13 +51,15 @@ test-rust: $(STAMPS)/native
 	@$(call unless_unchanged,rust-tests) --inputs crates fuzz/src fuzz/corpus Cargo.toml Cargo.lock -- \
 	  $(WITH_RUST) timeout $(RUST_TESTS_TIMEOUT_S) cargo test --profile tests --locked --quiet --workspace --exclude broadleaf-python
 
-test-python: $(STAMPS)/native $(STAMPS)/test
+test-python: $(STAMPS)/native $(STAMPS)/test $(STAMPS)/lab
 	@$(call unless_unchanged,python-tests) -- \
-	  $(WITH_RUST) $(BIN)/python -m pytest tests --ignore=tests/clusters --ignore=tests/lab $(TEST_ARGS)
+	  $(WITH_RUST) $(BIN)/python -m pytest tests --ignore=tests/clusters $(TEST_ARGS)
 
-# The tests of the laboratory compute most of the time, so they are a job of their own for `make --jobs`.
-test-lab: $(STAMPS)/native $(STAMPS)/test
-	@$(call unless_unchanged,lab-tests) -- $(WITH_RUST) $(BIN)/python -m pytest tests/lab $(TEST_ARGS)
+# The tests of the laboratory compute most of the time, so they are a job of their own for `make --jobs`. They need nothing of
+# Broadleaf.
+test-lab: $(STAMPS)/test $(STAMPS)/lab
+	@$(call unless_unchanged,lab-tests) --inputs lab tests/waiting.py tests/debian_layer.py requirements -- \
+	  $(BIN)/python -m pytest lab/tests $(TEST_ARGS)
 
 # These tests wait for schedulers most of the time, so three processes share them.
 test-clusters: $(STAMPS)/native $(STAMPS)/test $(STAMPS)/ray-venv
@@ -75,10 +77,10 @@ test-peers: $(STAMPS)/native $(STAMPS)/peers-venv
 bench: $(STAMPS)/native $(STAMPS)/bench ## Run the benchmarks; BENCH_ARGS="latency --against ppe,ray" chooses which
 	$(BIN)/python -m broadleaf.bench $(BENCH_ARGS)
 
-gate: $(STAMPS)/native $(STAMPS)/test ## Measure whether HEAD is slower than main; GATE_ARGS="--base v0.2" chooses
+gate: $(STAMPS)/native $(STAMPS)/test $(STAMPS)/lab ## Measure whether HEAD is slower than main; GATE_ARGS="--base v0.2" chooses
 	@for workload in $(GATE_WORKLOADS); do \
 	  echo "$$workload:"; \
-	  $(WITH_RUST) $(BIN)/broadleaf lab gate --study studies/gate --at workload=$$workload $(GATE_ARGS) || exit; \
+	  $(WITH_RUST) $(BIN)/broadleaf-lab gate --study benchmarks/gate --at workload=$$workload $(GATE_ARGS) || exit; \
 	done
 
 soak: $(STAMPS)/native $(STAMPS)/test ## Attack a cluster for MINUTES, and look whether all is as it was afterwards
@@ -87,24 +89,26 @@ soak: $(STAMPS)/native $(STAMPS)/test ## Attack a cluster for MINUTES, and look 
 figures: $(STAMPS)/native $(STAMPS)/docs ## Make the tables and plots of README and docs from benchmarks/results
 	@$(BIN)/python tools/figures.py
 
-docs: $(STAMPS)/native $(STAMPS)/docs ## Build the documentation in docs/_build/html
+docs: $(STAMPS)/native $(STAMPS)/docs $(STAMPS)/lab ## Build the documentation in docs/_build/html
 	$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html
 	@echo "docs/_build/html/index.html"
 
 lint: $(STAMPS)/native $(STAMPS)/lint ## Check formatting, lints and types of the Python and Rust code
-	$(BIN)/ruff check python tests tools examples docs
-	$(BIN)/ruff format --check python tests tools examples docs
+	$(BIN)/ruff check python lab benchmarks tests tools examples docs
+	$(BIN)/ruff format --check python lab benchmarks tests tools examples docs
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/mypy
 	$(BIN)/pyright
-	@PYTHONPATH=python $(BIN)/pyright --verifytypes broadleaf --ignoreexternal >$(STAMPS)/types.txt \
-	  || { cat $(STAMPS)/types.txt; exit 1; }
+	@for package in broadleaf broadleaf_lab; do \
+	  PYTHONPATH=python:lab/src $(BIN)/pyright --verifytypes $$package --ignoreexternal >$(STAMPS)/types.txt \
+	    || { cat $(STAMPS)/types.txt; exit 1; }; \
+	done
 	$(BIN)/python -m mypy.stubtest --ignore-disjoint-bases broadleaf._native
 	$(WITH_RUST) cargo fmt --all --check
 	$(WITH_RUST) cargo clippy --profile $(PROFILE) --locked --workspace --all-targets -- -D warnings
 
 # Everything that checks need.
-installed: $(STAMPS)/native $(STAMPS)/peers-venv $(STAMPS)/ray-venv $(STAMPS)/test $(STAMPS)/lint $(STAMPS)/docs
+installed: $(STAMPS)/native $(STAMPS)/peers-venv $(STAMPS)/ray-venv $(STAMPS)/test $(STAMPS)/lint $(STAMPS)/docs $(STAMPS)/lab
 
 build: $(STAMPS)/native ## Build the native module and install the package into .venv
 
@@ -114,8 +118,8 @@ lock: $(STAMPS)/venv ## Update the versions in requirements/ (needs the network)
 clean: ## Remove everything that the targets made
 	rm -rf $(VENV) $(PEERS_VENV) $(RAY_VENV) .mpi-venvs .page-venvs .psij-packages .toolchain .bench-venvs .bed target fuzz/target docs/_build bench-results
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis
-	rm -rf studies/gate/.venv studies/gate/.venvs studies/gate/.lab studies/gate/runs.lock
-	find python tests tools examples docs studies -name __pycache__ -prune -exec rm -rf {} +
+	rm -rf benchmarks/gate/.venv benchmarks/gate/.venvs benchmarks/gate/.lab benchmarks/gate/runs.lock
+	find python lab benchmarks tests tools examples docs -name __pycache__ -prune -exec rm -rf {} +
 	rm -f python/broadleaf/_native*.so
 
 # What the machine must have is checked, or installed, before anything that takes long.
@@ -132,6 +136,11 @@ $(STAMPS)/venv: | $(STAMPS)/rust
 # One stamp for each file of exact versions.
 $(STAMPS)/%: requirements/%.txt | $(STAMPS)/venv
 	tools/pip.sh $(PIP_INSTALL) $<
+	@touch $@
+
+# The laboratory's sources need no building: an editable install tells Python where they are.
+$(STAMPS)/lab: lab/pyproject.toml | $(STAMPS)/run
+	tools/pip.sh --disable-pip-version-check --no-input install --quiet --no-deps --no-build-isolation --editable lab
 	@touch $@
 
 # IPython Parallel's own tests have an environment of their own: its commands have the names of ours.

@@ -13,7 +13,8 @@ from broadleaf.client.display.reprs import PublicNames
 from sphinx.application import Sphinx
 from sphinx.pycode import ModuleAnalyzer
 
-sys.path.insert(0, str(Path(__file__).parent / "extensions"))
+# The laboratory is a package of its own; `lab` is a link to its pages, which are part of this site.
+sys.path.extend(str(Path(__file__).parent / folder) for folder in ("extensions", "lab"))
 import command_reference
 import study_tables
 
@@ -54,7 +55,7 @@ generated = Path(__file__).parent / "_build" / "generated"
 generated.mkdir(parents=True, exist_ok=True)
 (generated / "options.md").write_text(config.markdown_list())
 (generated / "commands.md").write_text(command_reference.page(group))
-for name, text in study_tables.pages(Path(__file__).parent.parent / "studies").items():
+for name, text in study_tables.pages(Path(__file__).parent.parent / "lab" / "studies").items():
     (generated / name).write_text(text)
 
 # The kernels of notebooks ignore the settings of whoever builds the pages, and leave nothing in their history.

@@ -2,7 +2,8 @@
 
 A page names them in a sentence that begins with "This page needs" or "This step needs", as arguments of `pip install`.
 An environment links to packages of this one, which `make` has installed from the exact versions in requirements/. So it
-takes no network and next to no time, and is kept in the checkout for all pages that need the same.
+takes no network and next to no time, and is kept in the checkout for all pages that need the same. Broadleaf and the
+laboratory are those of the checkout.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import sys
 import tempfile
 import tomllib
 import venv
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from importlib.metadata import Distribution, distribution, distributions
 from pathlib import Path
 
@@ -26,6 +27,8 @@ from packaging.utils import canonicalize_name
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 _CACHE = CHECKOUT / ".page-venvs"
+# The packages of this checkout, each with the folders of its project file and of its sources.
+_OWN = {"broadleaf": (CHECKOUT, CHECKOUT / "python"), "broadleaf-lab": (CHECKOUT / "lab", CHECKOUT / "lab" / "src")}
 _DECLARATION = re.compile(r"\bThis (?:page|step) needs\b[^`]*`pip install ([^`]+)`")
 
 
@@ -34,15 +37,25 @@ def declared(text: str) -> tuple[str, ...]:
     return tuple(sorted({word for command in _DECLARATION.findall(text) for word in shlex.split(command)}))
 
 
-@functools.cache
 def python_with(requirements: tuple[str, ...]) -> Path:
     """The interpreter of an environment with Broadleaf and these requirements, with all that they require.
 
     Raises `PackageNotFoundError` if one is not installed here.
     """
-    found = {canonicalize_name(dist.name): dist for dist in _closure(["broadleaf", *requirements])}
+    return python_of(("broadleaf", *requirements))
+
+
+@functools.cache
+def python_of(requirements: tuple[str, ...]) -> Path:
+    """The interpreter of an environment with these requirements and all that they require, and nothing else.
+
+    Raises `PackageNotFoundError` if one is not installed here.
+    """
+    names, dists = _closure(requirements)
+    own = sorted(names & _OWN.keys())
+    found = {canonicalize_name(dist.name): dist for dist in dists}
     contents = sorted(f"{name} {dist.version} {dist.locate_file('')}" for name, dist in found.items())
-    recipe = Path(__file__).read_bytes() + "\n".join([sys.version, str(CHECKOUT), *contents]).encode()
+    recipe = Path(__file__).read_bytes() + "\n".join([sys.version, str(CHECKOUT), *own, *contents]).encode()
     key = hashlib.sha256(recipe).hexdigest()[:12]
     ready = _CACHE / key
     if not ready.exists():
@@ -50,11 +63,12 @@ def python_with(requirements: tuple[str, ...]) -> Path:
         making = Path(tempfile.mkdtemp(dir=_CACHE))
         venv.EnvBuilder(symlinks=True).create(making)
         site = next((making / "lib").glob("python3*")) / "site-packages"
-        (site / "checkout.pth").write_text(f"{CHECKOUT / 'python'}\n")
+        (site / "checkout.pth").write_text("".join(f"{_OWN[name][1]}\n" for name in own))
         for dist in found.values():
             _link(dist, site)
-        _link_metadata(distribution("broadleaf"), site)
-        _write_command(making, ready)
+        for name in own:
+            _link_metadata(distribution(name), site)
+            _write_command(making, ready, name)
         try:
             making.rename(ready)
         except OSError:
@@ -66,8 +80,8 @@ def python_with(requirements: tuple[str, ...]) -> Path:
 
 
 def requirements_of(wanted: Iterable[str]) -> set[str]:
-    """The canonical names of all packages that these requirements need, without Broadleaf."""
-    return {canonicalize_name(dist.name) for dist in _closure(wanted)}
+    """The canonical names of all packages that these requirements need, without those of this checkout."""
+    return {canonicalize_name(dist.name) for dist in _closure(wanted)[1]}
 
 
 def kernel_with(requirements: tuple[str, ...], folder: Path) -> str:
@@ -79,28 +93,29 @@ def kernel_with(requirements: tuple[str, ...], folder: Path) -> str:
     return kernel.name
 
 
-def _closure(wanted: Iterable[str]) -> Iterator[Distribution]:
-    """The installed distributions of the requirements and of all that these require; not Broadleaf's own."""
+def _closure(wanted: Iterable[str]) -> tuple[set[str], list[Distribution]]:
+    """The names of the requirements and of all that these require, and the distributions of those that are not of this
+    checkout.
+    """
     seen: set[tuple[str, str]] = set()
-    yielded: set[str] = set()
+    dists: dict[str, Distribution] = {}
     left = [Requirement(text) for text in wanted]
     while left:
         requirement = left.pop()
         name = canonicalize_name(requirement.name)
-        dist = None if name == "broadleaf" else distribution(name)
-        if dist is not None and name not in yielded:
-            yielded.add(name)
-            yield dist
+        if name not in _OWN and name not in dists:
+            dists[name] = distribution(name)
         for extra in ("", *requirement.extras):
             if (name, extra) not in seen:
                 seen.add((name, extra))
-                left += _required_by(dist, extra)
+                left += _required_by(name, dists.get(name), extra)
+    return {name for name, _ in seen}, list(dists.values())
 
 
-def _required_by(dist: Distribution | None, extra: str) -> list[Requirement]:
-    """What a distribution requires, or what one of its extras does; None stands for Broadleaf."""
+def _required_by(name: str, dist: Distribution | None, extra: str) -> list[Requirement]:
+    """What a distribution requires, or what one of its extras does; it is None for a package of this checkout."""
     if dist is None:
-        project = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())["project"]
+        project = tomllib.loads((_OWN[name][0] / "pyproject.toml").read_text())["project"]
         texts = project["optional-dependencies"][extra] if extra else project["dependencies"]
         return [Requirement(text) for text in texts]
     found = [Requirement(text) for text in dist.requires or ()]
@@ -143,8 +158,8 @@ def _link_metadata(dist: Distribution, site: Path) -> None:
     (site / folder).symlink_to(Path(str(dist.locate_file(folder))))
 
 
-def _write_command(environment: Path, ready: Path) -> None:
-    """Writes the command `broadleaf` of an environment that is going to be `ready`."""
-    command, python = environment / "bin" / "broadleaf", ready / "bin" / "python"
-    command.write_text(f'#!/bin/sh\nexec {shlex.quote(str(python))} -m broadleaf "$@"\n')
+def _write_command(environment: Path, ready: Path, name: str) -> None:
+    """Writes the command of a package of this checkout, in an environment that is going to be `ready`."""
+    command, python = environment / "bin" / name, ready / "bin" / "python"
+    command.write_text(f'#!/bin/sh\nexec {shlex.quote(str(python))} -m {name.replace("-", "_")} "$@"\n')
     command.chmod(0o755)

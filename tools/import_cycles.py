@@ -1,4 +1,4 @@
-"""Imports without cycles: which modules of the package import each other.
+"""Imports without cycles: which modules of a package import each other.
 
 Run as a script it checks this checkout.
 """
@@ -11,15 +11,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-PACKAGE = Path("python/broadleaf")
+PACKAGES = (Path("python/broadleaf"), Path("lab/src/broadleaf_lab"))
 
 
 def modules(root: Path) -> dict[str, Path]:
-    """Name -> file of every module of the package."""
+    """Name -> file of every module of the packages."""
     found = {}
-    for path in sorted((root / PACKAGE).rglob("*.py")):
-        inside = path.relative_to(root / "python").with_suffix("").parts
-        found[".".join(inside[:-1] if inside[-1] == "__init__" else inside)] = path
+    for package in PACKAGES:
+        for path in sorted((root / package).rglob("*.py")):
+            inside = path.relative_to(root / package.parent).with_suffix("").parts
+            found[".".join(inside[:-1] if inside[-1] == "__init__" else inside)] = path
     return found
 
 
@@ -117,7 +118,7 @@ def import_cycles(root: Path) -> list[str]:
     for package in ("broadleaf.client", "broadleaf.cluster"):
         groups = cycles(within(graph, package))
         broken += [f"functions import each other's modules: {', '.join(group)}" for group in groups]
-    parts = cycles(parts_graph(graph, "broadleaf.lab"))
+    parts = cycles(parts_graph(graph, "broadleaf_lab"))
     return broken + [f"parts of the laboratory need each other: {', '.join(group)}" for group in parts]
 
 

@@ -8,21 +8,22 @@ import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-# File name -> dependency groups in it. Every file also holds what the package itself needs.
+# File name -> dependency groups in it, where `lab` is what the laboratory needs. Every file also holds what the package
+# itself needs.
 FILES = {
     "run": ["build"],
-    "test": ["test", "bench"],
+    "test": ["test", "bench", "lab"],
     "bench": ["bench"],
-    "docs": ["docs"],
+    "docs": ["docs", "lab"],
     "peers": ["peers"],
     "ray": ["ray"],
     "mpich": ["mpich"],
     "openmpi": ["openmpi"],
     "psij": ["psij"],
-    "lint": ["lint", "test", "bench"],
+    "lint": ["lint", "test", "bench", "lab"],
 }
 # Extras of the package whose requirements are in the file as well.
-EXTRAS = {"docs": ["dask", "lab", "notebook", "plan"]}
+EXTRAS = {"docs": ["dask", "notebook", "plan"]}
 # Groups that need other versions than all the others; their files contain only what they need.
 SEPARATE = {"psij"}
 
@@ -39,7 +40,9 @@ def solve(requirements: list[str], constraints: Path | None) -> list[str]:
 
 def main() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    laboratory = tomllib.loads((ROOT / "lab" / "pyproject.toml").read_text())["project"]
     groups, runtime = project["dependency-groups"], project["project"]["dependencies"]
+    groups["lab"] = laboratory["dependencies"]
     extras = project["project"]["optional-dependencies"]
     added = {name: [r for extra in names for r in extras[extra]] for name, names in EXTRAS.items()}
     together_needed = [r for name, group in groups.items() if name not in SEPARATE for r in group]

@@ -8,6 +8,7 @@ import json
 import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -35,10 +36,10 @@ UNSAFE = re.compile(r"\bunsafe\s*(?:\{|fn|impl|extern|trait)|allow\(unsafe_code\
 
 # Packages of python/broadleaf that may import `_native`, and those that use what `import broadleaf` offers.
 NATIVE_USERS = {"client", "engine", "cluster", "mpi", "state"}
-PUBLIC_API_USERS = {"bench", "lab"}
+PUBLIC_API_USERS = {"bench"}
 
 FORBIDDEN_STEMS = {"utils", "util", "helpers", "helper", "misc", "common", "stuff"}
-SOURCE_ROOTS = ("crates", "python", "tests", "tools", "examples", "docs")
+SOURCE_ROOTS = ("crates", "python", "lab", "benchmarks", "tests", "tools", "examples", "docs")
 NOT_LOADED = [
     "numpy", "IPython", "ipykernel", "rich", "click", "asyncio", "ssl", "matplotlib", "pandas", "joblib", "dask",
     "concurrent.futures.process", "multiprocessing", "traitlets", "zmq", "psutil", "http", "email", "unittest",
@@ -159,6 +160,25 @@ def root_imports(root: Path) -> list[str]:
     return broken
 
 
+def laboratory_imports(root: Path) -> list[str]:
+    """Imports of Broadleaf in the laboratory, which works without it."""
+    return [
+        f"{relative(path, root)}:{line}: the laboratory imports {target}"
+        for path in sorted((root / "lab" / "src").rglob("*.py"))
+        for line, target in imported(ast.parse(path.read_text(), str(path)))
+        if target.partition(".")[0] == "broadleaf"
+    ]
+
+
+def imported(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """(line, module) of each absolute import, wherever it is."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            yield node.lineno, node.module
+
+
 def is_module(top: Path, name: str) -> bool:
     return bool(name) and ((top / name).is_dir() or (top / f"{name}.py").is_file())
 
@@ -170,10 +190,13 @@ def loaded_by_import(python: str, modules: list[str]) -> list[str]:
     return done.stdout.split()
 
 
-def time_limits(pyproject: dict) -> list[str]:
+def time_limits(root: Path) -> list[str]:
     """Every test needs a time limit: the default one, and no marker that removes it."""
-    options = pyproject["tool"]["pytest"]["ini_options"]
-    return [] if options.get("timeout", 0) > 0 else ["pyproject.toml: no default time limit for tests"]
+    return [
+        f"{relative(path, root)}: no default time limit for tests"
+        for path in (root / "pyproject.toml", root / "lab" / "pyproject.toml")
+        if not tomllib.loads(path.read_text())["tool"]["pytest"]["ini_options"].get("timeout", 0) > 0
+    ]
 
 
 def unlimited_tests(root: Path) -> list[str]:
@@ -182,20 +205,21 @@ def unlimited_tests(root: Path) -> list[str]:
     return [
         f"{relative(path, root)}: a test without a time limit"
         for path in sources(root, ".py")
-        if path.parts[len(root.parts)] == "tests" and path.name != "test_rules.py" and pattern.search(path.read_text())
+        if "tests" in path.relative_to(root).parts[:2]
+        and path.name != "test_rules.py"
+        and pattern.search(path.read_text())
     ]
 
 
 def main() -> int:
-    import tomllib
-
     broken = [
         *crate_dependencies(cargo_metadata(ROOT)),
         *purity(ROOT),
         *unsafe_code(ROOT),
         *file_names(ROOT),
         *root_imports(ROOT),
-        *time_limits(tomllib.loads((ROOT / "pyproject.toml").read_text())),
+        *laboratory_imports(ROOT),
+        *time_limits(ROOT),
         *unlimited_tests(ROOT),
     ]
     print("\n".join(broken) or "all rules kept")

@@ -100,7 +100,8 @@ def test_peers_of_a_benchmark():
 def test_completing_imports_no_command():
     code = (
         "import sys\nfrom broadleaf.cli import main\ntry:\n    main()\nexcept SystemExit:\n    pass\n"
-        "print([m for m in sys.modules if m.startswith('broadleaf.cli.lab.') or m == 'rich'], file=sys.stderr)"
+        "print([m for m in sys.modules if m.startswith('broadleaf_lab.cli.') and m.count('.') > 2 or m == 'rich'],"
+        " file=sys.stderr)"
     )
     variables = {"_BROADLEAF_COMPLETE": "bash_complete", "COMP_WORDS": "broadleaf lab ", "COMP_CWORD": "2"}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=50,

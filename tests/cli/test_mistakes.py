@@ -119,4 +119,4 @@ def test_a_study_without_runs_is_said_to_have_none(tmp_path):
     pytest.importorskip("pandas")
     assert CliRunner().invoke(group, ["lab", "init", str(tmp_path)]).exit_code == 0
     for command in (["analyse", str(tmp_path)], ["deltas", str(tmp_path)], ["path", "-s", str(tmp_path)]):
-        assert said("lab", *command, code=1).endswith("there are no runs yet. Make them with `broadleaf lab run`.")
+        assert said("lab", *command, code=1).endswith("there are no runs yet. Make them with `broadleaf-lab run`.")

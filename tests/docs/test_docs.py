@@ -21,7 +21,11 @@ ROOT = Path(__file__).resolve().parents[2]
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 PAGES = {
     str(page.relative_to(ROOT)): "".join(BLOCK.findall(page.read_text()))
-    for page in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    for page in [
+        ROOT / "README.md",
+        *sorted((ROOT / "docs").rglob("*.md")),
+        *sorted(path for pattern in ("*.md", "docs/*.md", "studies/*/*.md") for path in (ROOT / "lab").glob(pattern)),
+    ]
     if "_build" not in page.parts
 }
 # Their examples need hosts, or an MPI: tests in `tests/clusters` run them.
@@ -106,8 +110,8 @@ def test_the_readme_s_command_brings_what_the_tutorial_needs():
     readme = (ROOT / "README.md").read_text()
     (command,) = re.findall(r"^\$ pip install ('broadleaf\[.*)$", readme, re.MULTILINE)
     installed = requirements_of(word for word in shlex.split(command) if word != "jupyterlab")
-    for page in ("notebooks/tutorial", "notebooks/magics", "notebooks/progress", "notebooks/laboratory"):
-        needed = requirements_of(declared((ROOT / "docs" / f"{page}.md").read_text()))
+    for page in ("docs/notebooks/tutorial", "docs/notebooks/magics", "docs/notebooks/progress", "lab/docs/notebook"):
+        needed = requirements_of(declared((ROOT / f"{page}.md").read_text()))
         assert needed
         assert needed <= installed, page
 

@@ -17,7 +17,8 @@ pytest.importorskip("nbclient")
 pytest.importorskip("ipykernel")
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
-PAGES = [*sorted((DOCS / "notebooks").glob("*.md")), *sorted((DOCS / "gallery").glob("*.md"))]
+PAGES = [*(path for folder in ("notebooks", "gallery") for path in sorted((DOCS / folder).glob("*.md")))]
+PAGES.append(DOCS / "lab" / "notebook.md")
 NAMES = [f"{page.parent.name}/{page.stem}" for page in PAGES if page.stem != "index"]
 
 # In a process of its own, which takes its sockets along. The kernel has just the packages that the page names.

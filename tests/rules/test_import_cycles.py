@@ -19,11 +19,13 @@ def load_checks() -> ModuleType:
 
 
 checks = load_checks()
+PACKAGES = {"broadleaf_lab": "lab/src"}
+"""Where a package is whose name begins the name of a file; other files are in that of Broadleaf."""
 
 
 def write(root: Path, files: dict[str, str]) -> Path:
     for name, text in files.items():
-        path = root / "python" / "broadleaf" / name
+        path = root / PACKAGES.get(name.partition("/")[0], "python/broadleaf") / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
     return root
@@ -49,11 +51,12 @@ def test_an_import_that_does_not_run_at_once_closes_no_cycle(tmp_path, later):
 
 
 def test_a_part_of_the_laboratory_does_not_need_those_above_it_even_later(tmp_path):
-    above = "from broadleaf.lab.run.table import Row"
-    root = write(tmp_path, {"lab/__init__.py": "", "lab/run/table.py": "", "lab/analysis/frame.py": above})
+    above = "from broadleaf_lab.run.table import Row"
+    lab = "broadleaf_lab"
+    root = write(tmp_path, {f"{lab}/__init__.py": "", f"{lab}/run/table.py": "", f"{lab}/analysis/frame.py": above})
     assert checks.import_cycles(root) == []
-    write(root, {"lab/run/single.py": "def f():\n    from broadleaf.lab.analysis import frame"})
-    expected = "parts of the laboratory need each other: broadleaf.lab.analysis, broadleaf.lab.run"
+    write(root, {f"{lab}/run/single.py": "def f():\n    from broadleaf_lab.analysis import frame"})
+    expected = "parts of the laboratory need each other: broadleaf_lab.analysis, broadleaf_lab.run"
     assert checks.import_cycles(root) == [expected]
 
 

@@ -2,7 +2,6 @@
 
 import importlib.util
 import sys
-import tomllib
 from pathlib import Path
 from types import ModuleType
 
@@ -129,17 +128,26 @@ def test_a_right_import_passes(tmp_path, part, line):
     assert rules.root_imports(tmp_path) == []
 
 
+def test_the_laboratory_does_without_broadleaf(tmp_path):
+    assert rules.laboratory_imports(ROOT) == []
+    place(tmp_path, "lab/src/broadleaf_lab/run.py", "def f():\n    from broadleaf.config import OPTIONS\n")
+    assert "run.py:2: the laboratory imports broadleaf.config" in rules.laboratory_imports(tmp_path)[0]
+
+
 def test_importing_broadleaf_loads_nothing_heavy():
     pytest.importorskip("broadleaf._native", reason="the native module is not built")
     assert rules.loaded_by_import(sys.executable, rules.NOT_LOADED) == []
 
 
 def test_every_test_has_a_time_limit():
-    assert rules.time_limits(tomllib.loads((ROOT / "pyproject.toml").read_text())) == []
+    assert rules.time_limits(ROOT) == []
     assert rules.unlimited_tests(ROOT) == []
 
 
 def test_a_missing_time_limit_is_noticed(tmp_path):
-    assert rules.time_limits({"tool": {"pytest": {"ini_options": {}}}})
-    place(tmp_path, "tests/test_slow.py", "@pytest.mark.timeout(0)\ndef test(): ...\n")
-    assert len(rules.unlimited_tests(tmp_path)) == 1
+    for name in ("pyproject.toml", "lab/pyproject.toml"):
+        place(tmp_path, name, "[tool.pytest.ini_options]\n")
+    assert len(rules.time_limits(tmp_path)) == 2
+    for name in ("tests/test_slow.py", "lab/tests/test_slow.py"):
+        place(tmp_path, name, "@pytest.mark.timeout(0)\ndef test(): ...\n")
+    assert len(rules.unlimited_tests(tmp_path)) == 2

@@ -13,7 +13,6 @@ from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
-from broadleaf.cli.commands import EXTRAS
 from packaging.utils import canonicalize_name
 from page_environments import declared, requirements_of
 
@@ -31,6 +30,8 @@ def clone(request, tmp_path: Path) -> Path:
     for name in ("Makefile", "Cargo.toml", "Cargo.lock", "pyproject.toml"):
         shutil.copy(ROOT / name, root / name)
     shutil.copytree(ROOT / "requirements", root / "requirements")
+    (root / "lab").mkdir()
+    shutil.copy(ROOT / "lab" / "pyproject.toml", root / "lab")
     return root
 
 
@@ -93,12 +94,12 @@ RUNS = {
     "docs": ["docs/conf.py", "docs/extensions/*.py"],
     "lock": ["tools/lock.py"],
     "test-python": ["tests/*.py", "tests/[!cl]*/**/*.py", "tests/client/*.py", "tests/cli/*.py", "tests/compat/*.py"],
-    "test-lab": ["tests/lab/**/*.py"],
+    "test-lab": ["lab/tests/**/*.py"],
     "test-clusters": ["tests/clusters/*.py"],
     "peer-tests": ["tests/peers/run.py", "tests/peers/layout.py"],
 }
-# What commands of Broadleaf's need that it does not bring itself.
-COMMANDS = {"bench": "bench", "gate": "lab"}
+# The requirements of the commands of this checkout that a target runs.
+COMMANDS = {"bench": "broadleaf[bench]", "gate": "broadleaf-lab"}
 
 
 def installed_by(target: str) -> set[str]:
@@ -120,7 +121,8 @@ def imported(tree: ast.Module) -> Iterator[str]:
 def packages_of(names: set[str]) -> set[str]:
     """The packages that bring modules, without Python's own and those of this checkout."""
     known = packages_distributions()
-    return {canonicalize_name(known[name][0]) for name in names if name in known} - {"broadleaf", "pip"}
+    own = {"broadleaf", "broadleaf-lab", "pip"}
+    return {canonicalize_name(known[name][0]) for name in names if name in known} - own
 
 
 @pytest.mark.parametrize("target", RUNS)
@@ -133,18 +135,23 @@ def test_a_target_alone_installs_what_its_programs_import(target):
 
 @pytest.mark.parametrize("target", COMMANDS)
 def test_a_target_alone_installs_what_its_command_needs(target):
-    assert packages_of(set(EXTRAS[COMMANDS[target]])) - installed_by(target) == set()
+    assert requirements_of([COMMANDS[target]]) - installed_by(target) == set()
 
 
 def test_the_documentation_alone_installs_what_its_notebooks_name():
-    pages = [*(ROOT / "docs" / "notebooks").glob("*.md"), *(ROOT / "docs" / "gallery").glob("*.md")]
+    pages = [path for folder in ("docs/notebooks", "docs/gallery", "lab/docs") for path in (ROOT / folder).glob("*.md")]
     needed = requirements_of({word for page in pages for word in declared(page.read_text())})
     assert {"scikit-learn", "pandas", "ipywidgets", "distributed", "joblib"} <= needed
     assert needed - installed_by("docs") == set()
 
 
 def test_the_tests_alone_install_what_pages_and_notebooks_name():
-    pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
+    pages = [
+        ROOT / "README.md",
+        *(ROOT / "docs").rglob("*.md"),
+        *(ROOT / "lab").glob("*.md"),
+        *(ROOT / "lab" / "docs").glob("*.md"),
+    ]
     needed = requirements_of({word for page in pages for word in declared(page.read_text())})
     assert needed - installed_by("test-python") == set()
 

@@ -79,14 +79,10 @@ def suggestion(word: str, known: list[str]) -> str:
 
 
 EXTRAS: dict[str, tuple[str, ...]] = {
-    "lab": (
-        "altair", "jinja2", "numpy", "optuna", "pandas", "psutil", "pydoe", "ruptures", "scipy", "sklearn", "squarify",
-        "statsmodels", "vl_convert", "z3",
-    ),
     "dashboard": ("tornado",),
     "bench": ("matplotlib", "numpy"),
     "plan": ("matplotlib",),
-}  # fmt: skip
+}
 """The modules that each extra of the package installs."""
 
 
@@ -94,7 +90,9 @@ def require(extra: str, modules: Sequence[str], purpose: str) -> None:
     """Ends the command with one line, before it begins its work, if a module of an extra is missing."""
     if missing := missing_modules(modules):
         verb = "is" if len(missing) == 1 else "are"
-        raise click.ClickException(f"{purpose} needs {_words(missing)}, which {verb} not installed. {_get(extra)}")
+        raise click.ClickException(
+            f"{purpose} needs {_words(missing)}, which {verb} not installed. {how_to_get(extra)}"
+        )
 
 
 def missing_modules(modules: Sequence[str]) -> list[str]:
@@ -108,7 +106,7 @@ def explained_import(error: ModuleNotFoundError) -> str | None:
     extra = next((extra for extra, modules in EXTRAS.items() if name in modules), None)
     if extra is None:
         return None
-    return f"this needs {name}, which is not installed. {_get(extra)}"
+    return f"this needs {name}, which is not installed. {how_to_get(extra)}"
 
 
 def _installed(name: str) -> bool:
@@ -118,7 +116,8 @@ def _installed(name: str) -> bool:
         return False
 
 
-def _get(extra: str) -> str:
+def how_to_get(extra: str) -> str:
+    """The sentence that says which extra to install."""
     return f"It comes with the extra `{extra}`: pip install 'broadleaf[{extra}]'"
 
 

@@ -1,0 +1,473 @@
+"""The model of a study: main effects, pairs, blocks and time, with robust intervals for any contrast."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import pandas as pd
+
+from broadleaf_lab.analysis import frame as frames
+from broadleaf_lab.analysis.model import curves, misfit, robust, selection
+from broadleaf_lab.analysis.model import scale as scales
+from broadleaf_lab.analysis.model.coding import Coding
+from broadleaf_lab.analysis.model.contrasts import Contrasts, Covariance, Doubt, Interval
+from broadleaf_lab.analysis.model.linear import Blocks, Linear
+from broadleaf_lab.analysis.model.misfit import LackOfFit
+from broadleaf_lab.analysis.model.nuisance import covariate as covariates
+from broadleaf_lab.analysis.model.sample import Sample
+from broadleaf_lab.analysis.model.scale import LambdaProfile, Scale
+from broadleaf_lab.analysis.model.selection import Beside
+from broadleaf_lab.errors import AnalysisError
+from broadleaf_lab.spec.factors import Factor, Level
+from broadleaf_lab.spec.study import StudySpec
+
+if TYPE_CHECKING:
+    from broadleaf_lab.analysis.effects import Context, DifferenceUs, Effect
+    from broadleaf_lab.analysis.interactions import Interaction
+    from broadleaf_lab.analysis.model.robust import Estimate
+    from broadleaf_lab.analysis.model.sensitivity import Shift
+
+__all__ = ["Fit", "Interval", "LackOfFit", "fit"]
+_Q = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class DriftTerm:
+    """A coefficient of time: `time` is the change from the first run to the last, `day.cos` and `day.sin` the hour."""
+
+    name: str
+    interval: Interval
+    unit: str
+
+
+@dataclass(frozen=True, slots=True)
+class FitOptions:
+    """How a model is fitted; `fit` explains each option. `stray` is the variance by which levels of a number may
+    deviate from its spline.
+    """
+
+    blocks: Literal["auto"] | Blocks = "auto"
+    covariance: Covariance = "HC2"
+    robust: bool = True
+    alpha: float = 0.05
+    stray: Mapping[str, float] = field(default_factory=dict)
+
+
+class Fit:
+    """A fitted model. Made by `fit`; rows of contrasts have one number per `coding.column_names`.
+
+    `full` is the coding with all requested pairs: if the runs do not suffice for all at once, `coding` contains those
+    of the model, the others are estimated beside it, and `doubt` says what they may add to it. `linear` may be passed
+    if another fit of the same runs has already computed it.
+    """
+
+    def __init__(
+        self,
+        sample: Sample,
+        coding: Coding,
+        options: FitOptions | None = None,
+        notes: tuple[str, ...] = (),
+        full: Coding | None = None,
+        linear: Linear | None = None,
+        doubt: Doubt | None = None,
+    ) -> None:
+        options = options or FitOptions()
+        self.options: FitOptions = options
+        self.sample: Sample = sample
+        self.coding: Coding = coding
+        self.notes: tuple[str, ...] = notes
+        self.scale: Scale = sample.scale
+        self.frame: pd.DataFrame = sample.frame
+        self.factors: tuple[Factor, ...] = coding.factors
+        self.full: Coding = coding if full is None else full
+        self.stray: Mapping[str, float] = options.stray
+        self.alpha: float = options.alpha
+        if linear is None:
+            linear = sample.linear(coding, sample.choose_blocks(options.blocks, len(coding.column_names)))
+        if linear.df < 1:
+            raise AnalysisError(
+                f"{linear.n_runs} runs cannot determine {linear.n_parameters} parameters: make more runs, or leave out "
+                "pairs."
+            )
+        self.blocks: Blocks = linear.blocks
+        self.estimate: Estimate = robust.estimate(linear, sample.y, sample.level(linear), options.robust)
+        self.linear: Linear = self.estimate.linear
+        self.kept: np.ndarray = linear.kept
+        self.block_share: float = self.linear.ratio
+        self.params: np.ndarray = self.estimate.params
+        unsure = covariates.doubt(sample, coding, self.linear, self.params)
+        self._doubt: Doubt | None = unsure if doubt is None else doubt.and_of(unsure)
+        self.contrasts: Contrasts = Contrasts(
+            self.estimate, options.covariance, options.alpha, None if self._doubt is None else self._doubt.params
+        )
+        self.df: int = linear.df
+        self._size = linear.size
+        self._pairs: dict[float, list[Interaction]] = {}
+
+    # --- what was fitted -------------------------------------------------------------------------------------------
+
+    @property
+    def treatment_params(self) -> np.ndarray:
+        """The coefficients of the kept columns of the coding."""
+        return self.params[: self._size]
+
+    @property
+    def design_names(self) -> list[str]:
+        """Names of the coefficients: kept treatment columns, then time."""
+        time = [n for n, k in zip(self.sample.time.names, self.linear.kept_time, strict=True) if k]
+        return [n for n, k in zip(self.coding.column_names, self.kept, strict=True) if k] + time
+
+    @property
+    def coefficients(self) -> dict[str, float]:
+        """Every coefficient by name."""
+        return dict(zip(self.design_names, self.params.tolist(), strict=True))
+
+    @property
+    def covariance(self) -> np.ndarray:
+        """The robust covariance of `coefficients`."""
+        return self.contrasts.covariance
+
+    @property
+    def dropped(self) -> list[str]:
+        """Columns that the runs cannot distinguish from others, such as the product of two factors that exclude each
+        other. They count as zero: the effect of such a factor is the one with the other factor at its default.
+        """
+        return [n for n, k in zip(self.coding.column_names, self.kept, strict=True) if not k]
+
+    @property
+    def fitted(self) -> np.ndarray:
+        """The model's value of every run, on the fit's scale, with its block and time."""
+        return self.linear.fitted(self.params, self.estimate.pseudo)
+
+    @property
+    def residuals(self) -> np.ndarray:
+        """Measured less fitted, on the fit's scale."""
+        rest: np.ndarray = self.sample.y - self.fitted
+        return rest
+
+    @property
+    def weights(self) -> np.ndarray:
+        """How much each run counts: 1 fully, 0 not at all."""
+        return self.estimate.weight
+
+    @property
+    def sigma(self) -> float:
+        """The standard deviation of a run on the fit's scale, without disturbed runs."""
+        return float(np.sqrt(np.mean(self.estimate.spread**2)))
+
+    @property
+    def r_squared(self) -> float:
+        """The explained share of the variance, with each run counting as in the fit."""
+        y, weight = self.sample.y, self.weights
+        middle = float(weight @ y / weight.sum())
+        return float(1 - weight @ self.residuals**2 / (weight @ (y - middle) ** 2))
+
+    @property
+    def n_runs(self) -> int:
+        return len(self.sample.y)
+
+    def drift_terms(self) -> list[DriftTerm]:
+        """The coefficients of time and hour that could be estimated."""
+        covariate = self.sample.covariate
+        names = [n for n in self.design_names[self._size :] if covariate is None or n != covariate.name]
+        rows = np.eye(len(self.params))[self._size : self._size + len(names)]
+        told = self.contrasts.intervals(rows)
+        return [DriftTerm(name, it, scales.UNITS[self.scale]) for name, it in zip(names, told, strict=True)]
+
+    # --- contrasts -------------------------------------------------------------------------------------------------
+
+    @functools.cached_property
+    def _aliases(self) -> np.ndarray:
+        gram = self.linear.treatment_gram
+        aliases: np.ndarray = np.linalg.lstsq(gram[np.ix_(self.kept, self.kept)], gram[np.ix_(self.kept, ~self.kept)])[
+            0
+        ]
+        return aliases
+
+    def estimable(self, row: np.ndarray) -> bool:
+        """Whether the runs can show this contrast: not if it involves a level that was never run. A contrast of main
+        effects alone can be shown if each of them can.
+        """
+        used = np.flatnonzero(row)
+        if np.isnan(row).any() or not len(used):
+            return False
+        if self.kept.all():
+            return True
+        main = [column for term in self.coding.terms if len(term.factors) == 1 for column in term.columns]
+        if not self.kept[used].any():
+            return False
+        if set(used) <= {0, *main}:
+            return bool(self.kept[used].all())
+        return bool(np.allclose(row[self.kept] @ self._aliases, row[~self.kept], atol=1e-6))
+
+    def estimable_rows(self, rows: np.ndarray) -> np.ndarray:
+        """`estimable` of many contrasts, one a row."""
+        answer: np.ndarray = np.zeros(len(rows), dtype=bool)
+        if self.kept.all():
+            answer[:] = rows.any(axis=1) & ~np.isnan(rows).any(axis=1)
+        else:
+            answer[:] = [self.estimable(row) for row in rows]
+        return answer
+
+    def contrast(self, row: np.ndarray) -> Interval:
+        """A linear combination of the coding's coefficients."""
+        return self.contrasts_of([row])[0]
+
+    def contrasts_of(self, rows: Sequence[np.ndarray] | np.ndarray) -> list[Interval]:
+        """Many combinations at once."""
+        return self.contrasts.intervals(self._whole(rows))
+
+    def _whole(self, rows: Sequence[np.ndarray] | np.ndarray) -> np.ndarray:
+        asked = np.asarray(rows, dtype=float).reshape(-1, len(self.kept))
+        answer: np.ndarray = np.hstack([asked[:, self.kept], np.zeros((len(asked), len(self.params) - self._size))])
+        return answer
+
+    def contrasts_beside(self, pair: tuple[str, str], rows: np.ndarray) -> list[Interval] | None:
+        """Combinations of the full coding's coefficients in the model with one additional pair; None if the runs cannot
+        show that pair.
+        """
+        term = self.full.term_of(*pair)
+        if term is None or not term.columns:
+            return None
+        beside = Beside(self.contrasts, self._full_rows[:, list(term.columns)][self.sample.cells.index])
+        if not beside.told:
+            return None
+        doubt = None if self._doubt is None else self._doubt.but(pair)
+        return beside.intervals(self._whole(rows[:, self._in_full]), rows[:, list(term.columns)], doubt)
+
+    @functools.cached_property
+    def _in_full(self) -> list[int]:
+        """The positions of the model's columns among those of the full coding."""
+        columns_of = {term.factors: term.columns for term in self.full.terms}
+        return [0, *(column for term in self.coding.terms for column in columns_of[term.factors])]
+
+    @functools.cached_property
+    def _full_rows(self) -> np.ndarray:
+        return self.full.cell_rows(self.sample.cells)
+
+    def df_quantile(self, probability: float) -> float:
+        """The quantile of t at the fit's degrees of freedom."""
+        from scipy import stats
+
+        return float(stats.t.ppf(probability, self.df))
+
+    def effects(self, context: Context = "average") -> list[Effect]:
+        """The effect of every factor: on average over the others, at the baseline, the best, or a configuration."""
+        from broadleaf_lab.analysis.effects import effects
+
+        return effects(self, context)
+
+    def differences_us(self, context: Context = "average") -> list[DifferenceUs]:
+        """The same in microseconds per task."""
+        from broadleaf_lab.analysis.effects import differences_us
+
+        return differences_us(self, context)
+
+    def interactions(self, rope_pct: float = 1.0) -> list[Interaction]:
+        """Every pair that could be estimated, with its class and its q value."""
+        from broadleaf_lab.analysis.interactions import interactions
+
+        if rope_pct not in self._pairs:
+            self._pairs[rope_pct] = interactions(self, rope_pct)
+        return self._pairs[rope_pct]
+
+    def _repr_html_(self) -> str:
+        from broadleaf_lab.analysis.inline import fit_html
+
+        return fit_html(self)
+
+    def predict(self, configs: Sequence[Mapping[str, Level]]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Microseconds per task of configurations with the 95 % interval of that mean, at the mean block and time."""
+        told = self.contrasts_of(self.coding.rows(configs))
+        centre, low, high = (
+            scales.to_us(np.array([getattr(it, name) for it in told]), self.scale)
+            for name in ("estimate", "low", "high")
+        )
+        return (centre, high, low) if self.scale == "rate" else (centre, low, high)
+
+    def bootstrap(self, rng: np.random.Generator, draws: int) -> np.ndarray:
+        """Treatment coefficients (kept x draws) drawn from Student's distribution around the estimate with the robust
+        covariance. This gives what refitting to resampled runs would, at no cost per run.
+        """
+        size, basis = np.linalg.eigh(self.covariance[: self._size, : self._size])
+        root = basis * np.sqrt(np.maximum(size, 0.0))
+        spread = np.sqrt(self.df / rng.chisquare(self.df, draws))
+        drawn: np.ndarray = self.treatment_params[:, None] + root @ rng.standard_normal((self._size, draws)) * spread
+        return drawn
+
+    # --- the data --------------------------------------------------------------------------------------------------
+
+    @functools.cached_property
+    def measured_configs(self) -> list[dict[str, Level]]:
+        """Every configuration that was run, once each."""
+        return self.sample.cells.configs()
+
+    @functools.cached_property
+    def best_config(self) -> dict[str, Level]:
+        """The configuration with the fastest prediction, among those that were run."""
+        mean = self.linear.rows @ self.treatment_params
+        best = int(np.argmax(mean) if self.scale == "rate" else np.argmin(mean))
+        cells = self.sample.cells
+        return {n: known[c] for n, known, c in zip(cells.names, cells.levels, cells.codes[best], strict=True)}
+
+    @functools.cached_property
+    def lack_of_fit(self) -> LackOfFit | None:
+        """Whether the model misses something, as far as replicates show; None if nothing repeats."""
+        # Replicates are compared with a model in which all runs have the same weight.
+        linear = self.linear.unweighted
+        if linear.blocks == "random":
+            linear = linear.with_ratio(self.linear.ratio)
+        params = linear.least_squares(self.estimate.pseudo)
+        rest = linear.transform(self.estimate.pseudo) - linear.transform(linear.values(params))
+        return misfit.lack_of_fit(linear, self.estimate.pseudo, float(rest @ rest))
+
+    @functools.cached_property
+    def lambda_profile(self) -> LambdaProfile:
+        """On which scale effects add up; `scale.answer` also counts the interactions on each scale."""
+        return scales.profile_of(self.coding, self.sample)
+
+    def on(self, scale: Scale) -> Fit:
+        """The same model of the same runs on another scale."""
+        if scale == self.scale:
+            return self
+        sample = self.sample.on(scale)
+        options = replace(self.options, blocks=self.blocks, stray={})
+        if self.full is self.coding:
+            # Its columns do not depend on the scale.
+            return Fit(sample, self.coding, options, linear=self.linear.unweighted)
+        return _selected(sample, self.full, options, [])
+
+    def sensitivity(self) -> list[Shift]:
+        """Effects that change by more than a standard error under least squares, or without noisy blocks."""
+        from broadleaf_lab.analysis.model.sensitivity import shifts
+
+        return shifts(self)
+
+
+def fit(
+    factors: Sequence[Factor],
+    frame: pd.DataFrame,
+    scale: Literal["auto"] | Scale = "log",
+    pairs: bool | Sequence[tuple[str, str]] = True,
+    blocks: Literal["auto"] | Blocks = "auto",
+    drift: bool = True,
+    covariance: Covariance = "HC2",
+    triples: bool = True,
+    robust: bool = True,
+    alpha: float = 0.05,
+    covariate: str | None = None,
+) -> Fit:
+    """Fits a model to runs in the form that `frame.load` returns.
+
+    `scale` "auto" is the one on which effects are most nearly additive. `blocks` "auto" gives every block its own mean
+    if at least twice as many degrees of freedom as treatment parameters remain, otherwise a random one. A number with
+    up to six levels has an effect for each; one with more has a spline, unless that misses something. If the runs do
+    not suffice for all pairs at once, those that are certainly real are in the model, and each of the others is
+    estimated beside it. If replicates show that pairs do not suffice, `triples` adds those of factors whose three pairs
+    are all significant.
+
+    `robust` is Tukey's bisquare (MM): runs far from the model do not count; without it, least squares. Intervals use
+    HC2 errors, which allow for unequal variances, with the degrees of freedom of each contrast's own error; they miss
+    in `alpha` of all cases. `covariate` is a column of the frame; what it explains of the noise is removed, but not
+    what treatments do through it. Raises AnalysisError if the runs cannot show the main effects.
+    """
+    if frame.empty:
+        raise AnalysisError("no runs to fit: make runs first (`broadleaf-lab run`).")
+    levels = frames.measured(frame, factors)
+    sample = Sample.of(frame, factors, "log" if scale == "auto" else scale, drift)
+    stray = curves.splines(factors, sample, levels, blocks)
+    options = FitOptions(blocks, covariance, robust, alpha, stray)
+    full = Coding(factors, pairs, (), levels, stray)
+    if scale == "auto":
+        sample = sample.on(scales.profile_of(full, sample).best)
+    notes: list[str] = []
+    if covariate is not None:
+        sample = _adjusted(sample, full, options, covariate, notes)
+    made = _fitted(sample, full, options, triples, notes)
+    if (it := sample.covariate) is not None:
+        steep = covariates.slope(sample, made.linear, made.params)
+        made.notes = (*made.notes, covariates.sentence(it, steep, made.sigma))
+    return made
+
+
+def _fitted(sample: Sample, full: Coding, options: FitOptions, triples: bool, notes: list[str]) -> Fit:
+    """The model with all pairs if the runs suffice, and with triples if something is missing and they do."""
+    if full.pairs and not selection.suffices(full, sample):
+        return _selected(sample, full, options, notes)
+    made = Fit(sample, full, options, tuple(notes))
+    lack = made.lack_of_fit
+    if lack is None or not lack.significant:
+        return made
+    notes.append(f"Higher-order interactions remain: lack of fit F = {lack.f:.2f}, p = {lack.p:.2g}.")
+    coding = full
+    found = _triples(made) if triples and full.pairs else []
+    if found and made.df > 3 * len(found):
+        wider = full.but(full.pairs, found)
+        whole = sample.linear(wider, sample.choose_blocks(options.blocks, len(wider.column_names)))
+        # A fraction of all configurations cannot distinguish every triple from the rest.
+        told = [t.factors for t in wider.terms if len(t.factors) == 3 and whole.kept[list(t.columns)].all()]
+        if told and whole.df > whole.size // 4:
+            coding = full.but(full.pairs, [(a, b, c) for a, b, c in told])
+            notes.append("Added three-way terms: " + ", ".join(" x ".join(names) for names in told) + ".")
+    if coding is full:
+        made.notes = tuple(notes)
+        return made
+    return Fit(sample, coding, options, tuple(notes))
+
+
+def _adjusted(sample: Sample, full: Coding, options: FitOptions, name: str, notes: list[str]) -> Sample:
+    """The sample with a covariate, if the runs have it; otherwise `notes` says why not."""
+    values = covariates.numbers(sample.frame, name)
+    if isinstance(values, str):
+        notes.append(values)
+        return sample
+    told = np.isfinite(values)
+    frame = sample.frame[told].reset_index(drop=True)
+    # On the logarithmic scale no run's spread is assumed to depend on its level.
+    its = replace(Sample.of(frame, full.factors, "log", bool(sample.time.names)), y=values[told])
+    options = replace(options, alpha=0.05, stray={})
+    try:
+        if full.pairs and not selection.suffices(full, its):
+            made = _selected(its, full, options, [])
+        else:
+            made = Fit(its, full, options)
+    except AnalysisError as error:
+        notes.append(f"Not adjusted for {name}: {error}")
+        return sample
+    return covariates.adjusted(sample, covariates.centred(name, values, made, sample))
+
+
+def _selected(sample: Sample, full: Coding, options: FitOptions, notes: list[str]) -> Fit:
+    """The model of main effects and the pairs that are certainly real."""
+    mains = full.but(False)
+    if sample.told < len(mains.column_names) + 3:
+        made = f"{len(sample.y)} runs{' two at once' if sample.paired else ''}"
+        raise AnalysisError(f"{made} cannot determine {len(mains.column_names) - 1} main effects: make more runs.")
+    chosen = selection.choose_pairs(full, sample, options.blocks, options.robust)
+    notes = [*notes, chosen.sentence]
+    return Fit(sample, full.but(chosen.pairs), options, tuple(notes), full=full, doubt=chosen.doubt)
+
+
+def _triples(made: Fit) -> list[tuple[str, str, str]]:
+    significant = {frozenset((pair.a, pair.b)) for pair in made.interactions() if pair.q <= _Q}
+    names = [f.name for f in made.factors]
+    found = [
+        (a, b, c)
+        for a, b, c in itertools.combinations(names, 3)
+        if {frozenset((a, b)), frozenset((a, c)), frozenset((b, c))} <= significant
+    ]
+    return found
+
+
+def of_study(
+    study: StudySpec, scale: Literal["auto"] | Scale = "log", response: str = "time_per_task_us", **options: Any
+) -> Fit:
+    """The model over the factors that were varied in a study's runs. `options` are those of `fit`."""
+    runs = frames.load(study.runs_path, study.factors, None, response)
+    options.setdefault("covariate", study.covariate_of(response))
+    return fit([f for f in study.factors if runs[f.name].nunique() > 1], runs, scale, **options)

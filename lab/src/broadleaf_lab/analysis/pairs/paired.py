@@ -1,0 +1,63 @@
+"""Two configurations run side by side in the same blocks: the interval of their ratio."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from broadleaf_lab.analysis.pairs.intervals import mean_interval, t_cdf
+
+
+@dataclass(frozen=True, slots=True)
+class Ratio:
+    """A ratio of times with its interval; below 1 the first is the faster. `n` is the number of pairs."""
+
+    estimate: float
+    low: float
+    high: float
+    n: int
+
+    @property
+    def includes_one(self) -> bool:
+        """Whether the data are compatible with no difference."""
+        return not (self.high < 1 or self.low > 1)
+
+    def inverse(self) -> Ratio:
+        """The same as a speed-up: how many times as fast."""
+        return Ratio(1 / self.estimate, 1 / self.high, 1 / self.low, self.n)
+
+    def __str__(self) -> str:
+        return f"{self.estimate:.3f} ({self.low:.3f} to {self.high:.3f})"
+
+
+def ratio(log_differences: Sequence[float], confidence: float = 0.95) -> Ratio:
+    """The geometric mean ratio of pairs, by Student's t on the differences of logarithms. With fewer than two pairs the
+    interval is everything."""
+    n = len(log_differences)
+    if n < 2:
+        return Ratio(math.exp(log_differences[0]) if n else 1.0, 0.0, math.inf, n)
+    found = mean_interval(log_differences, 1 - confidence)
+    return Ratio(math.exp(found.estimate), math.exp(found.low), math.exp(found.high), n)
+
+
+def slower_p(log_differences: Sequence[float]) -> float:
+    """One-sided p of "the first is not slower" from paired differences of logarithms."""
+    n = len(log_differences)
+    if n < 2:
+        return 1.0
+    mean, sd = statistics.fmean(log_differences), statistics.stdev(log_differences)
+    if sd == 0:
+        return 0.0 if mean > 0 else 1.0
+    return 1 - t_cdf(mean / (sd / math.sqrt(n)), n - 1)
+
+
+def holm(p_values: Sequence[float], alpha: float = 0.05) -> list[bool]:
+    """Which hypotheses Holm's procedure rejects, at a family-wise error of `alpha`."""
+    rejected = [False] * len(p_values)
+    for rank, index in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
+        if p_values[index] > alpha / (len(p_values) - rank):
+            break
+        rejected[index] = True
+    return rejected

@@ -1,0 +1,55 @@
+"""The `broadleaf-lab` command: one file per subcommand, each imported only when it is needed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from broadleaf_lab.cli.terminal import LabGroup
+
+_COMMANDS = {
+    "designs.init": "Write a commented study file to start from.",
+    "designs.plan": "Choose the runs of a study and show what they will tell.",
+    "run.run": "Make the runs that are planned and not yet measured.",
+    "run.settle": "Choose runs, make them, and stop when every question is decided.",
+    "run.status": "Show how far a study is.",
+    "analysis.deltas": "Write the table of every X and X + treatment.",
+    "analysis.analyse": "Show effects, interactions and verdicts, with intervals.",
+    "analysis.path": "Lead from the slow to the fast setting in a chosen order.",
+    "report.report": "Write a report as HTML that works offline.",
+    "comparisons.compare": "Judge whether a change would help or hinder.",
+    "comparisons.why": "Show why two settings interact: counters and profiles side by side.",
+    "comparisons.vs": "Tell which of two commands is faster, without a study.",
+    "report.recommend": "Recommend settings, and write them into a configuration file.",
+    "run.tune": "Search for the best setting of a workload.",
+    "comparisons.history": "Measure a range of commits and find those that changed the speed.",
+    "comparisons.gate": "Compare HEAD with a base commit on this machine.",
+    "run.sweep": "Vary one numeric factor and show its response curve.",
+    "designs.power": "Show how many runs an effect needs, or which effect some runs can show.",
+    "report.export": "Write the data for R, Excel, SQLite or Parquet.",
+    "designs.synth": "Write a synthetic study whose truth is known.",
+    "run.doctor": "Check this machine for what makes measurements noisy.",
+}
+
+
+@click.group(
+    "lab",
+    cls=LabGroup,
+    texts=_COMMANDS,
+    package="broadleaf_lab.cli",
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+@click.version_option(package_name="broadleaf-lab", prog_name="broadleaf-lab")
+def command() -> None:
+    """The performance laboratory: find out which setting makes a workload fast, how certain that is, and what it
+    depends on.
+
+    A study is a directory with a study.toml: `broadleaf-lab init` writes one, `plan` chooses the runs, `run` measures,
+    `report` shows the results.
+    """
+
+
+def main(arguments: list[str] | None = None) -> Any:
+    """Entry point of the console script."""
+    return command.main(arguments, prog_name="broadleaf-lab")

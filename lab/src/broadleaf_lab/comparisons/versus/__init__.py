@@ -1,0 +1,1 @@
+"""Two commands against each other, without a study: `broadleaf-lab vs`."""

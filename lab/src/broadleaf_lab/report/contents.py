@@ -1,0 +1,223 @@
+"""The content of the page: facts, sentences and tables, from a study's data and models."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+
+from broadleaf_lab.analysis import failures as failing
+from broadleaf_lab.analysis.convergence import MAX_TIMES_MORE, precision
+from broadleaf_lab.analysis.model.scale import answer
+from broadleaf_lab.analysis.verdict import Verdict, verdicts
+from broadleaf_lab.report.collect import CONTEXTS, Collected
+from broadleaf_lab.report.figures.base import Figure, Missing, Unit, listed, number
+from broadleaf_lab.report.page import Contents, Sentence, Table, explorer_data
+from broadleaf_lab.report.predictor import predictor_data
+from broadleaf_lab.spec.factors import Level, column_value
+
+MAX_PAIRS = 30
+METHOD = (
+    "An effect is the ratio of the time per task with a treatment to that without it, on average over the levels of "
+    "all other factors, from a linear model of the logarithm of time with main effects, pairs, blocks and time.",
+    "Intervals are 95 % and robust to unequal spread. q is the rate of false discoveries if all pairs up to this one "
+    "are believed; pairs count as real at q up to 0.05.",
+    "helps and hinders: the interval lies wholly beyond the limit of practical difference; no practical difference: it "
+    "lies within (two one-sided tests); depends on: the words differ between levels of another factor; unknown: none "
+    "of these.",
+    "A delta compares the same configuration without and with one treatment; its interval comes from redrawing blocks "
+    "of runs.",
+    "A path adds treatments one by one. Chosen on the runs it is drawn from, it looks a little better than it is: "
+    "measure it again with `broadleaf-lab path --again 5` before quoting it.",
+)
+
+
+def contents_of(found: Collected, figures: Sequence[Figure | Missing]) -> Contents:
+    """The page of a study."""
+    evidence = found.evidence
+    assert evidence is not None, "collect() fills it in"
+    timed = verdicts(found.log, found.study.rope_pct) if found.log else []
+    decided = tuple(failing.judged(timed, found.failures))
+    explorer, note = None, ""
+    if found.deltas is not None:
+        tables = {"best first": evidence.greedy, "nicest first": evidence.nice}
+        shown = {name: table for name, table in tables.items() if table is not None}
+        explorer, note = explorer_data(found.deltas, found.factors, shown, evidence.roles.second)
+    best = found.paths.get("best first")
+    order = [step.factor for step in best.order] if best is not None else []
+    model = predictor_data(found.log, found.factors, found.study.constraints, order) if found.log else None
+    return Contents(
+        name=found.study.name,
+        facts=tuple(_facts(found)),
+        summary=(
+            *found.failures.sentences,
+            *_summary(found, decided),
+            *(f"{f.title}." for f in figures if isinstance(f, Figure) and f.key == "placebo"),
+        ),
+        verdicts=tuple(Sentence(_setting(v.factor, v.level), v.word, v.sentence) for v in decided),
+        warnings=tuple(_warnings(found)),
+        tables=tuple(_tables(found)),
+        figures=tuple(figures),
+        method=METHOD,
+        explorer=explorer,
+        explorer_note=note,
+        model=model,
+        explorer_reason="" if explorer else "run a design with paths or edges.",
+    )
+
+
+def _facts(found: Collected) -> Iterable[str]:
+    frame = found.frame
+    total = found.failures.total
+    yield f"{total.runs} runs, {total.failed} failed" if total.failed else f"{len(frame)} runs"
+    yield f"{len(found.factors)} factors"
+    first, last = float(frame["started_unix"].min()), float(frame["started_unix"].max())
+    yield datetime.fromtimestamp(first, UTC).strftime("%Y-%m-%d %H:%M UTC")
+    yield f"over {number((last - first) / 60)} minutes"
+    for column, word in (("machine_id", "machine"), ("python", "Python"), ("git_sha", "commit")):
+        values = [str(v) for v in frame[column].dropna().unique() if str(v)] if column in frame else []
+        if values:
+            yield f"{word} {listed(values)}"
+
+
+def _summary(found: Collected, decided: Sequence[Verdict]) -> Iterable[str]:
+    if found.log is None:
+        yield "These runs do not allow a model; only the figures below can be drawn."
+        return
+    path = found.paths.get("best first")
+    if path is not None and path.order:
+        unit = Unit.of([path.start])
+        steps = [_setting(step.factor, step.level) for step in path.order]
+        yield (
+            f"From {unit.shown(path.start)} per task at the baseline to {unit.shown(path.end)}, "
+            f"{number(path.start / path.end)} times as fast, with {len(steps)} treatments each proven to help: "
+            f"{listed(steps, 12)}."
+        )
+    else:
+        yield "No treatment is proven to make the baseline faster."
+    for word, verb in (
+        ("helps", "help"),
+        ("hinders", "hinder"),
+        ("no practical difference", "make no practical difference"),
+    ):
+        names = [v.factor for v in decided if v.word == word]
+        if names:
+            yield f"{listed(dict.fromkeys(names), 8)} {verb if len(names) > 1 else _singular(word)}."
+    depending = [v for v in decided if v.word.startswith("depends")]
+    for v in depending[:4]:
+        yield v.sentence
+    for pair in [p for p in found.pairs if p.q <= 0.05 and p.kind in ("either-or", "sign-flip")][:4]:
+        yield pair.sentence
+    unknown = [v for v in decided if v.word == "unknown"]
+    if unknown:
+        more = max((v.needs_runs or 0 for v in unknown), default=0)
+        more = more if more <= MAX_TIMES_MORE * len(found.frame) else 0
+        yield f"Not yet known: {listed(dict.fromkeys(v.factor for v in unknown), 8)}" + (
+            f" (about {more} more runs)." if more else "."
+        )
+
+
+def _setting(factor: str, level: Level) -> str:
+    return factor if level is True else f"{factor} = {column_value(level)}"
+
+
+def _singular(word: str) -> str:
+    return "makes no practical difference" if word.startswith("no") else word
+
+
+def _warnings(found: Collected) -> Iterable[str]:
+    yield from found.notes
+    if found.log is None:
+        return
+    yield from found.log.notes
+    yield precision(found.log, found.study.rope_pct).sentence
+    yield answer(found.log).sentence
+    misfit = found.log.lack_of_fit
+    if misfit is not None and misfit.significant:
+        yield (
+            f"The model misses something that repeated runs show (lack of fit, p = {misfit.p:.2g}): interactions of "
+            "more than two factors remain."
+        )
+    for shift in found.log.sensitivity()[:5]:
+        yield shift.sentence
+    flags = found.frame["flags"].dropna().astype(str) if "flags" in found.frame else None
+    if flags is not None and (flags != "").any():
+        marked = flags[flags != ""]
+        yield f"{len(marked)} of {len(found.frame)} runs carry a flag ({listed(sorted(set(marked)))})."
+
+
+def _tables(found: Collected) -> Iterable[Table]:
+    if found.failures.total.failed:
+        yield Table(
+            "Failures",
+            "Share of the runs that failed, ran out of time or gave no score, with exact 95 % intervals. Runs with "
+            "another setting that explains their failure are set aside.",
+            ("setting", "failed", "of runs", "share", "95 % interval", "without it", "verdict", "with"),
+            tuple(
+                (it.name, str(it.rate.failed), str(it.rate.runs), f"{100 * it.rate.share:.1f} %",
+                 f"{100 * it.rate.low:.1f} to {100 * it.rate.high:.1f} %",
+                 f"{it.default.failed} of {it.default.runs}", it.word or "no more than its default",
+                 "" if it.with_setting is None else _setting(*it.with_setting))
+                for it in found.failures.levels
+            ),
+            open=True,
+        )  # fmt: skip
+    if found.log is None:
+        return
+    columns = ("factor", "average", "95 % interval", "at the baseline", "95 % interval", "at the best", "95 % interval")
+    cells: dict[str, list[str]] = {}
+    for index, context in enumerate(CONTEXTS):
+        for effect in found.log.effects(context):
+            row = cells.setdefault(_setting(effect.factor, effect.level), [])
+            row += [""] * (2 * index - len(row))
+            row += [_percent(effect.ratio), f"{_percent(effect.ratio_low)} to {_percent(effect.ratio_high)}"]
+    rows = tuple((name, *row, *[""] * (6 - len(row))) for name, row in cells.items())
+    yield Table("Effects", "Change of the time per task; a minus is faster.", columns, rows, open=True)
+    real = [p for p in found.pairs if p.q <= 0.05]
+    if real:
+        lines = tuple(
+            (
+                f"{p.a} \u00d7 {p.b}",
+                p.kind,
+                _percent(math.exp(p.a_alone.estimate)),
+                _percent(math.exp(p.a_with_b.estimate)),
+                _percent(math.exp(p.b_alone.estimate)),
+                _percent(math.exp(p.b_with_a.estimate)),
+                _percent(math.exp(p.joint.estimate)),
+                f"{p.q:.2g}",
+            )
+            for p in real[:MAX_PAIRS]
+        )
+        head = ("pair", "class", "first alone", "first with second", "second alone", "second with first", "both", "q")
+        left_out = f" The {MAX_PAIRS} clearest of {len(real)}." if len(real) > MAX_PAIRS else ""
+        yield Table(
+            "Interactions",
+            f"Change of the time per task that each brings without and with the other.{left_out}",
+            head,
+            lines,
+        )
+    for name, path in found.paths.items():
+        if not path.order:
+            continue
+        unit = Unit.of([path.start])
+        moves = tuple(
+            (
+                _setting(s.factor, s.level),
+                str(s.tier),
+                unit.shown(s.before),
+                unit.shown(s.after),
+                f"{unit.shown(s.change, signed=True)} "
+                f"[{number(s.ci_low / unit.us, signed=True)} to {number(s.ci_high / unit.us, signed=True)}]",
+                f"{number(1e6 / s.after)}",
+                found.study.factor(s.factor).loses or "nothing",
+            )
+            for s in path.order
+        )
+        titles = ("step", "tier", "before", "after", "change", "tasks per second then", "gives up")
+        yield Table(
+            f"Path, {name}", "Treatments added one after the other, as long as each is proven to help.", titles, moves
+        )
+
+
+def _percent(ratio: float) -> str:
+    return f"{number(100 * (ratio - 1), signed=True)} %" if math.isfinite(ratio) else "unknown"

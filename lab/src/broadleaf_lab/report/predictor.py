@@ -1,0 +1,87 @@
+"""The model as embedded in the page: enough to predict any configuration with its interval, without Python."""
+
+from __future__ import annotations
+
+import base64
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from broadleaf_lab.report.figures.base import Unit, on_off
+from broadleaf_lab.spec.factors import Factor, Level
+
+if TYPE_CHECKING:
+    from broadleaf_lab.analysis.model.fit import Fit
+
+MAX_COLUMNS = 600
+"""Beyond that the covariance alone would take megabytes."""
+_LOOKED_AT = 60
+
+
+def predictor_data(
+    fit: Fit, factors: Sequence[Factor], rules: Mapping[str, str], order: Sequence[str]
+) -> dict[str, Any] | None:
+    """What `predictor.js` reads: the model's rows level by level, coefficients, covariance, and the constraints among
+    the factors of the model. `order` are the factors of the initial path. None if the model is too large.
+
+    `fit` is on the scale of logarithms. One quantile serves all intervals: the one of the median measured
+    configuration, because degrees of freedom differ little between configurations.
+    """
+    size = len(fit.treatment_params)
+    if size > MAX_COLUMNS:
+        return None
+    coding = fit.coding
+    names = [f.name for f in fit.factors]
+    kept = np.flatnonzero(fit.kept)
+    square = fit.covariance[:size, :size]
+    mains = {term.factors[0]: list(term.columns) for term in coding.terms if len(term.factors) == 1}
+    described = []
+    for factor in fit.factors:
+        levels = coding.levels[factor.name]
+        # A configuration of one factor has only that factor's columns besides the mean.
+        rows = coding.rows([{factor.name: level} for level in levels])[:, mains[factor.name]]
+        default = levels.index(factor.default) if factor.default in levels else 0
+        last = len(levels) - 1
+        described.append(
+            {
+                "name": factor.name,
+                "levels": [on_off(level) for level in levels],
+                "values": [plain(level) for level in levels],
+                "codes": [[round(float(v), 7) for v in row] for row in rows],
+                "base": default,
+                "on": last if last != default else 0,
+                "when": factor.when or "",
+            }
+        )
+    configs = fit.measured_configs[:_LOOKED_AT]
+    told = fit.contrasts_of(coding.rows(configs))
+    baseline_us = float(fit.predict([{f.name: f.default for f in fit.factors}])[0][0])
+    unit = Unit.of([baseline_us])
+    wanted = [*(name for name in order if name in names), *(name for name in names if name not in order)]
+    return {
+        "factors": described,
+        "terms": [[names.index(name) for name in term.factors] for term in coding.terms],
+        "kept": kept.tolist(),
+        "coefficients": [float(f"{value:.8g}") for value in fit.treatment_params],
+        "covariance": base64.b64encode(square[np.triu_indices(size)].astype("<f4").tobytes()).decode(),
+        "quantile": statistics.median((it.high - it.low) / 2 / it.se for it in told if it.se > 0),
+        "rules": [{"name": name, "text": text} for name, text in rules.items() if _speaks_of(text, factors, names)],
+        "order": [names.index(name) for name in wanted],
+        "unit": unit.name,
+        "unit_us": unit.us,
+    }
+
+
+def plain(level: Level) -> Any:
+    """A level in JavaScript: booleans, numbers and text stay what they are."""
+    return level.item() if isinstance(level, np.generic) else level
+
+
+def _speaks_of(text: str, factors: Sequence[Factor], names: Sequence[str]) -> bool:
+    """Whether a constraint involves only factors of the model: the others never varied."""
+    from broadleaf_lab.spec import expressions
+
+    node = expressions.parse(text, {f.name: f for f in factors}, "constraint")
+    return expressions.names(node) <= set(names)

@@ -1,0 +1,35 @@
+"""Durations and sizes as people read them."""
+
+from __future__ import annotations
+
+
+def duration(seconds: float) -> str:
+    """A duration in a suitable unit, and from a minute on in the two largest: `226 ms`, `5 min`, `3 d 4 h`.
+
+    Below a minute it has three digits.
+    """
+    if seconds <= 0:
+        return "0 s"
+    if seconds < 59.95:
+        value, unit = seconds * 1e9, "ns"
+        for larger in ("us", "ms", "s"):
+            if value < 999.5:
+                break
+            value, unit = value / 1000, larger
+        return f"{value:.3g} {unit}"
+    minutes, rest_s = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    parts = ((days, "d"), (hours, "h"), (minutes, "min"), (rest_s, "s"))
+    first = next(index for index, (amount, _) in enumerate(parts) if amount)
+    return " ".join(f"{amount} {unit}" for amount, unit in parts[first : first + 2] if amount)
+
+
+def size(n_bytes: float) -> str:
+    """Bytes in the decimal unit that needs at most three digits: `64 MB`."""
+    value, unit = float(n_bytes), "B"
+    for larger in ("kB", "MB", "GB", "TB", "PB"):
+        if value < 999.5:
+            break
+        value, unit = value / 1000, larger
+    return f"{value:.0f} B" if unit == "B" else f"{value:.3g} {unit}"

@@ -1,5 +1,0 @@
-"""What the runs show: effects, interactions, deltas, paths, components, and verdicts in words, each with its interval.
-
-Every module here needs the extra `broadleaf[lab]`. `frame.load` reads runs, `model.fit.fit` models them; the others
-take a frame or a fit.
-"""

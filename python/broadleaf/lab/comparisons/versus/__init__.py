@@ -1,1 +1,0 @@
-"""Two commands against each other, without a study: `broadleaf lab vs`."""

@@ -1,4 +1,0 @@
-"""A zoo of workloads, each scored by how far a system is from the best possible.
-
-``python -m broadleaf.lab.zoo --workload sleep --system broadleaf --engines 2 --tasks 200 --duration-ms 10 --json``
-"""
