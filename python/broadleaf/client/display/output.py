@@ -241,7 +241,11 @@ class OutputStream:
             result.origin.client.tasks.remember(owner)
             owner.listen(listener)
             self._listeners.append((owner, listener))
-        self._catch_up_all()
+        try:
+            self._catch_up_all()
+        except BaseException:  # such as Ctrl-C
+            self.__exit__(*sys.exc_info())
+            raise
         return self
 
     def __exit__(
@@ -392,9 +396,10 @@ def show(
     many = not result.origin.single
     with contextlib.ExitStack() as stack:
         shown = OutputStream(result, many and groupby == "lines", many) if stream else None
-        if shown is not None:
-            stack.enter_context(shown)
         try:
+            # It shows what there is already, and whoever sees that may press Ctrl-C.
+            if shown is not None:
+                stack.enter_context(shown)
             _wait(result, shown, progress_after_s)
             interrupted = False
         except KeyboardInterrupt:
