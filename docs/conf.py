@@ -11,12 +11,15 @@ from broadleaf import config
 from broadleaf.cli import group
 from broadleaf.client.display.reprs import PublicNames
 from sphinx.application import Sphinx
+from sphinx.project import Project
 from sphinx.pycode import ModuleAnalyzer
 
 # The laboratory is a package of its own; `lab` is a link to its pages, which are part of this site.
 sys.path.extend(str(Path(__file__).parent / folder) for folder in ("extensions", "lab"))
 import command_reference
 import study_tables
+
+LABORATORY = Path(__file__).resolve().parent.parent / "lab"
 
 project = "Broadleaf"
 author = "the Broadleaf developers"
@@ -55,7 +58,7 @@ generated = Path(__file__).parent / "_build" / "generated"
 generated.mkdir(parents=True, exist_ok=True)
 (generated / "options.md").write_text(config.markdown_list())
 (generated / "commands.md").write_text(command_reference.page(group))
-for name, text in study_tables.pages(Path(__file__).parent.parent / "lab" / "studies").items():
+for name, text in study_tables.pages(LABORATORY / "studies").items():
     (generated / name).write_text(text)
 
 # The kernels of notebooks ignore the settings of whoever builds the pages, and leave nothing in their history.
@@ -83,6 +86,17 @@ def internal_members(cls: type) -> list[object]:
     return own + [member for subclass in cls.__subclasses__() for member in internal_members(subclass)]
 
 
+path2doc = Project.path2doc
+
+
+def path_to_document(project: Project, filename: str | os.PathLike[str]) -> str | None:
+    """Makes links find the laboratory's pages: Sphinx reads them below `lab`, and links lead to their real folder."""
+    path = Path(filename)
+    pages = LABORATORY / "docs"
+    return path2doc(project, "lab" / path.relative_to(pages) if path.is_relative_to(pages) else path)
+
+
+Project.path2doc = path_to_document
 analyze = ModuleAnalyzer.analyze
 
 

@@ -7,7 +7,6 @@ part of a picture that would be too small as a whole, such as a screenshot.
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any, ClassVar
 
 from docutils import nodes
@@ -32,8 +31,8 @@ class ExampleCard(SphinxDirective):
 
     def run(self) -> list[nodes.Node]:
         """A placeholder, with the sentences in it."""
-        page, _ = self.env.relfn2path(self.arguments[0])
-        found = card(page=str(Path(page)), picture=self.options.get("picture", -1), crop="crop" in self.options)
+        _, path = self.env.relfn2path(f"{self.arguments[0]}.md")
+        found = card(page=self.env.path2doc(path), picture=self.options.get("picture", -1), crop="crop" in self.options)
         self.set_source_info(found)
         found += self.parse_content_to_nodes()
         return [found]
