@@ -215,7 +215,7 @@ def test_a_start_that_cannot_write_its_files_leaves_nothing(monkeypatch, cluster
     for module in (files, credentials):
         monkeypatch.setattr(module, "write_json", full)
     if name == "owner.json":
-        monkeypatch.setattr(directories, "mark", no_mark)
+        monkeypatch.setattr(directories, "mark_owner", no_mark)
     cluster = ipp.Cluster(n=1, cluster_id="full-disk", detached=detached)
     with pytest.raises(OSError, match="No space left"):
         cluster.start_cluster_sync()
