@@ -150,7 +150,7 @@ def _environment():
     return os.environ | {"PYTHONPATH": package}
 
 
-# In a process of its own: the functions that a test runner has registered for the end wait for threads that a fork lacks.
+# In a process of its own: what a test runner has registered for the end may wait for threads that a fork lacks.
 FORKS = """
 import atexit, os
 from broadleaf import Cluster
