@@ -17,9 +17,9 @@ STAMPS := $(VENV)/.stamps
 PIP_INSTALL := --disable-pip-version-check --no-input install --quiet --no-compile --requirement
 # Before a command that needs Rust.
 WITH_RUST := $(BIN)/python tools/rust.py
-# Tests wait for processes half of their time, so there are two processes of them for each core. A file's tests stay together,
-# as they share a cluster.
-PROCESSES ?= $(shell expr 2 '*' $$(nproc))
+# Tests wait for processes half of their time, so there are two processes of them for each core, up to eight. A file's tests stay
+# together, as they share a cluster.
+PROCESSES ?= $(shell n=$$(nproc); echo $$((n < 4 ? 2 * n : 8)))
 PYTEST = $(WITH_RUST) $(BIN)/python -m pytest --numprocesses=$(PROCESSES) --dist=loadfile --durations=20
 RUST_SOURCES := $(shell find crates -name target -prune -o \( -name '*.rs' -o -name Cargo.toml \) -print 2>/dev/null)
 TEST_ARGS ?=
