@@ -17,9 +17,9 @@ STAMPS := $(VENV)/.stamps
 PIP_INSTALL := --disable-pip-version-check --no-input install --quiet --no-compile --requirement
 # Before a command that needs Rust.
 WITH_RUST := $(BIN)/python tools/rust.py
-# Tests wait for processes half of their time, so there are two processes of them for each core. A file's tests stay together,
-# as they share a cluster.
-PROCESSES ?= $(shell expr 2 '*' $$(nproc))
+# Tests wait for processes half of their time, so there are two processes of them for each core, up to eight. A file's tests stay
+# together, as they share a cluster.
+PROCESSES ?= $(shell n=$$(nproc); echo $$((n < 4 ? 2 * n : 8)))
 PYTEST = $(WITH_RUST) $(BIN)/python -m pytest --numprocesses=$(PROCESSES) --dist=loadfile --durations=20
 RUST_SOURCES := $(shell find crates -name target -prune -o \( -name '*.rs' -o -name Cargo.toml \) -print 2>/dev/null)
 TEST_ARGS ?=
@@ -41,7 +41,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 unless_unchanged = $(BIN)/python tools/unchanged.py --record $(STAMPS)/$(1).json $(if $(AGAIN),--again)
 
-.PHONY: help demo test test-all test-rust test-python test-sites test-lab peer-tests test-peers fuzz soak bench gate figures docs lint lock clean build installed
+.PHONY: help demo test test-all test-rust test-python test-sites test-lab test-statistics peer-tests test-peers fuzz soak bench gate figures docs lint lock clean build installed
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | expand -t 14
@@ -50,9 +50,9 @@ demo: $(STAMPS)/native ## Start four engines, run a map, print its result and ti
 	@$(BIN)/python examples/demo.py
 
 # What has passed on the same files is skipped, unless AGAIN=1.
-test: test-rust test-python ## Run the tests that need nothing but this checkout; TEST_ARGS="tests/e2e -k map" chooses among those of Python
+test: test-rust test-python test-lab ## Run the tests that need nothing but this checkout; TEST_ARGS="tests/e2e -k map" chooses among those of Python
 
-test-all: test test-sites test-lab test-peers fuzz ## Run all tests: also with schedulers, SSH, MPI, Dask and Ray, IPython Parallel's own, and fuzzing
+test-all: test test-sites test-statistics test-peers fuzz ## Run all tests: also with schedulers, SSH, MPI, Dask and Ray, IPython Parallel's own, and fuzzing
 
 test-rust: $(STAMPS)/native
 	@$(call unless_unchanged,rust-tests) --inputs crates fuzz/src fuzz/corpus Cargo.toml Cargo.lock -- \
@@ -68,7 +68,11 @@ test-sites: $(STAMPS)/native $(STAMPS)/test $(STAMPS)/ray-venv
 # The laboratory needs nothing of Broadleaf.
 test-lab: $(STAMPS)/test $(STAMPS)/lab
 	@$(call unless_unchanged,lab-tests) --inputs lab tests/waiting.py tests/debian_layer.py requirements -- \
-	  $(PYTEST) lab/tests $(TEST_ARGS)
+	  $(PYTEST) lab/tests -m "not statistics" $(TEST_ARGS)
+
+test-statistics: $(STAMPS)/test $(STAMPS)/lab
+	@$(call unless_unchanged,statistics-tests) --inputs lab tests/waiting.py tests/debian_layer.py requirements -- \
+	  $(PYTEST) lab/tests -m statistics $(TEST_ARGS)
 
 fuzz: $(STAMPS)/native ## Try each decoder with random input; FUZZ_S=60 says for how long
 	@$(WITH_RUST) $(BIN)/python tools/fuzz.py --seconds $(FUZZ_S)

@@ -29,7 +29,7 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Spares later collections of garbage all that the tests have imported: `gc.collect()` takes next to nothing."""
+    """Spares later collections of garbage all that the tests have imported, so that `gc.collect()` takes little."""
     gc.collect()
     gc.freeze()
 

@@ -38,6 +38,7 @@ TARGETS = {
     "test-python": ["TEST_ARGS=--collect-only -qq"],
     "test-sites": ["TEST_ARGS=--collect-only -qq"],
     "test-lab": ["TEST_ARGS=--collect-only -qq"],
+    "test-statistics": ["TEST_ARGS=--collect-only -qq"],
     "peer-tests": [],
     "clean": [],
 }

@@ -97,6 +97,7 @@ RUNS = {
     "test-python": ["tests/*.py", "tests/[!p]*/**/*.py", "tests/property/*.py", "tests/plan/*.py"],
     "test-sites": ["tests/clusters/*.py", "tests/hosts/*.py"],
     "test-lab": ["lab/tests/**/*.py"],
+    "test-statistics": ["lab/tests/**/*.py"],
     "peer-tests": ["tests/peers/run.py", "tests/peers/layout.py"],
 }
 # The requirements of the commands of this checkout that a target runs.

@@ -148,7 +148,7 @@ def _environment():
     return os.environ | {"PYTHONPATH": package}
 
 
-# In a process of its own: what a test runner has registered for the end waits for threads that a fork lacks.
+# In a process of its own: what a test runner has registered for the end may wait for threads that a fork lacks.
 FORKS = """
 import atexit, os
 from broadleaf import Cluster

@@ -10,6 +10,8 @@ from broadleaf_lab.analysis import verdict
 from broadleaf_lab.analysis.model.fit import fit
 from broadleaf_lab.spec.factors import Factor
 
+pytestmark = pytest.mark.statistics
+
 SETS = 12
 
 
