@@ -74,9 +74,11 @@ def test_values_come_in_target_order_whatever_the_order_of_replies(rc, tmp_path)
 
 def test_equal_values_are_not_one_object_unless_nobody_can_tell(rc):
     view = rc.broadcast_view(coalescing=True)
-    lists = view.apply_sync(lambda: [1])
-    lists[0].append(2)
-    assert lists == [[1, 2], [1], [1], [1]]
+    for nested, values in ((False, [1]), (False, [1, "a"]), (True, [1])):
+        found = view.apply_sync(lambda values, nested: (values,) if nested else values, values, nested)
+        lists = [lists for (lists,) in found] if nested else found
+        lists[0].append(2)
+        assert lists == [[*values, 2], values, values, values]
     assert view.apply_sync(lambda: "same") == ["same"] * 4
 
 

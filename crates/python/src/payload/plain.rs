@@ -205,6 +205,23 @@ fn put_bytes(tag: u8, bytes: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(bytes);
 }
 
+/// Whether nobody can tell a value that was decoded here from another like it: neither is it a list, a dict or an array,
+/// nor does it hold one.
+pub fn is_immutable(value: &Bound<'_, PyAny>) -> bool {
+    match value.cast_exact::<PyTuple>() {
+        Ok(tuple) => tuple.iter_borrowed().all(|item| is_immutable(&item)),
+        Err(_) => {
+            value.is_none()
+                || value.is_exact_instance_of::<PyInt>()
+                || value.is_exact_instance_of::<PyFloat>()
+                || value.is_exact_instance_of::<PyBool>()
+                || value.is_exact_instance_of::<PyString>()
+                || value.is_exact_instance_of::<PyBytes>()
+                || value.is_exact_instance_of::<PyRange>()
+        }
+    }
+}
+
 /// Appends a call's arguments: the positional tuple, then name and value of each keyword. As [`encode`].
 pub fn encode_call<'py>(
     args: &Bound<'py, PyTuple>,

@@ -346,12 +346,15 @@ impl Pending {
             let Ok(value) = Self::outcome(slf, index)? else {
                 return Ok(None);
             };
+            let value = value.into_bound(py);
             // Equal immutable values share one object.
-            let end = plain_until.map_or(index + 1, |end| end as usize);
+            let end = plain_until
+                .filter(|_| plain::is_immutable(&value))
+                .map_or(index + 1, |end| end as usize);
             if end - index == request.len {
-                return repeated(value.into_bound(py), request.len).map(Some);
+                return repeated(value, request.len).map(Some);
             }
-            values.resize(end, value.into_bound(py));
+            values.resize(end, value);
         }
         PyList::new(py, values).map(Some)
     }

@@ -304,7 +304,7 @@ impl Request {
         }
     }
 
-    /// For a part that shares one immutable value with others: the first part after those.
+    /// For a part that shares one value in the compact encoding with others: the first part after those.
     pub fn plain_until(&self, index: usize) -> Option<u32> {
         let state = lock(&self.state);
         let outcome = state.together()?.0.outcome(index)?;
