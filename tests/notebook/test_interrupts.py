@@ -12,7 +12,7 @@ import time
 
 import broadleaf as ipp
 import pytest
-from broadleaf.client.display import showing
+from broadleaf.client.display import showing, streaming
 from waiting import until
 
 BEGUN = "import time\nopen(f'{directory}/{engine_id}', 'w').close()\n"
@@ -102,6 +102,22 @@ def test_a_signal_that_another_thread_gets_ends_a_blocking_call(rc, tmp_path):
     with pytest.raises(ipp.RemoteError, match="KeyboardInterrupt"):
         busy.get(20)
     assert rc[0].apply_sync(os.getpid) == pid
+
+
+def test_ctrl_c_while_earlier_output_is_shown(rc, begun, monkeypatch, capsys):
+    """Whoever sees that the engines have begun may be faster than the client, which has yet to wait for them."""
+
+    def interrupted(*_):
+        monkeypatch.undo()
+        raise KeyboardInterrupt
+
+    with rc.live_output():
+        busy = rc[:].execute(f"print('begins', flush=True)\n{SLEEP}", silent=False, block=False)
+        assert until(lambda: len(busy.written_parts()) == 4)
+        monkeypatch.setattr(streaming, "write_labelled", interrupted)
+        busy.show()
+    assert "Received Keyboard Interrupt" in capsys.readouterr().err
+    assert [type(error) for error in busy.get(20, return_exceptions=True)] == [ipp.TaskAborted] * 4
 
 
 def test_an_idle_engine_takes_no_notice(rc):

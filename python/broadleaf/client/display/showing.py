@@ -37,9 +37,10 @@ def show(
     many = not result.origin.single
     with contextlib.ExitStack() as stack:
         shown = OutputStream(result, many and groupby == "lines", many) if stream else None
-        if shown is not None:
-            stack.enter_context(shown)
         try:
+            # It shows what there is already, and whoever sees that may press Ctrl-C.
+            if shown is not None:
+                stack.enter_context(shown)
             _wait(result, shown, progress_after_s)
             interrupted = False
         except KeyboardInterrupt:

@@ -65,7 +65,11 @@ class OutputStream:
             result.origin.client.tasks.remember(owner)
             owner.listen(listener)
             self._listeners.append((owner, listener))
-        self._catch_up_all()
+        try:
+            self._catch_up_all()
+        except BaseException:  # such as Ctrl-C
+            self.__exit__(*sys.exc_info())
+            raise
         return self
 
     def __exit__(
