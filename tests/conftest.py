@@ -18,6 +18,20 @@ settings.load_profile("untimed")
 
 # In the environment of every process that a test starts, however indirectly.
 MARKER = "BROADLEAF_TEST_RUN"
+# All tests of these folders need hosts that are made in namespaces.
+SITES = ("clusters", "hosts")
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Marks the tests that need more than this checkout by the folders they are in."""
+    if item.path.relative_to(Path(__file__).parent).parts[0] in SITES:
+        item.add_marker("sites")
+
+
+def pytest_collection_finish() -> None:
+    """Spares later collections of garbage all that the tests have imported, so that `gc.collect()` takes little."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -34,16 +48,20 @@ def no_leaks(tmp_path_factory):
     run = uuid.uuid4().hex
     os.environ[MARKER] = run
     os.environ["BROADLEAF_DIR"] = str(tmp_path_factory.mktemp("broadleaf"))
+    # Without it sockets are in the directory above, too: that of the session is shared by all test runs of this user.
+    session = os.environ.pop("XDG_RUNTIME_DIR", None)
     before = _descriptors()
     yield
     gc.collect()
-    left = processes_with(MARKER, run)
+    left = processes_with(**{MARKER: run})
     assert left == {}, f"processes left behind: {left}"
     more = _descriptors() - before
     assert not more, f"descriptors left open: {dict(more)}"
     found = [path for path in Path(os.environ["BROADLEAF_DIR"]).glob("profiles/*/*") if path.is_dir()]
     assert found == [], f"cluster directories left behind: {found}"
     del os.environ[MARKER], os.environ["BROADLEAF_DIR"]
+    if session is not None:
+        os.environ["XDG_RUNTIME_DIR"] = session
 
 
 def _descriptors() -> Counter[str]:
@@ -70,5 +88,5 @@ def gate(tmp_path):
 
 @pytest.fixture
 def cluster_processes():
-    """A function that returns the living processes of a cluster id."""
-    return lambda cluster_id: processes_with("BROADLEAF_CLUSTER_ID", cluster_id)
+    """A function that returns the living processes of a cluster id. Other test runs may use the same id."""
+    return lambda cluster_id: processes_with(BROADLEAF_CLUSTER_ID=cluster_id, **{MARKER: os.environ[MARKER]})

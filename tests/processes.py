@@ -7,13 +7,13 @@ from broadleaf import Cluster
 from waiting import until
 
 
-def processes_with(variable: str, value: str) -> dict[int, str]:
-    """Other processes, without zombies, that have `variable` set to `value`: pid to command line."""
-    entry = f"{variable}={value}".encode()
+def processes_with(**variables: str) -> dict[int, str]:
+    """Other processes, without zombies, that have these variables set to these values: pid to command line."""
+    entries = {f"{name}={value}".encode() for name, value in variables.items()}
     found = {}
     for path in Path("/proc").glob("[0-9]*"):
         try:
-            if int(path.name) != os.getpid() and entry in (path / "environ").read_bytes().split(b"\0"):
+            if int(path.name) != os.getpid() and entries <= set((path / "environ").read_bytes().split(b"\0")):
                 found[int(path.name)] = (path / "cmdline").read_bytes().replace(b"\0", b" ").decode()[:200]
         except OSError:
             continue
@@ -22,7 +22,7 @@ def processes_with(variable: str, value: str) -> dict[int, str]:
 
 def cluster_pids(cluster: Cluster) -> list[int]:
     """Ids of the processes of a cluster on this host."""
-    return list(processes_with("BROADLEAF_CLUSTER_ID", cluster.cluster_id))
+    return list(processes_with(BROADLEAF_CLUSTER_ID=cluster.cluster_id))
 
 
 def memory_files(pid: int) -> list[tuple[int, int]]:

@@ -86,7 +86,7 @@ def test_a_job_takes_one_interpreter(client):
         fork_server, parent = client[0].apply_sync(parents)
         assert parent == program.pid
         assert command_line(fork_server) == command_line(program.pid)
-        assert fork_server in processes_with("BROADLEAF_CLUSTER_ID", client.cluster.cluster_id)
+        assert fork_server in processes_with(BROADLEAF_CLUSTER_ID=client.cluster.cluster_id)
         program.send_signal(signal.SIGTERM)
         assert program.wait(30) == 0
         until(lambda: not client.ids)
@@ -98,7 +98,7 @@ def test_a_job_that_exports_nothing_is_known_by_its_processes_too(client):
         client.wait_for_engines(2, timeout=60)
         fork_server, parent = client[0].apply_sync(parents)
         assert parent == program.pid
-        assert fork_server in processes_with("BROADLEAF_CLUSTER_ID", client.cluster.cluster_id)
+        assert fork_server in processes_with(BROADLEAF_CLUSTER_ID=client.cluster.cluster_id)
 
 
 @pytest.mark.parametrize("ship", [False, True])
@@ -121,14 +121,12 @@ def test_its_engines_show_no_key_and_read_no_order(client, tmp_path, ship):
 
 
 def test_nothing_stays_of_one_that_is_killed(client):
-    marked = of_cluster(client.cluster)
-    before = processes_with(*marked.popitem())
+    before = processes_with(**of_cluster(client.cluster))
     with joining(*program_for(client.cluster)) as program:
         client.wait_for_engines(2, timeout=60)
         program.kill()
         program.wait(10)
-        name, value = of_cluster(client.cluster).popitem()
-        until(lambda: processes_with(name, value).keys() == before.keys())
+        assert until(lambda: processes_with(**of_cluster(client.cluster)).keys() == before.keys())
 
 
 @pytest.mark.parametrize(
@@ -136,9 +134,10 @@ def test_nothing_stays_of_one_that_is_killed(client):
 )
 def test_a_wrong_order_is_refused_and_nothing_stays(order, tmp_path):
     command = SET.join_command(BlockRequest("nowhere", tmp_path, 1, {}))
-    with joining(order, {"BROADLEAF_CLUSTER_ID": "nowhere"}, command) as program:
+    here = {"BROADLEAF_CLUSTER_ID": "nowhere", "HERE": str(tmp_path)}
+    with joining(order, here, command) as program:
         errors = program.stderr.read().decode()
         assert program.wait(30) == 1
         assert "Error: " in errors
         assert "Traceback" not in errors
-        until(lambda: not processes_with("BROADLEAF_CLUSTER_ID", "nowhere"))
+        assert until(lambda: not processes_with(**here))

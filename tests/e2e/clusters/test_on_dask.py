@@ -11,7 +11,7 @@ from waiting import until
 
 pytest.importorskip("distributed")
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = [pytest.mark.sites, pytest.mark.timeout(180)]
 
 # In a process of its own: Dask's scheduler and its event loop stay in the client's, and its workers import the program.
 PROGRAM = """
@@ -44,7 +44,7 @@ def run(functions: str, tmp_path) -> str:
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-4000:]
     assert done.stdout.startswith("done"), done.stdout
-    assert until(lambda: not processes_with("ON_DASK", str(tmp_path))), "something is left"
+    assert until(lambda: not processes_with(ON_DASK=str(tmp_path))), "something is left"
     return done.stderr
 
 

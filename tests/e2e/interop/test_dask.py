@@ -11,6 +11,7 @@ import pytest
 
 pytest.importorskip("distributed")
 pytest.importorskip("psutil")
+pytestmark = pytest.mark.sites
 
 # In a separate process: Dask's scheduler and its event loop stay in the client's.
 PROGRAM = """

@@ -79,7 +79,8 @@ MAKE = {
     "bytearray": lambda n: bytearray(b"ab" * n),
     "text": lambda n: "x" * n,
     "text of two bytes": lambda n: "é" * n,
-    "text that is not UTF-8": lambda n: "\udc80" * n,
+    # Python calls a function for each such character that it decodes.
+    "text that is not UTF-8": lambda n: "x" * (n - 1) + "\udc80",
     "list of dicts": lambda n: [{"a": i, "b": "t"} for i in range(n // 30 + 1)],
     "tuple of one bytes twice": lambda n: (b"q" * n,) * 2,
     "dict": lambda n: {"a": b"r" * n, "b": ("s" * n, None, 1.5)},
