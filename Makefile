@@ -17,6 +17,10 @@ STAMPS := $(VENV)/.stamps
 PIP_INSTALL := --disable-pip-version-check --no-input install --quiet --no-compile --requirement
 # Before a command that needs Rust.
 WITH_RUST := $(BIN)/python tools/rust.py
+# Tests wait for processes half of their time, so there are two processes of them for each core, up to eight. A file's tests stay
+# together, as they share a cluster.
+PROCESSES ?= $(shell n=$$(nproc); echo $$((n < 4 ? 2 * n : 8)))
+PYTEST = $(WITH_RUST) $(BIN)/python -m pytest --numprocesses=$(PROCESSES) --dist=loadfile --durations=20
 RUST_SOURCES := $(shell find crates -name target -prune -o \( -name '*.rs' -o -name Cargo.toml \) -print 2>/dev/null)
 TEST_ARGS ?=
 AGAIN ?=
@@ -37,7 +41,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 unless_unchanged = $(BIN)/python tools/unchanged.py --record $(STAMPS)/$(1).json $(if $(AGAIN),--again)
 
-.PHONY: help demo test test-rust test-python test-lab test-clusters peer-tests test-peers fuzz soak bench gate figures docs lint lock clean build installed
+.PHONY: help demo test test-all test-rust test-python test-sites test-statistics peer-tests test-peers fuzz soak bench gate figures docs lint lock clean build installed
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | expand -t 14
@@ -45,7 +49,10 @@ help: ## List the targets
 demo: $(STAMPS)/native ## Start four engines, run a map, print its result and timing
 	@$(BIN)/python examples/demo.py
 
-test: test-rust test-python test-clusters test-lab test-peers ## Run all tests; what has passed on the same files is skipped, unless AGAIN=1
+# What has passed on the same files is skipped, unless AGAIN=1.
+test: test-rust test-python ## Run the tests that need nothing but this checkout; TEST_ARGS="tests/e2e -k map" chooses among those of Python
+
+test-all: test test-sites test-statistics test-peers fuzz ## Run all tests: also with schedulers, SSH, MPI, Dask and Ray, IPython Parallel's own, and fuzzing
 
 test-rust: $(STAMPS)/native
 	@$(call unless_unchanged,rust-tests) --inputs crates fuzz/src fuzz/corpus Cargo.toml Cargo.lock -- \
@@ -53,15 +60,13 @@ test-rust: $(STAMPS)/native
 
 test-python: $(STAMPS)/native $(STAMPS)/test
 	@$(call unless_unchanged,python-tests) -- \
-	  $(WITH_RUST) $(BIN)/python -m pytest tests --ignore=tests/clusters --ignore=tests/lab $(TEST_ARGS)
+	  $(PYTEST) -m "not sites and not statistics" $(TEST_ARGS)
 
-# The tests of the laboratory compute most of the time, so they are a job of their own for `make --jobs`.
-test-lab: $(STAMPS)/native $(STAMPS)/test
-	@$(call unless_unchanged,lab-tests) -- $(WITH_RUST) $(BIN)/python -m pytest tests/lab $(TEST_ARGS)
+test-sites: $(STAMPS)/native $(STAMPS)/test $(STAMPS)/ray-venv
+	@$(call unless_unchanged,site-tests) -- $(PYTEST) -m sites $(TEST_ARGS)
 
-# These tests wait for schedulers most of the time, so three processes share them.
-test-clusters: $(STAMPS)/native $(STAMPS)/test $(STAMPS)/ray-venv
-	@$(call unless_unchanged,cluster-tests) -- $(WITH_RUST) $(BIN)/python -m pytest tests/clusters --numprocesses=3 --dist=loadfile $(TEST_ARGS)
+test-statistics: $(STAMPS)/native $(STAMPS)/test
+	@$(call unless_unchanged,statistics-tests) -- $(PYTEST) -m statistics $(TEST_ARGS)
 
 fuzz: $(STAMPS)/native ## Try each decoder with random input; FUZZ_S=60 says for how long
 	@$(WITH_RUST) $(BIN)/python tools/fuzz.py --seconds $(FUZZ_S)

@@ -36,8 +36,8 @@ TARGETS = {
     "gate": ["GATE_ARGS=--help", "GATE_WORKLOADS=latency"],
     "test-rust": [],
     "test-python": ["TEST_ARGS=--collect-only -qq"],
-    "test-lab": ["TEST_ARGS=--collect-only -qq"],
-    "test-clusters": ["TEST_ARGS=--collect-only -qq"],
+    "test-sites": ["TEST_ARGS=--collect-only -qq"],
+    "test-statistics": ["TEST_ARGS=--collect-only -qq"],
     "peer-tests": [],
     "clean": [],
 }

@@ -16,6 +16,8 @@ from broadleaf.cluster.start_error import ClusterStartError
 from psij_packages import PackagesUnavailable, psij_packages
 from waiting import until
 
+pytestmark = pytest.mark.sites
+
 GOLDEN = Path(__file__).parent / "psij_scripts"
 PROGRAM = """
 import json, sys

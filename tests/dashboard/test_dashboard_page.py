@@ -15,6 +15,7 @@ from chromium import PROGRAM, Tab, browser, first_tab
 from simulated_cluster import SimulatedCluster
 
 pytestmark = [
+    pytest.mark.sites,
     pytest.mark.skipif(PROGRAM is None, reason="no Chromium here (Debian: apt-get install chromium)"),
     pytest.mark.timeout(300),
 ]

@@ -56,7 +56,8 @@ def test_the_demo_installs_what_it_runs_with_and_no_more(clone):
 
 
 ADDED = {
-    "test": ["test", "ray", "peers"],
+    "test": ["test"],
+    "test-all": ["test", "ray", "peers"],
     "peer-tests": ["peers"],
     "docs": ["docs"],
     "lint": ["lint"],
@@ -92,9 +93,9 @@ RUNS = {
     "figures": ["tools/figures.py"],
     "docs": ["docs/conf.py", "docs/extensions/*.py"],
     "lock": ["tools/lock.py"],
-    "test-python": ["tests/*.py", "tests/[!cl]*/**/*.py", "tests/client/*.py", "tests/cli/*.py", "tests/compat/*.py"],
-    "test-lab": ["tests/lab/**/*.py"],
-    "test-clusters": ["tests/clusters/*.py"],
+    "test-python": ["tests/*.py", "tests/[!p]*/**/*.py", "tests/property/*.py", "tests/plan/*.py"],
+    "test-sites": ["tests/clusters/*.py", "tests/hosts/*.py"],
+    "test-statistics": ["tests/lab/**/*.py"],
     "peer-tests": ["tests/peers/run.py", "tests/peers/layout.py"],
 }
 # What commands of Broadleaf's need that it does not bring itself.
@@ -156,5 +157,5 @@ def test_the_check_of_clean_clones_knows_every_target():
     clean_targets = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(clean_targets)
     targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
-    made_of_others = {"test", "test-peers", "installed"}
+    made_of_others = {"test", "test-all", "test-peers", "installed"}
     assert set(targets) - made_of_others - {"lock"} == set(clean_targets.TARGETS)

@@ -18,7 +18,7 @@ from broadleaf.lab.run.environments import counters
 from broadleaf.lab.spec.factors import Factor
 from broadleaf.lab.study import Study
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.statistics, pytest.mark.timeout(300)]
 FLAGS = 4
 FACTORS = [Factor(f"f{i}", "flag") for i in range(FLAGS)]
 NOISE = truth.Noise(sd=0.025, work=0.05)

@@ -10,6 +10,8 @@ from broadleaf.lab.analysis import verdict
 from broadleaf.lab.analysis.model.fit import fit
 from broadleaf.lab.spec.factors import Factor
 
+pytestmark = pytest.mark.statistics
+
 SETS = 12
 
 

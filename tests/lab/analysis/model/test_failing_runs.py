@@ -11,7 +11,7 @@ from click.testing import CliRunner
 pytest.importorskip("statsmodels")
 from broadleaf.lab.analysis import failures
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.statistics, pytest.mark.timeout(300)]
 FACTORS = tuple(Factor(name, "flag") for name in ("risky", "quick", "slow", "idle"))
 STUDY = """
 [study]

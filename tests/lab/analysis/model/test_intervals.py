@@ -7,6 +7,8 @@ from broadleaf.lab.analysis import frame
 from broadleaf.lab.analysis.model.fit import fit
 from broadleaf.lab.synthetic.system import simulate
 
+pytestmark = pytest.mark.statistics
+
 
 @pytest.mark.timeout(120)
 def test_intervals_contain_the_truth_as_often_as_they_say():

@@ -20,6 +20,8 @@ from broadleaf.lab.spec.runs import RunsFile, read_runs
 from broadleaf.lab.synthetic.system import SyntheticSystem, simulate
 from debian_layer import LayerUnavailable, in_layer, layer
 
+pytestmark = pytest.mark.statistics
+
 FACTORS = (
     Factor("cfg_log", "config", ("debug", "warning", "off"), "debug"),
     Factor("src_lazy", "patch"),

@@ -9,6 +9,8 @@ from broadleaf.lab.analysis.model.fit import Fit, fit
 from broadleaf.lab.designs.plan import Plan
 from broadleaf.lab.synthetic.system import seedlike, simulate
 
+pytestmark = pytest.mark.statistics
+
 SYSTEM = seedlike()
 LOGGING = ("cfg_no_init_logging", "src_submit_biglogs_remove")
 

@@ -14,7 +14,7 @@ from broadleaf.lab.analysis.model.linear import Groups, Linear
 from broadleaf.lab.analysis.model.selection import Beside, Doubt, probabilities
 from broadleaf.lab.spec.factors import Factor
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = [pytest.mark.statistics, pytest.mark.timeout(120)]
 
 
 @pytest.mark.parametrize("noise", [truth.Noise(), truth.Noise(outliers=0.05)])
