@@ -34,6 +34,7 @@ __all__ = [
     "hold_key",
     "run_node",
     "submitted_depth",
+    "wall_ns",
 ]
 
 __version__: str

@@ -12,6 +12,8 @@ from broadleaf_lab.spec.factors import Factor
 
 pytestmark = pytest.mark.statistics
 
+pytestmark = pytest.mark.statistics
+
 SETS = 12
 
 
