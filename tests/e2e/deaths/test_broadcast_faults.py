@@ -335,7 +335,8 @@ def test_nothing_is_left_of_many_broadcasts(rc, cluster_processes):
             # The owners of free segments, the client and engines, close them after some seconds, when these have
             # something to do.
             views[0].apply_sync(int)
-            return not rc.counters()["segments"] and not node_counts(rc)[0]
+            counters = rc.counters()
+            return not counters["segments"] and not counters["mappings"] and not node_counts(rc)[0]
 
         views[0].clear(block=True)
         until(is_idle, 40)
