@@ -55,7 +55,9 @@ def sources(root: Path, *suffixes: str) -> Iterator[Path]:
     for top in SOURCE_ROOTS:
         for path in sorted((root / top).rglob("*")):
             inside = path.relative_to(root).parts
-            if path.suffix in suffixes and path.is_file() and not {"target", "_build", "__pycache__"} & set(inside):
+            # The gate keeps whole trees in a hidden folder.
+            is_made = any(part in {"target", "_build", "__pycache__"} or part.startswith(".") for part in inside)
+            if path.suffix in suffixes and path.is_file() and not is_made:
                 yield path
 
 

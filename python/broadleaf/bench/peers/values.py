@@ -36,7 +36,7 @@ def _forest(size_bytes: int) -> Any:
     trees = max(1, round(size_bytes / bytes_per_sample / samples_of_large))
     samples = (size_bytes - 1500) // bytes_per_sample // trees
     rng = np.random.default_rng(0)
-    return RandomForestClassifier(trees).fit(rng.random((samples, 4)), rng.integers(0, 2, samples))
+    return RandomForestClassifier(trees, random_state=0).fit(rng.random((samples, 4)), rng.integers(0, 2, samples))
 
 
 def _frame(size_bytes: int) -> Any:
