@@ -214,8 +214,8 @@ def test_only_the_task_s_own_frames_are_shown(rc, px, types, capsys):
     rc[:].push({"double": double}, block=True)
     types("where", "continue")
     px.run_cell_magic("px", "--targets 2", "double(3)")
-    shown = capsys.readouterr().out
-    assert "-> double(3)" in shown
+    shown, told = capsys.readouterr()
+    assert "-> double(3)" in shown, told
     assert "IPython" not in shown
     assert "broadleaf/engine" not in shown
 

@@ -41,12 +41,15 @@ pub fn wall_ns() -> u64 {
 
 /// Takes over a step of the system's clock. Called while nothing is under way whose duration will be told.
 pub fn follow_steps() {
-    let monotonic_ns = read_ns(ClockId::Monotonic);
-    // At least 1, so that it counts as read.
-    let measured_ns = read_ns(ClockId::Realtime)
-        .saturating_sub(monotonic_ns)
-        .max(1);
+    let before_ns = read_ns(ClockId::Monotonic);
+    let real_ns = read_ns(ClockId::Realtime);
     let known_ns = OFFSET_NS.load(Ordering::Relaxed);
+    if known_ns != 0 && read_ns(ClockId::Monotonic) - before_ns >= STEP_NS {
+        // Another process ran in between, and what was measured is how long.
+        return;
+    }
+    // At least 1, so that it counts as read.
+    let measured_ns = real_ns.saturating_sub(before_ns).max(1);
     OFFSET_NS.store(next_offset_ns(known_ns, measured_ns), Ordering::Relaxed);
 }
 
