@@ -52,25 +52,3 @@ pub fn follow_steps() {
     let measured_ns = real_ns.saturating_sub(before_ns).max(1);
     OFFSET_NS.store(next_offset_ns(known_ns, measured_ns), Ordering::Relaxed);
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const DAY_NS: u64 = 86_400_000_000_000;
-
-    #[test]
-    fn a_step_is_followed_and_jitter_is_not() {
-        assert_eq!(next_offset_ns(20 * DAY_NS, 20 * DAY_NS + 900), 20 * DAY_NS);
-        assert_eq!(next_offset_ns(20 * DAY_NS, 18 * DAY_NS), 18 * DAY_NS);
-        assert_eq!(next_offset_ns(0, 20 * DAY_NS), 20 * DAY_NS);
-    }
-
-    #[test]
-    fn time_does_not_go_back_between_two_looks() {
-        follow_steps();
-        let times: Vec<u64> = (0..1000).map(|_| wall_ns()).collect();
-        assert!(times.is_sorted());
-        assert!(wall_ns().abs_diff(read_ns(ClockId::Realtime)) < 10 * STEP_NS);
-    }
-}
