@@ -168,14 +168,14 @@ class Submitter:
     def many(self, function: Any, calls: Any, n_calls: int, after: Any = (), follow: Any = ()) -> Any:
         calls = [(tuple(call), {}) for call in itertools.islice(calls, n_calls)]
         if len(calls) < n_calls:
-            raise ValueError(f"there are only {len(calls)} of {n_calls} calls")
+            raise ValueError(f"it gave {len(calls)} of {n_calls} calls")
         if not calls:
             raise ValueError("a request needs at least one call")
         return self.submit(function, calls, after, follow)
 
     def each(self, function: Any, calls: Any, options_ids: Any) -> Any:
         if len(calls) < len(options_ids):
-            raise ValueError(f"there are only {len(calls)} of {len(options_ids)} calls")
+            raise ValueError(f"it gave {len(calls)} of {len(options_ids)} calls")
         assert len(calls) == self.n_targets
         return self.submit(function, [(tuple(call), {}) for call in calls], (), ())
 

@@ -158,7 +158,7 @@ def test_each_call_has_its_own_options(connected):
     pending = settled(connected.submitter((0, 1)).each(abs, [(-1,), (-2,)], numbers))
     assert pending.values() == [1, 2]
     assert [pending.times(part)[3] for part in range(2)] == [0, 1]
-    with pytest.raises(ValueError, match="only 0 of 2 calls"):
+    with pytest.raises(ValueError, match="0 of 2 calls"):
         connected.submitter((0, 1)).each(abs, [], numbers)
 
 

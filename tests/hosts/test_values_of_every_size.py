@@ -13,6 +13,8 @@ MAKE = {
     "bytes": lambda n: b"x" * n,
     "text": lambda n: "é" * (n // 2),
     "array": lambda n: np.arange(max(1, n // 8)),
+    "ints": lambda n: [i * 40_503 % 2**33 for i in range(n // 8)],
+    "Nones": lambda n: [None] * n,
     "dicts": lambda n: [{"a": i, "b": "t"} for i in range(n // 12)],
     "many arrays": lambda n: [np.full(2500, i, float) for i in range(min(n // 20_000, 100))],
 }
@@ -47,7 +49,9 @@ def test_values_come_from_a_far_client_and_go_back(far):
 SIZES = {SIZES}
 for n in SIZES:
     dicts = [dict(a=i, b="t") for i in range(n // 12)]
-    for value in (b"x" * n, "é" * (n // 2), dicts, [bytes([i]) * 9000 for i in range(min(n // 9000, 200))]):
+    ints = [i * 40_503 % 2**33 for i in range(n // 8)]
+    numbers = ints, [i / 3 for i in ints], range(n)
+    for value in (b"x" * n, "é" * (n // 2), dicts, *numbers, [bytes([i]) * 9000 for i in range(min(n // 9000, 200))]):
         assert rc[:].apply_sync(lambda x: x, value) == [value] * 2, n
         assert rc[0].apply_sync(lambda: value) == value, n
         assert rc.load_balanced_view().map_sync(lambda x: x, [value] * 3) == [value] * 3, n

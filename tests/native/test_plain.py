@@ -91,7 +91,7 @@ endless["x"] = endless
         [1, -(2**63) - 1],
         [Colour.RED],
         [[1]],
-        [0] * (1024 * 1024 + 1),
+        [0] * (64 * 1024 + 1),
         (twice_listed, twice_listed),
         range(2**63),
         {1: 2},

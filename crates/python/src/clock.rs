@@ -39,7 +39,8 @@ pub fn wall_ns() -> u64 {
     offset_ns + read_ns(ClockId::Monotonic)
 }
 
-/// Takes over a step of the system's clock. Called while nothing is under way whose duration will be told.
+/// Takes over a step of the system's clock. Called while the caller has nothing under way whose duration will be told;
+/// another connection of this process may.
 pub fn follow_steps() {
     let before_ns = read_ns(ClockId::Monotonic);
     let real_ns = read_ns(ClockId::Realtime);

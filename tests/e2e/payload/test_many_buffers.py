@@ -81,6 +81,10 @@ MAKE = {
     "text of two bytes": lambda n: "é" * n,
     # Python calls a function for each such character that it decodes.
     "text that is not UTF-8": lambda n: "x" * (n - 1) + "\udc80",
+    "list of ints": lambda n: [i * 40_503 % 2**33 for i in range(n // 8 + 1)],
+    "list of floats": lambda n: [i / 3 for i in range(n // 8 + 1)],
+    "list of None": lambda n: [None] * n,
+    "range": lambda n: range(-n, n, 3),
     "list of dicts": lambda n: [{"a": i, "b": "t"} for i in range(n // 30 + 1)],
     "tuple of one bytes twice": lambda n: (b"q" * n,) * 2,
     "dict": lambda n: {"a": b"r" * n, "b": ("s" * n, None, 1.5)},

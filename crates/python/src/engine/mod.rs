@@ -81,8 +81,8 @@ impl Standby {
         match started {
             Ok(_) => Ok(Self(sender)),
             Err(error) => Err(PyOSError::new_err(format!(
-                "an engine has four threads, and this one's could not be started: {error}; \
-                 raise the limit on the user's processes and threads (`ulimit -u`), or start fewer engines"
+                "cannot start the engine's threads: {error}; raise the limit on your processes and threads \
+                 (`ulimit -u`), or start fewer engines"
             ))),
         }
     }

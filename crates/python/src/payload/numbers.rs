@@ -6,8 +6,8 @@ use pyo3::types::{PyList, PyRange, PyRangeMethods};
 use crate::buffer::{Numbers, numbers_of};
 use crate::payload::plain::{malformed, take, take_8, take_len};
 
-/// Longer lists are left to pickle.
-const MAX_ITEMS: usize = 1024 * 1024;
+/// Longer lists are left to pickle: an encoding that becomes too large is made in vain.
+const MAX_ITEMS: usize = 64 * 1024;
 
 // What a list holds. Integers have as many bytes as the largest needs.
 const NONES: u8 = 0;

@@ -306,7 +306,7 @@ impl Submitter {
         for made in 0..submitting.n_calls {
             let call = calls.next().unwrap_or_else(|| {
                 Err(PyValueError::new_err(format!(
-                    "there are only {made} of {} calls: what they are made of has become shorter meanwhile",
+                    "the input became shorter while it was being submitted: it gave {made} of {} calls; pass a copy of it",
                     submitting.n_calls
                 )))
             });
