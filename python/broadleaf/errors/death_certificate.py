@@ -56,7 +56,7 @@ class DeathCertificate(NamedTuple):
     def advice(self) -> str:
         """What the user can do about it."""
         if self.cause == "not_started":
-            return "It was tried again for as long as an engine has to start (start_timeout_s); see the cluster's log."
+            return "Its host was asked again for some seconds. Start fewer engines, or raise its limit on processes (`ulimit -u`)."
         if self.cause == "out_of_memory":
             return "Start fewer engines per host, or send less at a time."
         if self.block_end:

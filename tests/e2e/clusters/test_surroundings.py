@@ -240,17 +240,16 @@ with ipp.Cluster(n=2, cluster_id="outside") as client:
 
 
 FEW_THREADS = """
-import time
 import broadleaf as ipp
 
-begin = time.monotonic()
 try:
     with ipp.Cluster(n=8) as client:
-        client.wait_for_engines(8, timeout=60)
-except (ipp.ClusterStartError, OSError) as error:
+        client.wait_for_engines(8, timeout=300)
+except (ipp.ClusterStartError, ipp.EngineError, OSError) as error:
     # Whichever thread or process is one too many: an engine's, or one of this program.
+    assert not isinstance(error, TimeoutError), error
+    assert " within " not in str(error), error
     print(error)
-assert time.monotonic() - begin < 30, "at once"
 """
 OTHER_USER = 54321
 

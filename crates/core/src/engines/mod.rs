@@ -27,6 +27,10 @@ use crate::{Config, Nanos};
 /// Maximum number of engine slots, and of targets of one request.
 pub(crate) const MAX_ENGINES: u32 = 65_536;
 
+/// How long a host that refuses to create a process is asked again: it has reached a limit, which seldom passes by
+/// itself, and the user waits.
+const REFUSED_START_NS: Nanos = 5_000_000_000;
+
 /// The state of an engine's life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum State {
@@ -201,7 +205,7 @@ impl Engine {
     /// The engine is to be started now, for the first time or after attempts that failed.
     pub fn begin_start(&mut self, now: Nanos, timeout_ns: Nanos) {
         if self.failed_starts == 0 {
-            self.start_by = now.saturating_add(timeout_ns);
+            self.start_by = now.saturating_add(timeout_ns.min(REFUSED_START_NS));
         }
     }
 
