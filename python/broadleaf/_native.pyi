@@ -87,6 +87,8 @@ class ClientHooks(Protocol):
         """'engine_up', 'engine_down', 'stopping', 'link_lost'; body is JSON."""
     def on_wait_behind_others(self) -> None:
         """A call has waited for a second, the first after `Link.leave_behind`."""
+    def on_wait(self) -> None:
+        """The first wait after `Link.tell_waiting` begins; called on the thread that waits."""
     def on_output(self, seq: int, part: int, stream: int, data: bytes) -> None:
         """Live output of part `part` of the request whose `Pending.seq` is `seq`; called only while
         `Link.live_output` is true."""
@@ -144,6 +146,10 @@ class Link:
         """A call of this thread that makes a request begins: until then, `begun` gives (0, 0)."""
     def leave_behind(self) -> None:
         """The next long wait calls `ClientHooks.on_wait_behind_others`."""
+    def tell_waiting(self) -> None:
+        """The next wait calls `ClientHooks.on_wait` before it begins."""
+    def is_outstanding(self, seq: int) -> bool:
+        """Whether task number `seq` was submitted and is not resolved."""
     def outstanding(self) -> int:
         """Number of tasks submitted and not resolved."""
     def outstanding_seqs(self) -> list[int]: ...

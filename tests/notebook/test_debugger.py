@@ -98,6 +98,23 @@ def test_a_task_stops_and_goes_on(rc, types, capsys):
     assert rc[:].apply_sync(traced) == [False] * 4
 
 
+ROUTES = {
+    "balanced apply": lambda client: client.load_balanced_view().apply_sync(double, 3),
+    "balanced map": lambda client: client.load_balanced_view().map_sync(double, [3])[0],
+    "imap": lambda client: next(client.load_balanced_view().imap(double, iter([3]))),
+    "remote function": lambda client: client.load_balanced_view().remote(block=True)(double)(3),
+    "executor": lambda client: client.executor().submit(double, 3).result(),
+    "executor map": lambda client: next(iter(client.executor().map(double, [3]))),
+}
+
+
+@pytest.mark.parametrize("route", ROUTES)
+def test_a_task_stops_by_whichever_route_it_came(rc, types, route):
+    prompts = types("!total = 40", "continue")
+    assert ROUTES[route](rc) == 41
+    assert len(prompts) == 2
+
+
 def test_stepping_ends_with_the_task(rc, types, capsys):
     types("next", "next", "next")
     assert rc[0].apply_sync(double, 3) == 7
@@ -180,7 +197,7 @@ def test_an_engine_that_dies_in_the_debugger_ends_it(types):
 @pytest.mark.parametrize("open_it", ["get", "wait", "debug"])
 def test_a_task_may_stop_while_nobody_waits(rc, types, open_it):
     result = rc[2].apply_async(double, 3)
-    assert until(lambda: rc.debugging is not None and rc.debugging.asks(result))
+    assert until(lambda: rc.debugging().asks(result))
     types("continue")
     getattr(result, open_it)()
     assert result.get() == 7

@@ -154,8 +154,7 @@ class Client(RegisteredResults, Interactive, PublicNames):
         self._certificates: OrderedDict[int, DeathCertificate] = OrderedDict()
         self._n_deaths = 0
         self._left_behind = set()
-        self.debugging: Debugging | None = None
-        """Debuggers that tasks have opened, once there was one."""
+        self._debugging: Debugging | None = None
         self._listeners = 0
         self._listeners_lock = threading.Lock()
         self._tunnel = tunnel_to(connection_info, profile, cluster_id, sshserver, sshkey, ssh_args, timeout)
@@ -260,6 +259,14 @@ class Client(RegisteredResults, Interactive, PublicNames):
             with self._listeners_lock:
                 self._listeners -= 1
                 self.link.live_output = self._listeners > 0
+
+    def debugging(self) -> Debugging:
+        """The debuggers that tasks of this client have opened."""
+        if self._debugging is None:
+            from broadleaf.client.display.debugger import Debugging
+
+            self._debugging = self._debugging or Debugging(self)
+        return self._debugging
 
     def define_options(self, options: TaskOptions) -> int:
         """The link's number for a set of task options."""

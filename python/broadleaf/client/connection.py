@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import ref
 
 from broadleaf.client import failures
+from broadleaf.client.metadata import MESSAGES
 from broadleaf.errors import ClusterConnectionError, LinkLost
 from broadleaf.errors.death_certificate import ControllerDeath
 from broadleaf.serialize.errors import load_record
@@ -197,10 +198,20 @@ class Hooks:
         if client is not None:
             client.warn_of_left_behind()
 
+    def on_wait(self) -> None:
+        """A wait begins while a debugger waits to be answered."""
+        client = self._client()
+        if client is not None:
+            client.debugging().on_wait()
+
     def on_output(self, seq: int, part: int, stream: int, data: bytes) -> None:
         """Live output of part `part` of the request whose first task is `seq`."""
         client = self._client()
-        result = None if client is None else client.tasks.find(seq)
+        if client is None:
+            return
+        if stream == MESSAGES and b"debugger" in data:
+            client.debugging().on_message(seq + part, data)
+        result = client.tasks.find(seq)
         if result is not None:
             result[0].on_output(part, stream, data)
 

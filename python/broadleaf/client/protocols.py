@@ -117,6 +117,10 @@ class ResultSide(Protocol):
     def on_done(self, callback: Callable[[], object]) -> None:
         """Calls `callback` once all is done."""
 
+    def task_ranges(self) -> list[tuple[int, int]]:
+        """The first number of each contiguous range of its tasks, and how many there are."""
+        ...
+
     def parts(self) -> Sequence[tuple[ResultSide, int]]:
         """For each part the result that has it, and its number there."""
         ...

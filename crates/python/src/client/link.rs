@@ -45,6 +45,7 @@ pub struct Link {
     close_started: AtomicBool,
     /// Ctrl-C has ended a call, and tasks of earlier calls still run or wait.
     left_behind: AtomicBool,
+    tells_waiting: AtomicBool,
 }
 
 impl Link {
@@ -134,6 +135,11 @@ impl Link {
         }
         if let Err(error) = self.flush_fully(py) {
             return self.done_or(py, is_done, error);
+        }
+        if self.tells_waiting.swap(false, Ordering::AcqRel) {
+            self.hooks
+                .bind(py)
+                .call_method0(intern!(py, "on_wait"))?;
         }
         loop {
             let mut incoming = Incoming::default();
@@ -290,6 +296,7 @@ impl Link {
             background: Mutex::new(Some(background)),
             close_started: AtomicBool::new(false),
             left_behind: AtomicBool::new(false),
+            tells_waiting: AtomicBool::new(false),
         })
     }
 
@@ -491,6 +498,15 @@ impl Link {
     /// The next long wait calls `ClientHooks.on_wait_behind_others`.
     fn leave_behind(&self) {
         self.left_behind.store(true, Ordering::Relaxed);
+    }
+
+    /// The next wait calls `ClientHooks.on_wait` first.
+    fn tell_waiting(&self) {
+        self.tells_waiting.store(true, Ordering::Release);
+    }
+
+    fn is_outstanding(&self, seq: u64) -> bool {
+        self.shared.is_outstanding(seq)
     }
 
     fn outstanding(&self) -> u64 {

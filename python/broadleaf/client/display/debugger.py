@@ -33,20 +33,21 @@ class Debugging:
     """The debuggers that tasks of one client have opened.
 
     Only the main thread can ask the user. A question that arrives on it while it waits, for a result say, is asked at
-    once. Any other is announced, and asked when the main thread next waits for that result.
+    once. Any other is announced, and asked when the main thread next waits for a result. Tasks are known by their
+    numbers, because a message may arrive before its task's result is made, and most results are not registered.
     """
 
     def __init__(self, client: Client) -> None:
         self._client = client
-        # Unanswered questions by session: the task's result while somebody holds it, and its part.
-        self._questions: OrderedDict[str, tuple[ResultSide, int, dict[str, Any]]] = OrderedDict()
+        # Unanswered questions by session, and the number of the task that asks.
+        self._questions: OrderedDict[str, tuple[int, dict[str, Any]]] = OrderedDict()
         self._ended: set[str] = set()
         self._talks = False
         self._n_answers = 0
         self._lock = threading.Lock()
 
-    def on_message(self, result: ResultSide, part: int, data: bytes) -> None:
-        """Handles a message from a task, on whichever thread has read it."""
+    def on_message(self, seq: int, data: bytes) -> None:
+        """Handles a message from task number `seq`, on whichever thread has read it."""
         message = loads(data)
         if message.get("type") != "debugger":
             return
@@ -67,24 +68,36 @@ class Debugging:
                 _tell_passed_over(said)
             self._answer(said, json.dumps(_sources(said["files"]) if can_ask else None))
             return
-        self._questions[session] = result, part, said
+        self._questions[session] = seq, said
         if threading.current_thread() is threading.main_thread():
             self.talk()
         elif _has_handler():
             with _untold_lock:
-                _untold.append((self, result, said["engine_id"]))
+                _untold.append((self, session, said["engine_id"]))
             _thread.interrupt_main(signal.SIGURG)
         else:
-            self.tell(result, said["engine_id"])
+            self.tell(said["engine_id"])
 
-    def tell(self, result: ResultSide, engine: int) -> None:
-        """Says that an engine has stopped, and makes the next wait for the result open its prompt."""
+    def tell(self, engine: int) -> None:
+        """Says that an engine has stopped, and makes the next wait open its prompt."""
         print(f"engine {engine} has stopped in the debugger: wait for its result to talk to it", file=sys.stderr)
-        _talk_before_waiting(result, self)
+        self._client.link.tell_waiting()
+
+    def on_wait(self) -> None:
+        """A wait begins on this thread while somebody waits to be answered."""
+        if threading.current_thread() is threading.main_thread():
+            self.talk()
+        elif self._questions:
+            self._client.link.tell_waiting()
+
+    def waits(self, session: str) -> bool:
+        """Whether this debugger waits for an answer."""
+        return session in self._questions
 
     def asks(self, result: ResultSide) -> bool:
         """Whether a task of this result waits for an answer."""
-        return any(known is result for known, _, _ in list(self._questions.values()))
+        asking = [seq for seq, _ in list(self._questions.values())]
+        return any(first <= seq < first + n for seq in asking for first, n in result.task_ranges())
 
     def talk(self) -> None:
         """Talks to the waiting debuggers one after the other until all have continued."""
@@ -100,7 +113,7 @@ class Debugging:
 
     def _talk_to(self, session: str) -> None:
         while session in self._questions:
-            result, part, said = self._questions[session]
+            seq, said = self._questions[session]
             _write(said["text"])
             said["text"] = ""
             _load_line_editing()
@@ -116,19 +129,20 @@ class Debugging:
                 _tell_passed_over(said)
                 line = "continue"
             self._questions.pop(session, None)
-            if not result.part_done(part):
+            if self._client.link.is_outstanding(seq):
                 self._answer(said, line)
-            self._await_news(session, result, part)
+            self._await_news(session, seq)
         self._ended.discard(session)
 
-    def _await_news(self, session: str, result: ResultSide, part: int) -> None:
+    def _await_news(self, session: str, seq: int) -> None:
         """Waits until the debugger asks again or has ended, perhaps with its engine."""
+        link = self._client.link
 
         def has_news() -> bool:
-            return session in self._questions or session in self._ended or result.part_done(part)
+            return session in self._questions or session in self._ended or not link.is_outstanding(seq)
 
         while not has_news():
-            self._client.link.wait_for(has_news, _LOOK_S)
+            link.wait_for(has_news, _LOOK_S)
 
     def _answer(self, said: dict[str, Any], line: str | None) -> None:
         """Sends a line to the debugger that waits for one."""
@@ -171,7 +185,7 @@ class Debugging:
 
 
 # Questions that another thread has read and the main thread has not seen.
-_untold: list[tuple[Debugging, ResultSide, int]] = []
+_untold: list[tuple[Debugging, str, int]] = []
 _untold_lock = threading.Lock()
 
 
@@ -202,29 +216,11 @@ def _on_news(_number: int, frame: FrameType | None) -> None:
     while frame is not None and not waits:
         waits = str(frame.f_globals.get("__name__")).startswith("broadleaf.client.")
         frame = frame.f_back
-    for debugging, result, engine in news:
+    for debugging, session, engine in news:
         if waits:
             debugging.talk()
-        elif debugging.asks(result):
-            debugging.tell(result, engine)
-
-
-def _talk_before_waiting(result: ResultSide, debugging: Debugging) -> None:
-    """Makes the next wait for a result open the prompt first. Shadows the methods of this result only, so that waiting
-    for others costs nothing."""
-    names = ("get", "wait")
-
-    def talking(name: str) -> Any:
-        def talk_first(*args: Any, **kwargs: Any) -> Any:
-            for each in names:
-                result.__dict__.pop(each, None)
-            if threading.current_thread() is threading.main_thread():
-                debugging.talk()
-            return getattr(result, name)(*args, **kwargs)
-
-        return talk_first
-
-    result.__dict__.update({name: talking(name) for name in names})
+        elif debugging.waits(session):
+            debugging.tell(engine)
 
 
 def _can_ask() -> bool:

@@ -12,14 +12,13 @@ from broadleaf.client.display.output import OutputStream, display_outputs, show
 from broadleaf.client.display.progress import show_progress
 from broadleaf.client.display.reprs import progress_in_words, result_html
 from broadleaf.client.failures import STATUS_NAMES, STATUS_OK, link_lost
-from broadleaf.client.metadata import MESSAGES, METADATA_KEYS, STDERR, STDOUT, Metadata, moment, outputs_of
+from broadleaf.client.metadata import METADATA_KEYS, STDERR, STDOUT, Metadata, moment, outputs_of
 from broadleaf.client.results.base import TimedResult, Value
 from broadleaf.client.results.chunk_outcomes import ChunkOutcomes, Failure
 from broadleaf.errors import LinkLost, RemoteError, composite, fresh, hides_frames
 from broadleaf.serialize.functions import function_name
 
 if TYPE_CHECKING:
-    from broadleaf.client.display.debugger import Debugging
     from broadleaf.client.protocols import Client
 
 __all__ = ["ALL_COMPLETED", "FIRST_COMPLETED", "FIRST_EXCEPTION", "AsyncResult", "seconds"]
@@ -127,18 +126,8 @@ class ShownResult(TimedResult[Value]):
 
     def on_output(self, part: int, stream: int, data: bytes) -> None:
         """Live output of one part, from the client's hooks."""
-        if stream == MESSAGES and b"debugger" in data:
-            self._debugging().on_message(self._as_result(), part, data)
         for listener in self._output_listeners:
             listener(part, stream, data)
-
-    def _debugging(self) -> Debugging:
-        from broadleaf.client.display.debugger import Debugging
-
-        client = self._as_result().origin.client
-        if client.debugging is None:
-            client.debugging = Debugging(client)
-        return client.debugging
 
     def debug(self, engine: int | None = None) -> None:
         """Opens Python's debugger where a task of this result stopped or failed. Returns when you leave the debugger.
@@ -152,7 +141,7 @@ class ShownResult(TimedResult[Value]):
         Raises:
             LookupError: There is nothing to debug.
         """
-        self._debugging().debug(self._as_result(), engine)
+        self._as_result().origin.client.debugging().debug(self._as_result(), engine)
 
     def listen(self, listener: Callable[[int, int, bytes], None]) -> None:
         """Passes live output to `listener(part, stream, data)`."""

@@ -215,6 +215,12 @@ impl Shared {
         lock(&self.table).find(seq)
     }
 
+    /// Whether a task was submitted and has no result yet.
+    pub(in crate::client) fn is_outstanding(&self, seq: u64) -> bool {
+        self.register_submissions();
+        self.find(seq).is_some()
+    }
+
     /// Subtracts `n` tasks of `weight_bytes` each from the outstanding ones.
     pub(in crate::client) fn on_resolved(&self, n: u64, weight_bytes: u64) {
         self.outstanding.fetch_sub(n, Ordering::AcqRel);
