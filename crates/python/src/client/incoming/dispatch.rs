@@ -221,6 +221,14 @@ impl Shared {
         self.find(seq).is_some()
     }
 
+    /// Subtracts `n` tasks of `weight_bytes` in total that were counted and not submitted.
+    pub(in crate::client) fn take_back(&self, n: u64, weight_bytes: u64) {
+        self.outstanding.fetch_sub(n, Ordering::AcqRel);
+        self.outstanding_bytes
+            .fetch_sub(weight_bytes, Ordering::AcqRel);
+        self.on_changed();
+    }
+
     /// Subtracts `n` tasks of `weight_bytes` each from the outstanding ones.
     pub(in crate::client) fn on_resolved(&self, n: u64, weight_bytes: u64) {
         self.outstanding.fetch_sub(n, Ordering::AcqRel);
