@@ -335,10 +335,7 @@ def test_closed_client(cluster):
         client.load_balanced_view().apply_async(lambda: 1)
 
 
-NAMED = {
-    name: 0
-    for name in ("self", "function", "fn", "args", "kwargs", "targets", "timeout", "label", "block", "mode", "view")
-}
+NAMED = dict.fromkeys(["self", "function", "fn", "args", "kwargs", "targets", "timeout", "label", "mode", "view"], 0)
 
 
 def names_given(*args, **kwargs):
