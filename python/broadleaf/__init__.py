@@ -80,6 +80,7 @@ if TYPE_CHECKING:
         wrap_exception,
     )
     from broadleaf.interop.joblib import register_joblib_backend
+    from broadleaf.interop.pool import Pool
     from broadleaf.requests import RequestFailed
     from broadleaf.serialize.decorators import depend, dependent, interactive, require
     from broadleaf.serialize.namespace import Reference, engine_cache
@@ -130,6 +131,7 @@ _HOMES = {
     "OverLimit": _ERRORS,
     "ParallelFunction": "broadleaf.client.functions",
     "PlaintextWarning": "broadleaf.cluster.addresses",
+    "Pool": "broadleaf.interop.pool",
     "PrePickled": "broadleaf.serialize.values",
     "Reference": "broadleaf.serialize.namespace",
     "Relay": "broadleaf.cluster.relay",
@@ -220,6 +222,7 @@ __all__ = [
     "OverLimit",
     "ParallelFunction",
     "PlaintextWarning",
+    "Pool",
     "PrePickled",
     "Reference",
     "Relay",
