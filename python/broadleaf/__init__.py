@@ -80,7 +80,7 @@ if TYPE_CHECKING:
         wrap_exception,
     )
     from broadleaf.interop.joblib import register_joblib_backend
-    from broadleaf.interop.pool import Pool
+    from broadleaf.interop.process_pools import Pool, ProcessPoolExecutor
     from broadleaf.requests import RequestFailed
     from broadleaf.serialize.decorators import depend, dependent, interactive, require
     from broadleaf.serialize.namespace import Reference, engine_cache
@@ -131,8 +131,9 @@ _HOMES = {
     "OverLimit": _ERRORS,
     "ParallelFunction": "broadleaf.client.functions",
     "PlaintextWarning": "broadleaf.cluster.addresses",
-    "Pool": "broadleaf.interop.pool",
+    "Pool": "broadleaf.interop.process_pools",
     "PrePickled": "broadleaf.serialize.values",
+    "ProcessPoolExecutor": "broadleaf.interop.process_pools",
     "Reference": "broadleaf.serialize.namespace",
     "Relay": "broadleaf.cluster.relay",
     "RemoteError": _ERRORS,
@@ -224,6 +225,7 @@ __all__ = [
     "PlaintextWarning",
     "Pool",
     "PrePickled",
+    "ProcessPoolExecutor",
     "Reference",
     "Relay",
     "RemoteError",

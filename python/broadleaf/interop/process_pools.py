@@ -1,4 +1,4 @@
-"""`multiprocessing.Pool` over engines."""
+"""The process pools of the standard library over engines: `multiprocessing.Pool` and `ProcessPoolExecutor`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 from broadleaf.client.results.maps import NotReady
-from broadleaf.client.views.executor import initialize
+from broadleaf.client.views.executor import ViewExecutor, initialize
 from broadleaf.cluster.cluster import Cluster
 from broadleaf.errors import ClusterConnectionError
 
@@ -209,15 +209,7 @@ class Pool:
             raise ValueError("Number of processes must be at least 1")
         if initializer is not None and not callable(initializer):
             raise TypeError("initializer must be a callable")
-        if maxtasksperchild is not None:
-            raise ValueError(
-                "maxtasksperchild must be None: engines are not replaced after a number of tasks; "
-                "client.shutdown(restart=True) replaces them"
-            )
-        if context is not None and context.get_start_method() == "fork":
-            raise ValueError(
-                "context must not fork: engines do not inherit this process's memory; pass what tasks need as arguments"
-            )
+        _check_processes("maxtasksperchild", maxtasksperchild, "context", context)
         self._state = _RUN
         self._cluster: Cluster | None = None
         if client is None:
@@ -500,3 +492,82 @@ def _some_engines(client: Client, processes: int) -> list[int]:
     if processes > len(ids):
         raise ValueError(f"there are {len(ids)} engines for {processes} processes")
     return ids[:processes]
+
+
+class ProcessPoolExecutor(ViewExecutor):
+    """`concurrent.futures.ProcessPoolExecutor` whose processes are the engines of a cluster of its own.
+
+    The cluster is on this host, and ends with the executor. `Client.executor` is the executor of a cluster that goes
+    on. Functions need not be importable. An engine that dies fails the call that it ran, and no other.
+
+    Args:
+        max_workers: Number of engines; None: one for each core.
+        mp_context: Only None, or a context of `multiprocessing` that spawns processes: engines do not inherit memory,
+            as forked processes would.
+        initializer: A function that each engine calls before its first task.
+        initargs: Its arguments.
+        max_tasks_per_child: Only None: engines are not replaced.
+
+    Raises:
+        ValueError: There cannot be so many workers, or an argument has a meaning that engines do not have.
+        TypeError: `initializer` cannot be called.
+        RemoteError: The initializer raised on an engine; a `CompositeError` if it did on several.
+        ClusterStartError: The cluster could not start.
+
+    Example:
+        >>> with ipp.ProcessPoolExecutor(2) as executor:
+        ...     list(executor.map(abs, [-1, 2, -3]))
+        [1, 2, 3]
+    """
+
+    def __init__(
+        self,
+        max_workers: int | None = None,
+        mp_context: Any = None,
+        initializer: Callable[..., object] | None = None,
+        initargs: tuple[Any, ...] = (),
+        *,
+        max_tasks_per_child: int | None = None,
+    ) -> None:
+        if max_workers is not None and max_workers < 1:
+            raise ValueError("max_workers must be greater than 0")
+        if initializer is not None and not callable(initializer):
+            raise TypeError("initializer must be a callable")
+        _check_processes("max_tasks_per_child", max_tasks_per_child, "mp_context", mp_context)
+        self._cluster = Cluster(n=max_workers)
+        view = self._cluster.start_and_connect_sync().load_balanced_view()
+        try:
+            super().__init__(view, initializer, initargs)
+        except BaseException:
+            self._cluster.stop_cluster_sync()
+            raise
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """Accepts no more calls, and stops the engines once those under way are done.
+
+        Args:
+            wait: Whether to wait for that.
+            cancel_futures: Whether to abort the calls that do not run yet.
+        """
+        if self.client.closed:
+            return
+        super().shutdown(wait, cancel_futures=cancel_futures)
+        if wait:
+            self._cluster.stop_cluster_sync()
+        else:
+            # Not a daemon: as by other executors, calls under way are completed before the interpreter ends.
+            threading.Thread(target=self.shutdown, name="broadleaf-shutdown").start()
+
+
+def _check_processes(tasks_name: str, tasks: int | None, context_name: str, context: Any) -> None:
+    """Raises `ValueError` for what a pool of processes does and engines do not."""
+    if tasks is not None:
+        raise ValueError(
+            f"{tasks_name} must be None: engines are not replaced after a number of tasks; "
+            "client.shutdown(restart=True) replaces them"
+        )
+    if context is not None and context.get_start_method() == "fork":
+        raise ValueError(
+            f"{context_name} must not fork: engines do not inherit this process's memory; "
+            "pass what tasks need as arguments"
+        )

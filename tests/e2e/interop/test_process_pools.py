@@ -1,5 +1,6 @@
-"""`Pool`, with the semantics of `multiprocessing.Pool`."""
+"""`Pool` and `ProcessPoolExecutor`, with the semantics of those of the standard library."""
 
+import concurrent.futures
 import itertools
 import multiprocessing
 import multiprocessing.pool
@@ -10,7 +11,7 @@ import time
 
 import broadleaf as ipp
 import pytest
-from broadleaf.interop.pool import Pool
+from broadleaf.interop.process_pools import Pool
 from waiting import until
 
 
@@ -255,3 +256,40 @@ def test_callbacks_of_another_thread_see_the_value(pool):
 def test_it_has_the_public_names_of_a_process_pool():
     public = {name for name in dir(multiprocessing.pool.Pool) if not name.startswith("_")}
     assert public - {"Process"} <= set(dir(Pool))
+
+
+def test_an_executor_of_its_own_engines():
+    with ipp.ProcessPoolExecutor(2, initializer=fill, initargs=("a", 3)) as executor:
+        assert isinstance(executor, concurrent.futures.Executor)
+        processes = set(executor.map(engine_process, range(50)))
+        assert executor.submit(looked_up, "a").result(30) == 3
+        futures = [executor.submit(power, n) for n in range(5)]
+        done = {future.result() for future in concurrent.futures.as_completed(futures)}
+    assert done == {0, 1, 4, 9, 16}
+    assert 1 <= len(processes) <= 2
+    assert until(lambda: not any(map(os.path.exists, [f"/proc/{pid}" for pid in processes])))
+    executor.shutdown()
+    with pytest.raises(RuntimeError, match="after shutdown"):
+        executor.submit(power, 2)
+
+
+def test_an_executor_that_does_not_wait_completes_its_calls(gate):
+    executor = ipp.ProcessPoolExecutor(1)
+    future = executor.submit(gate.task(), 5)
+    executor.shutdown(wait=False)
+    with pytest.raises(RuntimeError, match="after shutdown"):
+        executor.submit(power, 2)
+    gate.open()
+    assert future.result(30) == 5
+    assert until(lambda: executor.client.closed)
+
+
+def test_what_an_executors_engines_cannot_do_is_refused():
+    with pytest.raises(ValueError, match="greater than 0"):
+        ipp.ProcessPoolExecutor(0)
+    with pytest.raises(ValueError, match="max_tasks_per_child must be None"):
+        ipp.ProcessPoolExecutor(1, max_tasks_per_child=3)
+    with pytest.raises(ValueError, match="mp_context must not fork"):
+        ipp.ProcessPoolExecutor(1, multiprocessing.get_context("fork"))
+    with pytest.raises(TypeError, match="callable"):
+        ipp.ProcessPoolExecutor(1, initializer=3)
