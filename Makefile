@@ -62,7 +62,7 @@ test-python: $(STAMPS)/native $(STAMPS)/test $(STAMPS)/lab
 	@$(call unless_unchanged,python-tests) -- \
 	  $(PYTEST) tests -m "not sites" $(TEST_ARGS)
 
-test-sites: $(STAMPS)/native $(STAMPS)/test $(STAMPS)/ray-venv
+test-sites: $(STAMPS)/native $(STAMPS)/test $(STAMPS)/ray-venv $(STAMPS)/peers-venv
 	@$(call unless_unchanged,site-tests) -- $(PYTEST) tests -m sites $(TEST_ARGS)
 
 # The laboratory needs nothing of Broadleaf.

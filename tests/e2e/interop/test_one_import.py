@@ -65,7 +65,7 @@ def test_it_prints_that_as_it_was(program, tmp_path):
 
 
 @pytest.mark.sites
-@pytest.mark.parametrize("program", filter(is_for_peer, PROGRAMS), ids=lambda program: program.stem)
+@pytest.mark.parametrize("program", [p for p in PROGRAMS if is_for_peer(p)], ids=lambda program: program.stem)
 def test_it_prints_that_with_ipython_parallel(program, tmp_path):
     assert output_of(program, tmp_path, PEERS) == expected_of(program)
 
