@@ -268,6 +268,10 @@ __all__ = [
 ]
 
 
+if "t" in _sys.abiflags:
+    _name = "python{}.{}".format(*_sys.version_info)
+    raise ImportError(f"Broadleaf does not run on {_name}t, a free-threaded build of Python: use {_name}")
+
 _offer(
     {
         "absent engine set": "broadleaf.compat.launchers:absent_set",
