@@ -84,7 +84,7 @@ test-peers: $(STAMPS)/native $(STAMPS)/peers-venv
 	@$(call unless_unchanged,peer-tests) -- $(PEERS_VENV)/bin/python tests/peers/run.py tests/peers/claimed.txt
 
 bench: $(STAMPS)/native $(STAMPS)/bench ## Run the benchmarks; BENCH_ARGS="latency --against ppe,ray" chooses which
-	$(BIN)/python -m broadleaf.bench $(BENCH_ARGS)
+	$(BIN)/python -m benchmarks $(BENCH_ARGS)
 
 gate: $(STAMPS)/native $(STAMPS)/test $(STAMPS)/lab ## Measure whether HEAD is slower than main; GATE_ARGS="--base v0.2" chooses
 	@for workload in $(GATE_WORKLOADS); do \
@@ -96,7 +96,7 @@ soak: $(STAMPS)/native $(STAMPS)/test ## Attack a cluster for MINUTES, and look 
 	$(BIN)/python tests/attack/soak.py --minutes $(MINUTES)
 
 figures: $(STAMPS)/native $(STAMPS)/docs ## Make the tables and plots of README and docs from benchmarks/results
-	@$(BIN)/python tools/figures.py
+	@$(BIN)/python -m benchmarks.figures
 
 docs: $(STAMPS)/native $(STAMPS)/docs $(STAMPS)/lab ## Build the documentation in docs/_build/html
 	$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html
