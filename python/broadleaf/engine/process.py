@@ -170,8 +170,9 @@ class Capture:
 
     @classmethod
     def create(cls, log_path: str, first: int = 0) -> "Capture":
-        """New pipes and memory; what the fork server keeps has numbers from `first` on. Raises `OSError` if no descriptors
-        are left.
+        """New pipes and memory; what the fork server keeps has numbers from `first` on.
+
+        Raises `OSError` if there are no descriptors left.
         """
         made: list[int] = []
         try:

@@ -404,7 +404,9 @@ impl Link {
     fn wait_for_engines(&self, py: Python<'_>, n: usize, timeout_s: Option<f64>) -> PyResult<bool> {
         self.check_process(py)?;
         // Engines known from before the link closed are useless.
-        let there = || !self.shared.is_closed() && self.shared.engines().len() >= n;
+        let there = || {
+            !self.shared.is_closed() && self.shared.n_engines.load(Ordering::Relaxed) >= n as u64
+        };
         if self.wait_until(py, timeout_s, &there)? {
             return Ok(true);
         }

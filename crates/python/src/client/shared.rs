@@ -57,7 +57,7 @@ pub struct SubmittedParts {
 
 /// An event for the Python side.
 pub struct Notice {
-    /// `engine_up`, `engine_leaving`, `engine_down`, `stopping` or `link_lost`.
+    /// `engine_down`, `stopping` or `link_lost`.
     pub kind: &'static str,
     /// JSON.
     pub body: String,
