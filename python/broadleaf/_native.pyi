@@ -84,7 +84,7 @@ class ClientHooks(Protocol):
         """The exception for a task that did not return. `payload` is the engine's error record and `buffers` are its
         buffers (status ERROR), or JSON text of the refusal or death certificate (other statuses)."""
     def on_event(self, kind: str, body: str) -> None:
-        """'engine_up', 'engine_down', 'stopping', 'link_lost'; body is JSON."""
+        """'engine_down', 'stopping', 'link_lost'; body is JSON."""
     def on_wait_behind_others(self) -> None:
         """A call has waited for a second, the first after `Link.leave_behind`."""
     def on_wait(self) -> None:

@@ -198,6 +198,16 @@ def test_the_command_writes_records_for_every_case(case, tmp_path):
     assert {r["metric"] for r in found if r["peer"] != "raw"} <= set(FIGURES[case])
 
 
+def test_scale_is_measured_with_several_numbers_of_workers(tmp_path):
+    out = tmp_path / "records.jsonl"
+    bench("scale", "--quick", "--repeats", "1", "--engines", "1", "--json", str(out))
+    found = [json.loads(line) for line in out.read_text().splitlines()]
+    assert [r for r in found if r["metric"] == "skipped"] == []
+    assert {r["metric"] for r in found} == set(FIGURES["scale"]) - {"of_start_of_100"}  # there are too few
+    assert {r["params"]["workers"] for r in found} == {1, 2}
+    assert all(r["unit"] for r in found)
+
+
 @pytest.mark.parametrize("case", ["in-place", "overhead"])
 def test_the_cases_that_only_we_have_are_measured(case, tmp_path):
     pytest.importorskip("numpy")

@@ -138,3 +138,13 @@ def test_ends_are_closed_when_only_one_pipe_can_be_had(monkeypatch):
     for end in made:
         with pytest.raises(OSError, match="Bad file"):
             os.fstat(end)
+
+
+def test_what_the_server_keeps_of_an_engine_has_high_numbers():
+    capture = Capture.create("/dev/null", 200)
+    assert min(capture.kept()) >= 200
+    assert max(capture.stdout_write, capture.stderr_write) < 200
+    os.write(capture.stderr_write, b"err")
+    assert capture.save_rest() == b"err", "it reads without waiting"
+    capture.close_write_ends()
+    capture.close()

@@ -7,6 +7,7 @@ import sys
 
 import pytest
 from broadleaf.engine import process
+from broadleaf.engine.process import Capture
 
 
 def test_affinity():
@@ -22,6 +23,7 @@ def test_a_server_makes_room_for_pipes_and_its_engines_keep_their_limit():
     code = """
 import resource, subprocess, sys
 from broadleaf.engine import process
+from broadleaf.engine.process import Capture
 resource.setrlimit(resource.RLIMIT_NOFILE, (300, 5000))
 assert process.make_room_for_descriptors(10) == (300, 5000)
 assert resource.getrlimit(resource.RLIMIT_NOFILE) == (300, 5000)
@@ -88,3 +90,29 @@ def test_each_out_of_memory_kill_explains_one_death(tmp_path, groups, counter):
     assert watch.explains(8)
     assert not watch.explains(9)
     assert not watch.explains(8), "asked once"
+
+
+def test_descriptors_of_others_are_closed_in_as_many_calls_as_own_ones_lie_between(monkeypatch):
+    first = process.above_descriptors()
+    everyone = [Capture.create("/dev/null", first) for _ in range(20)]
+    own = everyone[7]
+    calls = []
+    close = os.closerange
+    monkeypatch.setattr(os, "closerange", lambda low, high: (calls.append((low, high)), close(low, high)))
+    last = max(number for capture in everyone for number in capture.kept())
+    process.close_descriptors(first, last, own.numbers())
+    monkeypatch.undo()
+    assert len(calls) == len(own.kept()) + 1
+    for capture in everyone:
+        assert [_is_open(number) for number in capture.kept()] == [capture is own] * 3
+        assert all(map(_is_open, (capture.stdout_write, capture.stderr_write)))
+        capture.close_write_ends()
+    own.close()
+
+
+def _is_open(descriptor: int) -> bool:
+    try:
+        os.fstat(descriptor)
+    except OSError:
+        return False
+    return True

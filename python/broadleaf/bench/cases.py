@@ -155,6 +155,22 @@ def memory(workers: int, repeats: int, quick: bool) -> list[Session]:
     return [Session(n, [step], repeats if n < 100 else 1) for n in sizes]
 
 
+SCALE = (4, 100, 400, 1_000)
+
+
+def scale(workers: int, repeats: int, quick: bool) -> list[Session]:
+    steps = [
+        Step("latency", {}, {"calls": 50 if quick else 500, "warmup": 50}, first_mode_only=True),
+        Step("throughput", {"n": 200 if quick else 20_000}, {"warmup": 2_000}, first_mode_only=True),
+        Step("fan-out", {}, {"calls": 5 if quick else 30, "warmup": 5}, first_mode_only=True),
+        Step("memory", {}, {"settle_s": 0.0}),
+        # The first seconds go to what the work before has left, such as memory that is released once it is old enough.
+        Step("idle", {}, {"settle_s": 0.5 if quick else 8.0, "seconds": 1.0 if quick else 5.0}, "scale"),
+    ]
+    numbers = [workers, 2 * workers] if quick else SCALE
+    return [Session(n, steps, repeats if n < 400 else min(repeats, 3), only_ours=True) for n in numbers]
+
+
 def overhead(workers: int, repeats: int, quick: bool) -> list[Session]:
     # Many short runs, so that disturbances of the machine affect both halves of a pair alike. (While other programs
     # ran, 8 s of pairs of 1,000 tasks gave +-2.3 %, of 5,000 tasks +-8 %.)
@@ -272,6 +288,13 @@ CASES = {
         Case("joblib", "calls with one array, and a search of scikit-learn, through joblib", joblib, needs_numpy=True),
         Case("startup", "the time until every worker has run a task", startup, times_start=True),
         Case("memory", "the memory of an idle worker", memory),
+        Case(
+            "scale",
+            "how costs grow with the number of workers, up to 1,000",
+            scale,
+            only_ours=True,
+            times_start=True,
+        ),
         Case("raw", "the machine's own limits", lambda workers, repeats, quick: [], raw),
         Case(
             "overhead",
@@ -338,6 +361,21 @@ FIGURES: dict[str, dict[str, str]] = {
     "memory": {
         "pss_per_worker": "memory of a worker, shared pages counted by their share",
         "pss_other_processes": "memory of all other processes of the system",
+    },
+    "scale": {
+        **_ROUND_TRIP,
+        "ready": "time from nothing until every worker has run a task",
+        "sent": "tasks submitted in a second, without waiting for any",
+        "roundtrip": "tasks submitted and all results collected, in a second",
+        "delivered": "time of an empty call to all workers, whose replies are coalesced",
+        "delivered_per_worker": "that time by the number of workers",
+        "pss_per_worker": "memory of a worker, shared pages counted by their share",
+        "pss_other_processes": "memory of all other processes of the system",
+        "idle_switches": "context switches of all processes but the client's in a second in which nothing happens",
+        "idle_processor": "processor time that they take in it",
+        "of_rate_of_fewest": "tasks in a second, over those with the fewest workers",
+        "of_round_trip_of_fewest": "time of a call, over that with the fewest workers",
+        "of_start_of_100": "time until every worker has run a task, over that of 100 workers",
     },
     "raw": {
         **_ROUND_TRIP,

@@ -23,6 +23,12 @@ UNITS = {
     "per_value": "s",
     "of_larger_size": "ratio",
     "of_one_worker": "ratio",
+    "of_rate_of_fewest": "ratio",
+    "of_round_trip_of_fewest": "ratio",
+    "of_start_of_100": "ratio",
+    "delivered_per_worker": "us",
+    "idle_switches": "switches/s",
+    "idle_processor": "ms/s",
     "sent": "tasks/s",
     "roundtrip": "tasks/s",
     "items": "items/s",
@@ -93,7 +99,7 @@ UNITS = {
     "small_task": "us",
     "small_task_of_idle": "ratio",
 }
-LESS_IS_BETTER = {"us", "ms", "s", "MB", "tasks", "copies", "bytes", "calls", "faults"}
+LESS_IS_BETTER = {"us", "ms", "s", "MB", "tasks", "copies", "bytes", "calls", "faults", "switches/s", "ms/s"}
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from . import sizes, table
+from . import scale, sizes, table
 from .cases import Case, Session, Step
 from .record import OURS, RAW, Record, ratio_interval, skipped
 from .turn import Place, System, Turn, TurnFailed
@@ -74,8 +74,10 @@ class Run:
             for (system, name, params, metric), values in self.values.items()
         ]
         yield from found
-        if self.case.name == "sizes":
+        if self.case.name == sizes.CASE:
             yield from sizes.ratios(found)
+        if self.case.name == scale.CASE:
+            yield from scale.ratios(found)
         if self.case.name == "overhead":
             yield from self._overheads()
         yield from self.failures.values()

@@ -6,7 +6,7 @@ from typing import Any
 
 from broadleaf.text import number, readable_unit, size
 
-from . import sizes
+from . import scale, sizes
 from .record import LESS_IS_BETTER, OURS, RAW, Record
 
 TITLES = ("OF", "SYSTEM", "WAY", "FIGURE", "MEDIAN", "MIN TO MAX", "BROADLEAF IS")
@@ -176,4 +176,4 @@ def findings(records: list[Record]) -> list[str]:
         for r in records
         if r.metric == "rate_ratio"
     ]
-    return lines + sizes.findings(records)
+    return lines + sizes.findings(records) + scale.findings(records)

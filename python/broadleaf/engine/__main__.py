@@ -24,7 +24,7 @@ def main() -> int:
         setup: dict[str, Any] = json.load(sys.stdin)
         from broadleaf.engine import process
 
-        process.reset_signals()
+        process.reset_signals(process.signals_with_handlers())
         process.die_with_parent(setup["parent_pid"])
         if setup["capture"]:
             capture = Capture(**setup["capture"])

@@ -129,6 +129,9 @@ class ForkServer:
         self._selector.register(self._fork_server.fileno(), selectors.EVENT_READ)
         self._selector.register(self._wake_read, selectors.EVENT_READ)
         self._guests = Guests(config, self._selector, self._tell)
+        self._handled_signals = process.signals_with_handlers()
+        self._first_kept = self._last_kept = process.above_descriptors()
+        """What is kept for engines lies in this range, so that each child can close what belongs to others at once."""
         self._has_imported = config.n_engines > 0
         self._n_engines = config.n_engines
         """The most engines among which the cores were shared."""
@@ -207,17 +210,20 @@ class ForkServer:
     def _create_capture(self, engine_id: int) -> Capture | None:
         log_path = self._config.log_path(engine_id)
         try:
-            return Capture.create(log_path)
+            capture = Capture.create(log_path, self._first_kept)
         except OSError as error:
             sys.stderr.write(
                 f"broadleaf: engine {engine_id}: what is not printed by Python goes to {log_path}: {error}\n"
             )
             return None
+        self._last_kept = max(self._last_kept, *capture.kept())
+        return capture
 
     def _fork(self, engine_id: int, capture: Capture | None) -> int:
         if not self._has_imported:
             self._has_imported = True
             import_for_engines(self._config.options)
+            self._handled_signals = process.signals_with_handlers()
             gc.freeze()
         parent_pid = os.getpid()
         pid = os.fork()
@@ -226,22 +232,20 @@ class ForkServer:
         try:
             os.setpgid(0, 0)
             process.die_with_parent(parent_pid)
-            self._forget_server()
+            self._forget_server(capture)
         except BaseException as error:  # the child must not use the server's code, which handles errors as the parent
             sys.excepthook(type(error), error, error.__traceback__)
             os._exit(_FAILED_CODE)
         raise _Forked(engine_id, capture)
 
-    def _forget_server(self) -> None:
-        """In a child: releases what belongs to the server."""
-        process.reset_signals()
+    def _forget_server(self, capture: Capture | None) -> None:
+        """In a child: releases what belongs to the server and to other engines."""
+        process.reset_signals(self._handled_signals)
         self._wake_read.close()
         self._wake_write.close()
         self._guests.close()
         self._selector.close()
-        for other in self._engines.values():
-            if other.capture:
-                other.capture.close()
+        process.close_descriptors(self._first_kept, self._last_kept, capture.numbers() if capture else ())
         gc.enable()
 
     def _start_interpreter(self, engine_id: int, capture: Capture | None) -> int:

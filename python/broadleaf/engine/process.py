@@ -6,6 +6,7 @@ import json
 import os
 import resource
 import signal
+from collections.abc import Iterable
 from signal import SIGKILL
 from typing import Any, NamedTuple, Self, TypedDict
 
@@ -168,8 +169,11 @@ class Capture:
         return dict(vars(self))
 
     @classmethod
-    def create(cls, log_path: str) -> "Capture":
-        """New pipes and memory. Raises `OSError` if there are no descriptors left."""
+    def create(cls, log_path: str, first: int = 0) -> "Capture":
+        """New pipes and memory; what the fork server keeps has numbers from `first` on.
+
+        Raises `OSError` if there are no descriptors left.
+        """
         made: list[int] = []
         try:
             stdout_read, stdout_write = os.pipe()
@@ -177,9 +181,13 @@ class Capture:
             stderr_read, stderr_write = os.pipe()
             made += stderr_read, stderr_write
             recent = _create_memory()
+            made.append(recent)
+            kept = [fcntl.fcntl(low, fcntl.F_DUPFD_CLOEXEC, first) for low in (stdout_read, stderr_read, recent)]
         except OSError:
             _close(*made)
             raise
+        _close(stdout_read, stderr_read, recent)
+        stdout_read, stderr_read, recent = kept
         for read_end in (stdout_read, stderr_read):
             os.set_blocking(read_end, False)
         return cls(stdout_read, stdout_write, stderr_read, stderr_write, recent, log_path)
@@ -188,13 +196,17 @@ class Capture:
         """All descriptors, in the order of the fields."""
         return self.stdout_read, self.stdout_write, self.stderr_read, self.stderr_write, self.recent
 
+    def kept(self) -> tuple[int, int, int]:
+        """The descriptors that the fork server keeps."""
+        return self.stdout_read, self.stderr_read, self.recent
+
     def close_write_ends(self) -> None:
         """Closes what only the engine needs."""
         _close(self.stdout_write, self.stderr_write)
 
     def close(self) -> None:
         """Closes what the fork server keeps."""
-        _close(self.stdout_read, self.stderr_read, self.recent)
+        _close(*self.kept())
 
     def save_rest(self) -> bytes:
         """Appends unread output to the log, and returns it. Reads no more than fits in the pipes: children that the
@@ -254,6 +266,8 @@ _PR_SET_PDEATHSIG = 1
 _PR_SET_NAME = 15
 # Descriptors of a fork server: module files, its node, its launcher.
 _OTHER_DESCRIPTORS = 256
+# At least those of an engine that is being started.
+_MOMENTARY_DESCRIPTORS = 32
 
 # Loaded once in the fork server, so that engines share its pages.
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -271,10 +285,10 @@ def die_with_parent(parent_pid: int) -> None:
         os._exit(1)
 
 
-def reset_signals() -> None:
-    """Restores the default handler of every signal and unblocks all signals."""
+def reset_signals(handled: Iterable[int]) -> None:
+    """Restores the default handlers of these signals, and unblocks all signals."""
     signal.set_wakeup_fd(-1)
-    for number in _signals_with_handlers():
+    for number in handled:
         try:
             signal.signal(number, signal.SIG_DFL)
         except (OSError, ValueError):  # reserved by the C library
@@ -286,10 +300,11 @@ def reset_signals() -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
 
-def _signals_with_handlers() -> list[int]:
+def signals_with_handlers() -> list[int]:
     """The signals that this process ignores or has a handler for, in Python or in C: `proc_pid_status(5)`.
 
-    There are few, and resetting all 62 takes an engine as long as half of its other start.
+    There are few, and resetting all 62 takes an engine as long as half of its other start. Asked once by a fork server,
+    because reading it takes an engine a tenth.
     """
     mask = 0
     with open("/proc/self/status", "rb") as status:
@@ -320,6 +335,19 @@ def redirect_output(log: int, capture: Capture | None) -> None:
     nothing = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
     os.dup2(nothing, 0)
     os.close(nothing)
+
+
+def above_descriptors() -> int:
+    """A number above the descriptors that this process has open and those that it may open for a moment."""
+    return max(map(int, os.listdir("/proc/self/fd"))) + _MOMENTARY_DESCRIPTORS
+
+
+def close_descriptors(first: int, last: int, but: Iterable[int]) -> None:
+    """Closes descriptors `first` to `last` but for some: in a few system calls, however many there are."""
+    for kept in sorted(number for number in but if first <= number <= last):
+        os.closerange(first, kept)
+        first = kept + 1
+    os.closerange(first, last + 1)
 
 
 def make_room_for_descriptors(count: int) -> tuple[int, int]:

@@ -20,6 +20,8 @@ use crate::node::Node;
 const OPEN_RECORDS: usize = 8;
 /// Time between two heartbeats.
 const HEARTBEAT: Duration = Duration::from_millis(500);
+/// A relay that has heard its controller within this time need not check whether it is silent.
+const HEARD: Duration = HEARTBEAT.saturating_mul(2);
 
 /// A relay's link, as the controller's node keeps it.
 #[derive(Debug)]
@@ -444,21 +446,25 @@ impl Node {
         self.input(Input::HostDown { host });
     }
 
-    /// When the next heartbeat is due; `None` if this node has no relay and is none.
+    /// When the next heartbeat is due; `None` if this node has no relay and is none. A relay is woken by heartbeats, and by
+    /// its own timer only where they fail to come.
     pub(crate) fn heartbeat_at(&self) -> Option<Instant> {
-        let watched = !self.relays.links.is_empty() || self.decider.is_upstream();
-        watched.then_some(self.relays.beat_at)
+        let beat_at = self.relays.beat_at;
+        match self.decider.heard() {
+            Some(heard) => Some(beat_at.max(heard + HEARD)),
+            None => (!self.relays.links.is_empty()).then_some(beat_at),
+        }
     }
 
     /// Sends heartbeats that are due, and gives up on relays that have not answered for too long.
     pub(crate) fn beat(&mut self) {
         let now = Instant::now();
-        if self.heartbeat_at().is_none_or(|at| at > now) {
+        let Some(due) = self.heartbeat_at().filter(|at| *at <= now) else {
             return;
-        }
+        };
         // A process that was stopped cannot have heard anybody: what arrived in the meantime is
         // read after this.
-        let late = now.duration_since(self.relays.beat_at);
+        let late = now.duration_since(due);
         if late > HEARTBEAT {
             self.excuse_silence(late, now);
             for link in self.relays.links.values_mut() {

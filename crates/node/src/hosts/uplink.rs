@@ -60,6 +60,14 @@ impl Decider {
         matches!(self, Self::Upstream(_))
     }
 
+    /// When a relay last heard its controller; `None` if this node is no relay.
+    pub fn heard(&self) -> Option<Instant> {
+        match self {
+            Self::Own(_) => None,
+            Self::Upstream(uplink) => Some(uplink.heard),
+        }
+    }
+
     /// The controller, if it is on this node.
     pub fn controller(&self) -> Option<&Controller> {
         match self {

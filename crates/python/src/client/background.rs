@@ -15,6 +15,8 @@ use crate::payload::TRIM_PERIOD;
 /// How often a thread that left the socket to callers checks whether they still read it. Each check wakes
 /// this thread, which delays a round trip on the same core.
 const LOOK_PERIOD: Duration = Duration::from_millis(100);
+/// How often it checks while a caller waits for long that may run a signal's handler, which may wait for a callback.
+const HANDLER_LOOK_PERIOD: Duration = Duration::from_secs(1);
 
 /// With this many unfinished tasks per engine or more, further tasks may be batched longer: the engines have work in
 /// the meantime, and each batch costs a wake-up in every process.
@@ -51,11 +53,13 @@ impl Shared {
         let mut watching = true;
         let mut n_sent = 0;
         while !self.is_closed() {
-            // While a caller reads, this thread only checks now and then whether that has ended. Anyone who needs it
-            // sooner, for a callback or a submission, wakes it.
+            // While callers read, this thread only checks once whether that has ended, and then sleeps until the caller
+            // that reads stops. Anyone who needs it sooner, for a callback or a submission, wakes it.
             let timeout = if watching {
                 let needs_trim = self.far.as_ref().is_some_and(FarValues::needs_trim);
                 (needs_trim || self.data.has_segments()).then_some(TRIM_PERIOD)
+            } else if self.asleep.load(Ordering::SeqCst) {
+                (self.lookers.load(Ordering::Relaxed) > 0).then_some(HANDLER_LOOK_PERIOD)
             } else {
                 Some(LOOK_PERIOD)
             };
@@ -90,7 +94,12 @@ impl Shared {
                     far.trim(&self.data);
                 }
             }
-            let nobody_waits = self.foreground.load(Ordering::Acquire) == 0;
+            // Said before the look at who waits: whoever stops after that has seen it.
+            self.asleep.store(!watching && !woken, Ordering::SeqCst);
+            let nobody_waits = self.foreground.load(Ordering::SeqCst) == 0;
+            if nobody_waits {
+                self.asleep.store(false, Ordering::SeqCst);
+            }
             watching = nobody_waits;
             self.parked.store(!watching, Ordering::Release);
             if readable && nobody_waits && result.is_ok() {

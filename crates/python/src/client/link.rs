@@ -23,7 +23,7 @@ use super::incoming::tell::tell;
 use super::outgoing::functions::Functions;
 use super::requests::begun;
 use super::shared::{Incoming, Shared, Step, Tuning};
-use super::waiting::deadline_after;
+use super::waiting::{Looks, Waiting, deadline_after};
 use crate::engine::{Engine, engine_to_free};
 use crate::errors::{forked, link_closed, link_error};
 use crate::node::connect::{Connection, dial, handshake, route};
@@ -73,13 +73,33 @@ impl Link {
         timeout_s: Option<f64>,
         is_done: &(dyn Fn() -> bool + Sync),
     ) -> PyResult<bool> {
+        self.wait_and_look(py, timeout_s, Looks::of_this_thread, is_done)
+    }
+
+    /// As `wait_for_tasks`, if anything else may make `is_done` true, too.
+    pub(super) fn wait_for_anything(
+        &self,
+        py: Python<'_>,
+        timeout_s: Option<f64>,
+        is_done: &(dyn Fn() -> bool + Sync),
+    ) -> PyResult<bool> {
+        self.wait_and_look(py, timeout_s, || Looks::EverySlice, is_done)
+    }
+
+    fn wait_and_look(
+        &self,
+        py: Python<'_>,
+        timeout_s: Option<f64>,
+        looks: impl FnOnce() -> Looks,
+        is_done: &(dyn Fn() -> bool + Sync),
+    ) -> PyResult<bool> {
         if is_done() {
             return Ok(true);
         }
         self.check_owner(py)?;
         let deadline = timeout_s.map(deadline_after).transpose()?;
         let Some(engine) = engine_to_free(py, self) else {
-            return self.wait_and_explain(py, deadline, is_done);
+            return self.wait_and_explain(py, deadline, looks(), is_done);
         };
         if let Err(error) = self.flush_fully(py) {
             return self.done_or(py, is_done, error);
@@ -92,11 +112,12 @@ impl Link {
         &self,
         py: Python<'_>,
         deadline: Option<Instant>,
+        looks: Looks,
         is_done: &(dyn Fn() -> bool + Sync),
     ) -> PyResult<bool> {
         let explain_at = Instant::now() + EXPLAIN_AFTER;
         if self.left_behind.load(Ordering::Relaxed) && deadline.is_none_or(|at| at > explain_at) {
-            if self.wait_by(py, Some(explain_at), is_done)? {
+            if self.wait_by(py, Some(explain_at), looks, is_done)? {
                 return Ok(true);
             }
             if self.left_behind.swap(false, Ordering::Relaxed) {
@@ -104,7 +125,7 @@ impl Link {
                 hooks.call_method0(intern!(py, "on_wait_behind_others"))?;
             }
         }
-        self.wait_by(py, deadline, is_done)
+        self.wait_by(py, deadline, looks, is_done)
     }
 
     /// The cluster it belongs to.
@@ -121,13 +142,14 @@ impl Link {
     ) -> PyResult<bool> {
         self.check_process(py)?;
         let deadline = timeout_s.map(deadline_after).transpose()?;
-        self.wait_by(py, deadline, is_done)
+        self.wait_by(py, deadline, Looks::of_this_thread(), is_done)
     }
 
     fn wait_by(
         &self,
         py: Python<'_>,
         deadline: Option<Instant>,
+        looks: Looks,
         is_done: &(dyn Fn() -> bool + Sync),
     ) -> PyResult<bool> {
         if is_done() {
@@ -137,19 +159,17 @@ impl Link {
             return self.done_or(py, is_done, error);
         }
         if self.tells_waiting.swap(false, Ordering::AcqRel) {
-            self.hooks
-                .bind(py)
-                .call_method0(intern!(py, "on_wait"))?;
+            self.hooks.bind(py).call_method0(intern!(py, "on_wait"))?;
         }
+        let _waiting = Waiting::start(&self.shared, looks);
         loop {
             let mut incoming = Incoming::default();
             let step = py.detach(|| {
                 self.shared
-                    .wait_step(deadline, &|| is_done(), &mut incoming)
+                    .wait_step(deadline, looks, &|| is_done(), &mut incoming)
             });
-            tell(py, &self.hooks, incoming);
+            self.shared.tell_amid_wait(py, &self.hooks, incoming);
             if is_done() {
-                self.shared.after_wait();
                 return Ok(true);
             }
             if self.shared.is_closed() {
@@ -157,7 +177,6 @@ impl Link {
             }
             py.check_signals()?;
             if step == Step::TimedOut {
-                self.shared.after_wait();
                 return Ok(false);
             }
         }
@@ -385,7 +404,9 @@ impl Link {
     fn wait_for_engines(&self, py: Python<'_>, n: usize, timeout_s: Option<f64>) -> PyResult<bool> {
         self.check_process(py)?;
         // Engines known from before the link closed are useless.
-        let there = || !self.shared.is_closed() && self.shared.engines().len() >= n;
+        let there = || {
+            !self.shared.is_closed() && self.shared.n_engines.load(Ordering::Relaxed) >= n as u64
+        };
         if self.wait_until(py, timeout_s, &there)? {
             return Ok(true);
         }
@@ -470,7 +491,7 @@ impl Link {
         timeout_s: Option<f64>,
     ) -> PyResult<bool> {
         let is_done = is_done.clone().unbind();
-        self.wait_for_tasks(py, timeout_s, &|| {
+        self.wait_for_anything(py, timeout_s, &|| {
             let said = Python::attach(|py| is_done.call0(py)?.is_truthy(py));
             said.unwrap_or(true)
         })

@@ -9,10 +9,10 @@ mod shared;
 mod waiting;
 mod wire;
 
-pub use incoming::tell::tell;
 pub use link::Link;
 pub use outgoing::announce::split_announce;
 pub use outgoing::submit::Submitter;
 pub use requests::history::History;
 pub use requests::pending::Pending;
 pub use shared::{Incoming, Step};
+pub use waiting::{Looks, Waiting};

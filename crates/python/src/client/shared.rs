@@ -23,7 +23,7 @@ use super::incoming::far::{Arrived, FarValues};
 use super::outgoing::record::Records;
 use super::requests::request::Request;
 use super::requests::unresolved::Table;
-use super::waiting::SIGNAL_SLICE;
+use super::waiting::Bell;
 use super::wire::Wire;
 use crate::clock::wall_ns;
 use crate::forks::Owner;
@@ -57,7 +57,7 @@ pub struct SubmittedParts {
 
 /// An event for the Python side.
 pub struct Notice {
-    /// `engine_up`, `engine_leaving`, `engine_down`, `stopping` or `link_lost`.
+    /// `engine_down`, `stopping` or `link_lost`.
     pub kind: &'static str,
     /// JSON.
     pub body: String,
@@ -136,8 +136,15 @@ pub struct Shared {
     pub(super) reader: Mutex<()>,
     /// Number of threads waiting for replies.
     pub foreground: AtomicUsize,
+    /// Counts what waiting threads are told about.
     pub(super) generation: Mutex<u64>,
     pub(super) progress: Condvar,
+    /// For a reader that sleeps until something happens.
+    pub(super) reader_bell: Bell,
+    /// For an engine's main thread that follows the reader.
+    pub(super) beside_bell: Bell,
+    /// Number of threads whose waits are interrupted by Python's signals, or that look at other conditions.
+    pub(super) lookers: AtomicUsize,
     /// The background thread reads it, and anyone may write it. It is the thread's and goes with it: results keep
     /// this connection in memory after it was closed, and no descriptor.
     wake: Weak<OwnedFd>,
@@ -145,6 +152,8 @@ pub struct Shared {
     pub armed: AtomicBool,
     /// The background thread leaves the socket to waiting threads.
     pub parked: AtomicBool,
+    /// It does so until it is woken.
+    pub(super) asleep: AtomicBool,
     /// Segments and buffers.
     pub data: DataPlane,
     /// Large results, where the controller is on another host.
@@ -205,9 +214,13 @@ impl Shared {
             foreground: AtomicUsize::new(0),
             generation: Mutex::new(0),
             progress: Condvar::new(),
+            reader_bell: Bell::default(),
+            beside_bell: Bell::default(),
+            lookers: AtomicUsize::new(0),
             wake: Arc::downgrade(wake),
             armed: AtomicBool::new(false),
             parked: AtomicBool::new(false),
+            asleep: AtomicBool::new(false),
             data,
             far,
             n_engines: AtomicU64::new(welcome.engines.len() as u64),
@@ -337,9 +350,7 @@ impl Shared {
     /// Waits until the socket took everything, reading replies meanwhile so that neither side blocks the other.
     pub fn drain(&self, incoming: &mut Incoming) -> Result<(), LinkError> {
         while !self.flush()? {
-            let flags = self
-                .wire
-                .poll(PollFlags::IN | PollFlags::OUT, Some(SIGNAL_SLICE));
+            let flags = self.wire.poll(PollFlags::IN | PollFlags::OUT, None);
             if flags.contains(PollFlags::IN) {
                 self.try_read(incoming)?;
             }
@@ -352,9 +363,10 @@ impl Shared {
         let Ok(role) = self.reader.try_lock() else {
             return Ok(false);
         };
-        self.read(incoming)?;
+        let read = self.read(incoming);
         drop(role);
-        Ok(true)
+        self.on_role_free(0);
+        read.map(|()| true)
     }
 
     pub(super) fn read(&self, incoming: &mut Incoming) -> Result<(), LinkError> {
@@ -379,10 +391,6 @@ impl Shared {
             let mut arrived = Arrived::default();
             far.take_events(&self.data, &mut arrived);
             self.on_arrived(arrived, received_ns, incoming)?;
-        }
-        *lock(&self.generation) += 1;
-        if self.foreground.load(Ordering::Acquire) > 1 {
-            self.progress.notify_all();
         }
         Ok(())
     }
@@ -421,8 +429,7 @@ impl Shared {
             body: json(&error.to_string()),
         });
         self.lost.store(true, Ordering::Release);
-        *lock(&self.generation) += 1;
-        self.progress.notify_all();
+        self.on_changed();
         self.wake_background();
     }
 
@@ -430,13 +437,6 @@ impl Shared {
         if !callbacks.is_empty() {
             self.callbacks.fetch_sub(callbacks.len(), Ordering::AcqRel);
             incoming.callbacks.extend(callbacks);
-        }
-    }
-
-    /// A caller stopped reading: somebody else must read if callbacks wait for results.
-    pub fn after_wait(&self) {
-        if self.parked.load(Ordering::Acquire) && self.callbacks.load(Ordering::Acquire) > 0 {
-            self.wake_background();
         }
     }
 
@@ -467,6 +467,8 @@ impl Shared {
         let _ = self.flush();
         self.on_lost(&LinkError::Closed, incoming);
         self.wire.shut_down();
+        self.reader_bell.close();
+        self.beside_bell.close();
     }
 }
 

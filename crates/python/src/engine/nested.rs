@@ -19,7 +19,7 @@ use pyo3::prelude::*;
 use rustix::event::{PollFd, PollFlags};
 
 use super::{Engine, Work};
-use crate::client::{Incoming, Link, Step, tell};
+use crate::client::{Incoming, Link, Looks, Step, Waiting};
 use crate::errors::{link_closed, link_error};
 use crate::payload::lock;
 
@@ -190,6 +190,7 @@ impl Engine {
         let (py, this) = (slf.py(), slf.get());
         let level = this.stack.level();
         let depth = SUBMITTED_DEPTH.load(Ordering::Acquire) - 1;
+        let _waiting = Waiting::start(&link.shared, Looks::EverySlice);
         loop {
             // An interrupt that arrived while another task ran: its signal was not for that one. It takes precedence
             // over what is waited for, which the other task may have produced.
@@ -197,7 +198,6 @@ impl Engine {
                 return Err(PyKeyboardInterrupt::new_err(()));
             }
             if is_done() {
-                link.shared.after_wait();
                 return Ok(true);
             }
             if link.shared.is_closed() {
@@ -227,9 +227,8 @@ impl Engine {
             let step = py.detach(|| {
                 (link.shared).wait_step_beside(deadline, is_done, &mut incoming, beside)
             });
-            tell(py, &link.hooks, incoming);
+            (link.shared).tell_amid_wait(py, &link.hooks, incoming);
             if step == Step::TimedOut && !is_done() {
-                link.shared.after_wait();
                 return Ok(false);
             }
         }

@@ -3,7 +3,7 @@
 import os
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from . import values
@@ -173,6 +173,22 @@ def memory(peer: Adapter, settle_s: float) -> Values:
     }
 
 
+def idle(peer: Adapter, settle_s: float, seconds: float) -> Values:
+    """Context switches and processor time of everything that was started, while nothing happens."""
+    time.sleep(settle_s)
+    processes = descendants()
+    switches, processor_ms = switches_and_processor_ms(processes)
+    begin = clock()
+    time.sleep(seconds)
+    switches_after, processor_ms_after = switches_and_processor_ms(processes)
+    # Counting takes long with many processes, and is part of the time between.
+    spent = clock() - begin
+    return {
+        "idle_switches": (switches_after - switches) / spent,
+        "idle_processor": (processor_ms_after - processor_ms) / spent,
+    }
+
+
 def bounded(peer: Adapter, mode: str, n: int, step: int, warmup: int) -> Values:
     """n tasks in steps, with results consumed and dropped: how much resident memory grew after the warm-up, by
     process."""
@@ -205,6 +221,7 @@ MEASURES: dict[str, Callable[..., Values]] = {
     "send": send,
     "sizes": sizes,
     "memory": memory,
+    "idle": idle,
     "bounded": bounded,
 }
 
@@ -252,6 +269,21 @@ def descendants() -> set[int]:
             except OSError:
                 continue
     return found
+
+
+def switches_and_processor_ms(processes: Iterable[int]) -> tuple[int, float]:
+    """How often the threads of processes were switched to or away from, and the processor time that they took, ever."""
+    switches, processor_ns = 0, 0
+    for pid in processes:
+        try:
+            for thread in os.listdir(f"/proc/{pid}/task"):
+                with open(f"/proc/{pid}/task/{thread}/status") as f:
+                    switches += sum(int(line.split()[1]) for line in f if "ctxt_switches" in line)
+                with open(f"/proc/{pid}/task/{thread}/schedstat") as f:
+                    processor_ns += int(f.read().split()[0])
+        except OSError:
+            continue
+    return switches, processor_ns / 1e6
 
 
 def pss_mb(pid: int) -> float:

@@ -110,9 +110,10 @@ impl Shared {
                     *slot = Some(reply);
                 }
             }
-            FrameKind::Event => incoming
-                .notices
-                .push(self.on_event(control::decode(&frame.body)?)),
+            FrameKind::Event => {
+                let notice = self.on_event(control::decode(&frame.body)?);
+                incoming.notices.extend(notice);
+            }
             kind => return Err(DecodeError::UnknownKind(kind as u8).into()),
         }
         Ok(())
@@ -221,6 +222,14 @@ impl Shared {
         self.find(seq).is_some()
     }
 
+    /// Subtracts `n` tasks of `weight_bytes` in total that were counted and not submitted.
+    pub(in crate::client) fn take_back(&self, n: u64, weight_bytes: u64) {
+        self.outstanding.fetch_sub(n, Ordering::AcqRel);
+        self.outstanding_bytes
+            .fetch_sub(weight_bytes, Ordering::AcqRel);
+        self.on_changed();
+    }
+
     /// Subtracts `n` tasks of `weight_bytes` each from the outstanding ones.
     pub(in crate::client) fn on_resolved(&self, n: u64, weight_bytes: u64) {
         self.outstanding.fetch_sub(n, Ordering::AcqRel);
@@ -234,26 +243,21 @@ impl Shared {
         self.engines_version.fetch_add(1, Ordering::Release);
     }
 
-    fn on_event(&self, event: Event) -> Notice {
+    /// An event of the cluster; returns what Python must hear. Engines that come or are leaving are looked up when
+    /// somebody asks.
+    fn on_event(&self, event: Event) -> Option<Notice> {
         match event {
             Event::EngineUp(info) => {
-                let body = json(&info);
                 let mut engines = lock(&self.engines);
                 engines.insert(info.engine, info);
                 self.on_engines_changed(engines.len());
-                Notice {
-                    kind: "engine_up",
-                    body,
-                }
+                None
             }
             Event::EngineLeaving(engine) => {
                 let mut engines = lock(&self.engines);
                 engines.remove(&engine);
                 self.on_engines_changed(engines.len());
-                Notice {
-                    kind: "engine_leaving",
-                    body: json(&engine),
-                }
+                None
             }
             Event::EngineDown(certificate) => {
                 let body = json(&certificate);
@@ -261,15 +265,15 @@ impl Shared {
                 let mut engines = lock(&self.engines);
                 engines.remove(&certificate.engine);
                 self.on_engines_changed(engines.len());
-                Notice {
+                Some(Notice {
                     kind: "engine_down",
                     body,
-                }
+                })
             }
-            Event::Stopping => Notice {
+            Event::Stopping => Some(Notice {
                 kind: "stopping",
                 body: "{}".to_owned(),
-            },
+            }),
         }
     }
 }

@@ -5,7 +5,7 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
-use crate::client::shared::Incoming;
+use crate::client::shared::{Incoming, Shared};
 
 /// Passes events to Python; an exception in a callback is reported as unraisable, as for any destructor.
 pub fn tell(py: Python<'_>, hooks: &Py<PyAny>, incoming: Incoming) {
@@ -31,6 +31,16 @@ pub fn tell(py: Python<'_>, hooks: &Py<PyAny>, incoming: Incoming) {
     for callback in incoming.callbacks {
         if let Err(error) = callback.call0(py) {
             report(py, error, callback.bind(py));
+        }
+    }
+}
+
+impl Shared {
+    /// As [`tell`], in the middle of a wait: callbacks may take long, or wait for others.
+    pub fn tell_amid_wait(&self, py: Python<'_>, hooks: &Py<PyAny>, incoming: Incoming) {
+        if !incoming.is_empty() {
+            self.leave_to_others();
+            tell(py, hooks, incoming);
         }
     }
 }

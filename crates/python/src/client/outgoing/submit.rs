@@ -171,10 +171,7 @@ impl Submitter {
                 .then(|| Arc::new(counted.iter().map(Claim::new).collect::<Vec<_>>()));
             if let Some(encoded) = encoded.as_deref_mut() {
                 upload(py, link, encoded).inspect_err(|_| {
-                    let shared = &link.shared;
-                    shared.outstanding.fetch_sub(n, Ordering::AcqRel);
-                    let outstanding_bytes = &shared.outstanding_bytes;
-                    outstanding_bytes.fetch_sub(weight_bytes, Ordering::AcqRel);
+                    link.shared.take_back(n, weight_bytes);
                 })?;
             }
             Ok((at_once, claims))
@@ -225,10 +222,7 @@ impl Submitter {
         if !over(before, bytes_before) {
             return Ok(before < shared.n_engines.load(Ordering::Relaxed));
         }
-        shared.outstanding.fetch_sub(n, Ordering::AcqRel);
-        shared
-            .outstanding_bytes
-            .fetch_sub(weight_bytes, Ordering::AcqRel);
+        shared.take_back(n, weight_bytes);
         shared.counters.throttled.fetch_add(1, Ordering::Relaxed);
         let fits = || {
             !over(
@@ -236,7 +230,8 @@ impl Submitter {
                 shared.outstanding_bytes.load(Ordering::Acquire),
             )
         };
-        link.wait_for_tasks(py, None, &fits)?;
+        // Results that are dropped make room, too.
+        link.wait_for_anything(py, None, &fits)?;
         let before = shared.outstanding.fetch_add(n, Ordering::AcqRel);
         shared
             .outstanding_bytes

@@ -399,7 +399,7 @@ impl Pending {
         Ok(self.inner()?.request.written_parts())
     }
 
-    /// Marks the unresolved parts among these as cancelled. Waiting threads check again by themselves.
+    /// Marks the unresolved parts among these as cancelled.
     fn abandon(&self, py: Python<'_>, parts: Vec<usize>) -> PyResult<()> {
         let inner = self.inner()?;
         let mut incoming = Incoming::default();
@@ -407,6 +407,7 @@ impl Pending {
         link.check_process(py)?;
         let callbacks = inner.request.abandon(parts, wall_ns());
         link.shared.collect(callbacks, &mut incoming);
+        link.shared.on_changed();
         tell(py, &link.hooks, incoming);
         Ok(())
     }
