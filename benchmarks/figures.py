@@ -10,6 +10,7 @@ import argparse
 import hashlib
 import json
 import re
+import shlex
 import statistics
 import sys
 import tomllib
@@ -147,7 +148,7 @@ def _row(declared: dict[str, Any], systems: list[str], runs: list[dict[str, Any]
                 best = min if units & LESS_IS_BETTER else max
                 medians.setdefault(system, []).append(best(values))
         if found:
-            cases_run.append(run["command"].split()[2])
+            cases_run.append(_arguments(run)[0])
     if len(units) != 1:
         raise Mismatch(f"row {declared['label']!r}: one unit is needed, not {sorted(units)}")
     return Row(declared["label"], units.pop(), medians, list(dict.fromkeys(cases_run)))
@@ -208,8 +209,15 @@ def sources(runs: list[dict[str, Any]]) -> Iterator[str]:
     line += ". " + " ".join(shared) if shared else "."
     if transcribed:
         line += " The figures were written down before runs were recorded as files, so the spread is not known."
-    commands = dict.fromkeys(run["command"] for run in runs)
+    commands = dict.fromkeys(shlex.join(["python", "-m", "benchmarks", *_arguments(run)]) for run in runs)
     yield line + " Commands: " + ", ".join(f"`{command}`" for command in commands) + "."
+
+
+def _arguments(run: dict[str, Any]) -> list[str]:
+    """The case and its options. Before ADR 27, comparisons were `broadleaf bench`; a record keeps the command that was
+    given, and tables show the one that repeats it."""
+    words = shlex.split(run["command"])
+    return words[2:] if words[:2] == ["broadleaf", "bench"] else words[3:]
 
 
 def _remarks(run: dict[str, Any]) -> list[str]:
