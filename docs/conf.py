@@ -36,7 +36,7 @@ extensions = [
     "example_cards",
     "unpublished_pages",
 ]
-# Docstrings have the sections that tools/docstrings.py checks; types are in the signatures.
+# Docstrings have the sections that pydoclint checks; types are in the signatures.
 napoleon_numpy_docstring = False
 # Docstrings name code in single backticks.
 default_role = "code"
