@@ -40,6 +40,8 @@ extensions = [
 napoleon_numpy_docstring = False
 # Docstrings name code in single backticks.
 default_role = "code"
+# What a program prints is not there to be copied.
+copybutton_selector = "div:not(.highlight-output) > div.highlight > pre"
 autodoc_member_order = "groupwise"
 autodoc_typehints_format = "short"
 maximum_signature_line_length = 100

@@ -47,6 +47,11 @@ def test_every_table_and_plot_is_what_the_results_give():
     assert figures.outdated(ROOT, write=False) == []
 
 
+def test_the_last_column_names_the_case_that_was_run():
+    (row,) = (line for line in (ROOT / "README.md").read_text().splitlines() if ROW in line)
+    assert row.endswith("| `map` |")
+
+
 def test_a_figure_typed_by_hand_is_noticed(copied):
     change(copied / "README.md", shown(copied), "9,990,000 items/s")
     assert figures.outdated(copied, write=False) == ["README.md"]
