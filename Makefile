@@ -1,4 +1,4 @@
-# Everything happens inside this checkout: the environment is .venv, made from the exact versions in requirements/. A machine
+# Everything happens inside this checkout: the environment is .venv, made from the exact versions in .ci/requirements. A machine
 # without a recent Rust gets one in .toolchain. A target does nothing it has done before: stamps in .venv/.stamps say what
 # is up to date. The path of the checkout may contain spaces, so it is quoted and is never part of a target's name.
 SHELL := /bin/bash
@@ -16,14 +16,13 @@ STAMPS := $(VENV)/.stamps
 # Modules are compiled when they are first imported, which most never are.
 PIP_INSTALL := --disable-pip-version-check --no-input install --quiet --no-compile --requirement
 # Before a command that needs Rust.
-WITH_RUST := $(BIN)/python tools/rust.py
+WITH_RUST := $(BIN)/python .ci/rust.py
 # Tests wait for processes half of their time, so there are two processes of them for each core, up to eight. A file's tests stay
 # together, as they share a cluster.
 PROCESSES ?= $(shell n=$$(nproc); echo $$((n < 4 ? 2 * n : 8)))
 PYTEST = $(WITH_RUST) $(BIN)/python -m pytest --numprocesses=$(PROCESSES) --dist=loadfile --durations=20
-RUST_SOURCES := $(shell find crates -name target -prune -o \( -name '*.rs' -o -name Cargo.toml \) -print 2>/dev/null)
+RUST_SOURCES := $(shell find crates \( -name target -o -path crates/fuzz \) -prune -o \( -name '*.rs' -o -name Cargo.toml \) -print 2>/dev/null)
 TEST_ARGS ?=
-AGAIN ?=
 # Cargo's profile for the core that Python uses. `tests` is the one of the Rust tests: it omits link-time optimization, so the
 # core compiles faster and runs slower.
 PROFILE ?= release
@@ -39,8 +38,6 @@ RUST_TESTS_TIMEOUT_S := 1500
 # Tests start thousands of interpreters, and where this is set each would compile what it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-unless_unchanged = $(BIN)/python tools/unchanged.py --record $(STAMPS)/$(1).json $(if $(AGAIN),--again)
-
 .PHONY: help demo test test-all test-rust test-python test-sites wheels test-lab test-statistics peer-tests test-peers fuzz soak bench gate figures docs lint lock clean build installed
 
 help: ## List the targets
@@ -49,39 +46,34 @@ help: ## List the targets
 demo: $(STAMPS)/native ## Start four engines, run a map, print its result and timing
 	@$(BIN)/python examples/demo.py
 
-# What has passed on the same files is skipped, unless AGAIN=1.
 test: test-rust test-python test-lab ## Run the tests that need nothing but this checkout; TEST_ARGS="tests/e2e -k map" chooses among those of Python
 
 test-all: test test-sites test-statistics test-peers fuzz ## Run all tests: also with schedulers, SSH, MPI, Dask and Ray, of wheels, IPython Parallel's own, and fuzzing
 
 test-rust: $(STAMPS)/native
-	@$(call unless_unchanged,rust-tests) --inputs crates fuzz/src fuzz/corpus Cargo.toml Cargo.lock -- \
-	  $(WITH_RUST) timeout $(RUST_TESTS_TIMEOUT_S) cargo test --profile tests --locked --quiet --workspace --exclude broadleaf-python
+	@$(WITH_RUST) timeout $(RUST_TESTS_TIMEOUT_S) cargo test --profile tests --locked --quiet --workspace --exclude broadleaf-python
 
 test-python: $(STAMPS)/native $(STAMPS)/test $(STAMPS)/lab
-	@$(call unless_unchanged,python-tests) -- \
-	  $(PYTEST) tests -m "not sites" $(TEST_ARGS)
+	@$(PYTEST) tests -m "not sites" $(TEST_ARGS)
 
 test-sites: $(STAMPS)/native $(STAMPS)/test $(STAMPS)/ray-venv $(STAMPS)/peers-venv $(STAMPS)/release
-	@$(call unless_unchanged,site-tests) -- $(PYTEST) tests -m sites $(TEST_ARGS)
+	@$(PYTEST) tests -m sites $(TEST_ARGS)
 
 # The laboratory needs nothing of Broadleaf.
 test-lab: $(STAMPS)/test $(STAMPS)/lab
-	@$(call unless_unchanged,lab-tests) --inputs lab tests/waiting.py tests/debian_layer.py requirements -- \
-	  $(PYTEST) lab/tests -m "not statistics" $(TEST_ARGS)
+	@$(PYTEST) lab/tests -m "not statistics" $(TEST_ARGS)
 
 test-statistics: $(STAMPS)/test $(STAMPS)/lab
-	@$(call unless_unchanged,statistics-tests) --inputs lab tests/waiting.py tests/debian_layer.py requirements -- \
-	  $(PYTEST) lab/tests -m statistics $(TEST_ARGS)
+	@$(PYTEST) lab/tests -m statistics $(TEST_ARGS)
 
 fuzz: $(STAMPS)/native ## Try each decoder with random input; FUZZ_S=60 says for how long
-	@$(WITH_RUST) $(BIN)/python tools/fuzz.py --seconds $(FUZZ_S)
+	@$(WITH_RUST) $(BIN)/python crates/fuzz/run.py --seconds $(FUZZ_S)
 
 peer-tests: $(STAMPS)/native $(STAMPS)/peers-venv ## Run tests of IPython Parallel's own suite on Broadleaf; IDS=FILE lists them
 	$(PEERS_VENV)/bin/python tests/peers/run.py "$(IDS)"
 
 test-peers: $(STAMPS)/native $(STAMPS)/peers-venv
-	@$(call unless_unchanged,peer-tests) -- $(PEERS_VENV)/bin/python tests/peers/run.py tests/peers/claimed.txt
+	@$(PEERS_VENV)/bin/python tests/peers/run.py tests/peers/claimed.txt
 
 bench: $(STAMPS)/native $(STAMPS)/bench ## Run the benchmarks; BENCH_ARGS="latency --against ppe,ray" chooses which
 	$(BIN)/python -m benchmarks $(BENCH_ARGS)
@@ -93,7 +85,7 @@ gate: $(STAMPS)/native $(STAMPS)/test $(STAMPS)/lab ## Measure whether HEAD is s
 	done
 
 wheels: $(STAMPS)/run $(STAMPS)/release ## Build the wheels and source archives of a release in dist/, and check them
-	@$(WITH_RUST) $(BIN)/python tools/wheels.py --profile $(PROFILE)
+	@$(WITH_RUST) $(BIN)/python .ci/wheels.py --profile $(PROFILE)
 
 soak: $(STAMPS)/native $(STAMPS)/test ## Attack a cluster for MINUTES, and look whether all is as it was afterwards
 	$(BIN)/python tests/attack/soak.py --minutes $(MINUTES)
@@ -106,9 +98,12 @@ docs: $(STAMPS)/native $(STAMPS)/docs $(STAMPS)/lab ## Build the documentation i
 	@echo "docs/_build/html/index.html"
 
 lint: $(STAMPS)/native $(STAMPS)/lint ## Check formatting, lints and types of the Python and Rust code
-	$(BIN)/ruff check python lab benchmarks tests tools examples docs
-	$(BIN)/ruff format --check python lab benchmarks tests tools examples docs
+	$(BIN)/ruff check python lab benchmarks tests crates .ci examples docs
+	$(BIN)/ruff format --check python lab benchmarks tests crates .ci examples docs
 	$(BIN)/lint-imports --no-cache
+	$(BIN)/lint-imports --no-cache lab/pyproject.toml
+	$(BIN)/pydoclint -q python/broadleaf lab/src benchmarks
+	$(BIN)/codespell
 	$(BIN)/mypy
 	$(BIN)/pyright
 	@for package in broadleaf broadleaf_lab; do \
@@ -124,20 +119,20 @@ installed: $(STAMPS)/native $(STAMPS)/release $(STAMPS)/peers-venv $(STAMPS)/ray
 
 build: $(STAMPS)/native ## Build the native module and install the package into .venv
 
-lock: $(STAMPS)/venv ## Update the versions in requirements/ (needs the network)
-	$(BIN)/python tools/lock.py
+lock: $(STAMPS)/lock ## Update the versions in .ci/requirements (needs the network)
+	.ci/lock.sh
 
 clean: ## Remove everything that the targets made
-	rm -rf $(VENV) $(PEERS_VENV) $(RAY_VENV) dist .mpi-venvs .page-venvs .psij-packages .toolchain .bench-venvs .bed target fuzz/target docs/_build bench-results
+	rm -rf $(VENV) $(PEERS_VENV) $(RAY_VENV) dist .mpi-venvs .page-venvs .psij-packages .toolchain .bench-venvs .bed target crates/fuzz/target docs/_build bench-results
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	rm -rf benchmarks/gate/.venv benchmarks/gate/.venvs benchmarks/gate/.lab benchmarks/gate/runs.lock
-	find python lab benchmarks tests tools examples docs -name __pycache__ -prune -exec rm -rf {} +
+	find python lab benchmarks tests crates .ci examples docs -name __pycache__ -prune -exec rm -rf {} +
 	rm -f python/broadleaf/_native*.so
 
 # What the machine must have is checked, or installed, before anything that takes long.
 $(STAMPS)/rust:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Broadleaf needs Python 3.11 or newer")'
-	@$(PYTHON) tools/rust.py
+	@$(PYTHON) .ci/rust.py
 	@mkdir -p $(STAMPS)
 	@touch $@
 
@@ -146,23 +141,23 @@ $(STAMPS)/venv: | $(STAMPS)/rust
 	@touch $@
 
 # One stamp for each file of exact versions.
-$(STAMPS)/%: requirements/%.txt | $(STAMPS)/venv
-	tools/pip.sh $(PIP_INSTALL) $<
+$(STAMPS)/%: .ci/requirements/%.txt | $(STAMPS)/venv
+	.ci/pip.sh $(PIP_INSTALL) $<
 	@touch $@
 
 # The laboratory's sources need no building: an editable install tells Python where they are.
 $(STAMPS)/lab: lab/pyproject.toml | $(STAMPS)/run
-	tools/pip.sh --disable-pip-version-check --no-input install --quiet --no-deps --no-build-isolation --editable lab
+	.ci/pip.sh --disable-pip-version-check --no-input install --quiet --no-deps --no-build-isolation --editable lab
 	@touch $@
 
 # IPython Parallel's own tests have an environment of their own: its commands have the names of ours.
-$(STAMPS)/peers-venv: requirements/peers.txt | $(STAMPS)/venv
+$(STAMPS)/peers-venv: .ci/requirements/peers.txt | $(STAMPS)/venv
 	$(PYTHON) -m venv $(PEERS_VENV)
 	$(PEERS_VENV)/bin/python -m pip $(PIP_INSTALL) $<
 	@touch $@
 
 # Ray's 370 MB are for a few tests; they skip where this is missing.
-$(STAMPS)/ray-venv: requirements/ray.txt | $(STAMPS)/venv
+$(STAMPS)/ray-venv: .ci/requirements/ray.txt | $(STAMPS)/venv
 	$(PYTHON) -m venv $(RAY_VENV)
 	$(RAY_VENV)/bin/python -m pip $(PIP_INSTALL) $<
 	@touch $@
@@ -176,5 +171,5 @@ $(STAMPS)/profile-%: | $(STAMPS)/venv
 $(STAMPS)/native: $(RUST_SOURCES) Cargo.toml Cargo.lock pyproject.toml $(STAMPS)/profile-$(PROFILE) | $(STAMPS)/run
 	@echo "compiling the core: about a minute the first time"
 	@env -u CONDA_PREFIX CARGO_TERM_QUIET=true PIP_QUIET=2 VIRTUAL_ENV="$(CURDIR)/$(VENV)" \
-	  $(WITH_RUST) $(BIN)/maturin develop --profile $(PROFILE) --locked --quiet --pip-path tools/pip.sh
+	  $(WITH_RUST) $(BIN)/maturin develop --profile $(PROFILE) --locked --quiet --pip-path .ci/pip.sh
 	@touch $@

@@ -266,7 +266,7 @@ def draw(plot: dict[str, Any], table: Table, path: Path) -> None:
     from matplotlib.figure import Figure
 
     rows = _rows(plot, table)
-    style = {"svg.hashsalt": "broadleaf", "font.size": 9, "axes.spines.top": False, "axes.spines.right": False}
+    style: Any = {"svg.hashsalt": "broadleaf", "font.size": 9, "axes.spines.top": False, "axes.spines.right": False}
     with rc_context(style):
         figure = Figure(figsize=(8.4, 2.6), layout="constrained", facecolor="white")
         figure.suptitle(plot["title"])
@@ -326,7 +326,7 @@ def outdated(root: Path, write: bool) -> list[str]:
 
 def main() -> None:
     """Makes what is outdated, or only names it."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--check", action="store_true", help="change nothing; exit with 1 if something is out of date")
     check = parser.parse_args().check
     try:

@@ -28,8 +28,15 @@ release = metadata.version("broadleaf")
 
 # It reads Markdown through myst-parser, and runs the notebooks among the pages. Sphinx reads a page again if it has
 # changed, so a notebook runs then.
-extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_copybutton", "example_cards"]
-# Docstrings have the sections that tools/docstrings.py checks; types are in the signatures.
+extensions = [
+    "myst_nb",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",
+    "sphinx_copybutton",
+    "example_cards",
+    "unpublished_pages",
+]
+# Docstrings have the sections that pydoclint checks; types are in the signatures.
 napoleon_numpy_docstring = False
 # Docstrings name code in single backticks.
 default_role = "code"
@@ -46,6 +53,14 @@ nb_merge_streams = True
 myst_enable_extensions = ["colon_fence", "deflist"]
 myst_heading_anchors = 3
 exclude_patterns = ["_build"]
+# For those who work on Broadleaf. Their links are checked all the same.
+unpublished_pages = [
+    "*.md",
+    "lab/README.md",
+    "benchmarks/**/*.md",
+    "docs/internals/STATUS.md",
+    "docs/internals/notebook/*.md",
+]
 html_theme = "furo"
 # The theme's own underlines the names of modules.
 pygments_dark_style = "github-dark"

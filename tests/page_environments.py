@@ -1,8 +1,8 @@
 """Environments with just the packages that a page of the documentation says it needs.
 
 A page names them in a sentence that begins with "This page needs" or "This step needs", as arguments of `pip install`.
-An environment links to packages of this one, which `make` has installed from the exact versions in requirements/. So it
-takes no network and next to no time, and is kept in the checkout for all pages that need the same. Broadleaf and the
+An environment links to packages of this one, which `make` has installed from the exact versions in .ci/requirements. So
+it takes no network and next to no time, and is kept in the checkout for all pages that need the same. Broadleaf and the
 laboratory are those of the checkout.
 """
 

@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 CHECKOUT = Path(__file__).resolve().parent.parent
-_REQUIREMENTS = CHECKOUT / "requirements" / "psij.txt"
+_REQUIREMENTS = CHECKOUT / ".ci" / "requirements" / "psij.txt"
 _CACHE = CHECKOUT / ".psij-packages"
 _INSTALL_TIMEOUT_S = 300
 

@@ -13,7 +13,7 @@ from broadleaf.cli.commands import suggestion
 from broadleaf.cli.console import TableCommand, fail
 
 from benchmarks import recorded
-from benchmarks.commands import against_option, environments_option, measure_systems, only_peers_option
+from benchmarks.comparison import against_option, environments_option, measure_systems, only_peers_option
 from benchmarks.environments import ON_SITES
 from benchmarks.sites.cases import FIGURES, cases
 from benchmarks.sites.site import VARIABLE, Site

@@ -9,8 +9,8 @@ from broadleaf.cli import group
 from broadleaf.cli.bench import Records
 from click.testing import CliRunner
 
-from benchmarks.commands import against_option
 from benchmarks.commands import group as benchmarks
+from benchmarks.comparison import against_option
 
 pytestmark = pytest.mark.timeout(60)
 

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from broadleaf.bench.cases import CASES, FIGURES, ROUTES, Case, Session, Step
+from broadleaf.bench.cases import CASES, FIGURES, KINDS, ROUTES, Case, Session, Step
 from broadleaf.bench.runner import Run
 from broadleaf.bench.turn import SYSTEMS, System, Turn, TurnFailed
 from broadleaf.bench.workload import measure, raw
@@ -183,7 +183,10 @@ def test_two_measurements_of_the_same_thing_are_both_taken():
 
 
 @pytest.mark.parametrize("case", ["latency", "throughput", "map", "sleep-map", "sizes", "startup", "memory", "raw"])
-def test_the_command_writes_records_for_every_case(case, tmp_path):
+def test_the_command_writes_records_for_every_case(case, tmp_path, monkeypatch):
+    # Those that take long to import; tests of sizes have them.
+    monkeypatch.delitem(KINDS, "forest")
+    monkeypatch.delitem(KINDS, "frame")
     out = tmp_path / "records.jsonl"
     arguments = [case, "--quick", "--repeats", "1", "--engines", "2", "--only-peers", "--against", "ppe"]
     shown = bench(*arguments, "--json", str(out))

@@ -4,19 +4,12 @@ from __future__ import annotations
 
 import doctest
 import inspect
-import sys
-from pathlib import Path
 
 import broadleaf as ipp
 import pytest
+from public_names import public
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools"))
-
-import docstrings
-
-EXAMPLES = {
-    name: text for name, value, _ in docstrings.public() if (text := inspect.getdoc(value) or "") and ">>>" in text
-}
+EXAMPLES = {name: text for name, value, _ in public() if (text := inspect.getdoc(value) or "") and ">>>" in text}
 
 
 def test_there_are_examples():

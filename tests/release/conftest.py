@@ -27,7 +27,7 @@ def release(tmp_path_factory: pytest.TempPathFactory) -> Release:
     """What `make wheels` builds, with a core that compiles faster."""
     out = tmp_path_factory.mktemp("dist")
     done = subprocess.run(
-        [sys.executable, "tools/wheels.py", "--profile", "tests", "--out", str(out)],
+        [sys.executable, ".ci/wheels.py", "--profile", "tests", "--out", str(out)],
         cwd=CHECKOUT,
         capture_output=True,
         text=True,

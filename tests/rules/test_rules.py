@@ -1,25 +1,12 @@
 """The rules of the layout hold, and each check notices when its rule is broken."""
 
-import importlib.util
 import sys
 from pathlib import Path
-from types import ModuleType
 
 import pytest
+import rules
 
 ROOT = Path(__file__).resolve().parents[2]
-
-
-def load_rules() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("rules", ROOT / "tools" / "rules.py")
-    assert spec
-    assert spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-rules = load_rules()
 
 
 def place(root: Path, name: str, text: str) -> Path:
@@ -126,12 +113,6 @@ def test_a_right_import_passes(tmp_path, part, line):
     place(tmp_path, "python/broadleaf/engine/__init__.py", "")
     place(tmp_path, f"python/broadleaf/{part}/main.py", line + "\n")
     assert rules.root_imports(tmp_path) == []
-
-
-def test_the_laboratory_does_without_broadleaf(tmp_path):
-    assert rules.laboratory_imports(ROOT) == []
-    place(tmp_path, "lab/src/broadleaf_lab/run.py", "def f():\n    from broadleaf.config import OPTIONS\n")
-    assert "run.py:2: the laboratory imports broadleaf.config" in rules.laboratory_imports(tmp_path)[0]
 
 
 def test_importing_broadleaf_loads_nothing_heavy():

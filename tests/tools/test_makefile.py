@@ -17,7 +17,7 @@ from packaging.utils import canonicalize_name
 from page_environments import declared, requirements_of
 
 ROOT = Path(__file__).resolve().parents[2]
-INSTALLS = re.compile(r"--requirement requirements/(\w+)\.txt")
+INSTALLS = re.compile(r"--requirement .ci/requirements/(\w+)\.txt")
 
 pytestmark = pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
 
@@ -29,7 +29,7 @@ def clone(request, tmp_path: Path) -> Path:
     (root / "crates").mkdir(parents=True)
     for name in ("Makefile", "Cargo.toml", "Cargo.lock", "pyproject.toml"):
         shutil.copy(ROOT / name, root / name)
-    shutil.copytree(ROOT / "requirements", root / "requirements")
+    shutil.copytree(ROOT / ".ci", root / ".ci")
     (root / "lab").mkdir()
     shutil.copy(ROOT / "lab" / "pyproject.toml", root / "lab")
     return root
@@ -89,13 +89,12 @@ def test_the_path_of_the_checkout_stays_one_word(clone):
 # What each target runs by itself, besides Broadleaf's own commands.
 RUNS = {
     "demo": ["examples/demo.py"],
-    "fuzz": ["tools/fuzz.py"],
+    "fuzz": ["crates/fuzz/run.py"],
     "soak": ["tests/attack/*.py"],
     "figures": ["benchmarks/figures.py"],
     "bench": ["benchmarks/*.py"],
     "docs": ["docs/conf.py", "docs/extensions/*.py"],
-    "lock": ["tools/lock.py"],
-    "wheels": ["tools/wheels.py"],
+    "wheels": [".ci/wheels.py"],
     "test-python": ["tests/*.py", "tests/[!p]*/**/*.py", "tests/property/*.py", "tests/plan/*.py"],
     "test-sites": ["tests/clusters/*.py", "tests/hosts/*.py"],
     "test-lab": ["lab/tests/**/*.py"],
@@ -108,7 +107,7 @@ COMMANDS = {"bench": "broadleaf[bench]", "gate": "broadleaf-lab"}
 
 def installed_by(target: str) -> set[str]:
     """The packages that make would have installed before it runs the target."""
-    files = re.findall(r"--requirement (requirements/\w+\.txt)", plan(ROOT, "--always-make", target))
+    files = re.findall(r"--requirement (\.ci/requirements/\w+\.txt)", plan(ROOT, "--always-make", target))
     lines = [line for file in files for line in (ROOT / file).read_text().splitlines()]
     return {canonicalize_name(line.partition("==")[0]) for line in lines if "==" in line}
 
@@ -161,7 +160,7 @@ def test_the_tests_alone_install_what_pages_and_notebooks_name():
 
 
 def test_the_check_of_clean_clones_knows_every_target():
-    spec = importlib.util.spec_from_file_location("clean_targets", ROOT / "tools" / "clean_targets.py")
+    spec = importlib.util.spec_from_file_location("clean_targets", ROOT / ".ci" / "clean_targets.py")
     assert spec
     assert spec.loader
     clean_targets = importlib.util.module_from_spec(spec)

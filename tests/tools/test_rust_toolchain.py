@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-PINNED = tomllib.loads((ROOT / "tools" / "rust-toolchain.toml").read_text())["toolchain"]["channel"]
+PINNED = tomllib.loads((ROOT / ".ci" / "rust-toolchain.toml").read_text())["toolchain"]["channel"]
 # What the tool may find on the PATH besides Rust and a compiler.
 NEEDED = ("sh", "cat", "chmod", "mkdir", "dirname", "ldd", "uname")
 
@@ -22,9 +22,9 @@ class Machine:
         self.bin = root / "bin"
         self.home = root / "home"
         self.server = root / "server"
-        for folder in (self.checkout / "tools", self.bin, self.home, self.server):
+        for folder in (self.checkout / ".ci", self.bin, self.home, self.server):
             folder.mkdir(parents=True)
-        for name in ("tools/rust.py", "tools/rust-toolchain.toml", "Cargo.toml"):
+        for name in (".ci/rust.py", ".ci/rust-toolchain.toml", "Cargo.toml"):
             shutil.copy(ROOT / name, self.checkout / name)
         for name in NEEDED:
             if found := shutil.which(name):
@@ -47,7 +47,7 @@ class Machine:
 
     def run(self, *command: str) -> subprocess.CompletedProcess[str]:
         environment = {"PATH": str(self.bin), "HOME": str(self.home), "RUSTUP_UPDATE_ROOT": self.server.as_uri()}
-        words = [sys.executable, str(self.checkout / "tools" / "rust.py"), *command]
+        words = [sys.executable, str(self.checkout / ".ci" / "rust.py"), *command]
         return subprocess.run(words, env=environment, capture_output=True, text=True, timeout=30, check=False)
 
     def outside(self) -> list[Path]:

@@ -1,5 +1,5 @@
 //! The fuzzing that the stable compiler can do: no decoder panics, over-reads or allocates memory
-//! because a peer says so. `fuzz/` goes deeper with the same checks.
+//! because a peer says so. `crates/fuzz` goes deeper with the same checks.
 #![allow(clippy::unwrap_used)] // a test fails by panicking
 
 use broadleaf_net::Inbox;

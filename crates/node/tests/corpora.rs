@@ -4,11 +4,11 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-#[path = "../../../fuzz/src/lib.rs"]
+#[path = "../../fuzz/src/lib.rs"]
 mod fuzzed;
 
 fn corpora() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus")
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../fuzz/corpus")
 }
 
 #[test]
@@ -40,7 +40,7 @@ fn the_committed_seeds_are_what_the_encoders_write() {
         .collect();
     assert!(
         stale.is_empty(),
-        "`cargo run --bin seeds` in fuzz/ writes {}",
+        "`cargo run --bin seeds` in crates/fuzz writes {}",
         stale.join(", ")
     );
 }

@@ -16,7 +16,7 @@ PROJECT = tomllib.loads((LAB / "pyproject.toml").read_text())["project"]
 PACKAGES = {"sklearn": "scikit-learn", "vl_convert": "vl-convert-python", "z3": "z3-solver"}
 WITHOUT = (
     "import sys\n"
-    "for name in ('numpy', 'pandas', 'scipy', 'altair', 'optuna', 'ruptures', 'statsmodels'):\n"
+    "for name in ('numpy', 'pandas', 'scipy', 'altair', 'optuna', 'ruptures'):\n"
     "    sys.modules[name] = None\n"
     "from broadleaf_lab.cli import main\n"
     "main(sys.argv[1:])\n"

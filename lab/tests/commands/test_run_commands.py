@@ -6,8 +6,8 @@ import math
 import pytest
 from broadleaf_lab.cli import command as lab
 from broadleaf_lab.comparisons.sweep import sweep
+from broadleaf_lab.run.doctor import examine_study
 from broadleaf_lab.run.environments import machine
-from broadleaf_lab.run.environments.doctor import examine_study
 from broadleaf_lab.run.single import Quiet
 from broadleaf_lab.spec.runs import read_runs
 from broadleaf_lab.study import Study

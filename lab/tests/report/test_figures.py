@@ -29,7 +29,7 @@ from broadleaf_lab.report.figures.effects.placebo import placebo  # noqa: E402
 from broadleaf_lab.report.figures.effects.response import response  # noqa: E402
 from broadleaf_lab.report.figures.evidence import Evidence, Roles  # noqa: E402
 from broadleaf_lab.report.figures.paths.pca import biplot, scree  # noqa: E402
-from broadleaf_lab.report.figures.paths.treemap import REST, treemap  # noqa: E402
+from broadleaf_lab.report.figures.paths.treemap import REST, squarified, treemap  # noqa: E402
 from broadleaf_lab.report.figures.paths.waterfall import waterfall  # noqa: E402
 from broadleaf_lab.report.figures.quality.convergence import convergence  # noqa: E402
 from broadleaf_lab.report.figures.quality.drift import drift  # noqa: E402
@@ -165,6 +165,21 @@ def test_waterfall_by_tier_and_on_a_logarithmic_axis() -> None:
     svg = drawn(waterfall(path, 9, "nice", "log", "nicest first", "Times are made up."))
     assert "3 option, feature lost" in svg
     assert "Times are made up." in svg
+
+
+@pytest.mark.parametrize("shares", [[1.0], [6.0, 6.0, 4.0, 3.0, 2.0, 2.0, 1.0], [0.9, 0.05, 0.03, 0.02], [1.0] * 7])
+def test_tiles_fill_the_whole_with_their_shares(shares: list[float]) -> None:
+    found = squarified(shares, 0.0, 0.0, 600.0, 400.0)
+    areas = [(x1 - x0) * (y1 - y0) for x0, y0, x1, y1 in found]
+    assert areas == pytest.approx([share / sum(shares) * 240_000 for share in shares])
+    # As in the paper that describes them: seven areas on 6 by 4 begin with two halves of a column of width 3.
+    if len(shares) == 7 and shares[0] == 6.0:
+        assert found[:3] == [(0, 0, 300, 200), (0, 200, 300, 400), pytest.approx((300, 0, 471.43, 233.33), abs=0.01)]
+    for i, (ax0, ay0, ax1, ay1) in enumerate(found):
+        assert 0 <= ax0 < ax1 <= 600 + 1e-9
+        for bx0, by0, bx1, by1 in found[i + 1 :]:
+            apart = ax1 <= bx0 + 1e-9 or bx1 <= ax0 + 1e-9 or ay1 <= by0 + 1e-9 or by1 <= ay0 + 1e-9
+            assert apart, "no two overlap"
 
 
 def test_treemap_areas_are_the_whole() -> None:

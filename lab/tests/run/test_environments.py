@@ -6,14 +6,14 @@ from pathlib import Path
 import pytest
 from broadleaf_lab.errors import RunError
 from broadleaf_lab.run.environments.environment import BuildFailed, Environments, Incompatible, Variant, with_excludes
-from broadleaf_lab.run.environments.interpreters import (
+from broadleaf_lab.run.environments.worktrees import Worktrees
+from broadleaf_lab.run.interpreters import (
     Interpreter,
     Unavailable,
     check_level,
     check_variables,
     find_interpreter,
 )
-from broadleaf_lab.run.environments.worktrees import Worktrees
 from broadleaf_lab.spec.factors import Factor
 from broadleaf_lab.study import Study
 

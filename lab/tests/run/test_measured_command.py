@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from broadleaf_lab.errors import RunError
 from broadleaf_lab.run.command import PLACEBO, Checkout, Command, command_of
-from broadleaf_lab.run.environments.interpreters import Unavailable, find_interpreter
+from broadleaf_lab.run.interpreters import Unavailable, find_interpreter
 from broadleaf_lab.run.process import PADDING
 from broadleaf_lab.spec.factors import Factor
 from broadleaf_lab.spec.runs import read_runs

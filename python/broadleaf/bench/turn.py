@@ -25,6 +25,8 @@ SOURCES = Path(__file__).resolve().parents[2]
 TAG_VARIABLE = "BROADLEAF_BENCH_TAG"
 STEP_TIMEOUT_S = 180.0
 STOP_TIMEOUT_S = 60.0
+# For a child that was told to end, and for what it leaves.
+END_TIMEOUT_S = 10.0
 # Some systems take minutes to start a hundred.
 START_TIMEOUT_S_PER_WORKER = 5.0
 PR_SET_PDEATHSIG = 1
@@ -170,11 +172,12 @@ class Turn:
             with suppress(BrokenPipeError):
                 self.process.stdin.close()
         try:
-            self.process.wait(timeout=10)
+            # One that still owes an answer does not read that it is to end.
+            self.process.wait(timeout=0 if self.owing else END_TIMEOUT_S)
         except subprocess.TimeoutExpired:
             self.process.send_signal(signal.SIGKILL)
             self.process.wait()
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + END_TIMEOUT_S
         while left := list(self._left()):
             for pid in left:
                 try:

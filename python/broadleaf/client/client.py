@@ -71,14 +71,14 @@ class Client(RegisteredResults, Interactive, PublicNames):
         profile: The profile that the cluster was started in, "default" by default.
         cluster_id: The id of the cluster. Without it, the profile's default cluster or its only one is used.
         cluster: The `Cluster` that this is a client of, if this process has it.
-        timeout: Maximum number of seconds that connecting may take.
-        name: This client's name in the cluster's status.
-        native: The native module; tests pass another one.
-        on_join: A function that every engine calls first; see the method `on_join`.
         sshserver: ``user@host``: with `profile` and `cluster_id`, the host of the cluster; with a connection file, the
             host to tunnel through.
         sshkey: The file of a private key.
         ssh_args: Additional arguments for ssh.
+        timeout: Maximum number of seconds that connecting may take.
+        name: This client's name in the cluster's status.
+        native: The native module; tests pass another one.
+        on_join: A function that every engine calls first; see the method `on_join`.
         **old_arguments: Arguments of IPython Parallel's client. Arguments without a meaning here cause a warning.
 
     Raises:

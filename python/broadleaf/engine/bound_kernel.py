@@ -17,14 +17,14 @@ _process: subprocess.Popen[str] | None = None
 _connection_file = ""
 
 
-def bind_kernel(**_: Any) -> str:
+def bind_kernel(**ignored: Any) -> str:
     """Lets Jupyter's consoles connect to this engine, as `%connect_info` describes; call it in a task or a cell.
 
     Code from a console waits its turn behind tasks, and sees and changes the engine's variables. The process that
     serves consoles ends with the engine.
 
     Args:
-        **_: Arguments of IPython Parallel's function, without effect.
+        **ignored: Arguments of IPython Parallel's function, without effect.
 
     Returns:
         The path of the connection file.

@@ -57,7 +57,7 @@ class _Alike:
 
     @property
     def more(self) -> str:
-        """ "and 11 more on engines 1-11"."""
+        """Such as "and 11 more on engines 1-11"."""
         if not self.other_engines:
             return ""
         known = {engine for engine in self.other_engines if engine is not None}

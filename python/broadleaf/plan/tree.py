@@ -101,8 +101,8 @@ class Tree:
 
         A sender starts when its own message has arrived, and sends one message at a time.
 
-        Returns:
-            An iterator over the messages.
+        Yields:
+            Each message.
         """
         root = Send(CLIENT, ("scheduler", 0), 1)
         waiting = deque([root])

@@ -42,7 +42,7 @@ class Rate:
 
     @property
     def text(self) -> str:
-        """`24 of 60 runs failed (40.0 %, 95 % interval 27.6 to 53.5 %)`"""
+        """Such as `24 of 60 runs failed (40.0 %, 95 % interval 27.6 to 53.5 %)`."""
         low, high = 100 * self.low, 100 * self.high
         share = f"{100 * self.share:.1f} %, 95 % interval {low:.1f} to {high:.1f} %"
         return f"{self.failed} of {self.runs} runs failed ({share})"

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from broadleaf_lab.errors import RunError
-from broadleaf_lab.run.environments.interpreters import Interpreter, Unavailable, check_variables
+from broadleaf_lab.run.interpreters import Interpreter, Unavailable, check_variables
 from broadleaf_lab.run.process import PADDING, clean_environment, padding
 from broadleaf_lab.spec.factors import Config, Factor, Level
 from broadleaf_lab.spec.settings import RunSettings

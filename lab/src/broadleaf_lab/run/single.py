@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from broadleaf_lab.run.command import Checkout, Command, command_of
 from broadleaf_lab.run.environments import machine
 from broadleaf_lab.run.environments.environment import HERE, BuildFailed, Environments, Incompatible, Variant
-from broadleaf_lab.run.environments.interpreters import Unavailable
+from broadleaf_lab.run.interpreters import Unavailable
 from broadleaf_lab.run.outcome import iteration_times_us, marginal_us, measure
 from broadleaf_lab.run.process import Finished, run_command, run_directory
 from broadleaf_lab.run.tasks import TasksByConfig

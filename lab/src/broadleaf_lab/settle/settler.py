@@ -225,7 +225,7 @@ class Settler:
 
     @property
     def sentence(self) -> str:
-        """`no_log decided; 96 runs left for lazy x batch`"""
+        """Such as `no_log decided; 96 runs left for lazy x batch`."""
         decided = [it.name for it in self.questions.values() if it.state == DECIDED]
         lost = [it.name for it in self.questions.values() if it.state == OUT_OF_REACH]
         said = [f"{', '.join(decided)} decided" if decided else "nothing decided yet"]

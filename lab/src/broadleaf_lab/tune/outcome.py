@@ -72,7 +72,7 @@ def _without(tuned: Tuned) -> str:
 
 
 def _counted(it: Failing) -> str:
-    """`x, which fails more (24 of 60 runs, 0 of 55 without it)`"""
+    """Such as `x, which fails more (24 of 60 runs, 0 of 55 without it)`."""
     where = f" with {it.with_setting[0]}={it.with_setting[1]}" if it.with_setting else ""
     counts = f"{it.rate.failed} of {it.rate.runs} runs, {it.default.failed} of {it.default.runs} without it"
     return f"{it.name}, which {it.word}{where} ({counts})" if it.proven else f"{it.name} {it.word} ({counts})"

@@ -7,12 +7,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-pytest.importorskip("statsmodels")
+pytest.importorskip("scipy")
 
 import truth
 from broadleaf_lab.analysis import frame as frames
+from broadleaf_lab.analysis.model import covariate as covariates
 from broadleaf_lab.analysis.model.fit import fit, of_study
-from broadleaf_lab.analysis.model.nuisance import covariate as covariates
 from broadleaf_lab.errors import StudyFileError
 from broadleaf_lab.run.environments import counters
 from broadleaf_lab.spec.factors import Factor

@@ -146,6 +146,7 @@ def sizes(peer: Adapter, mode: str, route: str, value: str, size_bytes: int, n: 
     """
     way = peer.carry(route)[mode]
     given = values.several(value, size_bytes, n)
+    found: Any = None
     times = []
     for call in range(warmup + calls):
         given = [values.renewed(x, call * n + i) for i, x in enumerate(given)]
@@ -154,7 +155,7 @@ def sizes(peer: Adapter, mode: str, route: str, value: str, size_bytes: int, n: 
         found = way.go(given)
         times.append((clock() - begin) / n)
         if call < warmup + calls - 1:
-            del found
+            found = None
     arrived, wanted = way.arrived(given, found), [way.wanted(x) for x in given]
     each_arrived = len(arrived) > 0 and len(arrived) % n == 0
     are_same = all(values.same(x, wanted[i % n]) for i, x in enumerate(arrived))

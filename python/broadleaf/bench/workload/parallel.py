@@ -40,16 +40,18 @@ def grid_search(peer: Adapter, mode: str, candidates: int, folds: int, samples: 
 
     run = peer.parallel_contexts()[mode]
     program = peer.parallel_program() + f"print(timed_search({candidates}, {folds}, {samples})[0])"
+    printed = ""
     for _ in range(2):  # workers that stay alive have then imported scikit-learn
         done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
         expect(done.returncode == 0, done.stderr[-500:])
+        printed = done.stdout
     with run():
         for _ in range(warmup):
             timed_search(candidates, folds, samples)
         seconds, scores = timed_search(candidates, folds, samples)
     with parallel_config(backend="sequential"):
         expect(scores == timed_search(candidates, folds, samples)[1], "one process finds other scores")
-    return {"new_program": float(done.stdout), "elapsed": seconds}
+    return {"new_program": float(printed), "elapsed": seconds}
 
 
 def timed_search(candidates: int, folds: int, samples: int) -> tuple[float, tuple[float, ...]]:

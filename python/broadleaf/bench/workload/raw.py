@@ -113,6 +113,7 @@ def stream(peer: Adapter, kind: str, size_bytes: int) -> Values:
         os._exit(0)
     far.close()
     data = bytes(size_bytes)
+    seconds = 0.0
     try:
         for _ in range(2):
             begin = clock()

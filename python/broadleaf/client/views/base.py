@@ -136,8 +136,8 @@ class View(PublicNames):
         Args:
             **flags: Flags by name, such as `block=True`.
 
-        Returns:
-            A context manager that returns the view.
+        Yields:
+            The view.
 
         Raises:
             KeyError: There is no flag with this name.

@@ -12,13 +12,13 @@ import numpy as np
 import pandas as pd
 
 from broadleaf_lab.analysis import frame as frames
+from broadleaf_lab.analysis.model import covariate as covariates
 from broadleaf_lab.analysis.model import curves, misfit, robust, selection
 from broadleaf_lab.analysis.model import scale as scales
 from broadleaf_lab.analysis.model.coding import Coding
 from broadleaf_lab.analysis.model.contrasts import Contrasts, Covariance, Doubt, Interval
 from broadleaf_lab.analysis.model.linear import Blocks, Linear
 from broadleaf_lab.analysis.model.misfit import LackOfFit
-from broadleaf_lab.analysis.model.nuisance import covariate as covariates
 from broadleaf_lab.analysis.model.sample import Sample
 from broadleaf_lab.analysis.model.scale import LambdaProfile, Scale
 from broadleaf_lab.analysis.model.selection import Beside

@@ -10,16 +10,16 @@ import numpy as np
 import pandas as pd
 
 from broadleaf_lab.analysis.frame import Cells, coded
+from broadleaf_lab.analysis.model import drift as drifts
 from broadleaf_lab.analysis.model import scale as scales
 from broadleaf_lab.analysis.model.coding import Coding
+from broadleaf_lab.analysis.model.drift import Nuisance
 from broadleaf_lab.analysis.model.linear import Blocks, Groups, Linear
-from broadleaf_lab.analysis.model.nuisance import drift as drifts
-from broadleaf_lab.analysis.model.nuisance.drift import Nuisance
 from broadleaf_lab.analysis.model.scale import Scale
 from broadleaf_lab.spec.factors import Factor
 
 if TYPE_CHECKING:
-    from broadleaf_lab.analysis.model.nuisance.covariate import Covariate
+    from broadleaf_lab.analysis.model.covariate import Covariate
 
 _MOSTLY = 0.5
 _MIN_LEFT_OF_PAIRS = 4

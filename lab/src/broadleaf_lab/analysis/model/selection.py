@@ -19,11 +19,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from broadleaf_lab.analysis.model import robust
+from broadleaf_lab.analysis.model import covariate, robust
 from broadleaf_lab.analysis.model.coding import Coding
 from broadleaf_lab.analysis.model.contrasts import Contrasts, Doubt, Interval, Pair, intervals
 from broadleaf_lab.analysis.model.linear import independent
-from broadleaf_lab.analysis.model.nuisance import covariate
 from broadleaf_lab.analysis.model.sample import Sample
 from broadleaf_lab.analysis.multiplicity import pair_rates
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from broadleaf_lab.analysis.model.nuisance import covariate
+from broadleaf_lab.analysis.model import covariate
 from broadleaf_lab.errors import AnalysisError
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ def command(study_path: Path | None) -> None:
 
     from rich.text import Text
 
-    from broadleaf_lab.run.environments.doctor import examine_machine, examine_study
+    from broadleaf_lab.run.doctor import examine_machine, examine_study
     from broadleaf_lab.spec.file import FILE_NAME
 
     if study_path is None and Path(FILE_NAME).is_file():

@@ -1,1 +1,1 @@
-"""The environments of configurations: source trees with patches, interpreters, this machine."""
+"""The environments of configurations: source trees with patches, this machine."""

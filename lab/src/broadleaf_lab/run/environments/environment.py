@@ -9,8 +9,8 @@ from pathlib import Path
 
 from broadleaf_lab.errors import RunError, writing
 from broadleaf_lab.run.command import Checkout, level_value, substitute
-from broadleaf_lab.run.environments.interpreters import Interpreter, Unavailable, check_level, find_interpreter
 from broadleaf_lab.run.environments.worktrees import PatchOrder, Worktrees, revision
+from broadleaf_lab.run.interpreters import Interpreter, Unavailable, check_level, find_interpreter
 from broadleaf_lab.run.process import clean_environment, last_words, run_command, run_directory
 from broadleaf_lab.spec.factors import Config, Factor
 from broadleaf_lab.spec.settings import RunSettings

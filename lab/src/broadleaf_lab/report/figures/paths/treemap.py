@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+
 import altair as alt
 import pandas as pd
 
@@ -30,8 +33,6 @@ def treemap(path: pd.DataFrame, fig_number: int, key: str, order: str = "best fi
 
     `path` is the same as for a waterfall. A step that costs time has no area; the reading names it.
     """
-    import squarify
-
     require(path, ("step", "name", "before_us", "after_us"), key)
     steps = path.sort_values("step").reset_index(drop=True)
     saved = steps["before_us"] - steps["after_us"]
@@ -45,14 +46,7 @@ def treemap(path: pd.DataFrame, fig_number: int, key: str, order: str = "best fi
     )
     parts = parts[parts["area_us"] > 0].sort_values("area_us", ascending=False).reset_index(drop=True)
     parts["share"] = parts["area_us"] / parts["area_us"].sum()
-    tiles = squarify.squarify(squarify.normalize_sizes(parts["area_us"].tolist(), WIDTH, HEIGHT), 0, 0, WIDTH, HEIGHT)
-    for column, value in {
-        "x0": [t["x"] for t in tiles],
-        "y0": [t["y"] for t in tiles],
-        "x1": [t["x"] + t["dx"] for t in tiles],
-        "y1": [t["y"] + t["dy"] for t in tiles],
-    }.items():
-        parts[column] = value
+    parts[["x0", "y0", "x1", "y1"]] = squarified(parts["share"].tolist(), 0.0, 0.0, WIDTH, HEIGHT)
     unit = Unit.of(parts["area_us"])
     table = parts.drop(columns="tier")
     steps_only = parts[parts["name"] != REST]
@@ -71,6 +65,40 @@ def treemap(path: pd.DataFrame, fig_number: int, key: str, order: str = "best fi
     tiered = order != "best first" and "tier" in steps.columns
     chart = _chart(parts, unit, tiered)
     return Figure(fig_number, key, text, reading, finish(chart, text, reading, WIDTH + KEY_PIXELS), table)
+
+
+def squarified(
+    shares: Sequence[float], x0: float, y0: float, x1: float, y1: float
+) -> list[tuple[float, float, float, float]]:
+    """Rectangles that fill one and have these shares of its area, near to squares (Bruls, Huizing and van Wijk).
+
+    Largest share first. Each row is laid along the shorter side, as long as that makes its tiles squarer.
+    """
+    if not shares:
+        return []
+    total, width, height = math.fsum(shares), x1 - x0, y1 - y0
+    scale, side = width * height / total, min(width, height)
+
+    def worst(n: int) -> float:
+        """The ratio of sides that is furthest from 1 in a row of the first n."""
+        depth = math.fsum(shares[:n]) * scale / side
+        ratios = (shares[i] * scale / depth**2 for i in (0, n - 1))
+        return max(max(ratio, 1 / ratio) for ratio in ratios)
+
+    n = 1
+    while n < len(shares) and worst(n + 1) <= worst(n):
+        n += 1
+    row = math.fsum(shares[:n])
+    found, at = [], 0.0
+    for share in shares[:n]:
+        before, at = at, at + share / row
+        if width >= height:
+            found.append((x0, y0 + before * height, x0 + row / total * width, y0 + at * height))
+        else:
+            found.append((x0 + before * width, y0, x0 + at * width, y0 + row / total * height))
+    if width >= height:
+        return found + squarified(shares[n:], x0 + row / total * width, y0, x1, y1)
+    return found + squarified(shares[n:], x0, y0 + row / total * height, x1, y1)
 
 
 def _chart(parts: pd.DataFrame, unit: Unit, tiered: bool) -> alt.HConcatChart:

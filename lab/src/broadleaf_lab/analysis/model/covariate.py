@@ -25,8 +25,8 @@ import pandas as pd
 
 from broadleaf_lab.analysis.model.coding import Coding, Term
 from broadleaf_lab.analysis.model.contrasts import Doubt
+from broadleaf_lab.analysis.model.drift import Nuisance
 from broadleaf_lab.analysis.model.linear import Linear
-from broadleaf_lab.analysis.model.nuisance.drift import Nuisance
 from broadleaf_lab.analysis.model.sample import Sample
 from broadleaf_lab.analysis.multiplicity import q_values
 

@@ -3,7 +3,7 @@ corpus.
 
 Fails with the input of a finding.
 
-New inputs go to fuzz/target/found; with --keep the few that reach something new go into the committed corpus.
+New inputs go to target/found beside it; with --keep the few that reach something new go into the committed corpus.
 """
 
 import argparse
@@ -13,7 +13,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-FUZZ = Path(__file__).resolve().parent.parent / "fuzz"
+FUZZ = Path(__file__).resolve().parent
 HOST = "x86_64-unknown-linux-gnu" if os.uname().machine == "x86_64" else f"{os.uname().machine}-unknown-linux-gnu"
 # What `cargo fuzz` passes without a sanitizer: the stable compiler supports it, and the decoders have no unsafe code.
 FLAGS = [

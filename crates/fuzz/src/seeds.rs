@@ -1,4 +1,4 @@
-//! The first inputs of each corpus: messages as the encoders write them. `cargo run --bin seeds` in `fuzz/` writes the
+//! The first inputs of each corpus: messages as the encoders write them. `cargo run --bin seeds` in `crates/fuzz` writes the
 //! files.
 
 mod assigned;

@@ -1,4 +1,4 @@
-//! Writes the seeds into the corpora: `cargo run --bin seeds` in `fuzz/`.
+//! Writes the seeds into the corpora: `cargo run --bin seeds` in `crates/fuzz`.
 
 use std::fs;
 use std::path::Path;

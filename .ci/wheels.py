@@ -1,6 +1,6 @@
 """Builds what a release consists of into dist/, and checks it: wheels and source archives, of the laboratory too.
 
-    python tools/wheels.py [--target TRIPLE] [--profile release] [--out dist]
+    python .ci/wheels.py [--target TRIPLE] [--profile release] [--out dist]
 
 Zig links the core, so that the wheel runs on every Linux since glibc 2.17, of 2012, whatever this machine has. With
 `--target`, only the wheel of the core for that target is built.

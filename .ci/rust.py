@@ -1,8 +1,8 @@
 """Runs a command that needs Rust; installs Rust into the checkout first if the machine has none that is recent enough.
 
-    python tools/rust.py [COMMAND ...]
+    python .ci/rust.py [COMMAND ...]
 
-Rust on the PATH is used if it is at least Cargo.toml's rust-version. Otherwise the version of tools/rust-toolchain.toml
+Rust on the PATH is used if it is at least Cargo.toml's rust-version. Otherwise the version of .ci/rust-toolchain.toml
 is installed into .toolchain/, with rustup's and cargo's files, and used from there. Nothing outside the checkout
 changes. Without a command this only makes sure that Rust is there. RUSTUP_UPDATE_ROOT and RUSTUP_DIST_SERVER name
 another server, as they do for rustup.
@@ -47,7 +47,7 @@ def main(command: list[str]) -> int:
     environment = {name: value for name, value in os.environ.items() if name not in ("MAKEFLAGS", "MFLAGS")}
     minimum, found = minimum_version(), rust_version(environment)
     if found is None or found < minimum:
-        pinned = tomllib.loads((ROOT / "tools" / "rust-toolchain.toml").read_text())["toolchain"]
+        pinned = tomllib.loads((ROOT / ".ci" / "rust-toolchain.toml").read_text())["toolchain"]
         environment = own_environment(pinned["channel"])
         if rust_version(environment) != version(pinned["channel"]):
             has = dotted(found) if found else "none"
@@ -86,7 +86,7 @@ def version(text: str) -> Version:
 
 
 def dotted(numbers: Version) -> str:
-    """ "1.90" for 1.90.0, as Cargo.toml says it."""
+    """As Cargo.toml says it: 1.90 for 1.90.0."""
     return ".".join(map(str, numbers if numbers[2:] != (0,) else numbers[:2]))
 
 

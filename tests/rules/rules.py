@@ -1,18 +1,17 @@
 """The project's rules that a machine can check. Each function returns what breaks one rule, as readable lines.
 
-Run as a script it checks this checkout; `tests/rules/test_rules.py` does the same, and breaks each rule.
+`test_rules.py` beside it checks this checkout, and breaks each rule.
 """
 
 import ast
 import json
 import re
 import subprocess
-import sys
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 
 # Crate -> crates of this workspace it may use; its tests may use all but broadleaf-python.
 CRATES = {
@@ -39,7 +38,7 @@ NATIVE_USERS = {"client", "engine", "cluster", "mpi", "state"}
 PUBLIC_API_USERS = {"bench"}
 
 FORBIDDEN_STEMS = {"utils", "util", "helpers", "helper", "misc", "common", "stuff"}
-SOURCE_ROOTS = ("crates", "python", "lab", "benchmarks", "tests", "tools", "examples", "docs")
+SOURCE_ROOTS = ("crates", "python", "lab", "benchmarks", "tests", "examples", "docs")
 NOT_LOADED = [
     "numpy", "IPython", "ipykernel", "rich", "click", "asyncio", "ssl", "matplotlib", "pandas", "joblib", "dask",
     "concurrent.futures.process", "multiprocessing", "traitlets", "zmq", "psutil", "http", "email", "unittest",
@@ -162,25 +161,6 @@ def root_imports(root: Path) -> list[str]:
     return broken
 
 
-def laboratory_imports(root: Path) -> list[str]:
-    """Imports of Broadleaf in the laboratory, which works without it."""
-    return [
-        f"{relative(path, root)}:{line}: the laboratory imports {target}"
-        for path in sorted((root / "lab" / "src").rglob("*.py"))
-        for line, target in imported(ast.parse(path.read_text(), str(path)))
-        if target.partition(".")[0] == "broadleaf"
-    ]
-
-
-def imported(tree: ast.Module) -> Iterator[tuple[int, str]]:
-    """(line, module) of each absolute import, wherever it is."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            yield from ((node.lineno, alias.name) for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            yield node.lineno, node.module
-
-
 def is_module(top: Path, name: str) -> bool:
     return bool(name) and ((top / name).is_dir() or (top / f"{name}.py").is_file())
 
@@ -211,22 +191,3 @@ def unlimited_tests(root: Path) -> list[str]:
         and path.name != "test_rules.py"
         and pattern.search(path.read_text())
     ]
-
-
-def main() -> int:
-    broken = [
-        *crate_dependencies(cargo_metadata(ROOT)),
-        *purity(ROOT),
-        *unsafe_code(ROOT),
-        *file_names(ROOT),
-        *root_imports(ROOT),
-        *laboratory_imports(ROOT),
-        *time_limits(ROOT),
-        *unlimited_tests(ROOT),
-    ]
-    print("\n".join(broken) or "all rules kept")
-    return bool(broken)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,6 +1,6 @@
 """Runs each target of the Makefile alone, in a clean clone of its own of what is committed here.
 
-    python tools/clean_targets.py [--keep] [--compiled] [TARGET ...]
+    python .ci/clean_targets.py [--keep] [--compiled] [TARGET ...]
 
 A target that works in a developer's checkout may need what another target has installed there. Each clone starts with
 nothing: no environment, no compiled core. Without TARGETs all are run, with parameters that keep each short; `--list`
