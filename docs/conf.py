@@ -52,6 +52,7 @@ pygments_dark_style = "github-dark"
 html_title = "Broadleaf"
 html_static_path = ["static"]
 html_css_files = ["broadleaf.css"]
+html_search_scorer = str(Path(__file__).parent / "search_scorer.js")
 nitpicky = True
 # Types of other packages, and the few of our own that people encounter but never name.
 nitpick_ignore_regex = [("py:class", r"(?!broadleaf\.[A-Z]).*"), ("py:exc", r"(?!broadleaf\.).*")]
