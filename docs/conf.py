@@ -28,7 +28,14 @@ release = metadata.version("broadleaf")
 
 # It reads Markdown through myst-parser, and runs the notebooks among the pages. Sphinx reads a page again if it has
 # changed, so a notebook runs then.
-extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_copybutton", "example_cards"]
+extensions = [
+    "myst_nb",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",
+    "sphinx_copybutton",
+    "example_cards",
+    "member_tables",
+]
 # Docstrings have the sections that tools/docstrings.py checks; types are in the signatures.
 napoleon_numpy_docstring = False
 # Docstrings name code in single backticks.
@@ -37,7 +44,7 @@ default_role = "code"
 copybutton_selector = "div:not(.highlight-output) > div.highlight > pre"
 autodoc_member_order = "groupwise"
 autodoc_typehints_format = "short"
-maximum_signature_line_length = 100
+maximum_signature_line_length = 130
 nb_execution_mode = "force"
 nb_execution_raise_on_error = True
 nb_execution_timeout = 120
@@ -60,8 +67,7 @@ nitpick_ignore_regex = [("py:class", r"(?!broadleaf\.[A-Z]).*"), ("py:exc", r"(?
 generated = Path(__file__).parent / "_build" / "generated"
 generated.mkdir(parents=True, exist_ok=True)
 (generated / "options.md").write_text(config.markdown_list())
-(generated / "commands.md").write_text(command_reference.page(group))
-for name, text in study_tables.pages(LABORATORY / "studies").items():
+for name, text in (command_reference.pages(group) | study_tables.pages(LABORATORY / "studies")).items():
     (generated / name).write_text(text)
 
 # The kernels of notebooks ignore the settings of whoever builds the pages, and leave nothing in their history.
