@@ -35,6 +35,7 @@ extensions = [
     "sphinx_copybutton",
     "example_cards",
     "member_tables",
+    "notebook_downloads",
 ]
 # Docstrings have the sections that tools/docstrings.py checks; types are in the signatures.
 napoleon_numpy_docstring = False
