@@ -7,6 +7,7 @@ import sys
 from importlib import metadata
 from pathlib import Path
 
+import broadleaf
 from broadleaf import config
 from broadleaf.cli import group
 from broadleaf.client.display.reprs import PublicNames
@@ -96,6 +97,13 @@ def internal_members(cls: type) -> list[object]:
     return own + [member for subclass in cls.__subclasses__() for member in internal_members(subclass)]
 
 
+def internal_attributes(cls: type) -> set[str]:
+    """Names of those that only instances have."""
+    listed = vars(cls).get("_internal_names", ())
+    own = {name for name in listed if inspect.getattr_static(cls, name, None) is None}
+    return own.union(*map(internal_attributes, cls.__subclasses__()))
+
+
 path2doc = Project.path2doc
 
 
@@ -121,11 +129,17 @@ ModuleAnalyzer.analyze = analyze_without_overloads
 
 def setup(app: Sphinx) -> None:
     internal: list[object] = []
+    attributes: set[str] = set()
 
     def skip(app: Sphinx, what: str, name: str, member: object, skipped: bool, options: object) -> bool | None:
         if not internal:
+            # Classes are loaded when a name is first asked for.
+            for public in dir(broadleaf):
+                getattr(broadleaf, public)
             internal.extend(internal_members(PublicNames))
-        return True if any(member is other for other in internal) else None
+            attributes.update(internal_attributes(PublicNames))
+        of_instances = name in attributes and not callable(member) and not isinstance(member, property)
+        return True if of_instances or any(member is other for other in internal if other is not None) else None
 
     def separate(app: Sphinx, what: str, name: str, member: object, options: object, lines: list[str]) -> None:
         # reStructuredText reads "`Name`s" as text.
