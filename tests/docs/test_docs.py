@@ -240,6 +240,16 @@ def test_there_is_a_page_for_those_who_come_from_each_library():
     assert {Path(page).stem.removeprefix("coming-from-") for page in COMING_FROM} == from_libraries
 
 
+def test_each_page_with_a_card_says_what_it_needs():
+    cards = {
+        (ROOT / "docs" / index).parent / f"{card}.md"
+        for index in ("index.md", "gallery/index.md")
+        for card in re.findall(r"^:::\{example-card\} (\S+)$", (ROOT / "docs" / index).read_text(), re.MULTILINE)
+    }
+    assert len(cards) >= 10
+    assert [str(page) for page in cards if not re.search(r"`pip install|\$ pip install", page.read_text())] == []
+
+
 @pytest.mark.parametrize("page", PAGES)
 def test_links_to_files_lead_somewhere(page):
     text = (ROOT / page).read_text()
