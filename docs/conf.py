@@ -7,6 +7,7 @@ import sys
 from importlib import metadata
 from pathlib import Path
 
+import broadleaf
 from broadleaf import config
 from broadleaf.cli import group
 from broadleaf.client.display.reprs import PublicNames
@@ -34,6 +35,8 @@ extensions = [
     "sphinx.ext.napoleon",
     "sphinx_copybutton",
     "example_cards",
+    "member_tables",
+    "notebook_downloads",
     "unpublished_pages",
 ]
 # Docstrings have the sections that pydoclint checks; types are in the signatures.
@@ -44,7 +47,7 @@ default_role = "code"
 copybutton_selector = "div:not(.highlight-output) > div.highlight > pre"
 autodoc_member_order = "groupwise"
 autodoc_typehints_format = "short"
-maximum_signature_line_length = 100
+maximum_signature_line_length = 130
 nb_execution_mode = "force"
 nb_execution_raise_on_error = True
 nb_execution_timeout = 120
@@ -67,6 +70,7 @@ pygments_dark_style = "github-dark"
 html_title = "Broadleaf"
 html_static_path = ["static"]
 html_css_files = ["broadleaf.css"]
+html_search_scorer = str(Path(__file__).parent / "search_scorer.js")
 nitpicky = True
 # Types of other packages, and the few of our own that people encounter but never name.
 nitpick_ignore_regex = [("py:class", r"(?!broadleaf\.[A-Z]).*"), ("py:exc", r"(?!broadleaf\.).*")]
@@ -74,8 +78,7 @@ nitpick_ignore_regex = [("py:class", r"(?!broadleaf\.[A-Z]).*"), ("py:exc", r"(?
 generated = Path(__file__).parent / "_build" / "generated"
 generated.mkdir(parents=True, exist_ok=True)
 (generated / "options.md").write_text(config.markdown_list())
-(generated / "commands.md").write_text(command_reference.page(group))
-for name, text in study_tables.pages(LABORATORY / "studies").items():
+for name, text in (command_reference.pages(group) | study_tables.pages(LABORATORY / "studies")).items():
     (generated / name).write_text(text)
 
 # The kernels of notebooks ignore the settings of whoever builds the pages, and leave nothing in their history.
@@ -103,6 +106,13 @@ def internal_members(cls: type) -> list[object]:
     return own + [member for subclass in cls.__subclasses__() for member in internal_members(subclass)]
 
 
+def internal_attributes(cls: type) -> set[str]:
+    """Names of those that only instances have."""
+    listed = vars(cls).get("_internal_names", ())
+    own = {name for name in listed if inspect.getattr_static(cls, name, None) is None}
+    return own.union(*map(internal_attributes, cls.__subclasses__()))
+
+
 path2doc = Project.path2doc
 
 
@@ -128,11 +138,17 @@ ModuleAnalyzer.analyze = analyze_without_overloads
 
 def setup(app: Sphinx) -> None:
     internal: list[object] = []
+    attributes: set[str] = set()
 
     def skip(app: Sphinx, what: str, name: str, member: object, skipped: bool, options: object) -> bool | None:
         if not internal:
+            # Classes are loaded when a name is first asked for.
+            for public in dir(broadleaf):
+                getattr(broadleaf, public)
             internal.extend(internal_members(PublicNames))
-        return True if any(member is other for other in internal) else None
+            attributes.update(internal_attributes(PublicNames))
+        of_instances = name in attributes and not callable(member) and not isinstance(member, property)
+        return True if of_instances or any(member is other for other in internal if other is not None) else None
 
     def separate(app: Sphinx, what: str, name: str, member: object, options: object, lines: list[str]) -> None:
         # reStructuredText reads "`Name`s" as text.

@@ -10,10 +10,20 @@ import click
 PROGRAM = "broadleaf"
 
 
-def page(root: click.Command) -> str:
-    """`root` and every command below it as Markdown: a heading, its usage, what it does, its options and columns."""
-    start = click.Context(root, info_name=PROGRAM)
-    return "\n".join(line for ctx in _contexts(start) for line in section(ctx))
+# Groups whose commands have a page of their own, besides that of all others.
+OWN_PAGES = ("lab", "bench")
+
+
+def pages(root: click.Command) -> dict[str, str]:
+    """The Markdown of each page by its file's name: for `root` and every command below it a heading, its usage, what it
+    does, its options and columns.
+    """
+    texts: dict[str, list[str]] = {}
+    for ctx in _contexts(click.Context(root, info_name=PROGRAM)):
+        group = next(iter(ctx.command_path.split()[1:]), "")
+        name, above = (f"commands-{group}.md", 1) if group in OWN_PAGES else ("commands.md", 0)
+        texts.setdefault(name, []).extend(section(ctx, above))
+    return {name: "\n".join(lines) for name, lines in texts.items()}
 
 
 def _contexts(ctx: click.Context) -> Iterator[click.Context]:
@@ -26,11 +36,11 @@ def _contexts(ctx: click.Context) -> Iterator[click.Context]:
                 yield from _contexts(click.Context(command, info_name=name, parent=ctx))
 
 
-def section(ctx: click.Context) -> Iterator[str]:
-    """The Markdown of one command."""
+def section(ctx: click.Context, above: int = 0) -> Iterator[str]:
+    """The Markdown of one command; `above` levels of its path have no heading on the page."""
     command = ctx.command
     usage = " ".join([ctx.command_path, *command.collect_usage_pieces(ctx)])
-    depth = len(ctx.command_path.split())
+    depth = len(ctx.command_path.split()) - above
     yield f"{'#' * min(depth + 1, 4)} {ctx.command_path}\n"
     yield f"```text\n{usage}\n```\n"
     yield _paragraphs(command.help or "") + "\n"

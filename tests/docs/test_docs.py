@@ -183,7 +183,7 @@ def test_the_page_on_commands_has_every_command_and_option():
     assert spec.loader
     command_reference = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(command_reference)
-    page = command_reference.page(group)
+    page = "\n".join(command_reference.pages(group).values())
     sections = dict(re.findall(r"^#+ (broadleaf.*)\n((?:(?!^#+ broadleaf).*\n)*)", page, re.MULTILINE))
 
     def check(command, ctx):
@@ -238,6 +238,16 @@ def test_side_by_side_the_other_library_comes_first_and_ours_runs(page):
 def test_there_is_a_page_for_those_who_come_from_each_library():
     from_libraries = {"multiprocessing", "joblib", "dask", "ray", "mpi4py"}
     assert {Path(page).stem.removeprefix("coming-from-") for page in COMING_FROM} == from_libraries
+
+
+def test_each_page_with_a_card_says_what_it_needs():
+    cards = {
+        (ROOT / "docs" / index).parent / f"{card}.md"
+        for index in ("index.md", "gallery/index.md")
+        for card in re.findall(r"^:::\{example-card\} (\S+)$", (ROOT / "docs" / index).read_text(), re.MULTILINE)
+    }
+    assert len(cards) >= 10
+    assert [str(page) for page in cards if not re.search(r"`pip install|\$ pip install", page.read_text())] == []
 
 
 @pytest.mark.parametrize("page", PAGES)
