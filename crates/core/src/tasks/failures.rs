@@ -46,7 +46,7 @@ impl Failures {
     pub fn observe(
         &mut self,
         tag: u32,
-        function: impl Fn() -> Bytes,
+        function: &impl Fn() -> Bytes,
         engine: EngineId,
         at_ns: u64,
         record: &Bytes,
@@ -54,7 +54,7 @@ impl Failures {
         let mut has_head = false;
         for head in ErrorHead::all(record) {
             has_head = true;
-            self.count(tag, &function, engine, at_ns, &head);
+            self.count(tag, function, engine, at_ns, &head);
         }
         if !has_head {
             let unknown = ErrorHead {
@@ -62,7 +62,7 @@ impl Failures {
                 n_items: 1,
                 text: Bytes::new(),
             };
-            self.count(tag, &function, engine, at_ns, &unknown);
+            self.count(tag, function, engine, at_ns, &unknown);
         }
     }
 
@@ -142,7 +142,7 @@ mod tests {
                 text,
             };
             head.encode(&mut record);
-            failures.observe(tag, Bytes::new, EngineId(0), 1, &record.into());
+            failures.observe(tag, &Bytes::new, EngineId(0), 1, &record.into());
         }
         let texts: Vec<_> = failures.iter().map(|f| (f.tag, &f.text[..])).collect();
         assert_eq!(texts, [(1, &b"told"[..]), (2, b"told")]);

@@ -80,7 +80,7 @@ impl Controller {
             let name = || self.functions.name(function);
             let (tag, at_ns) = (self.functions.tag(function), record.completed_ns);
             self.failures
-                .observe(tag, name, engine, at_ns, &record.payload.bytes);
+                .observe(tag, &name, engine, at_ns, &record.payload.bytes);
         }
         let task = self.tasks.at(key);
         let end = End {

@@ -68,7 +68,7 @@ mod tests {
             .map(|kind| ErrorHead {
                 kind,
                 n_items: 3,
-                text: Bytes::from_static(if kind == 0 { b"" } else { b"{}" }),
+                text: Bytes::from_static(if kind == 0 { &b""[..] } else { b"{}" }),
             })
             .collect();
         let mut bytes = Vec::new();
