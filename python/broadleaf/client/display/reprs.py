@@ -163,16 +163,16 @@ def client_html(client: Client) -> str:
         return titled("Client", [*facts, ("", "closed")])
     status = _status(client)
     facts += [("engines", f"{len(client):,}"), ("tasks not done", f"{client.link.outstanding():,}")]
+    n_failed = 0
     if status is not None:
         controller = status["controller"]
+        n_failed = controller["resolved"]["error"]
         facts += [
             ("waiting in the cluster", f"{controller['waiting'] + controller['ready']:,}"),
-            ("failed", f"{controller['resolved']['error']:,}" if controller["resolved"]["error"] else ""),
+            ("failed", f"{n_failed:,}" if n_failed else ""),
         ]
-    more = [dashboard_link(client.cluster), _engines(client, status, None)]
-    if status is not None and controller["resolved"]["error"]:
-        more.append(errors_html(requests.failures(client.link, _TIMEOUT_S)))
-    return titled("Client", facts, *more)
+    errors = _errors(client) if n_failed else ""
+    return titled("Client", facts, dashboard_link(client.cluster), _engines(client, status, None), errors)
 
 
 def dashboard_link(cluster: Any) -> str:
@@ -237,6 +237,14 @@ def _status(client: Client) -> dict[str, Any] | None:
     except Exception:
         # The cluster is stopping, hanging or gone: show only what this client knows.
         return None
+
+
+def _errors(client: Client) -> str:
+    try:
+        return errors_html(requests.failures(client.link, _TIMEOUT_S))
+    except Exception:
+        # As for the status.
+        return ""
 
 
 def _engines(client: Client, status: dict[str, Any] | None, wanted: Any) -> str:
