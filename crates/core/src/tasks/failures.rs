@@ -78,8 +78,10 @@ impl Failures {
         let mut described = Bytes::new();
         if !self.kinds.contains_key(&(tag, kind)) {
             self.make_room();
-            // An engine describes a kind once, also if several functions raise it.
-            described = self.text_of(kind);
+            // An engine describes most kinds once, also if several functions raise it.
+            if head.text.is_empty() {
+                described = self.text_of(kind);
+            }
         }
         let failure = self.kinds.entry((tag, kind)).or_insert_with(|| Failure {
             function: function(),
