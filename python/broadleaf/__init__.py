@@ -286,6 +286,7 @@ _offer(
         "cluster attribute": "broadleaf.compat.cluster:cluster_attribute",
         "dashboard": "broadleaf.dashboard.server:Dashboard",
         "ipengine": "broadleaf.cli.ipengine:main",
+        "running cell": "broadleaf.notebook.cells:running_cell",
         "register with joblib": "broadleaf.interop.joblib:register_joblib_backend",
         "magics are active": "broadleaf.notebook:is_active",
         "manager arguments": "broadleaf.compat.cluster:check_manager_arguments",

@@ -167,7 +167,7 @@ OPTIONS: dict[str, Option] = {
         Option("pool_max_bytes", "int", 0, "client, engine", "Maximum size of all shared segments that a process "
                "holds, including free ones, in bytes. 0 = a quarter of the available memory.", maximum=_ANY_BYTES),
         Option("shared_memory_warm_s", "int", 5, "node, client, engine", "How long a free segment of shared memory is "
-               "kept for reuse, in seconds. Memory that was used before is several times as fast as new memory.",
+               "kept for reuse, in seconds. Reusing memory is several times faster than allocating it.",
                maximum=_YEAR_S),
         # Bounds
         Option("max_outstanding_tasks", "int", 262_144, "node", "Maximum number of unresolved tasks per client. "
@@ -233,7 +233,7 @@ OPTIONS: dict[str, Option] = {
                "lower level keeps payload moving beside engines that compute; a higher one keeps the round trips of "
                "small tasks short.", maximum=19),
         Option("host_timeout_s", "float", 10.0, "node", "How long a relay's host may be silent before the controller "
-               "treats it as lost, in seconds. The same holds for the controller as its relays see it.",
+               "treats it as lost, in seconds. The same limit applies to the controller, as its relays see it.",
                minimum=1, maximum=_YEAR_S),
         Option("drain_s", "float", 30.0, "node", "How long before the end of its batch job a host stops taking "
                "tasks, in seconds; at most a tenth of the job's time. A relay that receives SIGTERM has as "
@@ -336,7 +336,7 @@ def _overlay(values: dict[str, Value], origins: dict[str, str], layer: Mapping[s
             continue  # the options of an engine set, see `tables`
         option = OPTIONS.get(name)
         if option is None:
-            raise ConfigError(f"no option is called {name!r} ({origin}){_suggestion(name)}")
+            raise ConfigError(f"unknown option {name!r} ({origin}){_suggestion(name)}; see `broadleaf config show`")
         values[name], origins[name] = option.check(value, origin), origin
 
 
@@ -368,9 +368,11 @@ def _check_owner(path: Path, found: os.stat_result) -> None:
     """Refuses a file that another user may have written: it names commands that are run."""
     # Where users are mapped, as in a container, root is shown as the last of these.
     if path.parent != SITE_DIR and found.st_uid not in (os.getuid(), 0, 65534):
-        raise ConfigError(f"{path} belongs to user {found.st_uid}, who could run commands as you by it; remove it")
+        raise ConfigError(f"{path} belongs to user {found.st_uid}, who could use it to run commands as you; remove it")
     if found.st_mode & stat.S_IWOTH:
-        raise ConfigError(f"{path} may be changed by all users, who could run commands as you by it: chmod o-w {path}")
+        raise ConfigError(
+            f"{path} may be changed by all users, who could use it to run commands as you: chmod o-w {path}"
+        )
 
 
 def markdown_list() -> str:

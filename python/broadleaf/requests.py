@@ -52,6 +52,12 @@ def status(link: Any, timeout_s: float | None = 10.0) -> dict[str, Any]:
     return counters
 
 
+def failures(link: Any, timeout_s: float | None = 10.0) -> list[dict[str, Any]]:
+    """What tasks have raised, by kind, the latest first; see `errors.kinds`."""
+    told: list[dict[str, Any]] = json.loads(send(link, {"Watch": {"after": 0, "max_events": 0}}, timeout_s))["failures"]
+    return told
+
+
 # Waits for engines; gives up early if the missing ones have died while starting.
 
 

@@ -16,13 +16,15 @@ from broadleaf.text import duration, size
 # Maximum number of engines that are listed one by one.
 _ROWS = 16
 _STATES = {"up": "idle", "down": "gone"}
+_CARD = "display: inline-block; border: 1px solid rgba(128, 128, 128, 0.4); border-radius: 6px; padding: 0.5em 0.9em"
 _CELL = "text-align: left; padding: 0.1em 1em 0.1em 0"
 
 
 def titled(title: str, facts: Iterable[tuple[str, Any]], *more: str) -> str:
     """A block with a title, a line of facts that are not empty, and what follows."""
     line = " · ".join(f"{escape(name)} <b>{escape(str(value))}</b>" for name, value in facts if value not in ("", None))
-    return f"<div><b>{escape(title)}</b>{f'<div>{line}</div>' if line else ''}{''.join(more)}</div>"
+    frame = f' style="{_CARD}"' if title else ""
+    return f"<div{frame}><b>{escape(title)}</b>{f'<div>{line}</div>' if line else ''}{''.join(more)}</div>"
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[Any]], n_more: int = 0, of: str = "") -> str:

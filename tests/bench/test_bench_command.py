@@ -141,7 +141,7 @@ def test_the_commands_of_the_repository_are_those_of_users_and_more():
         (["latency", "--against", "jobli"], "Did you mean 'joblib'?"),
         (["hosts", "--hosts", "two"], "'two' is not a list of numbers"),
         (["hosts", "--sizes", "1MB,x"], "'x' is not a size"),
-        (["hosts", "--topologies", "auto,tree"], "no topology is called 'tree'"),
+        (["hosts", "--topologies", "auto,tree"], "unknown topology 'tree'"),
         (["hosts", "--option", "prefetch_mn=3"], "did you mean 'prefetch_min'"),
         (["--json", "out.json", "hosts"], "--json comes before the case"),
     ],

@@ -142,7 +142,7 @@ def test_options_that_do_not_fit_are_refused(tmp_path, monkeypatch):
     with pytest.raises(ConfigError, match=r"'nodes' from .*config\.toml: expected a number"):
         make_engine_set("slurm")
     with pytest.raises(
-        ValueError, match="no engine set is called 'cloud'; there are dask, local, lsf, mpi, pbs, psij, ray, sge"
+        ValueError, match="unknown engine set 'cloud'; there are dask, local, lsf, mpi, pbs, psij, ray, sge"
     ):
         find_engine_set("cloud")
     with pytest.raises(ipp.BroadleafError, match="no hosts for SSH"):

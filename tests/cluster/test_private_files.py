@@ -257,7 +257,7 @@ def test_our_own_configuration_holds(own_config):
 def test_another_users_configuration_is_refused(own_config):
     os.chown(own_config, OTHER, OTHER)
     for read in (config.resolve, lambda: config.tables("ssh")):
-        with pytest.raises(config.ConfigError, match=f"belongs to user {OTHER}, who could run commands as you"):
+        with pytest.raises(config.ConfigError, match=f"user {OTHER}, who could use it to run commands as you"):
             read()
 
 

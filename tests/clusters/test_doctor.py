@@ -57,7 +57,7 @@ def test_a_firewall(bed, engine_file):
     result, said, advice = found["port"]
     assert result == "failed"
     assert "no answer within" in said
-    assert "a firewall is between" in advice
+    assert "a firewall blocks the port" in advice
 
 
 def test_a_job_that_waits_says_for_what(slurm):

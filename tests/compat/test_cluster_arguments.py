@@ -81,9 +81,9 @@ def test_a_profile_directory_of_ipythons_is_the_profile_of_its_name(tmp_path, mo
 
 
 def test_unknown_arguments_are_errors():
-    with pytest.raises(ValueError, match="no option is called 'engine_timeot'"):
+    with pytest.raises(ValueError, match="unknown option 'engine_timeot'"):
         ipp.Cluster(n=0, engine_timeot=5)
-    with pytest.raises(ValueError, match="no engine set is called 'cloud'"):
+    with pytest.raises(ValueError, match="unknown engine set 'cloud'"):
         ipp.Cluster(n=0, engines="Cloud")
     assert not hasattr(ipp.Cluster(n=0), "nothing")
 

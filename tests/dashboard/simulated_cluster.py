@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,6 +12,22 @@ from typing import Any
 
 _TASKS = [("simulate", 0.9, 0.75), ("reduce_block", 0.25, 0.2), ("load_chunk", 0.08, 0.05)]
 """Functions: name, mean seconds, share of all tasks."""
+
+
+def _error(ename: str, evalue: str, item: str, line: int, source: str) -> dict[str, Any]:
+    file = "/home/ada/study/model.py"
+    trace = (
+        f'Traceback (most recent call last):\n  File "{file}", line {line}, in step\n    {source}\n{ename}: {evalue}'
+    )
+    told = {"ename": ename, "evalue": evalue, "traceback": trace, "item": item, "item_index": line % 3}
+    return {**told, "file": file, "line": line, "source": source}
+
+
+_ERRORS = [
+    _error("FloatingPointError", "overflow in step 812", "{'seed': 41, 'dt': 0.5}", 88, "state = step(state, dt)"),
+    _error("ValueError", "blocks of shapes (4, 3) and (5, 3)", "(array of float64, shape (4, 3), ...)", 131, "a + b"),
+    _error("FileNotFoundError", "[Errno 2] No such file: 'chunk-0412.npy'", "'chunk-0412.npy'", 12, "numpy.load(path)"),
+]
 
 
 class SimulatedCluster:
@@ -84,6 +101,9 @@ class SimulatedCluster:
         # As in a ring, the newest remain.
         self._events = sorted(self._events, key=lambda event: event[2])[-40_000:]
 
+    def _waiting(self) -> int:
+        return 0 if self.idle else max(0, 40_000 - sum(self._done) // 3)
+
     def status(self) -> dict[str, Any]:
         """As `ControlLink.status`."""
         self._catch_up()
@@ -91,7 +111,7 @@ class SimulatedCluster:
         done = sum(self._done)
         resolved = {"ok": done - self._errors, "error": self._errors, "cancelled": 0, "timeout": 0, "refused": 0}
         resolved |= {"lost": len(self.dead), "unmet": 0}
-        waiting = 0 if self.idle else max(0, 40_000 - done // 3)
+        waiting = self._waiting()
         return {
             "cluster_id": self.cluster_id,
             "pid": 1,
@@ -136,6 +156,7 @@ class SimulatedCluster:
     def watch(self, after: int, max_events: int) -> dict[str, Any]:
         """As `ControlLink.watch`."""
         events, self._events = self._events, []
+        end_ns = self._now_ns
         # A task is reported when it has ended.
         coming = [event for event in events if event[2] > self._now_ns]
         ended = [event for event in events if event[2] <= self._now_ns]
@@ -154,9 +175,24 @@ class SimulatedCluster:
                     "errors": bad,
                     "total_ns": total,
                     "max_ns": longest,
+                    "unfinished": self._waiting() if kind == 0 else 0,
                 }
                 for kind, (n, bad, total, longest) in enumerate(self._times)
                 if n
+            ],
+            "failures": [
+                {
+                    "function": _TASKS[kind][0],
+                    "tag": kind + 1,
+                    "tasks": bad,
+                    "items": 3 * bad,
+                    "engine": 7 * kind,
+                    "first_ns": self._start_ns[0],
+                    "last_ns": end_ns,
+                    "text": json.dumps(_ERRORS[kind]),
+                }
+                for kind, (_, bad, *_) in enumerate(self._times)
+                if bad
             ],
             "transfers": [] if self.idle or self.n_hosts == 1 else self._transfers(),
         }

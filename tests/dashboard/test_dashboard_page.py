@@ -12,6 +12,7 @@ import broadleaf as ipp
 import pytest
 from broadleaf.dashboard.server import Dashboard
 from chromium import PROGRAM, Tab, browser, first_tab
+from gates import Gate
 from simulated_cluster import SimulatedCluster
 
 pytestmark = [
@@ -50,6 +51,48 @@ def in_browser(directory: Path, use: Callable[[Tab], Awaitable[None]]) -> None:
 
 def text(selector: str) -> str:
     return f"(document.querySelector({selector!r})?.innerText ?? '')"
+
+
+def test_the_page_says_what_failed_and_how_far_maps_are(tmp_path: Path) -> None:
+    gate = Gate(tmp_path / "gate")
+    with ipp.Cluster(n=2) as rc:
+
+        def read(name: str) -> str:
+            if name == "c.png":
+                raise OSError(f"{name} is truncated")
+            return name
+
+        held = gate.task()
+
+        async def use(tab: Tab) -> None:
+            await tab.open(dashboard.url)
+            await tab.until(f"{text('#tiles')}.includes('2 / 2')")
+            assert await tab.value("document.getElementById('errors').closest('section').hidden")
+            rc.load_balanced_view().map_async(read, ["a.png", "b.png", "c.png"] * 4, chunksize=6).wait()
+            waiting = rc.load_balanced_view().map_async(held, range(40), chunksize=1)
+            await tab.until(f"{text('#errors')}.includes('OSError: c.png is truncated')")
+            assert "4 of 1 kind" in await tab.value(text("#errors-note"))
+            shown = await tab.value(text("#errors"))
+            assert "4 \N{MULTIPLICATION SIGN}" in shown
+            assert "read, test_dashboard_page.py:" in shown
+            assert "Traceback" not in shown
+            await tab.value("document.querySelector('#errors summary').click()")
+            await tab.until(f"{text('#errors')}.includes('Traceback')")
+            shown = await tab.value(text("#errors"))
+            assert "first for item 2 of its chunk, 'c.png' · last on engine " in shown
+            assert "in 2 tasks" in shown
+            assert 'raise OSError(f"{name} is truncated")' in shown
+            await tab.until(f"{text('#progress')}.includes('0 of 40')")
+            # What is open stays open.
+            looks = await tab.value(LOOKS)
+            await tab.until(f"{LOOKS} > {looks} + 1")
+            assert "Traceback" in await tab.value(text("#errors"))
+            gate.open()
+            await tab.until("document.getElementById('progress').closest('section').hidden")
+            waiting.get(30)
+
+        with Dashboard(rc.cluster, interval_s=0.2) as dashboard:
+            in_browser(tmp_path, use)
 
 
 def test_the_page_shows_a_cluster(tmp_path: Path) -> None:

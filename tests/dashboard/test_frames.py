@@ -10,10 +10,18 @@ import pytest
 from broadleaf.cli.top import Look as TopLook
 from broadleaf.dashboard import feed as feed_module
 from broadleaf.dashboard.feed import Feed, LogTail, interval_s
-from broadleaf.dashboard.frames import HISTORY_TASKS, Frames, Look, past_throughput, split_events
+from broadleaf.dashboard.frames import (
+    HISTORY_TASKS,
+    Frames,
+    Look,
+    Progress,
+    past_throughput,
+    split_events,
+)
+from broadleaf.errors.kinds import error_rows, error_sentence
 from simulated_cluster import SimulatedCluster
 
-NOTHING = {"next": 0, "recorded": 0, "events": [], "names": {}, "functions": [], "transfers": []}
+NOTHING = {"next": 0, "recorded": 0, "events": [], "names": {}, "functions": [], "failures": [], "transfers": []}
 
 
 def status(cluster: SimulatedCluster, **changed: int) -> dict:
@@ -52,6 +60,58 @@ def test_a_thousand_engines_are_a_small_frame() -> None:
     assert len(hosts) == 20
     assert (hosts["node00"], hosts["node01"], hosts["node12"]) == ((50, 49), (50, 50), (50, 49))
     assert len(json.dumps(frame, separators=(",", ":"))) < 250_000
+
+
+def function(tag: int, tasks: int, unfinished: int) -> dict:
+    return {"name": f"f{tag}", "tag": tag, "tasks": tasks, "errors": 0, "total_ns": tasks, "unfinished": unfinished}
+
+
+def test_progress_is_that_since_a_function_had_no_unfinished_tasks() -> None:
+    progress = Progress()
+    assert progress.rows([function(1, 0, 100)], 10.0) == [
+        {"name": "f1", "done": 0, "total": 100, "failed": 0, "per_s": None, "left_s": None}
+    ]
+    (row,) = progress.rows([function(1, 20, 80)], 12.0)
+    assert (row["done"], row["total"], row["per_s"], row["left_s"]) == (20, 100, 10, 8)
+    assert progress.rows([function(1, 100, 0)], 14.0) == []
+    # A second map of the function, and one of another.
+    rows = progress.rows([function(1, 110, 90), function(2, 0, 300)], 16.0)
+    assert [(row["name"], row["done"], row["total"]) for row in rows] == [("f2", 0, 300), ("f1", 10, 100)]
+
+
+def test_the_rate_of_a_function_is_that_of_the_last_seconds() -> None:
+    progress = Progress()
+    for second in range(60):
+        (row,) = progress.rows([function(1, second if second < 40 else 40 + 5 * (second - 40), 1000)], float(second))
+    assert row["per_s"] == 5
+
+
+def failure(text: str) -> dict:
+    at_ns = 1_700_000_000_000_000_000
+    counts = {"tasks": 2, "items": 5, "engine": 3}
+    return {"function": "f", "tag": 9, **counts, "first_ns": at_ns, "last_ns": at_ns, "text": text}
+
+
+def test_errors_are_described_as_far_as_engines_describe_them() -> None:
+    now_s = 1_700_000_004.0
+    told = {
+        "ename": "ValueError",
+        "evalue": "no",
+        "item": "3",
+        "item_index": 1,
+        "file": "/a.py",
+        "line": 7,
+        "source": "f(x)",
+    }
+    (row,) = error_rows([failure(json.dumps(told))], now_s)
+    assert {name: row[name] for name in told} == told
+    assert (row["items"], row["tasks"], row["engine"], row["ago_s"]) == (5, 2, 3, 4)
+    assert error_sentence(row) == "ValueError: no in f, 5 times, first for 3, last on engine 3\n  /a.py, line 7: f(x)"
+    # What is no description, or one with values of other kinds, does no harm.
+    for text in ("", "[1]", "{", json.dumps({"ename": 3, "line": "x", "item_index": "a", "traceback": None})):
+        (row,) = error_rows([failure(text)], now_s)
+        assert (row["ename"], row["line"], row["item_index"], row["traceback"]) == ("error", 0, None, "")
+        assert error_sentence(row) == "error in f, 5 times, last on engine 3"
 
 
 def test_tasks_and_other_events_are_told_apart() -> None:

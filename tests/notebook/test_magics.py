@@ -234,7 +234,7 @@ def test_a_client_in_a_task_leaves_the_engine_s_shell_alone(rc):
 
 
 def test_outside_ipython_activate_warns(rc):
-    with pytest.warns(UserWarning, match="IPython and Jupyter only"):
+    with pytest.warns(UserWarning, match="only in IPython and Jupyter"):
         rc[:].activate()
 
 
@@ -297,3 +297,48 @@ def test_a_plain_line_costs_one_message_and_no_ipython_on_engines():
         assert after["bytes_out"] - before["bytes_out"] < 400
         has_ipython = "import sys\nprint('IPy' 'thon' in sys.modules)"
         assert view.execute(has_ipython, block=True).stdout == ["False\n"] * 4
+
+
+def test_a_variable_of_the_session_that_engines_lack(px, rc):
+    px.user_ns["rc"] = rc
+    run(px, "x = 5")
+    for cell in ("%px print(x)", "%%px\nx + 1", "%%px --targets 0\nx", "%%px --no-stream\nx"):
+        out, _, error = run(px, cell)
+        assert isinstance(error, ipp.RemoteError)
+        assert "'x' is a variable of this session, not of the engines. To give it to them: rc[:].push({'x': x})" in out
+    run(px, "rc[:].push({'x': x}, block=True)")
+    assert run(px, "%px x")[2] is None
+    # Neither what nobody has, nor another error.
+    assert "of this session" not in run(px, "%px nobody_has_this")[0]
+    assert "of this session" not in run(px, "%px 1 / 0")[0]
+
+
+def test_the_start_cell_run_again_stops_its_earlier_cluster(ip):
+    start = "import broadleaf as ipp\ncluster = ipp.Cluster(n=1)\nrc = cluster.start_and_connect_sync()"
+    try:
+        assert run(ip, start) == ("", "", None)
+        first, clients = ip.user_ns["cluster"], [ip.user_ns["rc"]]
+        # Another cell leaves it alone.
+        run(ip, "other = ipp.Cluster(n=0)\nother.start_cluster_sync()")
+        assert first.running
+        out, _, error = run(ip, start)
+        assert error is None
+        assert out == f"stopped cluster {first.cluster_id!r}, which an earlier run of this cell had started\n"
+        assert not first.running
+        assert ip.user_ns["cluster"].running
+        assert ip.user_ns["other"].running
+        assert run(ip, "%px engine_id")[2] is None
+    finally:
+        for client in (*clients, ip.user_ns["rc"]):
+            client.close()
+        run(ip, "cluster.stop_cluster_sync(); other.stop_cluster_sync()")
+
+
+def test_clusters_that_one_run_of_a_cell_starts_are_kept(ip):
+    start = "import broadleaf as ipp\nboth = [ipp.Cluster(n=0).start_cluster_sync() for _ in range(2)]"
+    try:
+        assert run(ip, start) == ("", "", None)
+        assert [cluster.running for cluster in ip.user_ns["both"]] == [True, True]
+        assert run(ip, start)[0].count("stopped cluster") == 2
+    finally:
+        run(ip, "for cluster in both: cluster.stop_cluster_sync()")

@@ -223,3 +223,26 @@ def test_many_engines_are_not_all_listed():
     html = engine_table({"engines": [engine | {"engine": number} for number in range(1000)]}, {})
     assert "and 984 more engines" in html
     assert len(html) < 20_000
+
+
+def test_cards_show_the_latest_errors_and_lead_to_the_dashboard():
+    with ipp.Cluster(n=1) as client:
+
+        def read(name):
+            raise OSError(f"{name} is <truncated>")
+
+        view = client.load_balanced_view()
+        result = view.map_async(read, ["a.png", "b.png"], chunksize=2)
+        result.wait()
+        cards = {"client": client, "cluster": client.cluster, "view": view, "result": result}
+        for name, card in cards.items():
+            html = card._repr_html_()
+            assert "cluster.dashboard" in html
+            assert "<truncated>" not in html
+            assert ("OSError: a.png is &lt;truncated&gt;" in html) == (name != "view")
+        for card in (client, client.cluster):
+            (row,) = [row for row in rows_of(card._repr_html_()) if row and row[0].startswith("OSError")]
+            assert row[1:5] == ["read", "2", "&#x27;a.png&#x27;", "engine 0"]
+        url = client.cluster.dashboard.url
+        for card in cards.values():
+            assert f'href="{url}"' in card._repr_html_()

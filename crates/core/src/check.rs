@@ -3,6 +3,7 @@
 use crate::clients::Defined;
 use crate::engines::{Engine, State};
 use crate::placement::offers::Claim;
+use crate::tasks::failures::MAX_KINDS;
 use crate::tasks::options::ALL;
 use crate::tasks::ranges::Ranges;
 use crate::tasks::{Task, TaskState};
@@ -255,6 +256,9 @@ impl Controller {
     }
 
     fn check_references(&self) -> Result<(), Violation> {
+        ensure(self.failures.len() <= MAX_KINDS, || {
+            "more kinds of errors are remembered than there may be".to_owned()
+        })?;
         for slot in self.functions.slots() {
             let defined = self.clients.values().flat_map(|c| c.functions.values());
             let defined = defined.filter(|s| **s == Some(slot)).count();
@@ -263,6 +267,9 @@ impl Controller {
                 .iter()
                 .filter(|(_, t)| t.function == slot)
                 .count();
+            ensure(self.functions.unfinished(slot) == used as u64, || {
+                format!("function {slot} miscounts its unfinished tasks")
+            })?;
             let used = used
                 + self
                     .result_store

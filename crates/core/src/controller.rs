@@ -19,6 +19,7 @@ use crate::engines::worlds::Worlds;
 use crate::engines::{Engine, Engines, MAX_ENGINES, State};
 use crate::tasks::coalesce::ReplyGroups;
 use crate::tasks::dependencies::Dependencies;
+use crate::tasks::failures::Failures;
 use crate::tasks::functions::Functions;
 use crate::tasks::options::{Groups, OptionSet, OptionSets};
 use crate::tasks::result_store::ResultStore;
@@ -47,6 +48,7 @@ pub struct Controller {
     pub(crate) groups: Groups,
     pub(crate) options: OptionSets,
     pub(crate) functions: Functions,
+    pub(crate) failures: Failures,
     /// Slots that were freed since the driver last asked.
     pub(crate) freed_functions: Vec<FunctionId>,
     pub(crate) dependencies: Dependencies,
@@ -92,6 +94,7 @@ impl Controller {
             groups: Groups::new(),
             options: OptionSets::new(),
             functions: Functions::default(),
+            failures: Failures::default(),
             freed_functions: Vec::new(),
             dependencies: Dependencies::default(),
             reply_groups: ReplyGroups::default(),

@@ -5,6 +5,7 @@ use broadleaf_proto::ids::{EngineId, HostId, TaskKey};
 use bytes::Bytes;
 
 use crate::engines::{Engine, State};
+use crate::tasks::failures::Failure;
 use crate::tasks::functions::FunctionTimes;
 use crate::{Controller, Nanos};
 
@@ -151,10 +152,10 @@ impl Controller {
             .then(|| (self.functions.name(task.function), engine.head_since))
     }
 
-    /// The functions whose tasks took most time in total, at most this many, longest first.
+    /// At most this many functions: first those with unfinished tasks, then by the total time of their tasks.
     pub fn busiest_functions(&self, max_functions: usize) -> Vec<FunctionTimes> {
         let mut called: Vec<_> = self.functions.called().collect();
-        called.sort_by_key(|f| core::cmp::Reverse((f.times.total_ns, f.tag)));
+        called.sort_by_key(|f| core::cmp::Reverse((f.unfinished > 0, f.times.total_ns, f.tag)));
         called.truncate(max_functions);
         called
     }
@@ -162,6 +163,13 @@ impl Controller {
     /// All functions that tasks have called.
     pub fn called_functions(&self) -> impl Iterator<Item = FunctionTimes> {
         self.functions.called()
+    }
+
+    /// What tasks raised, by kind, the latest first.
+    pub fn failures(&self) -> Vec<&Failure> {
+        let mut failures: Vec<_> = self.failures.iter().collect();
+        failures.sort_by_key(|f| core::cmp::Reverse((f.last_ns, f.tag, f.kind)));
+        failures
     }
 
     /// The id by which an event names a live task's function; 0 if there is no such task.

@@ -28,6 +28,7 @@ pub use counters::{Counters, EngineCounters};
 pub use engines::given::GivenFunctions;
 pub use engines::relayed::HostEvent;
 pub use message::{Input, Output};
+pub use tasks::failures::Failure;
 pub use tasks::functions::{FunctionTimes, Times};
 
 /// Nanoseconds on the driver's monotonic (or virtual) clock.

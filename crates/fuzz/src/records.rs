@@ -1,5 +1,6 @@
 //! Every hot record. What decodes must encode to the bytes it was read from.
 
+use broadleaf_proto::error_head::ErrorHead;
 use broadleaf_proto::limits::CHUNK_BYTES;
 use broadleaf_proto::relay::{AssignMany, RelayedDone};
 use broadleaf_proto::task::{
@@ -25,7 +26,7 @@ pub fn run(data: &[u8]) {
     let Some((which, data)) = data.split_first() else {
         return;
     };
-    match which % 13 {
+    match which % 14 {
         0 => check!(data, SubmitRecord),
         1 => check!(data, AssignRecord),
         2 => check!(data, DoneRecord),
@@ -58,11 +59,18 @@ pub fn run(data: &[u8]) {
                 assert_eq!(chunk.bytes.len() + Chunk::HEAD_BYTES, data.len());
             }
         }
-        _ => {
+        12 => {
             if let Ok(chunk) = UploadChunk::decode(Bytes::copy_from_slice(data)) {
                 let head = UploadChunk::head(chunk.upload, chunk.len_bytes);
                 assert_eq!([&head, &chunk.bytes[..]].concat(), data);
             }
+        }
+        _ => {
+            let mut encoded = Vec::new();
+            for head in ErrorHead::all(&Bytes::copy_from_slice(data)) {
+                head.encode(&mut encoded);
+            }
+            assert_eq!(encoded, data[..encoded.len()]);
         }
     }
 }

@@ -35,8 +35,8 @@ pub use records::refused::RefusedRun;
 pub use records::task::{
     AssignRecord, DoneRecord, Payload, ResultRecord, SegmentRef, Status, SubmitRecord,
 };
-pub use records::{coalesced, refused, spans, task};
+pub use records::{coalesced, error_head, refused, spans, task};
 pub use wire::DecodeError;
 
 /// Version of the wire protocol; peers must match it exactly.
-pub const PROTOCOL_VERSION: u32 = 20;
+pub const PROTOCOL_VERSION: u32 = 21;

@@ -65,6 +65,10 @@ pub const MAX_FUNCTION_BYTES: usize = 64 * 1024 * 1024;
 pub const MAX_FUNCTION_NAME_BYTES: usize = 120;
 /// Maximum size of an engine's last output in its death certificate.
 pub const LAST_OUTPUT_BYTES: usize = 4096;
+/// Kinds of errors that one error record may tell of.
+pub const MAX_ERROR_KINDS: usize = 16;
+/// What an error record's head says of the error at most.
+pub const MAX_ERROR_TEXT_BYTES: usize = 16 * 1024;
 /// Default limit on the unresolved tasks of one client.
 pub const DEFAULT_MAX_OUTSTANDING_TASKS: u64 = 262_144;
 /// Default limit on the size of the result store.

@@ -19,7 +19,7 @@ _COMMANDS = {
     "manifest": "Write what Kubernetes needs to run a cluster.",
     "run": "Run a program with a cluster of all hosts of an allocation.",
     "doctor": "Find out why engines do not connect.",
-    "scale": "Have a cluster run N engines, or as many as its tasks need.",
+    "scale": "Set a cluster's number of engines, or let it follow its tasks.",
     "drain": "Release engines, a host or a job: they end their tasks and take no new ones.",
     "stop": "Stop a cluster and wait until it is gone.",
     "list": "List the clusters that you have running on this host.",

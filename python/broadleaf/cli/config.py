@@ -53,7 +53,8 @@ def show(names: tuple[str, ...], profile: str, long_: bool, form: str | None) ->
     for name in names:
         if name not in config.OPTIONS:
             hint = suggestion(name, list(config.OPTIONS)).strip()
-            raise click.UsageError(f"no option is called {name!r}. {hint}".strip(), click.get_current_context())
+            message = f"unknown option {name!r}; see `broadleaf config show`. {hint}"
+            raise click.UsageError(message.strip(), click.get_current_context())
     settings = config.resolve(profile_dir=files.profile_dir(profile))
     chosen = names or tuple(settings)
     if form == "json":

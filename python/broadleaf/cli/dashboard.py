@@ -22,8 +22,8 @@ def command(
     """Serve a page that shows what a cluster does. Ctrl-C ends it.
 
     The page is served only on this host, to anyone who has the printed address, which contains a token. It shows
-    engines and hosts, deaths, throughput and queue, a timeline of tasks, the slowest functions, broadcasts between
-    hosts, and the log. From another machine, forward the port: ssh -L PORT:127.0.0.1:PORT HOST.
+    errors and progress, engines and hosts, deaths, throughput and queue, a timeline of tasks, the slowest functions,
+    broadcasts between hosts, and the log. From another machine, forward the port: ssh -L PORT:127.0.0.1:PORT HOST.
     """
     from broadleaf.dashboard.server import Dashboard
 

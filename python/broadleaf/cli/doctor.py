@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from broadleaf.cluster.doctor import Finding
 
 _COLUMNS = {
-    "STEP": "what a relay or client does to join, in order; of a cluster also its jobs or connections, and its engines",
-    "RESULT": "ok, warning, failed, or not tried because it needs a step that failed",
-    "FOUND": "what is there",
+    "STEP": "each step of joining, in order; for a cluster also its jobs or connections, and its engines",
+    "RESULT": "ok, warning, failed, or not tried because a step it needs has failed",
+    "FOUND": "what was found",
 }
 _STYLES = {"ok": "green", "warning": "yellow", "failed": "red", "not tried": "dim"}
 
@@ -62,7 +62,7 @@ def _show(findings: Sequence[Finding]) -> None:
     console().print(table)
     advised = [finding for finding in findings if finding.advice]
     if not advised:
-        click.echo("nothing stands in the way of engines from here")
+        click.echo("engines can join from this host")
     for finding in advised:
         click.echo(f"{finding.step}: {finding.advice}")
     failed = sum(finding.result == "failed" for finding in findings)

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import os
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 import click
 
 from broadleaf.cli.console import LastDeath, chosen_cluster, cluster_options, fail, last_death
+from broadleaf.dashboard.frames import split_events
+from broadleaf.text import duration
 
 if TYPE_CHECKING:
     from broadleaf.cluster import Cluster
+
+# Number of events that are asked for at a time.
+_EVENTS = 20_000
 
 
 @click.command("logs")
@@ -21,9 +27,10 @@ if TYPE_CHECKING:
 def command(profile: str, cluster_id: str | None, engine: int | None, follow: bool) -> None:
     """Show what the controller or an engine of a cluster has written.
 
-    Without --engine it is the controller's log. What tasks print from Python is not here: it belongs to their results
-    (`result.stdout`). If an engine died, the end of its log says how. The logs of a cluster that ended without being
-    stopped stay for a week.
+    Without --engine it is the controller's log, and then what has happened as far as the controller remembers: clients
+    and engines that came and left, and tasks that failed. What tasks print from Python is not here: it belongs to their
+    results (`result.stdout`). If an engine died, the end of its log says how. The logs of a cluster that ended without
+    being stopped stay for a week.
     """
     dead = _dead_cluster(profile, cluster_id)
     if dead is not None:
@@ -46,6 +53,7 @@ def command(profile: str, cluster_id: str | None, engine: int | None, follow: bo
     try:
         if not _copy(log) and death is None:
             click.echo(f"{whose} of cluster {cluster.cluster_id!r} has written nothing to its log, {path}", err=True)
+        next_event = _show_events(cluster, 0) if engine is None else None
         if death is not None and not death.is_over:
             click.echo(f"-- {death.sentence}")
         while follow:
@@ -56,12 +64,36 @@ def command(profile: str, cluster_id: str | None, engine: int | None, follow: bo
             _copy(log)
             if ended:
                 return
+            if next_event is not None:
+                next_event = _show_events(cluster, next_event)
             if _was_replaced(log, path):
                 log.close()
                 log = open(path, "rb")  # noqa: SIM115 - closed below
                 _copy(log)
     finally:
         log.close()
+
+
+def _show_events(cluster: Cluster, after: int) -> int:
+    """Prints the events from a number on; returns the number of the next, or the same if the controller is busy."""
+    from broadleaf.errors import BroadleafError
+
+    try:
+        with cluster.control() as control:
+            news = control.watch(after, _EVENTS)
+    except (BroadleafError, TimeoutError, OSError):
+        return after
+    tasks, others = split_events({**news, "events": [event for event in news["events"] if event[0] != "request"]})
+    lines = [(at_ms, text) for at_ms, text in others]
+    for engine, start_ms, took_ms, function, failed in tasks:
+        if failed:
+            took = duration(took_ms / 1e3)
+            lines.append((start_ms + took_ms, f"{function or 'a task'} failed on engine {engine} after {took}"))
+    for at_ms, text in sorted(lines):
+        moment = datetime.fromtimestamp(at_ms / 1e3).isoformat(" ", "milliseconds")
+        click.echo(f"{moment} {text}")
+    next_event: int = news["next"]
+    return next_event
 
 
 def _dead_cluster(profile: str, cluster_id: str | None) -> Cluster | None:

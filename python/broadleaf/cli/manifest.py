@@ -56,4 +56,4 @@ def kubernetes(client_file: str, options: tuple[str, ...], **asked: Any) -> None
     path = client_file or f"{pods.name}-client.json"
     write_json(path, pods_connection(credentials, settings, "client", "127.0.0.1", {}))
     click.echo(yaml(pods.objects(credentials, settings)), nl=False)
-    click.echo(f"clients connect by {path} after `kubectl port-forward service/{pods.name} 4242`", err=True)
+    click.echo(f"clients connect with {path} after `kubectl port-forward service/{pods.name} 4242`", err=True)

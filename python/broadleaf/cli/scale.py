@@ -46,7 +46,7 @@ def command(
     within_s: float | None,
     idle_s: float,
 ) -> None:
-    """Have a cluster run N engines, or as many between MIN and MAX as its tasks need.
+    """Set a cluster's number of engines, or let it follow its tasks between MIN and MAX.
 
     Released engines finish their tasks first. On other hosts, whole jobs are started and released.
 
@@ -70,4 +70,4 @@ def command(
         while any(block.draining and not block.is_over for block in cluster.blocks()):
             time.sleep(_LOOK_EVERY_S)  # somebody must stop them
         cluster.stop_steward()
-    click.echo(f"cluster {cluster.cluster_id!r} is to have {count(minimum, 'engine')}")
+    click.echo(f"scaling cluster {cluster.cluster_id!r} to {count(minimum, 'engine')}")

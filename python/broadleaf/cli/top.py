@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -19,11 +19,14 @@ from broadleaf.cli.console import (
 )
 from broadleaf.cli.status import COLUMNS
 from broadleaf.dashboard.frames import Look, Rates
+from broadleaf.errors.kinds import error_rows, error_sentence
 from broadleaf.text import size
 
 if TYPE_CHECKING:
     from broadleaf.cluster.control import ControlLink
 
+# Number of kinds of errors on the screen.
+_ERRORS = 5
 _LINE = "{:<8}  {:>7}  {:>5}  {:>10}  {:>10}  {:>7}  {:>10}"
 
 
@@ -36,9 +39,9 @@ _LINE = "{:<8}  {:>7}  {:>5}  {:>10}  {:>10}  {:>7}  {:>10}"
 def command(profile: str, cluster_id: str | None, url: str | None, interval: float, count: int | None) -> None:
     """Watch a cluster at work: its engines, and what they do per second. Ctrl-C leaves.
 
-    In a pipe or a file, each update is one line: the time, engines that are up, how much of their time they were busy,
-    tasks finished per second, bytes received by the controller per second, waiting tasks, and failed tasks since the
-    start.
+    Below them are the errors that tasks raised, by kind. In a pipe or a file, each update is one line: the time,
+    engines that are up, how much of their time they were busy, tasks finished per second, bytes received by the
+    controller per second, waiting tasks, and failed tasks since the start. A new kind of error is printed once.
     """
     from broadleaf.errors import ClusterConnectionError
 
@@ -70,7 +73,13 @@ def _watch(control: ControlLink, interval_s: float, count: int | None) -> None:
         while True:
             now = Look(time.monotonic(), control.status())
             rates = _sentence(now.since(before)) if before is not None else ""
-            live.update(Group(status_view(now.status), Text(rates, style="bold")), refresh=True)
+            errors = "\n".join(map(error_sentence, _errors(control)[:_ERRORS]))
+            parts = [
+                status_view(now.status),
+                *([Text(errors, style="red")] if errors else []),
+                Text(rates, style="bold"),
+            ]
+            live.update(Group(*parts), refresh=True)
             before = now
             looks += 1
             if looks == count:
@@ -82,6 +91,7 @@ def _print_lines(control: ControlLink, interval_s: float, count: int | None) -> 
     click.echo(_LINE.format("TIME", "ENGINES", "BUSY", "TASKS/S", "BYTES/S", "WAITING", "ERRORS"))
     before = Look(time.monotonic(), control.status())
     told: set[tuple[int, int]] = set()
+    told_errors = {row["key"] for row in _errors(control)}
     looks = 0
     while looks != count:
         time.sleep(interval_s)
@@ -103,8 +113,17 @@ def _print_lines(control: ControlLink, interval_s: float, count: int | None) -> 
         if deaths - told:
             click.echo(deaths_text(now.status))
             told |= deaths
+        for row in _errors(control):
+            if row["key"] not in told_errors:
+                told_errors.add(row["key"])
+                click.echo(error_sentence(row))
         before = now
         looks += 1
+
+
+def _errors(control: ControlLink) -> list[dict[str, Any]]:
+    """What tasks raised, by kind, the latest first."""
+    return error_rows(control.watch(0, 0)["failures"], time.time())
 
 
 def _sentence(rates: Rates) -> str:

@@ -248,7 +248,7 @@ class LinkEnd:
         known = "This task had started." if has_written else "Whether this task had started is not known."
         if self.closed_here:
             error = LinkLost(
-                f"the client was closed before the result of this task came. {known} Wait for results before close(), "
+                f"the client was closed before this result arrived. {known} Wait for results before close(), "
                 "or use leave() to have the cluster keep them"
             )
         else:

@@ -6,6 +6,7 @@ import atexit
 import contextlib
 import os
 import signal
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -54,6 +55,18 @@ def stop_at_exit(cluster: Cluster) -> None:
 def keep_at_exit(cluster: Cluster) -> None:
     """Undoes `stop_at_exit`."""
     _stopped_at_exit.pop(id(cluster), None)
+
+
+def stop_earlier_run(cluster: Cluster) -> None:
+    """Stops what an earlier run of the cell that made this cluster has started, and says so: its variables are gone."""
+    cell = cluster._cell
+    if cell is None:
+        return
+    for earlier in list(_stopped_at_exit.values()):
+        is_earlier_run = earlier._cell is not None and earlier._cell.key == cell.key and earlier._cell.run != cell.run
+        if is_earlier_run and earlier.running:
+            earlier.stop_cluster_sync()
+            print(f"stopped cluster {earlier.cluster_id!r}, which an earlier run of this cell had started")
 
 
 def stops_at_exit(cluster: Cluster) -> bool:
@@ -117,6 +130,7 @@ def description(cluster: Cluster) -> str:
 
 def html_description(cluster: Cluster) -> str:
     """The cluster and its engines as a table, for notebooks."""
+    from broadleaf.client.display.reprs import dashboard_link, errors_html
     from broadleaf.tables import engine_table, titled
 
     state = _state(cluster)
@@ -126,15 +140,16 @@ def html_description(cluster: Cluster) -> str:
         ("engines", f"{cluster.n:,}"),
         ("launcher", cluster.launcher_name),
     ]
-    engines = ""
+    more: list[str] = []
     if cluster.running:
         try:
             with cluster.control(timeout_s=2.0) as control:
                 hosts = {engine: host for engine, _, _, host in control.engines()}
-                engines = engine_table(control.status(), hosts)
+                more = [dashboard_link(cluster), engine_table(control.status(), hosts)]
+                more.append(errors_html(control.watch(0, 0)["failures"]))
         except (BroadleafError, TimeoutError, OSError):
             state = "does not answer"
-    return titled("Cluster", [*facts, ("", state)], engines)
+    return titled("Cluster", [*facts, ("", state)], *more)
 
 
 def _state(cluster: Cluster) -> str:
@@ -261,6 +276,8 @@ class Cluster(ClusterCoroutines, Elastic, OwnDashboard):
         self._steward = None
         self._is_new = False  # whether it was started here, and its engines have not all been up yet
         self._owner_pid = os.getpid()
+        # The cell of a notebook that made it. No session is loaded only to ask.
+        self._cell: Any = extension("running cell")() if "IPython" in sys.modules else None
 
     def _make_engine_set(self, engines: str | EngineSet | None, options: dict[str, Any]) -> EngineSet:
         if not isinstance(engines, EngineSet):
@@ -393,6 +410,7 @@ class Cluster(ClusterCoroutines, Elastic, OwnDashboard):
         self._start(0, starts_engines=False)
 
     def _start(self, n_engines: int, *, starts_engines: bool) -> None:
+        stop_earlier_run(self)
         with self.lock:
             if self.running:
                 raise ClusterStateError(f"cluster {self.cluster_id!r} is running already")

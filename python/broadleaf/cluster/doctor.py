@@ -204,7 +204,7 @@ def _names(hosts: Sequence[str]) -> Finding:
             unknown.append(f"{host} ({error.strerror})")
     if not known:
         advice = "use an address instead of the name: start with `--tcp ADDRESS`, or add the name to /etc/hosts here"
-        return Finding("name", "failed", f"no address is known of {', '.join(unknown)}", advice)
+        return Finding("name", "failed", f"no address is known for {', '.join(unknown)}", advice)
     named = [host for host in hosts if not _is_address(host)]
     return Finding("name", "ok", f"the file has {', '.join(hosts)}" + ("" if named else ", which are addresses"))
 
@@ -266,7 +266,7 @@ def _no_port(error: addresses.Unreachable) -> Finding:
         )
     else:
         advice = (
-            "a firewall is between: open a port and start with listen='0.0.0.0:PORT', or come through ssh, which "
+            "a firewall blocks the port: open one and start with listen='0.0.0.0:PORT', or come through ssh, which "
             "tunnels (engines='ssh')"
         )
     return Finding("port", "failed", str(error), advice)
@@ -275,7 +275,7 @@ def _no_port(error: addresses.Unreachable) -> Finding:
 def _keys(connection: dict[str, Any]) -> Iterator[Finding]:
     """Whether the controller proves its key, and accepts ours."""
     ours = "the engines' key" if connection["role"] == "engine" else "the clients' key"
-    encrypted = "TLS 1.3" if connection["tls"] and not connection.get("unix_path") else "a proof"
+    how = "by TLS 1.3" if connection["tls"] and not connection.get("unix_path") else "without TLS"
     try:
         ControlLink(json.dumps(connection), _DIAL_TIMEOUT_S).close()
     except ClusterConnectionError as error:
@@ -284,7 +284,7 @@ def _keys(connection: dict[str, Any]) -> Iterator[Finding]:
         if not (is_refused and "does not open a client's connection" in str(cause)):
             yield from _no_keys(cause, ours)
             return
-    yield Finding("controller's key", "ok", f"it is the one in the file, proven by {encrypted}")
+    yield Finding("controller's key", "ok", f"the controller proved that it holds the key in the file, {how}")
     yield Finding("our key", "ok", f"the controller takes {ours}")
 
 
@@ -297,10 +297,12 @@ def _no_keys(cause: BaseException | None, ours: str) -> Iterator[Finding]:
         yield Finding("controller's key", "ok", "it is the one in the file")
         yield Finding("our key", "failed", f"the controller refused: {words}", _COPY_AGAIN)
     elif isinstance(cause, TimeoutError):
-        advice = "something else than Broadleaf listens there, or a proxy between does not pass on what is said"
+        advice = "a program other than Broadleaf listens there, or a proxy in between drops the traffic"
         yield Finding("controller's key", "failed", f"connected, but no answer: {words}", advice)
     else:
-        yield Finding("controller's key", "failed", f"what answers there is not this cluster: {words}", _COPY_AGAIN)
+        yield Finding(
+            "controller's key", "failed", f"something other than this cluster answers there: {words}", _COPY_AGAIN
+        )
 
 
 # All steps, in the order in which a relay takes them.

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from broadleaf.errors import DeathCertificate
+from broadleaf.errors.kinds import error_rows
 from broadleaf.tables import resident_bytes
 
 # Changes between two updates of a cluster, per second.
@@ -80,6 +81,7 @@ class Frames:
         self._memory: dict[int, int | None] = {}
         self._memory_at_s = -1e9
         self._latest: dict[str, Any] | None = None
+        self._progress = Progress()
         self.series: deque[list[float | None]] = deque(maxlen=HISTORY_LOOKS)
         """For each update: time, tasks and errors per second, bytes per second, percent busy, waiting, running."""
         self.tasks: deque[list[Any]] = deque(maxlen=HISTORY_TASKS)
@@ -137,7 +139,9 @@ class Frames:
             "hosts": host_rows(status, engines),
             "engines": engines,
             "deaths": death_rows(status),
-            "functions": news["functions"],
+            "functions": sorted((f for f in news["functions"] if f["tasks"]), key=lambda f: -f["total_ns"]),
+            "errors": error_rows(news["failures"], now_ms / 1e3),
+            "progress": self._progress.rows(news["functions"], look.at_s),
             "transfers": news["transfers"],
         }
         untold = news["recorded"] - len(news["events"])
@@ -155,6 +159,51 @@ class Frames:
         # Lines end here.
         gap: list[float | None] = [last_ms + 1, None, None, None, None, None, None]
         return [gap, *(point for point in past if (point[0] or 0.0) > last_ms + 1)]
+
+
+# How far back the rate of a function's tasks goes.
+_RATE_S = 10.0
+
+
+class Progress:
+    """How far the tasks of each function have come that has unfinished ones, since it had none.
+
+    A function's tasks are those of a map, or of several at a time. Those that ended before the first update are
+    counted if the first update finds unfinished ones.
+    """
+
+    def __init__(self) -> None:
+        # By function: tasks that had ended before the first unfinished one, and ends seen lately with their times.
+        self._before: dict[int, int] = {}
+        self._lately: dict[int, deque[tuple[float, int]]] = {}
+        self._idle: dict[int, int] = {}
+
+    def rows(self, functions: Sequence[Mapping[str, Any]], at_s: float) -> list[dict[str, Any]]:
+        """A row for each function with unfinished tasks: done and total, tasks per second, seconds left if known."""
+        rows = []
+        known = {function["tag"] for function in functions}
+        for table in (self._before, self._lately, self._idle):
+            for tag in [tag for tag in table if tag not in known]:
+                del table[tag]
+        for function in functions:
+            tag, ended, unfinished = function["tag"], function["tasks"], function["unfinished"]
+            if not unfinished:
+                self._idle[tag] = ended
+                self._before.pop(tag, None)
+                self._lately.pop(tag, None)
+                continue
+            done = ended - self._before.setdefault(tag, self._idle.get(tag, 0))
+            lately = self._lately.setdefault(tag, deque())
+            lately.append((at_s, ended))
+            while len(lately) > 2 and at_s - lately[1][0] > _RATE_S:
+                lately.popleft()
+            seconds = at_s - lately[0][0]
+            per_s = (ended - lately[0][1]) / seconds if seconds > 0 else None
+            rows.append({
+                "name": function["name"], "done": done, "total": done + unfinished, "failed": function["errors"],
+                "per_s": per_s, "left_s": unfinished / per_s if per_s else None,
+            })  # fmt: skip
+        return sorted(rows, key=lambda row: -row["total"])
 
 
 def _memory_interval_s(n_engines: int) -> float:

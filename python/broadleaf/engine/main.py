@@ -265,6 +265,7 @@ class Hooks:
             output=operations.take_output_of_failed(),
             kept_frames=interactive.keep_failed(report.error),
             outcomes=report.outcomes,
+            failed=report.failed,
         )
         return record, report.buffers
 

@@ -85,15 +85,15 @@ class ControllerDeath(NamedTuple):
         """Which controller it was and what has become of it, as a sentence."""
         who = f"the controller ({', '.join([f'pid {self.pid}'] * bool(self.pid) + [self.address or 'this host'])})"
         if self.cause == "stopped":
-            return f"{who} and its engines were stopped before the result of this task came."
+            return f"{who} and its engines were stopped before this result arrived."
         if self.cause == "disconnected":
             why = f": {self.failure}" if self.failure else ""
-            return f"the connection to {who} was lost before the result of this task came{why}."
+            return f"the connection to {who} was lost before this result arrived{why}."
         how = {
             "exit": f"left with exit code {self.code}",
             "signal": f"was ended by signal {self.code}{_signal_name(self.code)}",
         }.get(self.cause, "has ended")
-        return f"{who} {how}, and its engines with it, before the result of this task came."
+        return f"{who} {how}, and its engines with it, before this result arrived."
 
     @property
     def advice(self) -> str:

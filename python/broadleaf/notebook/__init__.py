@@ -26,7 +26,9 @@ def activate(view: DirectView, suffix: str = "") -> None:
     """
     ipython = current_ipython()
     if ipython is None:
-        warnings.warn("%px and its kin work in IPython and Jupyter only; use view.execute() here", stacklevel=3)
+        warnings.warn(
+            "%px and the other magics work only in IPython and Jupyter; use view.execute() here", stacklevel=3
+        )
         return
     from broadleaf.notebook.magics import ParallelMagics
 

@@ -6,13 +6,16 @@ import ast
 import re
 import uuid
 from argparse import Namespace
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from IPython.core.completer import SimpleCompletion, context_matcher
 from IPython.core.error import UsageError
 from IPython.core.magic import Magics, no_var_expand
 from IPython.core.magic_arguments import argument, magic_arguments, parse_argstring
+
+from broadleaf.errors import RemoteError
 
 if TYPE_CHECKING:
     from broadleaf.client.results.async_result import AsyncResult
@@ -126,6 +129,15 @@ def _position(text: str, line: int, column: int) -> int:
 def _ask(view: DirectView, text: str, position: int) -> tuple[list[str], int]:
     found: tuple[list[str], int] = view.complete(text, position, timeout=_TIMEOUT_S)
     return found
+
+
+_NOT_DEFINED = re.compile(r"name '(\w+)' is not defined")
+
+
+def _missing_name(error: BaseException) -> str:
+    """The name that an engine does not know, or ''."""
+    found = _NOT_DEFINED.match(error.evalue) if isinstance(error, RemoteError) and error.ename == "NameError" else None
+    return found[1] if found is not None else ""
 
 
 _GROUPINGS = ("type", "engine", "order", "lines")
@@ -268,9 +280,10 @@ class ParallelMagics(Magics):
         if args.save_name:
             self.shell.user_ns[args.save_name] = self.last_result
             return
-        self.last_result.show(
-            stream=False, groupby=args.groupby or "type", signal_on_interrupt=self.signal_on_interrupt
-        )
+        with self._advising(self.last_result):
+            self.last_result.show(
+                stream=False, groupby=args.groupby or "type", signal_on_interrupt=self.signal_on_interrupt
+            )
 
     # %px and %%px -------------------------------------------------------------------------------
 
@@ -317,13 +330,29 @@ class ParallelMagics(Magics):
         if not block:
             return result
         try:
-            result.show(stream, groupby, option("progress_after", self.progress_after), signal_on_interrupt)
+            with self._advising(result):
+                result.show(stream, groupby, option("progress_after", self.progress_after), signal_on_interrupt)
         except KeyboardInterrupt:
             # An interrupt before `show` waited, or a second one.
             if not result.ready():
                 result.abort()
             raise
         return None
+
+    @contextmanager
+    def _advising(self, result: AsyncResult) -> Iterator[None]:
+        """If engines lack a variable that this session has, says how they get it."""
+        try:
+            yield
+        except RemoteError:
+            names = self.shell.user_ns
+            errors = (result.failure(part) for part in range(result.n_parts) if result.part_done(part))
+            missing = {_missing_name(error) for error in errors if error is not None}
+            for name in sorted(name for name in missing if name in names and not name.startswith("_")):
+                client = next((key for key, value in names.items() if value is self.view.client), "client")
+                print(f"{name!r} is a variable of this session, not of the engines. To give it to them: ", end="")
+                print(f"{client}[:].push({{{name!r}: {name}}})")
+            raise
 
     def _engines(self) -> str:
         targets = self.view.targets

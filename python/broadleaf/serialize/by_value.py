@@ -274,7 +274,7 @@ class _LeftOut:
     def __call__(self, name: str) -> Any:
         text = f"module {self._module!r} has no attribute {name!r}"
         if name in self._reasons:
-            text += f" here: your session's could not be sent ({self._reasons[name]})"
+            text += f" here, and your session's value cannot be pickled ({self._reasons[name]})"
         raise AttributeError(text, name=name)
 
 

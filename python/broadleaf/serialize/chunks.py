@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from broadleaf.errors import SerializationError, UnmetDependency
 from broadleaf.serialize.coroutines import run_coroutine
-from broadleaf.serialize.errors import Failed, FailedItem, without_context
+from broadleaf.serialize.errors import ErrorRecord, Failed, FailedItem, without_context
 from broadleaf.serialize.values import FAULTS, dump_value, dumps, unsendable_result
 
 
@@ -71,6 +71,11 @@ class ItemsFailed(Exception):
         super().__init__(type(first.error).__name__)
         self.first = first
         self._outcomes = outcomes
+
+    @property
+    def failed(self) -> list[ErrorRecord]:
+        """The records of the items that failed."""
+        return [ErrorRecord(*outcome.record) for outcome in self._outcomes if type(outcome) is Failed]
 
     def dump_outcomes(self) -> tuple[bytes, list[PickleBuffer]]:
         """The pickle of the outcomes, and its buffers. Values that cannot be pickled have failed, too."""
@@ -138,12 +143,14 @@ class Report(NamedTuple):
     """Of a chunk whose items failed: what became of each."""
     buffers: Sequence[PickleBuffer] = ()
     """The buffers of that pickle."""
+    failed: Sequence[ErrorRecord] = ()
+    """Of a chunk: the records of the items that failed."""
 
 
 def report(error: BaseException, arguments: tuple[Any, ...]) -> Report:
     """What to tell of a task that raised `error` when it was called with `arguments`."""
     if isinstance(error, ItemsFailed):
-        return Report(*error.first, *error.dump_outcomes())
+        return Report(*error.first, *error.dump_outcomes(), error.failed)
     return Report(error, _failed_item(error, arguments))
 
 

@@ -1,17 +1,21 @@
 """Exceptions and their tracebacks on the way back from an engine."""
 
 import functools
+import json
 import os
 import pickle
 import re
 import reprlib
+import struct
 import traceback  # not when it is needed: a task that fails may have used up all descriptors
-from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import islice
 from types import CodeType, TracebackType
 from typing import Any, NamedTuple, Self
 
 from broadleaf.errors import RemoteError, typed
+from broadleaf.errors.kinds import ErrorKind
 from broadleaf.errors.types import ExceptionParts, pickles_in_its_own_way
 from broadleaf.serialize import PROTOCOL
 
@@ -209,12 +213,13 @@ def dump_error(
     output: dict[str, Any] | None = None,
     kept_frames: int | None = None,
     outcomes: bytes | None = None,
+    failed: Sequence[ErrorRecord] = (),
 ) -> bytes:
     """The record of an exception that ended a task. Never raises, whatever the exception's own methods do.
 
     `output` is what a cell wrote before, for clients that did not run it. If the engine keeps the exception,
-    `kept_frames` is its number. `outcomes` are those of a chunk's items. No interrupt can be meant for the task any
-    more, so a `KeyboardInterrupt` comes from the exception itself.
+    `kept_frames` is its number. `outcomes` are those of a chunk's items, and `failed` are the records of those that
+    failed. No interrupt can be meant for the task any more, so a `KeyboardInterrupt` comes from the exception itself.
     """
     info: dict[str, Any] = {"engine_id": engine_id, "engine_uuid": engine_uuid, "method": method}
     if output:
@@ -225,7 +230,76 @@ def dump_error(
         record = error_record(error, info, item)
     except KeyboardInterrupt as worse:
         record = ErrorRecord(type(error).__name__, _no_text(worse), "", info)
-    return pickle.dumps(tuple(record._replace(outcomes=outcomes)), PROTOCOL)
+    return error_heads(failed or [record]) + pickle.dumps(tuple(record._replace(outcomes=outcomes)), PROTOCOL)
+
+
+# What stands before the pickle of a record, for each kind of error: see crates/proto/src/records/error_head.rs.
+_HEAD = struct.Struct("<4sQII")
+_HEAD_MARK = b"BLer"
+# Limits on what a head says of an error, and on the kinds that this process remembers having described.
+_HEAD_EVALUE_CHARACTERS = 300
+_HEAD_TRACEBACK_CHARACTERS = 2_500
+_HEAD_PLACE_CHARACTERS = 300
+_HEAD_BYTES = 16 * 1024
+_HEAD_KINDS = 64
+_HEADS = 16
+_described: OrderedDict[int, None] = OrderedDict()
+
+
+def error_heads(records: Sequence[ErrorRecord]) -> bytes:
+    """What tells the controller which kinds of errors these are, and how many of each; the first of a kind is
+    described."""
+    first: dict[int, tuple[ErrorRecord, tuple[str, int, str]]] = {}
+    counts: Counter[int] = Counter()
+    for record in records:
+        file, line, source = _place(record.traceback)
+        # The same on all engines, which have one hash seed, and never 0, which stands for records without a head.
+        kind = hash((record.ename, file, line)) % 2**64 or 1
+        counts[kind] += 1
+        if kind not in first:
+            first[kind] = record, (file, line, source)
+    return b"".join(
+        _HEAD.pack(_HEAD_MARK, kind, counts[kind], len(text)) + text
+        for kind, (record, place) in islice(first.items(), _HEADS)
+        for text in [_description(kind, record, *place)]
+    )
+
+
+def _description(kind: int, record: ErrorRecord, file: str, line: int, source: str) -> bytes:
+    """JSON about an error; empty if its kind has been described before. Errors that no line of the user's code raised,
+    such as those of builtins, have too little in common for that."""
+    text = b""
+    if kind not in _described or not file:
+        told = ErrorKind(
+            record.ename,
+            record.evalue[:_HEAD_EVALUE_CHARACTERS],
+            record.traceback[-_HEAD_TRACEBACK_CHARACTERS:],
+            record.item_repr,
+            record.item_index,
+            file[-_HEAD_PLACE_CHARACTERS:],
+            line,
+            source[:_HEAD_PLACE_CHARACTERS],
+        )
+        text = json.dumps(told._asdict(), ensure_ascii=False).encode("utf-8", "replace")
+        if len(text) > _HEAD_BYTES:
+            text = b""
+    _described[kind] = None
+    _described.move_to_end(kind)
+    if len(_described) > _HEAD_KINDS:
+        _described.popitem(last=False)
+    return text
+
+
+def _place(text: str) -> tuple[str, int, str]:
+    """Where the last frame of a traceback stands: file, line, and its source."""
+    after = ""
+    for line in reversed(text.splitlines()):
+        if "  File " in line and (match := re.fullmatch(_FRAME_LINE, line)) is not None:
+            margin, file, lineno, _ = match.groups()
+            has_source = after.startswith(margin + "    ")
+            return file, int(lineno), after.removeprefix(margin).strip() if has_source else ""
+        after = line
+    return "", 0, ""
 
 
 def error_record(error: BaseException, info: dict[str, Any], item: FailedItem | None = None) -> ErrorRecord:
@@ -379,7 +453,10 @@ def load_error(data: bytes) -> RemoteError:
 def load_record(data: bytes) -> ErrorRecord:
     """The record from `dump_error`."""
     try:
-        return ErrorRecord(*pickle.loads(data))
+        position = 0
+        while data[position : position + len(_HEAD_MARK)] == _HEAD_MARK:
+            position += _HEAD.size + _HEAD.unpack_from(data, position)[-1]
+        return ErrorRecord(*pickle.loads(memoryview(data)[position:]))
     except Exception as error:
         return ErrorRecord("UnreadableError", f"the engine's error record cannot be read: {error}", "", {})
 

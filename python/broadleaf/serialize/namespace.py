@@ -215,7 +215,7 @@ def explain_name(error: NameError) -> None:
     """Completes the message of an error about a name that a function could not bring along."""
     reason = _left_out.get(error.name) if isinstance(error.name, str) else None
     if reason is not None and len(error.args) == 1 and not isinstance(error, UnboundLocalError):
-        error.args = (f"{error}: your session's could not be sent ({reason})",)
+        error.args = (f"{error}, and your session's value cannot be pickled ({reason})",)
 
 
 def evaluate(expression: str) -> Any:

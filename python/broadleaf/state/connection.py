@@ -89,4 +89,4 @@ def connection_for_child() -> str:
         found = path.read_text()
         if json.loads(found).get("server_public_key") == connection["server_public_key"]:
             return found
-    raise ClusterConnectionError(f"the file that clients of cluster {connection['cluster_id']!r} connect by is gone")
+    raise ClusterConnectionError(f"the connection file for clients of cluster {connection['cluster_id']!r} is gone")

@@ -88,10 +88,40 @@ def test_logs(started):
     assert "has no engine 7; its engines: 0, 1" in run("logs", "--engine", "7", code=1)
 
 
+def test_logs_tell_what_has_happened(started):
+    with Client() as rc:
+        rc[1].apply_async(divmod, 1, 0).wait()
+        said = run("logs")
+    lines = [re.sub(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3} ", "", line) for line in said.splitlines()]
+    assert any(re.fullmatch(r"engine 0 came up \(pid \d+\)", line) for line in lines)
+    assert any(re.fullmatch(r"client \d+ connected", line) for line in lines)
+    assert any(re.fullmatch(r"divmod failed on engine 1 after .*s", line) for line in lines)
+    assert "asked for something" not in said
+
+
+def test_top_tells_of_new_errors(started):
+    with Client() as rc:
+        rc[0].apply_async(int, "two").wait()
+        with subprocess.Popen(
+            [sys.executable, "-uc", _RUN, "top", "--interval", "0.1", "--count", "20"],
+            stdout=subprocess.PIPE,
+            text=True,
+            env=_environment(),
+        ) as top:
+            # The first update comes after a look at what had failed before.
+            assert "TIME" in top.stdout.readline()
+            top.stdout.readline()
+            rc[0].apply_async(float, "three").wait()
+            said = top.stdout.read()
+    assert "ValueError: could not convert string to float: 'three' in float, once, first for 'three'" in said
+    assert "'two'" not in said
+
+
 @pytest.mark.parametrize(("arguments", "whose"), [([], "the controller"), (["--engine", "0"], "engine 0")])
 def test_an_empty_log_is_told_of(started, arguments, whose):
     done = finished("logs", *arguments)
-    assert (done.returncode, done.stdout) == (0, "")
+    assert done.returncode == 0
+    assert bool(done.stdout) == (not arguments), "the controller's events follow"
     assert f"{whose} of cluster 'default' has written nothing to its log, /" in done.stderr
     (path,) = re.findall(r"/\S+\.log", done.stderr)
     assert Path(path).exists()
@@ -161,7 +191,7 @@ def test_stop_all_and_nothing():
         (["start", "-o", "prefetch"], "is not NAME=VALUE"),
         (["start", "--cluster-id", "a/b"], "cluster id 'a/b'"),
         (["stop", "--all", "--cluster-id", "x"], "exclude each other"),
-        (["config", "show", "nope"], "no option is called 'nope'"),
+        (["config", "show", "nope"], "unknown option 'nope'"),
     ],
 )
 def test_wrong_use(arguments, message):
@@ -181,7 +211,7 @@ def test_scale_and_drain():
     run("start", "-n", "1", "--cluster-id", "elastic")
     try:
         named = ("--cluster-id", "elastic")
-        assert run("scale", "3", *named) == "cluster 'elastic' is to have 3 engines\n"
+        assert run("scale", "3", *named) == "scaling cluster 'elastic' to 3 engines\n"
         with Client(cluster_id="elastic") as rc:
             rc.wait_for_engines(3)
             rc[0].push({"x": 1})

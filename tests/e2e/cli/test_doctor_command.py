@@ -60,7 +60,7 @@ def test_all_is_well(cluster, tmp_path):
         assert {result for result, _, _ in found.values()} == {"ok"}, found
         assert key in found["our key"][1]
     connection = json.loads(Path(cluster.connection_file).read_text()) | {"unix_path": None}
-    assert examined(tmp_path, connection)[1]["controller's key"][1].endswith("proven by TLS 1.3")
+    assert examined(tmp_path, connection)[1]["controller's key"][1].endswith("holds the key in the file, by TLS 1.3")
 
 
 def test_it_leaves_no_trace_in_the_cluster(cluster):
@@ -77,7 +77,7 @@ def test_it_leaves_no_trace_in_the_cluster(cluster):
         ({"broadleaf": "0.0.1"}, "same version", "the cluster has Broadleaf 0.0.1, this", "install Broadleaf 0.0.1"),
         ({"python": "3.2"}, "same minor", "the cluster has Python 3.2, this", "another Python that has it"),
         ({"tcp": None}, "port", "listens on its own host only", "--tcp ADDRESS"),
-        ({"addresses": ["nowhere.invalid"]}, "name", "no address is known of nowhere.invalid", "/etc/hosts"),
+        ({"addresses": ["nowhere.invalid"]}, "name", "no address is known for nowhere.invalid", "/etc/hosts"),
     ],
     ids=["version", "python", "no port", "name"],
 )
@@ -110,7 +110,7 @@ def test_keys_of_another_cluster(cluster, other_cluster, tmp_path):
     theirs = content(other_cluster)
     _, found = examined(tmp_path, content(cluster) | {"tcp": theirs["tcp"]})
     assert found["controller's key"][0] == "failed"
-    assert "what answers there is not this cluster" in found["controller's key"][1]
+    assert "something other than this cluster answers there" in found["controller's key"][1]
     assert found["our key"][0] == "not tried"
     _, found = examined(tmp_path, content(cluster) | {"private_key": theirs["private_key"]})
     assert found["controller's key"][0] == "ok"

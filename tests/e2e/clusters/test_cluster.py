@@ -383,7 +383,7 @@ def test_use_before_start():
 def test_wrong_arguments():
     with pytest.raises(ValueError, match="must not be negative, but is -1"):
         Cluster(n=-1)
-    with pytest.raises(ValueError, match=r"no engine set is called 'cloud'; there are .*local"):
+    with pytest.raises(ValueError, match=r"unknown engine set 'cloud'; there are .*local"):
         Cluster(engines="cloud")
     with pytest.raises(config.ConfigError, match="did you mean 'prefetch_max'"):
         Cluster(prefetch_mx=1)

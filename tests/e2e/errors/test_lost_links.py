@@ -58,8 +58,8 @@ def test_a_controller_that_was_killed(cluster, client):
     with pytest.raises(ipp.LinkLost) as lost:
         quiet.get(timeout=20)
     assert str(lost.value) == (
-        f"the controller (pid {pid}, this host) was ended by signal 9 (SIGKILL), and its engines with it, before the "
-        "result of this task came. Whether this task had started is not known. Start the cluster again, open a new "
+        f"the controller (pid {pid}, this host) was ended by signal 9 (SIGKILL), and its engines with it, before this "
+        "result arrived. Whether this task had started is not known. Start the cluster again, open a new "
         f"Client, and submit again what is missing. Its log is {cluster.log_path()}."
     )
     certificate = lost.value.certificate

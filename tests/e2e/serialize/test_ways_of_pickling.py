@@ -50,7 +50,8 @@ def test_a_global_that_cannot_be_sent_is_explained(rc, session_value, tmp_path):
     get = function_of_main()
     with open(tmp_path / "file", "wb") as file:
         session_value(file)
-        with pytest.raises(ipp.RemoteError, match=r"your session's could not be sent \(BufferedWriter: .*use_dill\(\)"):
+        why = r"your session's value cannot be pickled \(BufferedWriter: .*use_dill\(\)"
+        with pytest.raises(ipp.RemoteError, match=why):
             rc[0].apply_sync(get)
         # What the engine has still works.
         rc[0].push({"where_it_is_from": "engine"}, block=True)

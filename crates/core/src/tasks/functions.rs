@@ -15,6 +15,7 @@ struct Cached {
     body: Bytes,
     references: u64,
     times: Times,
+    unfinished: u64,
 }
 
 /// The time that a function's tasks took.
@@ -39,6 +40,8 @@ pub struct FunctionTimes {
     pub name: Bytes,
     /// Its tasks.
     pub times: Times,
+    /// Tasks that have not ended.
+    pub unfinished: u64,
 }
 
 /// See the module. Its slots are the function ids that engines see. A slot may be used again: its
@@ -65,6 +68,7 @@ impl Functions {
             body: Bytes::copy_from_slice(body),
             references: 1,
             times: Times::default(),
+            unfinished: 0,
         }) as u32;
         self.by_hash.insert(hash, slot);
         slot
@@ -98,7 +102,17 @@ impl Functions {
         }
     }
 
-    /// A task of this function ended.
+    /// A task of this function was submitted.
+    pub fn begin(&mut self, slot: u32) {
+        self.cache[slot as usize].unfinished += 1;
+    }
+
+    /// A task of this function is no more.
+    pub fn end(&mut self, slot: u32) {
+        self.cache[slot as usize].unfinished -= 1;
+    }
+
+    /// A task of this function ran.
     pub fn observe(&mut self, slot: u32, task_ns: u64, is_error: bool) {
         let times = &mut self.cache[slot as usize].times;
         times.tasks += 1;
@@ -121,13 +135,19 @@ impl Functions {
             .map_or(0, |cached| cached.hash.tag())
     }
 
-    /// All functions that tasks have called.
+    /// How many of its tasks have not ended.
+    pub fn unfinished(&self, slot: u32) -> u64 {
+        self.cache.get(slot as usize).map_or(0, |c| c.unfinished)
+    }
+
+    /// All functions that tasks call or have called.
     pub fn called(&self) -> impl Iterator<Item = FunctionTimes> {
-        let called = self.cache.iter().filter(|(_, c)| c.times.tasks > 0);
+        let called = (self.cache.iter()).filter(|(_, c)| c.times.tasks + c.unfinished > 0);
         called.map(|(_, cached)| FunctionTimes {
             tag: cached.hash.tag(),
             name: cached.name.clone(),
             times: cached.times,
+            unfinished: cached.unfinished,
         })
     }
 

@@ -3,6 +3,7 @@
 
 pub(crate) mod coalesce;
 pub(crate) mod dependencies;
+pub(crate) mod failures;
 pub(crate) mod functions;
 pub(crate) mod nesting;
 pub(crate) mod options;

@@ -285,6 +285,7 @@ impl Controller {
             result,
         };
         let arguments = self.tasks.remove(key);
+        self.functions.end(stored.function);
         while self.result_store.is_full(stored.weight_bytes())
             && let Some(oldest) = self.result_store.pop()
         {

@@ -75,6 +75,14 @@ impl Controller {
                 .observe(function, task_ns, record.status == Status::Error);
         }
         let task = self.tasks.at(key);
+        if record.status == Status::Error && task.stopping == Stopping::No {
+            let function = task.function;
+            let name = || self.functions.name(function);
+            let (tag, at_ns) = (self.functions.tag(function), record.completed_ns);
+            self.failures
+                .observe(tag, &name, engine, at_ns, &record.payload.bytes);
+        }
+        let task = self.tasks.at(key);
         let end = End {
             status: record.status,
             engine,
@@ -355,6 +363,7 @@ impl Controller {
         let task = self.tasks.at(key);
         let (function, options) = (task.function, task.options);
         drop(self.tasks.remove(key));
+        self.functions.end(function);
         self.release_function(function);
         self.release_options(options);
     }

@@ -244,6 +244,7 @@ impl Controller {
         let has_dependencies = !whole.after.is_empty() || !whole.follow.is_empty();
         self.totals.submitted += 1;
         self.functions.retain(whole.function);
+        self.functions.begin(whole.function);
         self.options.retain(whole.options);
         let key = self.tasks.insert(Task {
             generation: 0,

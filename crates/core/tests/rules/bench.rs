@@ -288,6 +288,11 @@ impl Bench {
         self.end(engine, key, status, task_ns, Vec::new());
     }
 
+    /// A task raised, and left this error record.
+    pub fn raised(&mut self, engine: u32, key: TaskKey, record: Vec<u8>) {
+        self.end(engine, key, Status::Error, MS, record);
+    }
+
     fn end(&mut self, engine: u32, key: TaskKey, status: Status, task_ns: u64, value: Vec<u8>) {
         let record = DoneRecord {
             key,

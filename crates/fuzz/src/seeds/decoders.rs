@@ -1,6 +1,7 @@
 //! Single messages, each for its decoder alone.
 
 use broadleaf_proto::control::{self, Hello, Role};
+use broadleaf_proto::error_head::ErrorHead;
 use broadleaf_proto::mover::{Flow, Landing, MoverCommand, MoverRank};
 use broadleaf_proto::relay::{
     AssignMany, Fetch, PayloadCommand, RelayCommand, RelayedDone, Source,
@@ -9,6 +10,7 @@ use broadleaf_proto::{
     AssignRecord, Chunk, CoalescedRecord, EngineId, FrameHeader, FrameKind, FunctionId, HostId,
     ObjectId, PROTOCOL_VERSION, SegmentId, TaskKey, UploadChunk,
 };
+use bytes::Bytes;
 
 use super::Seeds;
 use super::messages::{
@@ -62,6 +64,18 @@ pub fn records(seeds: &mut Seeds) {
     one(12, "upload", &|out| {
         out.extend_from_slice(&UploadChunk::head(SegmentId(7), 4096));
         out.extend_from_slice(b"bytes");
+    });
+    one(13, "error-heads", &|out| {
+        for (kind, n_items, text) in [(7, 3, &b"{}"[..]), (8, 1, b"")] {
+            let text = Bytes::from_static(text);
+            let head = ErrorHead {
+                kind,
+                n_items,
+                text,
+            };
+            head.encode(out);
+        }
+        out.extend_from_slice(b"\x80\x05");
     });
 }
 

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use broadleaf_core::transfer::Route;
 use broadleaf_core::transfer::cost::Topology;
-use broadleaf_core::{Controller, FunctionTimes, Nanos};
+use broadleaf_core::{Controller, Failure, FunctionTimes, Nanos};
 use serde::Serialize;
 
 use crate::node::Node;
@@ -15,6 +15,8 @@ use crate::reports::ring::{Kind, Record};
 const MAX_EVENTS: u32 = 20_000;
 /// Number of functions in one answer.
 const MAX_FUNCTIONS: usize = 50;
+/// Number of kinds of errors in one answer, the latest first.
+const MAX_FAILURES: usize = 50;
 /// Number of hosts of all objects in one answer; the newest objects come first.
 const MAX_STOPS: usize = 2_000;
 
@@ -28,6 +30,7 @@ struct Watch {
     /// Names of the functions of these events, by their tags.
     names: BTreeMap<u32, String>,
     functions: Vec<Function>,
+    failures: Vec<Failed>,
     transfers: Vec<Transfer>,
 }
 
@@ -44,6 +47,20 @@ struct Function {
     errors: u64,
     total_ns: u64,
     max_ns: u64,
+    unfinished: u64,
+}
+
+#[derive(Serialize)]
+struct Failed {
+    function: String,
+    tag: u32,
+    tasks: u64,
+    items: u64,
+    engine: u32,
+    first_ns: u64,
+    last_ns: u64,
+    /// JSON, as an engine wrote it.
+    text: String,
 }
 
 #[derive(Serialize)]
@@ -78,6 +95,14 @@ impl Node {
             functions: controller.map_or_else(Vec::new, |c| {
                 let busiest = c.busiest_functions(MAX_FUNCTIONS);
                 busiest.iter().map(Function::from).collect()
+            }),
+            failures: controller.map_or_else(Vec::new, |c| {
+                let latest = c.failures();
+                latest
+                    .into_iter()
+                    .take(MAX_FAILURES)
+                    .map(Failed::from)
+                    .collect()
             }),
             transfers: self.transfers(),
             events,
@@ -141,6 +166,22 @@ impl From<&FunctionTimes> for Function {
             errors: f.times.errors,
             total_ns: f.times.total_ns,
             max_ns: f.times.max_ns,
+            unfinished: f.unfinished,
+        }
+    }
+}
+
+impl From<&Failure> for Failed {
+    fn from(f: &Failure) -> Self {
+        Self {
+            function: text(&f.function),
+            tag: f.tag,
+            tasks: f.tasks,
+            items: f.items,
+            engine: f.engine.0,
+            first_ns: f.first_ns,
+            last_ns: f.last_ns,
+            text: text(&f.text),
         }
     }
 }

@@ -285,6 +285,7 @@ impl Cluster {
             Status::Ok => {
                 payload.bytes = Job::value(job.index, process.functions[&running.function]);
             }
+            Status::Error => payload.bytes = Job::error(job.index),
             _ => {}
         }
         process.finished.push(DoneRecord {

@@ -1,6 +1,7 @@
 //! What tasks do, and how they may end.
 
 use broadleaf_core::Nanos;
+use broadleaf_proto::error_head::ErrorHead;
 use broadleaf_proto::ids::{ClientId, EngineId};
 use broadleaf_proto::task::SegmentRef;
 use broadleaf_proto::{SegmentId, TaskOptions};
@@ -78,6 +79,19 @@ impl Job {
     pub fn value(index: u64, body: u64) -> Bytes {
         let mixed = index.wrapping_mul(0x9e37_79b9).wrapping_add(body);
         Bytes::copy_from_slice(&mixed.to_le_bytes())
+    }
+    /// Its error record, of one of more kinds than a controller remembers. Some have no head, as records with buffers.
+    pub fn error(index: u64) -> Bytes {
+        let mut record = Vec::new();
+        if !index.is_multiple_of(7) {
+            let head = ErrorHead {
+                kind: index % 257,
+                n_items: 1,
+                text: Bytes::from_static(b"{}"),
+            };
+            head.encode(&mut record);
+        }
+        record.into()
     }
     /// Whether only an abort ends it.
     pub fn hangs_unless_aborted(&self) -> bool {

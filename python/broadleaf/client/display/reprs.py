@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from html import escape
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from broadleaf import requests
 from broadleaf.client.failures import STATUS_CANCELLED, STATUS_NAMES
 from broadleaf.errors.display import headline
+from broadleaf.errors.kinds import error_rows, headline_of
 from broadleaf.tables import engine_table, table, titled
 from broadleaf.text import duration
 
@@ -161,13 +163,36 @@ def client_html(client: Client) -> str:
         return titled("Client", [*facts, ("", "closed")])
     status = _status(client)
     facts += [("engines", f"{len(client):,}"), ("tasks not done", f"{client.link.outstanding():,}")]
+    n_failed = 0
     if status is not None:
         controller = status["controller"]
+        n_failed = controller["resolved"]["error"]
         facts += [
             ("waiting in the cluster", f"{controller['waiting'] + controller['ready']:,}"),
-            ("failed", f"{controller['resolved']['error']:,}" if controller["resolved"]["error"] else ""),
+            ("failed", f"{n_failed:,}" if n_failed else ""),
         ]
-    return titled("Client", facts, _engines(client, status, None))
+    errors = _errors(client) if n_failed else ""
+    return titled("Client", facts, dashboard_link(client.cluster), _engines(client, status, None), errors)
+
+
+def dashboard_link(cluster: Any) -> str:
+    """A link to the dashboard of a `Cluster` of this process, or how to get one."""
+    if cluster is None or not cluster.running:
+        return ""
+    if not cluster.dashboard.running:
+        return "<div>dashboard: <code>cluster.dashboard</code></div>"
+    url = escape(cluster.dashboard.url)
+    return f'<div><a href="{url}" target="_blank" rel="noopener">dashboard</a></div>'
+
+
+def errors_html(failures: Sequence[Mapping[str, Any]]) -> str:
+    """What tasks raised, by kind, as a table."""
+    rows = [
+        (headline_of(row), row["function"], f"{row['items']:,}", row["item"], f"engine {row['engine']}", row["source"])
+        for row in error_rows(failures, 0.0)
+    ]
+    header = ("error", "function", "times", "first for", "last on", "line")
+    return table(header, rows[:_ERRORS], max(0, len(rows) - _ERRORS), "kinds of errors")
 
 
 def view_html(view: ViewSide) -> str:
@@ -180,7 +205,8 @@ def view_html(view: ViewSide) -> str:
     targets = view.targets
     # Targets are shown as given: some may be dead, and that should be visible.
     wanted = None if targets is None or targets == "all" else [targets] if isinstance(targets, int) else targets
-    return titled(type(view).__name__, facts, _engines(client, _status(client), wanted))
+    engines = _engines(client, _status(client), wanted)
+    return titled(type(view).__name__, facts, dashboard_link(client.cluster), engines)
 
 
 def result_html(result: ResultSide) -> str:
@@ -201,9 +227,8 @@ def result_html(result: ResultSide) -> str:
             text = headline(getattr(error, "ename", type(error).__name__), getattr(error, "evalue", error))
             errors.setdefault(text.partition("\n")[0], []).append(result._engine_id(part) or 0)
     rows = [(text, f"{len(where):,}", engines_in_words(sorted(set(where)))) for text, where in errors.items()]
-    return titled(
-        result._kind, facts, table(("error", "tasks", "on"), rows[:_ERRORS], max(0, len(rows) - _ERRORS), "errors")
-    )
+    failed = table(("error", "tasks", "on"), rows[:_ERRORS], max(0, len(rows) - _ERRORS), "errors")
+    return titled(result._kind, facts, dashboard_link(result.origin.client.cluster), failed)
 
 
 def _status(client: Client) -> dict[str, Any] | None:
@@ -212,6 +237,14 @@ def _status(client: Client) -> dict[str, Any] | None:
     except Exception:
         # The cluster is stopping, hanging or gone: show only what this client knows.
         return None
+
+
+def _errors(client: Client) -> str:
+    try:
+        return errors_html(requests.failures(client.link, _TIMEOUT_S))
+    except Exception:
+        # As for the status.
+        return ""
 
 
 def _engines(client: Client, status: dict[str, Any] | None, wanted: Any) -> str:

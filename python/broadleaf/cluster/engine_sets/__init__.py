@@ -62,7 +62,7 @@ def find_engine_set(name: str) -> type[EngineSet]:
     absent: type[EngineSet] | None = extension("absent engine set")(name)
     if absent is not None:
         return absent
-    raise ValueError(f"no engine set is called {name!r}; there are {', '.join(engine_set_names())}")
+    raise ValueError(f"unknown engine set {name!r}; there are {', '.join(engine_set_names())}")
 
 
 def engine_set_names() -> list[str]:

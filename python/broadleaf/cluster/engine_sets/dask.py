@@ -73,7 +73,7 @@ class OnDask(EngineSet):
             )
         if not isinstance(self.client, str):
             if self.client.asynchronous:
-                raise ClusterStartError("client= of Dask is asynchronous: give one that is not, or an address")
+                raise ClusterStartError("this client of Dask is asynchronous: pass a synchronous one, or an address")
             self._connected = self.client
             return self._connected
         try:

@@ -3,7 +3,7 @@
 import * as charts from "./charts.js";
 import { Engines } from "./engines.js";
 import { duration } from "./format.js";
-import { Log, showDeaths, showFunctions, showHosts, showTiles } from "./panels.js";
+import { Errors, Log, showDeaths, showFunctions, showHosts, showProgress, showTiles } from "./panels.js";
 import { showRoutes } from "./routes.js";
 import { Timeline } from "./timeline.js";
 
@@ -29,6 +29,7 @@ const throughput = charts.throughput(at("throughput"));
 const queue = charts.queue(at("queue"));
 const timeline = new Timeline(at("timeline"), at("timeline-note"), at("timeline-buttons"), at("tip"));
 const engines = new Engines(at("engines-table"), at("engines-grid"), at("engines-note"), at("engines-filter"), at("tip"));
+const errors = new Errors(at("errors"), at("errors-note"));
 const log = new Log(at("log"));
 let isPaused = false;
 let latest = null;
@@ -62,6 +63,8 @@ function show(look) {
   document.title = `${look.cluster.id} · Broadleaf`;
   showTiles(at("tiles"), look.cluster, look.point);
   showFunctions(at("functions"), look.functions);
+  errors.show(look.errors);
+  showProgress(at("progress"), look.progress);
   showHosts(at("hosts"), look.hosts);
   showDeaths(at("deaths"), at("deaths-note"), at("alert"), look.deaths);
   showRoutes(at("transfers"), look.transfers, look.hosts);

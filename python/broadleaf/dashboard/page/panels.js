@@ -1,4 +1,4 @@
-// The smaller panels: totals, functions, hosts, deaths, log.
+// The smaller panels: totals, errors, progress, functions, hosts, deaths, log.
 
 import { bar, bytes, clock, colourOf, count, duration, h, rate } from "./format.js";
 
@@ -42,6 +42,56 @@ export function showFunctions(element, functions) {
   });
   const titles = [["function", true], ["time"], ["tasks"], ["mean"], ["longest"], ["failed"]];
   element.replaceChildren(table(titles, rows, "No task has ended yet."));
+}
+
+// Each kind of error is a row that opens: what was raised where, for which item, and the traceback.
+export class Errors {
+  constructor(element, note) {
+    Object.assign(this, { element, note, open: new Set() });
+  }
+
+  show(errors) {
+    this.element.closest("section").hidden = !errors.length;
+    const total = errors.reduce((sum, error) => sum + error.items, 0);
+    this.note.textContent = errors.length ? `${count(total)} of ${count(errors.length)} ${errors.length === 1 ? "kind" : "kinds"}` : "";
+    // What is being read stays as it is.
+    const focused = document.activeElement?.dataset?.key;
+    const scrolled = this.element.scrollTop;
+    this.element.replaceChildren(...errors.map((error) => this.row(error)));
+    this.element.scrollTop = scrolled;
+    if (focused) this.element.querySelector(`[data-key="${CSS.escape(focused)}"]`)?.focus();
+  }
+
+  row(error) {
+    const place = error.file ? `${error.file.split("/").pop()}:${error.line}` : "";
+    const summary = h("summary", { "data-key": error.key },
+      h("span", { class: "many" }, `${count(error.items)} ×`),
+      h("span", { class: "what" }, h("b", {}, error.ename), error.evalue ? `: ${error.evalue.split("\n")[0]}` : ""),
+      h("span", { class: "faint where" }, `${error.function || "a task"}${place ? `, ${place}` : ""}`));
+    const facts = [
+      error.item ? `first for ${error.item_index === null ? "" : `item ${count(error.item_index)} of its chunk, `}${error.item}` : "",
+      `last on engine ${error.engine}, ${error.ago_s ? `${duration(error.ago_s)} ago` : "just now"}`,
+      error.items !== error.tasks ? `in ${count(error.tasks)} ${error.tasks === 1 ? "task" : "tasks"}` : "",
+    ].filter(Boolean).join(" · ");
+    const details = h("details", { class: "error", open: this.open.has(error.key) }, summary,
+      h("p", { class: "faint" }, facts),
+      error.source ? h("p", {}, h("code", {}, error.source), h("span", { class: "faint" }, ` ${error.file}, line ${error.line}`)) : null,
+      error.traceback ? h("pre", { tabindex: "0" }, error.traceback) : null);
+    details.addEventListener("toggle", () => { if (details.open) this.open.add(error.key); else this.open.delete(error.key); });
+    return details;
+  }
+}
+
+export function showProgress(element, progress) {
+  element.closest("section").hidden = !progress.length;
+  const rows = progress.map((p) => h("tr", {},
+    h("td", { class: "left", title: p.name }, p.name || "(no name)"),
+    h("td", {}, ...bar(100 * p.done / p.total, `${count(p.done)} of ${count(p.total)}`)),
+    h("td", {}, p.per_s === null ? "–" : `${rate(p.per_s)}/s`),
+    h("td", {}, p.left_s === null ? "–" : duration(p.left_s)),
+    h("td", { class: p.failed ? "down" : null }, p.failed ? count(p.failed) : "")));
+  const titles = [["function", true], ["tasks done"], ["rate"], ["time left"], ["failed"]];
+  element.replaceChildren(table(titles, rows, ""));
 }
 
 export function showHosts(element, hosts) {

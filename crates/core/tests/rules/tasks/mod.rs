@@ -4,6 +4,7 @@ mod charges;
 mod coalesce;
 mod dependencies;
 mod endings;
+mod failures;
 mod nesting;
 mod placement;
 mod result_store;
