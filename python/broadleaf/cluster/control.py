@@ -198,6 +198,13 @@ class RunningCluster(Protocol):
         """The blocks of all sets, checked just now."""
         ...
 
+    def spare_blocks(self) -> list[Block]:
+        """Blocks on hosts that have had none, which `start_block_again` can start."""
+        ...
+
+    def start_block_again(self, block: Block) -> None:
+        """Starts a block that is over, or a spare one, where it was."""
+
     def write_cluster_file(self) -> None:
         """Writes `cluster_file`."""
 

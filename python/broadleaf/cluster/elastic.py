@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from broadleaf.cluster.control import ControlLink, Targets
 from broadleaf.cluster.engine_sets import Block, EngineSet
+from broadleaf.cluster.engine_sets.base import block_and_life
 from broadleaf.cluster.steward import Steward, StewardProcess
 from broadleaf.errors import BroadleafError
 
@@ -53,6 +54,27 @@ class Elastic:
         """
         return self._started_sets.blocks()
 
+    def spare_blocks(self) -> list[Block]:
+        """Blocks on hosts of the engine set that have had none.
+
+        Returns:
+            The blocks, which are not started.
+        """
+        return self._started_sets.spare_blocks()
+
+    def start_block_again(self, block: Block) -> None:
+        """Starts a block that is over, or a spare one, where it was; only for sets whose hosts are given.
+
+        Args:
+            block: The block.
+
+        Raises:
+            ClusterStartError: It does not start.
+        """
+        with self.lock:
+            self._started_sets.start_again(block)
+            self.write_cluster_file()
+
     def blocks(self) -> list[Block]:
         """The batch jobs or connections that started the cluster's engines on other hosts.
 
@@ -81,18 +103,20 @@ class Elastic:
         """
         blocks = self._started_sets.blocks()
         self.engines_from.poll(blocks)
+        by_id = {block.id: block for block in blocks}
         for block in blocks:
             block.hosts, block.engines, block.deadline = [], [], None
         for host in status["hosts"]:
-            if (its := self._started_sets.block_of(host["name"])) is not None:
+            if (owner := block_and_life(host["name"], by_id)) is not None:
+                its, _ = owner
                 its.hosts.append(host["name"])
                 its.draining |= host["draining"]
                 if host["ends_in_s"] is not None:
                     its.deadline = min(its.deadline or float("inf"), time.time() + host["ends_in_s"])
         for engine in status["engines"]:
             is_there = engine["host"] and engine["state"] != "gone"
-            if is_there and (its := self._started_sets.block_of(engine["host"])) is not None:
-                its.engines.append(engine["engine"])
+            if is_there and (owner := block_and_life(engine["host"], by_id)) is not None:
+                owner[0].engines.append(engine["engine"])
         for block in blocks:
             if block.state == "pending" and (block.hosts or block.engines):
                 block.state, block.reason = "running", ""
@@ -182,7 +206,7 @@ class Elastic:
         self.stop_steward()
         steward = Steward(self._as_cluster(), Aim(n, n, None, stateless), one_at_a_time=False, within_s=within_s)
         with self.control() as control:
-            decision = steward.step(control)
+            decision = steward.step(control, may_fall_short=False)
         self.n = n
         if self.engines_from.is_remote:
             self._keep(steward, Aim(n, n, None, stateless), one_at_a_time=False, within_s=within_s)
@@ -254,7 +278,8 @@ class Elastic:
 
     @property
     def scaling_paused(self) -> str:
-        """Why no more blocks are requested, in the scheduler's words; '' if they are."""
+        """Why engines are missing although the cluster is scaled, in the scheduler's words; '' if none are, or if they
+        were requested and are awaited."""
         if self.may_have_steward_process:
             return StewardProcess(self.cluster_dir).why_paused
         return self._steward.why_paused if self._steward is not None else ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import re
 import time
 import warnings
 from collections.abc import Callable, Iterable, Sequence
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from broadleaf.cluster.control import ControlLink, RunningCluster, Targets
-from broadleaf.cluster.engine_sets.base import Block, BlockRequest
+from broadleaf.cluster.engine_sets.base import Block, BlockRequest, block_and_life
 from broadleaf.errors import ClusterStartError
 from broadleaf.requests import deaths_at_start, died
 
@@ -100,6 +101,37 @@ class StartedSets:
         """The block whose relay is called `host`."""
         return _block_of(host, self.blocks())
 
+    def spare_blocks(self) -> list[Block]:
+        """Blocks that can be started although there has been none of them."""
+        kind = self._cluster.engines_from
+        return kind.spare_blocks(self.request(0, self._next_block()), self.blocks()) if kind.keeps_hosts else []
+
+    def _unused(self, n: int) -> list[Block]:
+        """Blocks on given hosts that have no engines, enough for `n` of them; all where that is 0."""
+        kind, blocks = self._cluster.engines_from, self.blocks()
+        if not kind.keeps_hosts or not blocks:
+            return []
+        kind.poll(blocks)
+        chosen, n_chosen = list[Block](), 0
+        for block in [*(block for block in blocks if block.is_over), *self.spare_blocks()]:
+            if not n or n_chosen < n:
+                chosen.append(block)
+                n_chosen += block.n_engines or 1
+        return chosen
+
+    def _next_block(self) -> int:
+        """A number that none of the blocks has, for sets that number theirs."""
+        blocks = self.blocks()
+        found = (re.search(r"\d+$", block.id) for block in blocks)
+        return max([len(blocks), *(int(number[0]) + 1 for number in found if number)])
+
+    def start_again(self, block: Block) -> None:
+        """Starts a block that is over, or a spare one."""
+        block.draining = False
+        self._cluster.engines_from.start_again(block, self.request(block.n_engines or 0))
+        if block not in self.blocks():
+            self._add(_new_id(), [], [block])
+
     def leave_out(self, engine_ids: Iterable[int]) -> None:
         """Records that these engines were stopped for good; sets without engines are forgotten."""
         for one in self._sets.values():
@@ -122,9 +154,13 @@ class StartedSets:
         if set_id in self._sets:
             raise ValueError(f"engine set {set_id!r} exists already")
         if self._cluster.engines_from.is_remote:
-            taken = {block.id for block in self.blocks()}
-            request = self.request(n, len(taken))
-            self._add(set_id, [], self._cluster.engines_from.submit(request))
+            unused = self._unused(n)
+            for one in self._sets.values():
+                one.blocks = [block for block in one.blocks if block not in unused]
+            blocks = unused or self._cluster.engines_from.submit(self.request(n, self._next_block()))
+            self._add(set_id, [], blocks)
+            for block in unused:
+                self.start_again(block)
             return set_id
         with self._cluster.control() as control:
             known = {engine["engine"] for engine in control.status()["engines"]}
@@ -165,6 +201,8 @@ class StartedSets:
         if not kind.restarts_blocks:
             with self._cluster.control() as control:
                 control.restart_engines(self.resolve(targets))
+            if kind.keeps_hosts:
+                self._restart_lost(targets)
             return
         chosen = self._blocks_of(targets)
         with self._cluster.control() as control:
@@ -175,6 +213,14 @@ class StartedSets:
         self._wait_until_gone(chosen)
         for block in chosen:
             kind.start_again(block, self.request(block.n_engines or 0))
+
+    def _restart_lost(self, targets: Targets) -> None:
+        """Starts the blocks of hosts that were lost."""
+        blocks = self._blocks_of(targets)
+        self._cluster.engines_from.poll(blocks)
+        for block in blocks:
+            if block.state == "failed":
+                self.start_again(block)
 
     def _blocks_of(self, targets: Targets) -> list[Block]:
         """The blocks of a set's engines. Raises KeyError for an unknown set."""
@@ -347,9 +393,9 @@ def _life(dead: dict[str, Any]) -> tuple[int, int]:
 
 
 def _block_of(host: str, blocks: Sequence[Block]) -> Block | None:
-    """The block whose relay is called `host`; after a requeue the relay's name has a number at the end."""
-    name = host.rpartition(":")[2]
-    return next((block for block in blocks if name == block.id or name.rpartition(".")[0] == block.id), None)
+    """The block whose relay is called `host`."""
+    found = block_and_life(host, {block.id: block for block in blocks})
+    return None if found is None else found[0]
 
 
 def _hosts_of(control: ControlLink) -> dict[int, str]:
@@ -373,7 +419,7 @@ _END_LOOK_EVERY_S = 0.5
 
 def why_gone(cluster: RunningCluster, host: str) -> str:
     """Why the block of a host has ended, in the scheduler's words; '' if it is still running, or nobody knows."""
-    block = _block_of_host(cluster, host)
+    block = _block_of(host, [block for one in cluster.engines.values() for block in one.blocks])
     if block is None:
         return ""
     give_up_at = time.monotonic() + (0 if block.facts.get("asked") else _ENDING_S)
@@ -387,9 +433,3 @@ def why_gone(cluster: RunningCluster, host: str) -> str:
             return ""
         time.sleep(_END_LOOK_EVERY_S)
     return block.reason
-
-
-def _block_of_host(cluster: RunningCluster, host: str) -> Block | None:
-    name = host.rpartition(":")[2]
-    blocks = [block for one in cluster.engines.values() for block in one.blocks]
-    return next((block for block in blocks if block.id in (name, name.rpartition(".")[0])), None)

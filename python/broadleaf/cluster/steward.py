@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from broadleaf.cluster.control import ControlLink, RunningCluster
-from broadleaf.cluster.engine_sets.base import Block
-from broadleaf.cluster.scaling import Aim, Decision, Load, Starts, Unit, decide
+from broadleaf.cluster.engine_sets.base import Block, block_and_life
+from broadleaf.cluster.scaling import Aim, Decision, Load, Retries, Starts, Unit, decide
 from broadleaf.errors import BroadleafError, ClusterStartError
 from broadleaf.private_files import open_private
 from broadleaf.requests import RequestFailed
@@ -26,6 +26,9 @@ from broadleaf.state.directories import ClusterFileError, read_json, write_json
 
 _LOOK_EVERY_S = 0.25
 _GOING = ("draining", "leaving", "dying")
+# A job without any of its hosts: its scheduler has this long to notice that it is over. One that was put back into the
+# queue has to be told from one that only holds its nodes.
+_EMPTY_S = 30.0
 
 
 class Steward:
@@ -46,6 +49,13 @@ class Steward:
         self._one_at_a_time = one_at_a_time
         self._within_s = within_s
         self._starts = Starts()
+        self._retries = Retries()
+        self._short = ""
+        """Why there can never be as many engines as wanted."""
+        self._reviving: dict[int, int] = {}
+        """Engines that are started again on their hosts, and how often each was before."""
+        self._empty_since: dict[str, float] = {}
+        self._up_since: dict[str, float] = {}
         self._submitted_at: dict[str, float] = {}
         self._had_s: dict[str, float] = {}
         # Earlier failures say nothing about what is tried now.
@@ -55,8 +65,8 @@ class Steward:
 
     @property
     def why_paused(self) -> str:
-        """Why no more blocks are requested; '' if they are."""
-        return self._starts.why_paused
+        """Why engines are missing for which nothing is requested now; '' if there are none."""
+        return "; ".join(filter(None, (self._starts.why_paused, self._retries.why, self._short)))
 
     def start(self, awaits_engines: bool) -> None:
         """Runs on a thread from now on, until `stop`, or until the cluster has stopped."""
@@ -110,61 +120,107 @@ class Steward:
         finally:
             control.close()
 
-    def step(self, control: ControlLink) -> Decision:
-        """Checks the state, decides and acts. Raises `ClusterStartError` when a submission is refused."""
+    def step(self, control: ControlLink, *, may_fall_short: bool = True) -> Decision:
+        """Checks the state, decides and acts. Raises `ClusterStartError` when a submission is refused, and unless it
+        `may_fall_short` also when there can never be as many engines as wanted."""
         cluster = self._cluster
         with cluster.lock:
             status = control.status()
             blocks = self._look(status)
-            units = self._units(status, blocks)
+            seen = _Seen(status, blocks)
             size, refusal = self._block_engines()
             decision = decide(
                 self._aim,
-                units,
+                self._units(status, seen, blocks),
                 _load(status),
                 block_engines=size,
                 start_s=self._starts.start_s,
                 one_at_a_time=self._one_at_a_time and cluster.engines_from.is_remote,
             )
-            if decision.submit and refusal is not None:
+            self._short = str(refusal) if decision.n_short > self._n_later(blocks) else ""
+            if self._short and refusal is not None and not may_fall_short:
                 raise refusal
-            if decision.submit and self.why_paused:
-                decision = decision._replace(submit=())
-            self._act(control, decision, status, {block.id: block for block in blocks})
+            if self._starts.why_paused:
+                decision = decision._replace(submit=(), revive=())
+            self._act(control, decision, status, seen, {block.id: block for block in blocks})
         return decision
 
     def _block_engines(self) -> tuple[int | None, ClusterStartError | None]:
-        """Number of engines in a new block, None for as many as requested; or why there can be none."""
+        """Number of engines in a new block, None for as many as requested; or 0, and why there can be none."""
         if not self._cluster.engines_from.is_remote:
             return 1, None
         first = next((block.n_engines for block in self._cluster.all_blocks() if block.n_engines), 0)
         try:
             return self._cluster.engines_from.block_engines(first), None
         except ClusterStartError as error:
-            return None, error
+            return 0, error
 
     def _look(self, status: Mapping[str, Any]) -> list[Block]:
-        """The current blocks that are not over; those that were drained are ended for good."""
+        """The blocks; those that were drained, or have lost all their hosts, are ended for good."""
         cluster, now = self._cluster, time.monotonic()
         blocks = cluster.look_at_blocks(status)
+        seen = _Seen(status, blocks)
+        self._look_at_empty(blocks, seen, now)
         for block in blocks:
             submitted_at = self._submitted_at.setdefault(block.id, now)
             if block.engines and submitted_at < now and block.id not in self._had_s:
                 self._had_s[block.id] = block.deadline - time.time() if block.deadline is not None else 0.0
                 self._starts.came_up(now - submitted_at)
-            never_up = block.id not in self._had_s
+                self._retries.came_up(_place(block))
             if block.is_over and block.id not in self._ended:
                 self._ended.add(block.id)
-                if never_up and not block.draining:
-                    self._starts.failed(block.reason)
-            waits = not block.is_over and never_up and block.state == "pending"
+                if not block.draining:
+                    self._note_failure(block, now)
+            waits = not block.is_over and block.id not in self._had_s and block.state == "pending"
             if waits and now - submitted_at > cluster.engines_from.queue_timeout_s:
                 self._end([block], block.reason or "it was pending for too long")
-                self._starts.failed(block.reason)
                 self._ended.add(block.id)
-        gone = [b for b in blocks if b.draining and not b.is_over and not b.hosts and not _of(status, b)]
+                self._note_failure(block, now)
+        gone = [b for b in blocks if b.draining and not b.is_over and not b.hosts and not seen.living(b)]
         self._end(gone, "it was released")
-        return [block for block in blocks if not block.is_over]
+        self._look_at_revived(status)
+        return [*blocks, *cluster.spare_blocks()]
+
+    def _note_failure(self, block: Block, now: float) -> None:
+        if self._cluster.engines_from.keeps_hosts:
+            self._retries.failed(_place(block), now, block.reason)
+        elif block.id not in self._had_s:
+            self._starts.failed(block.reason)
+
+    def _look_at_empty(self, blocks: Sequence[Block], seen: _Seen, now: float) -> None:
+        """Asks at once about blocks that have lost their last host, and ends those that stay without any."""
+        kind = self._cluster.engines_from
+        empty = [b for b in blocks if b.state == "running" and not b.draining and not b.hosts and seen.members(b)]
+        self._empty_since = {block.id: self._empty_since.get(block.id, now) for block in empty}
+        if any(since == now for since in self._empty_since.values()):
+            kind.look_now()
+            kind.poll(empty)
+        patience_s = 0.0 if kind.keeps_hosts else _EMPTY_S
+        lost = [b for b in empty if b.state == "running" and now - self._empty_since[b.id] >= patience_s]
+        self._end(lost, "it has lost all its hosts")
+
+    def _look_at_revived(self, status: Mapping[str, Any]) -> None:
+        """Notes which engines that were started again are up, and which have died before."""
+        for engine in status["engines"]:
+            before = self._reviving.get(engine["engine"])
+            if before is None:
+                continue
+            if engine["up"]:
+                del self._reviving[engine["engine"]]
+            elif engine["state"] == "gone" and engine["restarts"] > before:
+                del self._reviving[engine["engine"]]
+                death = engine["last_death"]
+                self._starts.failed(
+                    f"engine {engine['engine']} on {death['host']} died at its start ({death['cause']})"
+                )
+
+    def _n_later(self, blocks: Sequence[Block]) -> int:
+        """Engines of blocks that can be started again, but not yet."""
+        if not self._cluster.engines_from.keeps_hosts:
+            return 0
+        now = time.monotonic()
+        waits = (b for b in blocks if b.draining or (b.is_over and not self._retries.is_due(_place(b), now)))
+        return sum(block.n_engines or 1 for block in waits)
 
     def _end(self, blocks: Sequence[Block], reason: str) -> None:
         if blocks:
@@ -173,27 +229,46 @@ class Steward:
                 block.state, block.reason = "ended", reason
             self._cluster.write_cluster_file()
 
-    def _units(self, status: Mapping[str, Any], blocks: Iterable[Block]) -> list[Unit]:
+    def _units(self, status: Mapping[str, Any], seen: _Seen, blocks: Iterable[Block]) -> list[Unit]:
         if not self._cluster.engines_from.is_remote:
             remote = {host["name"] for host in status["hosts"]}
             own = [engine for engine in status["engines"] if engine["host"] not in remote]
             return [_unit(str(e["engine"]), 1, [e], None) for e in own if e["state"] not in (*_GOING, "gone")]
-        units = []
-        for block in blocks:
-            if block.draining:
-                continue
-            engines = _of(status, block)
-            lasts_s = None
-            if block.deadline is not None:
-                left_s = block.deadline - time.time()
-                # As at the controller: a block takes no new tasks for its last `drain_s`, at most a tenth of its time.
-                drain_s = self._cluster.settings["drain_s"]
-                lasts_s = left_s - min(drain_s, self._had_s.get(block.id, left_s) / 10)
-            units.append(_unit(block.id, max(1, block.n_engines or len(engines)), engines, lasts_s))
-        return units
+        return [unit for block in blocks if (unit := self._block_unit(seen, block)) is not None]
+
+    def _block_unit(self, seen: _Seen, block: Block) -> Unit | None:
+        """What a block is for the decision; None if it neither has engines nor can be started again now."""
+        now, kind = time.monotonic(), self._cluster.engines_from
+        if block.is_over:
+            is_lost = kind.keeps_hosts and self._retries.is_due(_place(block), now)
+            return Unit(block.id, block.n_engines or len(seen.members(block)) or 1, "lost") if is_lost else None
+        if block.draining:
+            return None
+        lasts_s = None
+        if block.deadline is not None:
+            left_s = block.deadline - time.time()
+            # As at the controller: a block takes no new tasks for its last `drain_s`, at most a tenth of its time.
+            drain_s = self._cluster.settings["drain_s"]
+            lasts_s = left_s - min(drain_s, self._had_s.get(block.id, left_s) / 10)
+        if not block.hosts:
+            self._up_since.pop(block.id, None)
+        up_for_s = now - self._up_since.setdefault(block.id, now) if block.hosts else 0.0
+        living, members = seen.living(block), seen.members(block)
+        n = len(living) + len(seen.coming(block))
+        # Until all its engines have been up, or had the time for it, the others are expected.
+        are_expected = len(members) < (block.n_engines or 1) and up_for_s < self._cluster.settings["start_timeout_s"]
+        if block.state == "pending" or are_expected:
+            n = max(n, block.n_engines or 1)
+        n_dead = 0 if kind.restarts_blocks else len(seen.dead(block))
+        return _unit(block.id, n, living, lasts_s)._replace(n_dead=n_dead)
 
     def _act(
-        self, control: ControlLink, decision: Decision, status: Mapping[str, Any], blocks: Mapping[str, Block]
+        self,
+        control: ControlLink,
+        decision: Decision,
+        status: Mapping[str, Any],
+        seen: _Seen,
+        blocks: Mapping[str, Block],
     ) -> None:
         cluster = self._cluster
         if not cluster.engines_from.is_remote:
@@ -204,9 +279,11 @@ class Steward:
             return
         self._end([blocks[one] for one in decision.cancel], "it was not needed any more")
         for one in decision.drain:
-            engines = [engine["engine"] for engine in _of(status, blocks[one])]
+            engines = [engine["engine"] for engine in seen.living(blocks[one])]
             hosts = [host["host"] for host in status["hosts"] if host["name"] in blocks[one].hosts]
             blocks[one].draining = _drain(control, engines, hosts, self._within_s, self._aim.stateless)
+        for one, n in decision.revive:
+            self._revive(control, seen, blocks[one], n)
         for n in decision.submit:
             now = time.monotonic()
             before = {block.id for block in cluster.all_blocks()}
@@ -216,6 +293,73 @@ class Steward:
                     self._submitted_at[block.id] = now
         if decision.drain:
             cluster.write_cluster_file()
+
+    def _revive(self, control: ControlLink, seen: _Seen, block: Block, n: int) -> None:
+        """Starts a lost block again, or the engines that died on hosts of one that lives."""
+        if block.is_over:
+            self._ended.discard(block.id)
+            self._had_s.pop(block.id, None)
+            self._submitted_at[block.id] = time.monotonic()
+            self._cluster.start_block_again(block)
+            return
+        dead = seen.dead(block)[:n]
+        self._reviving |= {engine["engine"]: engine["restarts"] for engine in dead}
+        control.restart_engines([engine["engine"] for engine in dead])
+
+
+class _Seen:
+    """The engines of each block, as the controller's status has them.
+
+    Those of a job that was put back into the queue and has come up again are others than those of its earlier life.
+    """
+
+    def __init__(self, status: Mapping[str, Any], blocks: Iterable[Block]) -> None:
+        by_id = {block.id: block for block in blocks}
+        self._lives: dict[str, int] = {}
+        found: dict[tuple[str, int], list[dict[str, Any]]] = {}
+        for host in status["hosts"]:
+            self._note(by_id, host["name"])
+        for engine in status["engines"]:
+            host = engine["host"] or (engine["last_death"] or {}).get("host", "")
+            if (owner := self._note(by_id, host)) is not None:
+                found.setdefault(owner, []).append(engine)
+        self._members = {
+            block_id: engines for (block_id, life), engines in found.items() if life == self._lives[block_id]
+        }
+
+    def _note(self, by_id: Mapping[str, Block], host: str) -> tuple[str, int] | None:
+        if (owner := block_and_life(host, by_id)) is None:
+            return None
+        block, life = owner
+        self._lives[block.id] = max(life, self._lives.get(block.id, 0))
+        return block.id, life
+
+    def members(self, block: Block) -> list[dict[str, Any]]:
+        """All that it has had, dead or alive."""
+        return self._members.get(block.id, [])
+
+    def living(self, block: Block) -> list[dict[str, Any]]:
+        """Those that have said hello and are alive."""
+        return [engine for engine in self.members(block) if engine["host"] and engine["state"] != "gone"]
+
+    def coming(self, block: Block) -> list[dict[str, Any]]:
+        """Those that were up before, and are being started again."""
+        return [engine for engine in self.members(block) if engine["state"] in ("starting", "restarting")]
+
+    def dead(self, block: Block) -> list[dict[str, Any]]:
+        """Those that died, and were not stopped, on hosts that live: they can be started again."""
+        gone = (engine for engine in self.members(block) if engine["state"] == "gone")
+        return [
+            engine
+            for engine in gone
+            if engine["last_death"]["host"] in block.hosts
+            and engine["last_death"]["cause"] not in ("stopped", "host_gone")
+        ]
+
+
+def _place(block: Block) -> str:
+    """Where a block is, for people; its id where its set does not say."""
+    return str(block.facts.get("host", block.id))
 
 
 def _drain(
@@ -227,12 +371,6 @@ def _drain(
     except RequestFailed:
         return False
     return True
-
-
-def _of(status: Mapping[str, Any], block: Block) -> list[dict[str, Any]]:
-    """The engines of a block that have said hello and are alive."""
-    own = set(block.engines)
-    return [engine for engine in status["engines"] if engine["engine"] in own]
 
 
 def _unit(name: str, n_engines: int, engines: Sequence[Mapping[str, Any]], lasts_s: float | None) -> Unit:

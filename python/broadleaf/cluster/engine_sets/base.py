@@ -94,6 +94,18 @@ class Block:
         return self.state in ("ended", "failed")
 
 
+def block_and_life(host: str, blocks: Mapping[str, Block]) -> tuple[Block, int] | None:
+    """The block, of these by their ids, whose relay is called `host`, and how often it was put back into the queue.
+
+    After a requeue the relay's name has a number at the end.
+    """
+    name = host.rpartition(":")[2]
+    if name in blocks:
+        return blocks[name], 0
+    stem, _, life = name.rpartition(".")
+    return (blocks[stem], int(life)) if stem in blocks and life.isdigit() else None
+
+
 @dataclass
 class EngineSet(ABC):
     """A kind of place where engines run, with its options. The fields of a subclass are its options."""
@@ -109,6 +121,9 @@ class EngineSet(ABC):
 
     restarts_blocks: ClassVar[bool] = False
     """Whether its engines are started again by blocks, with `start_again`: the controller cannot."""
+
+    keeps_hosts: ClassVar[bool] = False
+    """Whether its hosts are given: a block that is over is started again where it was, with `start_again`."""
 
     _: KW_ONLY
     engines_per_host: int = 0
@@ -152,7 +167,8 @@ class EngineSet(ABC):
             That number. None where a block has as many as it is asked for.
 
         Raises:
-            ClusterStartError: There can be no more blocks.
+            ClusterStartError: There can be no more blocks. Where hosts are given, those that are lost can still come
+                back.
         """
         return None
 
@@ -198,7 +214,7 @@ class EngineSet(ABC):
         """
 
     def start_again(self, block: Block, request: BlockRequest) -> None:
-        """Restarts a block that has ended, with the same id; only for sets with `restarts_blocks`.
+        """Restarts a block that has ended, with the same id; only for sets with `restarts_blocks` or `keeps_hosts`.
 
         Args:
             block: The block.
@@ -208,6 +224,18 @@ class EngineSet(ABC):
             ClusterStartError: It does not start.
         """
         raise NotImplementedError
+
+    def spare_blocks(self, request: BlockRequest, blocks: Sequence[Block]) -> list[Block]:
+        """Blocks that `start_again` can start although there has been none; only for sets with `keeps_hosts`.
+
+        Args:
+            request: What their engines need to know.
+            blocks: All blocks that there have been.
+
+        Returns:
+            A block for each host of the set that has had none.
+        """
+        return []
 
     def adopt(self, blocks: Sequence[Block]) -> None:  # noqa: B027 (nothing, for a set that `facts` tell all)
         """Takes over blocks that another process has submitted; called before any other method for them.

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, ClassVar
 
@@ -19,7 +20,7 @@ from broadleaf import openssh
 from broadleaf.cluster import package
 from broadleaf.cluster.engine_sets.base import Block, BlockRequest, EngineSet
 from broadleaf.errors import ClusterStartError
-from broadleaf.openssh import LOGIN_TRIES, login_options, parse_host, retry_after_s
+from broadleaf.openssh import LOGIN_TRIES, SSHHost, login_options, parse_host, retry_after_s
 from broadleaf.state import files
 
 if TYPE_CHECKING:
@@ -53,6 +54,7 @@ class SSH(EngineSet):
     """
 
     name: ClassVar[str] = "ssh"
+    keeps_hosts: ClassVar[bool] = True
 
     hosts: Sequence[str] = field(default_factory=list)
     """The hosts; a str lists them, separated by commas."""
@@ -75,6 +77,8 @@ class SSH(EngineSet):
             raise ValueError(f"tunnel must be 'auto' or 'never', not {self.tunnel!r}")
         self._parsed = [parse_host(host) for host in self.hosts]
         self._children: dict[str, Popen[bytes]] = {}
+        self._logins: dict[str, _Login] = {}
+        """Those that `poll` continues."""
         self._orders: dict[str, bytes] = {}
 
     def require(self) -> None:
@@ -90,26 +94,48 @@ class SSH(EngineSet):
     def block_engines(self, first: int) -> int | None:
         """Raises `ClusterStartError`: only the given hosts can be used."""
         raise ClusterStartError(
-            "engines over SSH run on the hosts that were given, and all of those are in use: hosts can be released, "
-            "but no more can be added; start a cluster with more hosts"
+            "engines over SSH run on the hosts that were given, which have no more: hosts can be released, but no more "
+            "can be added; start a cluster with more hosts"
         )
 
     def submit(self, request: BlockRequest) -> list[Block]:
         """Logs in to every host, several at a time, and starts its relay."""
         blocks = self._blocks(request)
-        logins = [_Login(self, block, request) for block in blocks]
-        waiting, going = list(reversed(logins)), list[_Login]()
+        self._logins |= {block.id: _Login(self, block, request) for block in blocks}
         try:
-            while waiting or going:
-                while waiting and len(going) < _LOGINS_AT_ONCE:
-                    going.append(waiting.pop())
-                    going[-1].begin()
+            while any(block.id in self._logins for block in blocks):
+                self._log_in()
                 time.sleep(0.005)
-                going = [login for login in going if not login.is_done()]
         except BaseException:
             self.cancel(blocks)
             raise
         return blocks
+
+    def _log_in(self) -> None:
+        """Continues the logins, as many at a time as sshd may take."""
+        going = [login for login in self._logins.values() if login.has_begun]
+        waiting = (login for login in self._logins.values() if not login.has_begun)
+        for login in islice(waiting, _LOGINS_AT_ONCE - len(going)):
+            login.begin()
+            going.append(login)
+        done = {login.block.id for login in going if login.is_done()}
+        self._logins = {block_id: login for block_id, login in self._logins.items() if block_id not in done}
+
+    def start_again(self, block: Block, request: BlockRequest) -> None:
+        """Logs in to a block's host again; `poll` continues that."""
+        block.state, block.reason = "pending", "logging in"
+        self._logins[block.id] = _Login(self, block, request)
+        self._log_in()
+
+    def spare_blocks(self, request: BlockRequest, blocks: Sequence[Block]) -> list[Block]:
+        """A block for each host that has had none."""
+        used = {block.facts["index"] for block in blocks}
+        shares = [host.n or self.engines_per_host for host in self._parsed]
+        chosen = [(i, host, n) for i, (host, n) in enumerate(zip(self._parsed, shares, strict=True)) if i not in used]
+        spare = self._made(request, chosen)
+        for block in spare:
+            block.state, block.reason = "ended", "its host is not used yet"
+        return spare
 
     def _blocks(self, request: BlockRequest) -> list[Block]:
         shares = _shares(request.n, [host.n or self.engines_per_host for host in self._parsed])
@@ -118,6 +144,9 @@ class SSH(EngineSet):
             for index, (host, n) in enumerate(zip(self._parsed, shares, strict=True))
             if n or request.n is None  # there may be more hosts than engines
         ]
+        return self._made(request, chosen)
+
+    def _made(self, request: BlockRequest, chosen: Sequence[tuple[int, SSHHost, int]]) -> list[Block]:
         return [
             Block(
                 f"ssh-{request.first_block + offset}",
@@ -221,16 +250,30 @@ class SSH(EngineSet):
 
     def poll(self, blocks: Sequence[Block]) -> None:
         """Checks whether the programs are running, and why not."""
+        self._log_in()
         for block in blocks:
-            if block.is_over or self._runs(block):
+            if block.is_over or block.id in self._logins or self._runs(block):
                 continue
-            child = self._children.get(block.id)
-            code = child.returncode if child is not None else None
-            block.state = "ended" if code == 0 else "failed"
-            block.reason = self._why(block, code)
+            self.note_end(block)
+
+    def note_end(self, block: Block) -> None:
+        """Notes how the program of a block has ended.
+
+        Args:
+            block: The block.
+        """
+        child = self._child(block)
+        code = child.returncode if child is not None else None
+        block.state = "ended" if code == 0 else "failed"
+        block.reason = self._why(block, code)
+
+    def _child(self, block: Block) -> Popen[bytes] | None:
+        """Its ssh, if this process has started it; another one may have done so since."""
+        child = self._children.get(block.id)
+        return child if child is not None and child.pid == block.facts.get("pid") else None
 
     def _runs(self, block: Block) -> bool:
-        child = self._children.get(block.id)
+        child = self._child(block)
         if child is not None:
             return child.poll() is None
         return "pid" in block.facts and files.process_of_cluster(block.facts["pid"], block.facts["cluster_id"])
@@ -247,6 +290,8 @@ class SSH(EngineSet):
 
     def cancel(self, blocks: Sequence[Block]) -> None:
         """Ends the connections, and waits until the programs are gone."""
+        for block in blocks:
+            self._logins.pop(block.id, None)
         deadline = time.monotonic() + _STOP_GRACE_S
         for number in (signal.SIGTERM, signal.SIGKILL):
             for block in (one for one in blocks if self._runs(one)):
@@ -273,13 +318,17 @@ class _Login:
     """The login to one host, repeated if sshd was too busy."""
 
     def __init__(self, ssh: SSH, block: Block, request: BlockRequest) -> None:
-        self._ssh, self._block, self._request = ssh, block, request
+        self.block = block
+        self.has_begun = False
+        self._ssh, self._request = ssh, request
         self._tries = 0
         self._next_try = 0.0
 
     def begin(self) -> None:
+        """Starts ssh."""
+        self.has_begun = True
         self._tries += 1
-        self._child: Popen[bytes] | None = self._ssh.start_ssh(self._block, self._request)
+        self._child: Popen[bytes] | None = self._ssh.start_ssh(self.block, self._request)
 
     def is_done(self) -> bool:
         """Whether the host accepted the login, or never will."""
@@ -287,26 +336,26 @@ class _Login:
             if time.monotonic() >= self._next_try:
                 self.begin()
             return False
-        text = Path(self._block.facts["log"]).read_text(errors="replace")
+        block = self.block
+        text = Path(block.facts["log"]).read_text(errors="replace")
         if _CONNECTED in text and (not self._ssh.ship or self._answered(text)):
-            self._block.state, self._block.reason = "running", ""
+            block.state, block.reason = "running", ""
             return True
         if self._child.poll() is None:
             return False
+        self._ssh.forget(block)
         if self._child.returncode == openssh.FAILED and openssh.was_dropped(text) and self._tries < LOGIN_TRIES:
-            self._ssh.forget(self._block)
             self._next_try = time.monotonic() + retry_after_s(self._tries)
             self._child = None
             return False
-        self._ssh.forget(self._block)
-        self._ssh.poll([self._block])
+        self._ssh.note_end(block)
         return True
 
     def _answered(self, text: str) -> bool:
         """Whether the host has said if it needs Broadleaf, and is being sent it."""
         is_told = package.WANTS in text or package.HAS in text
         if is_told:
-            self._ssh.send(self._block, wants_package=package.WANTS in text)
+            self._ssh.send(self.block, wants_package=package.WANTS in text)
         return is_told
 
 
