@@ -93,12 +93,11 @@ def test_the_command_line_and_the_table_of_a_profile(slurm):
         ("nodes=9", "is pending: PartitionNodeLimit"),
         ("nodes=1, sbatch=['--mem=nonsense']", r"Invalid --mem.*\(from the line '--mem=nonsense' in sbatch\)"),
         ("nodes=1, walltime='2h'", "is pending: PartitionTimeLimit"),
-        ("nodes=1, partition='off'", "PartitionDown|down"),
         ("nodes=1, sbatch=['--hold']", "job [0-9]+ is pending: JobHeldUser"),
         ("nodes=1, setup=['exit 3']", r"job [0-9]+ is failed \(NonZeroExitCode\)"),
         ("nodes=1, python='/nowhere/python'", "job [0-9]+ is failed.*/nowhere/python"),
     ],
-    ids=["partition", "nodes", "directive", "walltime", "down", "held", "set-up", "python"],
+    ids=["partition", "nodes", "directive", "walltime", "held", "set-up", "python"],
 )
 def test_a_refusal_names_its_cause(slurm, options, cause):
     said = refusal(slurm, f"ipp.Cluster(engines=ipp.Slurm({options}))", **SHARED)
@@ -113,6 +112,39 @@ def test_a_job_that_waits_too_long_in_the_queue_says_for_what(slurm):
         assert re.search(r"job \d+ is pending: (Resources|Priority), after 5 s", said), said
     finally:
         slurm.run("head", "scancel", holder.strip())
+
+
+@pytest.mark.parametrize(
+    ("options", "reason", "words"),
+    [
+        ("sbatch=['--reservation=soon']", "Reservation", "its reservation has not begun"),
+        ("partition='off'", "PartitionDown", "its partition is down"),
+    ],
+    ids=["reservation", "partition"],
+)
+def test_a_job_that_only_waits_is_left_to_wait(slurm, options, reason, words):
+    reserve = "scontrol create reservation=soon starttime=now+20seconds duration=5 nodes=n1 users=root"
+    program = f"""
+import os; os.environ.update({SHARED})
+import broadleaf as ipp
+with ipp.Cluster(engines=ipp.Slurm(nodes=1, engines_per_host=1, walltime="2m", {options})) as rc:
+    print(rc.ids)
+"""
+    if reason == "Reservation":
+        slurm.run("head", *reserve.split())
+    client = slurm.start("head", sys.executable, "-c", program, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    try:
+        warning = client.stderr.readline()
+        if reason == "PartitionDown":
+            slurm.run("head", "scontrol", "update", "partition=off", "state=up")
+        said, errors = client.communicate(timeout=120)
+    finally:
+        client.kill()
+        slurm.run("head", "scontrol", "update", "partition=off", "state=down")
+        slurm.run("head", "scontrol", "delete", "reservation=soon", check=False)
+    waits = rf"PendingBlockWarning: job \d+ is pending: {reason}: {words}; it may wait for 86400 s"
+    assert re.search(waits, warning), warning + errors
+    assert said == "[0]\n", errors
 
 
 @pytest.mark.parametrize("how", ["scancel", "client", "controller", "relay"])

@@ -17,6 +17,7 @@ from broadleaf.cluster.control import ControlLink, RunningCluster, Targets
 from broadleaf.cluster.engine_sets.base import Block, BlockRequest, block_and_life
 from broadleaf.errors import ClusterStartError
 from broadleaf.requests import deaths_at_start, died
+from broadleaf.text import warn_once
 
 _LOOK_EVERY_S = 0.02
 # The same while engines announce themselves: only failures have to be looked for.
@@ -25,6 +26,10 @@ _LOOK_FOR_FAILURES_S = 0.1
 
 class EnginesMissingWarning(UserWarning):
     """Some hosts did not come up, and the cluster runs without them."""
+
+
+class PendingBlockWarning(UserWarning):
+    """A block waits for something that is up to the site, perhaps for long."""
 
 
 class StartedSet:
@@ -275,6 +280,9 @@ class StartedSets:
                 hosts = [str(host["name"]) for host in status["hosts"]]
                 dead = [entry for entry in died(status["engines"]) if _life(entry) not in ended]
                 kind.poll(blocks)
+                for warning in {block.warning for block in blocks} - {""}:
+                    limit = f"it may wait for {kind.queue_timeout_s:g} s (queue_timeout_s)"
+                    warn_once(f"{warning}; {limit}", PendingBlockWarning)
                 going = [
                     block
                     for block in blocks

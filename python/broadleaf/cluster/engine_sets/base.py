@@ -77,6 +77,8 @@ class Block:
     state: BlockState = "pending"
     reason: str = ""
     """Why it is pending, has ended or failed: the scheduler's words."""
+    warning: str = ""
+    """Why it may be pending for long, where that is up to the site; '' otherwise."""
     facts: dict[str, Any] = field(default_factory=dict)
     """What its set needs to find it again, ready for JSON."""
     hosts: list[str] = field(default_factory=list)

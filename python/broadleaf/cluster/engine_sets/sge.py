@@ -28,6 +28,8 @@ _HOSTS = re.compile(r"^broadleaf: the job has (\d+) hosts$", re.MULTILINE)
 # A job's end appears in the accounting file after the queue has forgotten the job.
 _ACCOUNTING_S = 10.0
 _MAX_REASONS = 4
+# A job that is held until others have ended need not be released by anybody.
+_AFTER = "it runs after the jobs "
 # Grid Engine has quotes for words with spaces, but no way to write these: a comment begins at a number sign, quoted or
 # not, and paths are lists with hosts and variables in them.
 _NOT_IN_WORDS = "\"'#"
@@ -273,9 +275,10 @@ def _reasons(said: str) -> dict[str, str]:
         if number:
             errors = re.findall(r"^error reason\s+\d+:\s*(.*)", part, re.MULTILINE)
             _, _, info = part.partition("scheduling info:")
+            others = re.search(r"^jid_predecessor_list(?: \(req\))?:\s*(\S.*)", part, re.MULTILINE)
             lines = [*errors, *(line.strip() for line in info.splitlines() if line.strip())]
             lines.sort(key=lambda line: line.startswith("queue instance"))  # about the job first, then about queues
-            found[number[1]] = "; ".join(lines[:_MAX_REASONS])
+            found[number[1]] = "; ".join([*([f"{_AFTER}{others[1].strip()}"] if others else []), *lines][:_MAX_REASONS])
     return found
 
 
@@ -286,7 +289,7 @@ def _note(block: Block, job: str, state: str, why: str) -> None:
     if _runs(state):
         block.state, block.reason = "running", f"job {job} is running"
         return
-    words = {"E": "cannot be started", "h": "is held"}
+    words = {"E": "cannot be started"} | ({} if why.startswith(_AFTER) else {"h": "is held"})
     is_hopeless = next((words[letter] for letter in words if letter in state), "")
     block.state = "failed" if is_hopeless else "pending"
     block.reason = f"job {job} {is_hopeless or 'is pending'} ({state})" + (f": {why}" if why else "")

@@ -43,10 +43,21 @@ _WHY = {
 }
 # What Slurm writes into the log of a job that it ends. A job that is preempted or requeued may come back.
 _ENDED_BY_SLURM = re.compile(r"\*\*\* JOB \d+ ON \S+ CANCELLED AT \S+(?: DUE TO (TIME LIMIT))? \*\*\*")
-# A job that is pending for one of these reasons stays so until somebody changes it.
-_HOPELESS = ("PartitionNodeLimit", "PartitionTimeLimit", "PartitionDown", "PartitionInactive", "BadConstraints",
-             "InvalidAccount", "InvalidQOS", "JobHeldUser", "JobHeldAdmin", "AccountNotAllowed", "QOSNotAllowed",
-             "DependencyNeverSatisfied", "Reservation", "ReqNodeNotAvail", "JobLaunchFailure")  # fmt: skip
+# A job that is pending for one of these reasons stays so until somebody changes the job.
+_HOPELESS = frozenset({
+    "PartitionNodeLimit", "PartitionTimeLimit", "BadConstraints", "InvalidAccount", "InvalidQOS", "JobHeldUser",
+    "JobHeldAdmin", "AccountNotAllowed", "QOSNotAllowed", "DependencyNeverSatisfied", "ReservationDeleted",
+    "JobLaunchFailure",
+})  # fmt: skip
+# One that is pending for these may run, and nobody but the site knows when.
+_UP_TO_THE_SITE = {
+    "PartitionDown": "its partition is down",
+    "PartitionInactive": "its partition is inactive",
+    "Reservation": "its reservation has not begun",
+    "ReqNodeNotAvail": "nodes that it needs are down or reserved",
+    "BeginTime": "its time to begin has not come",
+    "Licenses": "its licenses are in use",
+}
 
 
 @dataclass
@@ -204,8 +215,13 @@ class Slurm(BatchSet):
             block.state = _STATES.get(state, "failed")
             block.reason = _reason(job, state, reason)
             block.facts["over"] = block.is_over
-            if state == "PENDING" and reason.strip("()").startswith(_HOPELESS):
-                block.state = "failed"
+            block.warning = ""
+            if state == "PENDING":
+                cause = reason.strip("()").partition(",")[0]
+                if cause in _HOPELESS:
+                    block.state = "failed"
+                elif cause in _UP_TO_THE_SITE:
+                    block.warning = f"{_reason(job, state, reason)}: {_UP_TO_THE_SITE[cause]}"
         return True
 
 
