@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-from broadleaf.cluster.engine_sets.base import Block, EngineSet
+from broadleaf.cluster import steward as steward_module
+from broadleaf.cluster.engine_sets.base import Block, EngineSet, block_and_life
 from broadleaf.cluster.scaling import Aim
 from broadleaf.cluster.steward import Steward
 from broadleaf.errors import ClusterStartError
@@ -64,14 +65,20 @@ class FakeCluster:
         self.dead: dict[int, str] = {}
         self.submitted: list[int] = []
         self.restarted: list[int] = []
+        self.told: dict[str, str] = {}
 
     def all_blocks(self):
         return list(self.blocks)
 
-    def look_at_blocks(self, status):
-        self.engines_from.poll(self.blocks)
+    def tell(self, about, text):
+        self.told[about] = text
+
+    def look_at_blocks(self, status, *, asks=True):
+        if asks:
+            self.engines_from.poll(self.blocks)
         for block in self.blocks:
-            block.hosts = [host["name"] for host in status["hosts"] if host["name"].endswith(f":{block.id}")]
+            names = [host["name"] for host in status["hosts"]]
+            block.hosts = [name for name in names if block_and_life(name, {block.id: block})]
             block.engines = [e["engine"] for e in status["engines"] if e["host"] in block.hosts]
         return list(self.blocks)
 
@@ -123,7 +130,9 @@ def test_a_job_that_loses_its_last_host_is_asked_for_and_replaced_in_the_same_st
     kind.news["jobs-0"] = "failed", "job 0: it was preempted (PREEMPTED)"
     step(cluster, 4, steward)
     assert (kind.n_asked, cluster.submitted) == (1, [2])
-    assert cluster.blocks[0].reason == "job 0: it was preempted (PREEMPTED)"
+    why = "job 0: it was preempted (PREEMPTED)"
+    assert cluster.blocks[0].reason == why
+    assert cluster.told == {"steward": "jobs", "n0a:jobs-0": why, "n0b:jobs-0": why}
     step(cluster, 4, steward)
     assert (kind.n_asked, cluster.submitted) == (1, [2]), "once"
 
@@ -136,6 +145,29 @@ def test_a_job_that_was_put_back_into_the_queue_is_awaited():
     kind.news["jobs-0"] = "pending", "job 0 is pending: BeginTime"
     step(cluster, 4, steward)
     assert (kind.n_asked, cluster.submitted) == (1, [])
+    why = "it was put back into the queue (job 0 is pending: BeginTime)"
+    assert (cluster.told["n0a:jobs-0"], cluster.told["waiting"]) == (why, "job 0 is pending: BeginTime")
+    # It comes up again, as another job of the same number.
+    kind.news["jobs-0"] = "running", ""
+    cluster.hosts |= {"n0a:jobs-0.1", "n0b:jobs-0.1"}
+    cluster.engines += ["n0a:jobs-0.1", "n0b:jobs-0.1"]
+    kind.look_now()
+    step(cluster, 4, steward)
+    assert (cluster.submitted, cluster.told["waiting"]) == ([], "")
+
+
+def test_a_scheduler_is_asked_a_few_times_why_a_host_is_gone(monkeypatch):
+    kind = Jobs()
+    cluster = FakeCluster(kind, 2)
+    now = 100.0
+    monkeypatch.setattr(steward_module.time, "monotonic", lambda: now)
+    steward = step(cluster, 3)
+    cluster.hosts.remove("n0a:jobs-0")
+    for _ in range(24):
+        now += 0.25
+        step(cluster, 3, steward)
+    assert kind.n_asked == 3
+    assert cluster.told["n0a:jobs-0"] == "the relay there ended, or the link to it is cut, and jobs-0 goes on"
 
 
 def test_a_host_that_a_job_has_lost_is_replaced_whoever_looks_for_the_first_time():

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 from broadleaf.cluster.control import ControlLink, Targets
 from broadleaf.cluster.engine_sets import Block, EngineSet
 from broadleaf.cluster.engine_sets.base import block_and_life
-from broadleaf.cluster.steward import Steward, StewardProcess
+from broadleaf.cluster.scaling import Aim
+from broadleaf.cluster.steward import Order, Steward, StewardProcess
 from broadleaf.errors import BroadleafError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from broadleaf.cluster.scaling import Aim
     from broadleaf.cluster.started_sets import StartedSets
     from broadleaf.state.files import ClusterFile, StateLock
 
@@ -92,17 +92,19 @@ class Elastic:
             with self.control() as control:
                 return self.look_at_blocks(control.status())
 
-    def look_at_blocks(self, status: Mapping[str, Any]) -> list[Block]:
+    def look_at_blocks(self, status: Mapping[str, Any], *, asks: bool = True) -> list[Block]:
         """The blocks of all sets, checked just now.
 
         Args:
             status: The controller's status, as `status_sync` returns it.
+            asks: Whether the engine set checks them as well.
 
         Returns:
             The blocks in the order of their submission.
         """
         blocks = self._started_sets.blocks()
-        self.engines_from.poll(blocks)
+        if asks:
+            self.engines_from.poll(blocks)
         by_id = {block.id: block for block in blocks}
         for block in blocks:
             block.hosts, block.engines, block.deadline = [], [], None
@@ -199,17 +201,16 @@ class Elastic:
             ValueError: `n` is negative.
             ClusterConnectionError: The cluster has stopped.
         """
-        from broadleaf.cluster.scaling import Aim
-
         if n < 0:
             raise ValueError(f"n must not be negative, but is {n}")
         self.stop_steward()
-        steward = Steward(self._as_cluster(), Aim(n, n, None, stateless), one_at_a_time=False, within_s=within_s)
+        aim = Aim(n, n, None, stateless)
+        steward = Steward(self._as_cluster(), aim, one_at_a_time=False, within_s=within_s)
         with self.control() as control:
             decision = steward.step(control, may_fall_short=False)
         self.n = n
         if self.engines_from.is_remote:
-            self._keep(steward, Aim(n, n, None, stateless), one_at_a_time=False, within_s=within_s)
+            self._keep(steward, Order(aim, one_at_a_time=False, within_s=within_s))
         if decision.kept_for_data:
             what = "blocks" if self.engines_from.is_remote else "engines"
             raise ScalingError(
@@ -239,27 +240,31 @@ class Elastic:
         Raises:
             ValueError: They are not 0 <= `minimum` <= `maximum`.
         """
-        from broadleaf.cluster.scaling import Aim
-
         if not 0 <= minimum <= maximum:
             raise ValueError(f"minimum and maximum must satisfy 0 <= minimum <= maximum, not {minimum} and {maximum}")
         self.stop_steward()
         aim = Aim(minimum, maximum, idle_s, stateless)
-        self._keep(Steward(self._as_cluster(), aim, one_at_a_time=True), aim, one_at_a_time=True)
+        self._keep(Steward(self._as_cluster(), aim, one_at_a_time=True), Order(aim, one_at_a_time=True))
 
-    def _keep(self, steward: Steward, aim: Aim, *, one_at_a_time: bool, within_s: float | None = None) -> None:
+    def _keep(self, steward: Steward, order: Order) -> None:
         if self.may_have_steward_process:
-            process = StewardProcess(self.cluster_dir)
-            process.start(self._as_cluster(), aim, one_at_a_time=one_at_a_time, within_s=within_s)
+            StewardProcess(self.cluster_dir).have(self._as_cluster(), order)
             return
-        steward.start(awaits_engines=aim.maximum > 0)
+        steward.start(awaits_engines=order.aim is not None and order.aim.maximum > 0)
         self._steward = steward
+
+    def look_after_jobs(self) -> None:
+        """Starts the steward of a cluster whose engines come with jobs: it tells everybody what becomes of them, and
+        cancels those that nobody needs any more."""
+        if self.may_have_steward_process:
+            StewardProcess(self.cluster_dir).have(self._as_cluster(), Order(None), waits=False)
 
     @property
     def may_have_steward_process(self) -> bool:
-        """Whether a process of its own can scale the cluster: it outlives this one, and any process can take over the
-        blocks of its engine set."""
-        return self.detached and self.engines_from.is_adoptable
+        """Whether a process of its own can scale the cluster: any process can take over the blocks of its engine set.
+        Engines of the controller's host need one only if the cluster outlives the program that started it."""
+        kind = self.engines_from
+        return kind.is_adoptable and (kind.is_remote or self.detached)
 
     def share_state(self) -> None:
         """Shares the lock with a steward in another process, and takes over what that one changes."""
@@ -274,7 +279,7 @@ class Elastic:
     @property
     def keeps_its_size(self) -> bool:
         """Whether a process of its own scales the cluster, so that this one may end."""
-        return self.may_have_steward_process and StewardProcess(self.cluster_dir).is_running
+        return self.may_have_steward_process and StewardProcess(self.cluster_dir).scales
 
     @property
     def scaling_paused(self) -> str:
@@ -286,6 +291,13 @@ class Elastic:
 
     def stop_steward(self) -> None:
         """Keeps the cluster at its current size from now on, whoever scaled it before."""
+        if self.engines_from.is_remote and self.may_have_steward_process:
+            with self.lock:  # it is not in the middle of a step
+                StewardProcess(self.cluster_dir).order(Order(None))
+            return
+        self._end_steward()
+
+    def _end_steward(self) -> None:
         steward, self._steward = self._steward, None
         if steward is not None:
             steward.stop()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -16,12 +17,14 @@ from typing import Any
 from broadleaf.cluster.control import ControlLink, RunningCluster, Targets
 from broadleaf.cluster.engine_sets.base import Block, BlockRequest, block_and_life
 from broadleaf.errors import ClusterStartError
-from broadleaf.requests import deaths_at_start, died
+from broadleaf.requests import WaitingLine, deaths_at_start, died
 from broadleaf.text import warn_once
 
 _LOOK_EVERY_S = 0.02
 # The same while engines announce themselves: only failures have to be looked for.
 _LOOK_FOR_FAILURES_S = 0.1
+# Programs that hold blocks end a moment after their relays. Short, because somebody waits for this.
+_ENDING_S = 5.0
 
 
 class EnginesMissingWarning(UserWarning):
@@ -272,7 +275,7 @@ class StartedSets:
         """
         kind, blocks = self._cluster.engines_from, self.blocks()
         progress = {block.id: _Progress(block) for block in blocks}
-        with self._cluster.control() as control:
+        with self._cluster.control() as control, contextlib.closing(WaitingLine()) as line:
             # Blocks that were up are being restarted: their engines' ends do not count.
             ended = {_life(entry) for entry in died(control.status()["engines"]) if self._was_up(entry)}
             while True:
@@ -283,6 +286,7 @@ class StartedSets:
                 for warning in {block.warning for block in blocks} - {""}:
                     limit = f"it may wait for {kind.queue_timeout_s:g} s (queue_timeout_s)"
                     warn_once(f"{warning}; {limit}", PendingBlockWarning)
+                line.tell(waited_for(blocks))
                 going = [
                     block
                     for block in blocks
@@ -293,6 +297,7 @@ class StartedSets:
                         start_timeout_s,
                         kind.queue_timeout_s,
                         partial(kind.log, block),
+                        partial(kind.why_silent, block),
                     )
                 ]
                 if not going:
@@ -324,9 +329,14 @@ class StartedSets:
 
     def from_dict(self, state: dict[str, Any]) -> None:
         """Restores what `to_dict` returned."""
+        known = {block.id: block for block in self.blocks()}
         self._sets = {}
         for set_id, one in state.items():
-            self._add(set_id, one["engine_ids"], [Block(**block) for block in one["blocks"]])
+            blocks = [Block(**block) for block in one["blocks"]]
+            # Who holds a block sees what becomes of it.
+            for block in blocks:
+                vars(known.setdefault(block.id, block)).update(vars(block))
+            self._add(set_id, one["engine_ids"], [known[block.id] for block in blocks])
         # Whoever hears of them from another process cannot know.
         self._up = {block.id for block in self.blocks()}
         if blocks := self.blocks():
@@ -356,6 +366,7 @@ class _Progress:
         start_timeout_s: float,
         queue_timeout_s: float,
         log: Callable[[], str],
+        why_silent: Callable[[], str],
     ) -> bool:
         """Whether it is up or has failed, given its hosts and engines that have joined, and engines that died first."""
         block = self._block
@@ -373,7 +384,7 @@ class _Progress:
             return True
         waited_s = time.monotonic() - self._since
         if block.is_over:
-            self.failure = _with_log(block.reason, log())
+            self.failure = _with_log(block.reason, log() or why_silent())
         elif expected is not None and dead and n_up + len(dead) >= expected:
             self.failure = str(deaths_at_start(dead, n_up, expected))
         elif block.state == "pending" and waited_s > queue_timeout_s:
@@ -382,6 +393,12 @@ class _Progress:
             of = f" of {expected}" if expected is not None else ""
             self.failure = _with_log(f"{n_up}{of} engines came up within {start_timeout_s:g} s", log())
         return bool(self.failure)
+
+
+def waited_for(blocks: Sequence[Block]) -> str:
+    """What blocks are pending for, in one line; '' if none is, or if that is not known yet."""
+    reasons = [block.reason for block in blocks if block.state == "pending" and ": " in block.reason]
+    return reasons[0] + (f"; and {len(reasons) - 1} more" if len(reasons) > 1 else "") if reasons else ""
 
 
 def _told_engines(log: str, n_hosts: int) -> int | None:
@@ -416,28 +433,18 @@ def _new_id() -> str:
     return f"{int(time.time())}-{os.urandom(2).hex()}"
 
 
-# Why a host is gone: what the scheduler says about its job.
-
-
-# Relays end before their jobs do, and schedulers take a while to say how a job ended. Short, because somebody waits for
-# this.
-_ENDING_S = 5.0
-_END_LOOK_EVERY_S = 0.5
-
-
 def why_gone(cluster: RunningCluster, host: str) -> str:
-    """Why the block of a host has ended, in the scheduler's words; '' if it is still running, or nobody knows."""
+    """Why the block of a host has ended, for a set that asks no scheduler; '' if it has not, or nobody knows."""
     block = _block_of(host, [block for one in cluster.engines.values() for block in one.blocks])
     if block is None:
         return ""
     give_up_at = time.monotonic() + (0 if block.facts.get("asked") else _ENDING_S)
-    while not block.is_over:
-        cluster.engines_from.look_now()
+    cluster.engines_from.look_now()
+    cluster.engines_from.poll([block])
+    while block.state == "running" and time.monotonic() < give_up_at:
+        time.sleep(_LOOK_FOR_FAILURES_S)
         cluster.engines_from.poll([block])
-        if block.state == "pending":
-            return f"it was put back into the queue ({block.reason})"
-        if time.monotonic() > give_up_at:
-            block.facts["asked"] = True  # one host is gone but its job is not: nobody waits for that again
-            return ""
-        time.sleep(_END_LOOK_EVERY_S)
-    return block.reason
+    if block.state == "pending":
+        return f"it was put back into the queue ({block.reason})"
+    block.facts["asked"] = True  # one host is gone but its block is not: nobody waits for that again
+    return block.reason if block.is_over else ""

@@ -4,50 +4,85 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import json
 import os
 import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from broadleaf.cluster.control import ControlLink, RunningCluster
 from broadleaf.cluster.engine_sets.base import Block, block_and_life
 from broadleaf.cluster.scaling import Aim, Decision, Load, Retries, Starts, Unit, decide
+from broadleaf.cluster.started_sets import waited_for
 from broadleaf.errors import BroadleafError, ClusterStartError
 from broadleaf.private_files import open_private
-from broadleaf.requests import RequestFailed
+from broadleaf.requests import STEWARD, WAITING, RequestFailed
 from broadleaf.serialize.search_path import search_path
 from broadleaf.state import files
 from broadleaf.state.directories import ClusterFileError, read_json, write_json
 
+if TYPE_CHECKING:
+    import subprocess
+
 _LOOK_EVERY_S = 0.25
+# Where only jobs are looked after: what happens to engines wakes it.
+_WATCH_EVERY_S = 60.0
+_WATCH_PENDING_EVERY_S = 2.0
+_ALERT_S = 15.0
 _GOING = ("draining", "leaving", "dying")
 # A job without any of its hosts: its scheduler has this long to notice that it is over. One that was put back into the
 # queue has to be told from one that only holds its nodes.
 _EMPTY_S = 30.0
 
 
+class Order(NamedTuple):
+    """What a steward is to do."""
+
+    aim: Aim | None
+    """The size to keep; None to leave it as it is, and only look after jobs."""
+    one_at_a_time: bool = False
+    within_s: float | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Ready for JSON."""
+        return self._asdict() | {"aim": None if self.aim is None else self.aim._asdict()}
+
+    @classmethod
+    def from_dict(cls, state: Mapping[str, Any]) -> Order:
+        """Restores what `to_dict` returned."""
+        aim = None if state["aim"] is None else Aim(**state["aim"])
+        return cls(aim, state["one_at_a_time"], state["within_s"])
+
+
 class Steward:
-    """See the module. A cluster that was scaled has one."""
+    """See the module. A cluster that was scaled has one, and so has every cluster with jobs."""
 
     def __init__(
         self,
         cluster: RunningCluster,
-        aim: Aim,
+        aim: Aim | None,
         *,
         one_at_a_time: bool,
         within_s: float | None = None,
         on_paused: Callable[[str], None] = lambda _why: None,
+        new_order: Callable[[], Order | None] = lambda: None,
+        on_order: Callable[[], None] = lambda: None,
     ) -> None:
         self._on_paused = on_paused
+        self._new_order, self._on_order = new_order, on_order
         self._cluster = cluster
-        self._aim = aim
-        self._one_at_a_time = one_at_a_time
-        self._within_s = within_s
+        self._stopped = False
+        self._alert_until = 0.0
+        self._woken = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._verdicts = Verdicts(cluster)
+        self._begin(Order(aim, one_at_a_time, within_s))
+
+    def _begin(self, order: Order) -> None:
+        self._aim, self._one_at_a_time, self._within_s = order
         self._starts = Starts()
         self._retries = Retries()
         self._short = ""
@@ -59,9 +94,7 @@ class Steward:
         self._submitted_at: dict[str, float] = {}
         self._had_s: dict[str, float] = {}
         # Earlier failures say nothing about what is tried now.
-        self._ended: set[str] = {block.id for block in cluster.all_blocks() if block.is_over}
-        self._stopped = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._ended: set[str] = {block.id for block in self._cluster.all_blocks() if block.is_over}
 
     @property
     def why_paused(self) -> str:
@@ -70,22 +103,23 @@ class Steward:
 
     def start(self, awaits_engines: bool) -> None:
         """Runs on a thread from now on, until `stop`, or until the cluster has stopped."""
-        control = self._connect(awaits_engines)
-        self._thread = threading.Thread(
-            target=self._run, args=(control, awaits_engines), name="broadleaf-steward", daemon=True
-        )
+        control = self._connect()
+        control.await_engines(awaits_engines)
+        self._thread = threading.Thread(target=self._run, args=(control,), name="broadleaf-steward", daemon=True)
         self._thread.start()
 
-    def run(self, awaits_engines: bool, on_ready: Callable[[], None]) -> None:
-        """Maintains the size on this thread, until `end`, or until the cluster has stopped. Calls `on_ready` when it is
-        connected."""
-        control = self._connect(awaits_engines)
-        on_ready()
-        self._run(control, awaits_engines)
+    def run(self) -> None:
+        """Works on this thread, until `end`, or until the cluster has stopped."""
+        self._run(self._connect())
+
+    def wake(self) -> None:
+        """Makes it look now."""
+        self._woken.set()
 
     def end(self) -> None:
         """Makes it end soon."""
-        self._stopped.set()
+        self._stopped = True
+        self._woken.set()
 
     def stop(self) -> None:
         """Ends the thread, and returns when it has ended. Must not be called while holding the cluster's lock."""
@@ -93,44 +127,77 @@ class Steward:
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()
 
-    def _connect(self, awaits_engines: bool) -> ControlLink:
+    def _connect(self) -> ControlLink:
         control = self._cluster.control()
-        if awaits_engines:
-            control.await_engines()
+        control.call_on_death(self._woken.set)
         return control
 
-    def _run(self, control: ControlLink, awaits_engines: bool) -> None:
-        told = ""
+    def _run(self, control: ControlLink) -> None:
+        told, pause_s = "", 0.0
         try:
-            while not self._stopped.wait(_LOOK_EVERY_S) and self._cluster.running:
+            while self._waits(pause_s):
                 if told != self.why_paused:
                     told = self.why_paused
                     self._on_paused(told)
                 try:
-                    self.step(control)
+                    pause_s = self._look_after(control)
                 except ClusterStartError as error:
                     self._starts.failed(str(error))
                 except (BroadleafError, TimeoutError, OSError):
                     control.close()
-                    if self._stopped.wait(_LOOK_EVERY_S) or not self._cluster.running:
+                    if not self._waits(_LOOK_EVERY_S):
                         return
-                    control = self._connect(awaits_engines)
+                    control = self._connect()
+                    self._await_engines(control)
         except (BroadleafError, TimeoutError, OSError):
             pass  # the cluster ends
         finally:
             control.close()
 
+    def _waits(self, pause_s: float) -> bool:
+        """Whether to go on, after this time or as soon as something has happened."""
+        if self._woken.wait(pause_s):
+            # Engines end before their host does, and hosts of a job one after the other.
+            self._alert_until = time.monotonic() + _ALERT_S
+        self._woken.clear()
+        return not self._stopped and self._cluster.running
+
+    def _await_engines(self, control: ControlLink) -> None:
+        control.await_engines(self._aim is not None and self._aim.maximum > 0)
+
+    def _look_after(self, control: ControlLink) -> float:
+        """A look at the cluster, and what follows from it. Returns the time until the next one, in seconds."""
+        with self._cluster.lock:
+            if (order := self._new_order()) is not None:
+                self._begin(order)
+                self._await_engines(control)
+                self._on_order()
+            if self._aim is not None:
+                self.step(control)
+                return _LOOK_EVERY_S
+            status = control.status()
+            blocks = self._cluster.look_at_blocks(status, asks=False)
+            self._verdicts.look(control, status, blocks)
+            are_pending = any(block.state == "pending" for block in blocks)
+            if are_pending:
+                self._cluster.engines_from.poll(blocks)
+            if self._verdicts.are_open or time.monotonic() < self._alert_until:
+                return _LOOK_EVERY_S
+            return _WATCH_PENDING_EVERY_S if are_pending else _WATCH_EVERY_S
+
     def step(self, control: ControlLink, *, may_fall_short: bool = True) -> Decision:
         """Checks the state, decides and acts. Raises `ClusterStartError` when a submission is refused, and unless it
         `may_fall_short` also when there can never be as many engines as wanted."""
-        cluster = self._cluster
+        cluster, aim = self._cluster, self._aim
+        assert aim is not None  # invariant: a steward that keeps a size has one
         with cluster.lock:
             status = control.status()
             blocks = self._look(status)
+            self._verdicts.look(control, status, blocks)
             seen = _Seen(status, blocks)
             size, refusal = self._block_engines()
             decision = decide(
-                self._aim,
+                aim,
                 self._units(status, seen, blocks),
                 _load(status),
                 block_engines=size,
@@ -142,7 +209,7 @@ class Steward:
                 raise refusal
             if self._starts.why_paused:
                 decision = decision._replace(submit=(), revive=())
-            self._act(control, decision, status, seen, {block.id: block for block in blocks})
+            self._act(control, aim, decision, status, seen, {block.id: block for block in blocks})
         return decision
 
     def _block_engines(self) -> tuple[int | None, ClusterStartError | None]:
@@ -265,6 +332,7 @@ class Steward:
     def _act(
         self,
         control: ControlLink,
+        aim: Aim,
         decision: Decision,
         status: Mapping[str, Any],
         seen: _Seen,
@@ -275,13 +343,14 @@ class Steward:
             if decision.submit:
                 control.add_engines(sum(decision.submit))
             if going := [int(one) for one in (*decision.cancel, *decision.drain)]:
-                _drain(control, going, (), self._within_s, self._aim.stateless)
+                _drain(control, going, (), self._within_s, aim.stateless)
             return
         self._end([blocks[one] for one in decision.cancel], "it was not needed any more")
         for one in decision.drain:
             engines = [engine["engine"] for engine in seen.living(blocks[one])]
             hosts = [host["host"] for host in status["hosts"] if host["name"] in blocks[one].hosts]
-            blocks[one].draining = _drain(control, engines, hosts, self._within_s, self._aim.stateless)
+            blocks[one].draining = _drain(control, engines, hosts, self._within_s, aim.stateless)
+            self._verdicts.released.update([one] if blocks[one].draining else [])
         for one, n in decision.revive:
             self._revive(control, seen, blocks[one], n)
         for n in decision.submit:
@@ -300,6 +369,7 @@ class Steward:
             self._ended.discard(block.id)
             self._had_s.pop(block.id, None)
             self._submitted_at[block.id] = time.monotonic()
+            self._verdicts.released.discard(block.id)
             self._cluster.start_block_again(block)
             return
         dead = seen.dead(block)[:n]
@@ -395,53 +465,161 @@ def _load(status: Mapping[str, Any]) -> Load:
     return Load(status["controller"]["ready"] + behind, mean_s)
 
 
-# A steward in a separate process: it keeps a detached cluster at the wanted size when no client is left.
+# Why hosts are gone.
 
 
-_BOOT = "import sys; sys.path[:] = sys.argv.pop().split('\\n'); from broadleaf.cluster.run_steward import main; main()"
+# Times after which a scheduler is asked about a job that has lost a host: it notices later than we do.
+_ASK_AFTER_S = (0.7, 2.0, 4.0)
+_ANSWER_WITHIN_S = 5.0
+
+
+class Verdicts:
+    """Tells every client why hosts are gone, and what engines wait for. Whoever runs the scheduler's commands knows."""
+
+    def __init__(self, cluster: RunningCluster) -> None:
+        self._cluster = cluster
+        self.released: set[str] = set()
+        """Blocks that are released: the reason is known."""
+        self._hosts: dict[str, Block] = {}
+        self._lost: dict[str, tuple[float, Block]] = {}
+        """Hosts that are gone without a reason so far, since when, and their blocks."""
+        self._n_asked = 0
+        self._told: dict[str, str] = {}
+
+    @property
+    def are_open(self) -> bool:
+        """Whether a reason has yet to be found."""
+        return bool(self._lost)
+
+    def look(self, control: ControlLink, status: Mapping[str, Any], blocks: Sequence[Block]) -> None:
+        """Compares the hosts with those of the last look, asks the scheduler, and tells what is known."""
+        now = time.monotonic()
+        self._tell(control, STEWARD, self._cluster.engines_from.name)
+        by_id = {block.id: block for block in blocks}
+        hosts = {}
+        for host in status["hosts"]:
+            if (owner := block_and_life(host["name"], by_id)) is not None:
+                hosts[host["name"]] = owner[0]
+        gone = dict(self._hosts)
+        for engine in status["engines"]:  # hosts that nobody has looked at in time
+            death = engine["last_death"] if engine["state"] == "gone" else None
+            if death is not None and death["cause"] == "host_gone":
+                owner = block_and_life(death["host"], by_id)
+                gone |= {death["host"]: owner[0]} if owner is not None else {}
+        for name, block in gone.items():
+            is_known = name in hosts or name in self._lost or self._told.get(name)
+            if not is_known and block.id not in self.released:
+                self._lost[name] = now, block
+                self._n_asked = 0
+        for name in hosts:
+            self._lost.pop(name, None)
+            self._tell(control, name, "")  # it is there again
+        self._hosts = hosts
+        self._ask(now)
+        for name, (since, block) in list(self._lost.items()):
+            if why := _why_gone(block, now - since):
+                self._tell(control, name, why)
+                del self._lost[name]
+        self._tell(control, WAITING, waited_for(blocks))
+
+    def _ask(self, now: float) -> None:
+        if not self._lost:
+            return
+        kind = self._cluster.engines_from
+        longest_s = now - min(since for since, _ in self._lost.values())
+        if self._n_asked < len(_ASK_AFTER_S) and longest_s >= _ASK_AFTER_S[self._n_asked]:
+            self._n_asked += 1
+            kind.look_now()
+        kind.poll(list({block.id: block for _, block in self._lost.values()}.values()))
+
+    def _tell(self, control: ControlLink, about: str, text: str) -> None:
+        if self._told.get(about, "") != text:
+            control.tell(about, text)
+            self._told[about] = text
+
+
+def _why_gone(block: Block, since_s: float) -> str:
+    """Why a host of a block is gone; '' as long as the scheduler may still say it."""
+    if block.is_over:
+        return block.reason
+    if block.state == "pending":
+        return f"it was put back into the queue ({block.reason})"
+    if since_s < _ANSWER_WITHIN_S:
+        return ""
+    return f"the relay there ended, or the link to it is cut, and {block.id} goes on"
+
+
+# A steward in a separate process: it outlives the program that started the cluster.
+
+
+# SIGUSR1, which says that there is a new order, is blocked until there is a handler.
+_BOOT = (
+    "import os, sys; os.nice(5); sys.path[:] = sys.argv.pop().split('\\n'); "
+    "from broadleaf.cluster.run_steward import main; main()"
+)
 _STOP_GRACE_S = 15.0
-_PROCESS_LOOK_EVERY_S = 0.02
+_PROCESS_LOOK_EVERY_S = 0.01
 
 
 class StewardProcess:
-    """The steward of a detached cluster, as other processes see it. There is at most one, whoever started it."""
+    """The steward of a cluster, as other processes see it. There is at most one, whoever started it."""
 
     def __init__(self, cluster_dir: Path) -> None:
         self._lock = cluster_dir / files.STEWARD_LOCK
         self._state = cluster_dir / files.STEWARD_FILE
         self._log = cluster_dir / files.STEWARD_LOG
+        self._order = cluster_dir / files.STEWARD_ORDER
+        self._seen = 0
 
-    def start(self, cluster: RunningCluster, aim: Aim, *, one_at_a_time: bool, within_s: float | None) -> None:
-        """Starts it. It ends with its cluster, or with `stop`. Raises `ClusterStartError` with the end of its log."""
+    def have(self, cluster: RunningCluster, order: Order, *, waits: bool = True) -> None:
+        """Has the steward follow an order, and starts it if there is none; returns once it does, if it `waits`.
+
+        It ends with its cluster, or with `stop`. Raises `ClusterStartError` with the end of its log.
+        """
+        number = self.order(order)
+        if not self.is_running:
+            self._start(cluster)
+        while waits and self._of_state("order", 0) != number:
+            if not self.is_running:
+                said = self._log.read_text(errors="replace").strip()
+                raise ClusterStartError("the steward, which scales the cluster, did not start", said)
+            time.sleep(_PROCESS_LOOK_EVERY_S)
+
+    def order(self, order: Order) -> int:
+        """Writes an order for the steward, if there is one or will be; returns its number."""
+        number = int(self._read(self._order).get("number", 0)) + 1
+        write_json(self._order, order.to_dict() | {"number": number})
+        if (pid := self._pid()) is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGUSR1)
+        return number
+
+    def _start(self, cluster: RunningCluster) -> None:
         import subprocess
 
-        order = {"aim": aim._asdict(), "one_at_a_time": one_at_a_time, "within_s": within_s}
+        descriptor = open_private(self._lock, os.O_RDWR)
         log = files.open_log(self._log)
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
         try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             child = subprocess.Popen(
-                [sys.executable, "-P", "-c", _BOOT, cluster.cluster_file, "\n".join(search_path())],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
+                [sys.executable, "-P", "-c", _BOOT, cluster.cluster_file, str(descriptor), "\n".join(search_path())],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
                 stderr=log,
+                pass_fds=[descriptor],
                 env=os.environ | {"BROADLEAF_CLUSTER_ID": cluster.cluster_id},
                 start_new_session=True,  # it is not for the terminal's Ctrl-C
             )
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, str(child.pid).encode(), 0)
+            _children.append(child)
+        except BlockingIOError:
+            pass  # another process has just started it
         finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
             os.close(log)
-        if child.stdin is None or child.stdout is None:
-            raise AssertionError("invariant: both are pipes")
-        with child.stdin, child.stdout:
-            try:
-                child.stdin.write(json.dumps(order).encode())
-                child.stdin.close()
-            except BrokenPipeError:
-                pass  # it died without a message
-            is_ready = child.stdout.readline() == b"ready\n"
-        if not is_ready:
-            child.wait()
-            said = self._log.read_text(errors="replace").strip()
-            raise ClusterStartError("the steward, which scales the cluster, did not start", said)
-        child.returncode = 0  # it continues without this process
+            os.close(descriptor)
 
     @property
     def is_running(self) -> bool:
@@ -449,25 +627,35 @@ class StewardProcess:
         return self._pid() is not None
 
     @property
+    def scales(self) -> bool:
+        """Whether there is one that keeps the cluster's size."""
+        return self.is_running and self._read(self._order).get("aim") is not None
+
+    @property
     def why_paused(self) -> str:
         """Why no more blocks are requested; '' if they are."""
-        if not self.is_running:
-            return ""
+        return str(self._of_state("why_paused", "")) if self.is_running else ""
+
+    def _of_state(self, name: str, default: object) -> object:
+        return self._read(self._state).get(name, default)
+
+    def _read(self, path: Path) -> dict[str, Any]:
         try:
-            return str(read_json(self._state)["why_paused"])
-        except (ClusterFileError, KeyError):
-            return ""  # it has only just begun
+            return read_json(path)
+        except ClusterFileError:
+            return {}  # it has only just begun
 
     def stop(self) -> None:
         """Ends it, and returns when it is gone. Does nothing if there is none."""
         for number in (signal.SIGTERM, signal.SIGKILL):
             give_up_at = time.monotonic() + _STOP_GRACE_S
             if (pid := self._pid()) is None:
-                return
+                break
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, number)
             while self._pid() == pid and time.monotonic() < give_up_at:
                 time.sleep(_PROCESS_LOOK_EVERY_S)
+        _children[:] = [child for child in _children if child.poll() is None]
 
     def _pid(self) -> int | None:
         """Its process: the one that holds the lock."""
@@ -484,18 +672,18 @@ class StewardProcess:
         finally:
             os.close(descriptor)
 
-    @contextlib.contextmanager
-    def held(self) -> Iterator[None]:
-        """In the steward's process: makes it the cluster's steward. Raises BlockingIOError if there is another."""
-        descriptor = open_private(self._lock, os.O_RDWR)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            os.ftruncate(descriptor, 0)
-            os.pwrite(descriptor, str(os.getpid()).encode(), 0)
-            yield
-        finally:
-            os.close(descriptor)
+    def new_order(self) -> Order | None:
+        """In the steward's process: the latest order, if it is new."""
+        state = self._read(self._order)
+        if state.get("number", 0) == self._seen:
+            return None
+        self._seen = state.pop("number")
+        return Order.from_dict(state)
 
     def tell(self, why_paused: str) -> None:
-        """In the steward's process: publishes its state for other processes."""
-        write_json(self._state, {"why_paused": why_paused})
+        """In the steward's process: publishes its state, and which order it follows, for other processes."""
+        write_json(self._state, {"why_paused": why_paused, "order": self._seen})
+
+
+# Those that this process has started, until they are gone.
+_children: list[subprocess.Popen[bytes]] = []

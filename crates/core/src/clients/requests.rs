@@ -108,6 +108,14 @@ impl Controller {
                 self.forget_kept(names);
                 ControlReply::Done
             }
+            ControlRequest::Notice { about, text } => {
+                if self.notices.keep(about, text) {
+                    ControlReply::Done
+                } else {
+                    ControlReply::Failed("its subject has too long a name".into())
+                }
+            }
+            ControlRequest::Noticed(about) => ControlReply::Text(self.notices.about(&about)),
             ControlRequest::Status
             | ControlRequest::Trace
             | ControlRequest::Watch { .. }

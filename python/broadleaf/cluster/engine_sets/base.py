@@ -29,6 +29,7 @@ from broadleaf.cluster.credentials import python_version
 from broadleaf.cluster.package import receive_code
 from broadleaf.cluster.session import export_command
 from broadleaf.engine.environment import variables_of
+from broadleaf.errors import ClusterStartError
 from broadleaf.state import files
 from broadleaf.state.directories import read_json
 
@@ -137,7 +138,10 @@ class EngineSet(ABC):
     python: str = ""
     """Python on the hosts; by default the one that this process runs, where a host has it, else `python3`."""
     setup: Sequence[str] = field(default_factory=list)
-    """Shell commands that each host runs first, such as ``module load python``."""
+    """Shell commands that each host runs first, such as ``module load python``: in a login shell of bash, where there
+    is one."""
+    setup_errors: str = "stop"
+    """What follows if one of them fails: 'stop' ends the start, 'warn' only writes that into the log."""
     wrap: str = ""
     """Command that starts Python there, such as ``apptainer exec image.sif``."""
     interface: str = ""
@@ -204,6 +208,17 @@ class EngineSet(ABC):
         Returns:
             The text; '' if there is none.
         """
+
+    def why_silent(self, block: Block) -> str:
+        """What may be wrong with a block that has ended and has written nothing.
+
+        Args:
+            block: The block.
+
+        Returns:
+            A sentence; '' if nothing is known.
+        """
+        return ""
 
     def look_now(self) -> None:  # noqa: B027 (nothing, for a set that always looks)
         """Makes the next `poll` ask the scheduler, even if it did so a moment ago."""
@@ -293,7 +308,37 @@ class EngineSet(ABC):
         )
         # The relay's interpreter is its engines' as well, if it starts with the environment that they need.
         exported = export_command(variables_of(request.connection))
-        return "\n".join([*self.setup, *exported, *find, start])
+        return self.set_up("\n".join([*exported, *find, start]))
+
+    def set_up(self, code: str) -> str:
+        """Shell code that runs the set-up commands, and then other code.
+
+        Args:
+            code: The other code, for any shell.
+
+        Returns:
+            The text, for any shell.
+
+        Raises:
+            ClusterStartError: `setup_errors` is neither 'stop' nor 'warn'.
+        """
+        if self.setup_errors not in ("stop", "warn"):
+            raise ClusterStartError(f"setup_errors={self.setup_errors!r}: write 'stop' or 'warn'")
+        if not self.setup:
+            return code
+        lines = ['failed() { echo "set-up command failed with code $1: $command" >&2; }']
+        if self.setup_errors == "stop":
+            lines.append("trap 'failed $?' EXIT")  # the shell may also be ended by a command
+        on_failure = 'exit "$code"' if self.setup_errors == "stop" else 'failed "$code"'
+        for command in self.setup:
+            lines += [f"command={shlex.quote(command)}", command, f'code=$?; [ "$code" = 0 ] || {on_failure}']
+        if self.setup_errors == "stop":
+            lines.append("trap - EXIT")
+        script = shlex.quote("\n".join([*lines, code]))
+        # `module` is a function that the profile of bash defines, and other shells do not inherit functions.
+        return (
+            f'script={script}\nif command -v bash >/dev/null; then exec bash -l -c "$script"; fi\nexec sh -c "$script"'
+        )
 
     def join_order(
         self, request: BlockRequest, *, block: str = "", name: str = "", n: int = 0, tunnel_port: int = 0

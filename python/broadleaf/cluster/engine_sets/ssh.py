@@ -18,7 +18,8 @@ from typing import IO, TYPE_CHECKING, ClassVar
 
 from broadleaf import openssh
 from broadleaf.cluster import package
-from broadleaf.cluster.engine_sets.base import Block, BlockRequest, EngineSet
+from broadleaf.cluster.engine_sets.base import Block, BlockRequest, BlockState
+from broadleaf.cluster.engine_sets.processes import ProcessSet
 from broadleaf.errors import ClusterStartError
 from broadleaf.openssh import LOGIN_TRIES, SSHHost, login_options, parse_host, retry_after_s
 from broadleaf.state import files
@@ -35,7 +36,7 @@ _CONNECTED = "broadleaf: connected"
 
 
 @dataclass
-class SSH(EngineSet):
+class SSH(ProcessSet):
     """Engines on these hosts, over SSH.
 
     A host is ``[user@]name``; the name may be one from `ssh_config`. ``"a:16"`` runs 16 engines; ``"a:2222:16"`` and
@@ -76,7 +77,7 @@ class SSH(EngineSet):
         if self.tunnel not in ("auto", "never"):
             raise ValueError(f"tunnel must be 'auto' or 'never', not {self.tunnel!r}")
         self._parsed = [parse_host(host) for host in self.hosts]
-        self._children: dict[str, Popen[bytes]] = {}
+        super().__post_init__()
         self._logins: dict[str, _Login] = {}
         """Those that `poll` continues."""
         self._orders: dict[str, bytes] = {}
@@ -203,25 +204,13 @@ class SSH(EngineSet):
         tunnel = f"127.0.0.1:{port}:{tcp['host']}:{tcp['port']}" if port else ""
         order = self.join_order(request, block=block.id, name=name, n=block.n_engines or 0, tunnel_port=port)
         content = json.dumps(order).encode()
-        log = files.open_log(Path(block.facts["log"]))
-        try:
-            with tempfile.TemporaryFile() as file:
-                file.write(content)
-                file.seek(0)
-                child = subprocess.Popen(
-                    self.command(block.facts["index"], request, tunnel),
-                    stdin=subprocess.PIPE if self.ship else file,
-                    stdout=log,
-                    stderr=log,
-                    env=os.environ | {"BROADLEAF_CLUSTER_ID": request.cluster_id},
-                    start_new_session=True,  # Ctrl-C is not for it
-                )
-        finally:
-            os.close(log)
-        self._children[block.id] = child
+        command, log_path = self.command(block.facts["index"], request, tunnel), Path(block.facts["log"])
+        with tempfile.TemporaryFile() as file:
+            file.write(content)
+            file.seek(0)
+            child = self.start_program(block, request, command, log_path, subprocess.PIPE if self.ship else file)
         if self.ship:
             self._orders[block.id] = content
-        block.facts |= {"pid": child.pid, "cluster_id": request.cluster_id}
         block.state, block.reason = "pending", "logging in"
         return child
 
@@ -249,66 +238,30 @@ class SSH(EngineSet):
                 pipe.close()
 
     def poll(self, blocks: Sequence[Block]) -> None:
-        """Checks whether the programs are running, and why not."""
+        """Continues logins, and checks whether the programs are running, and why not."""
         self._log_in()
-        for block in blocks:
-            if block.is_over or block.id in self._logins or self._runs(block):
-                continue
-            self.note_end(block)
+        super().poll([block for block in blocks if block.id not in self._logins])
 
-    def note_end(self, block: Block) -> None:
-        """Notes how the program of a block has ended.
-
-        Args:
-            block: The block.
-        """
-        child = self._child(block)
-        code = child.returncode if child is not None else None
-        block.state = "ended" if code == 0 else "failed"
-        block.reason = self._why(block, code)
-
-    def _child(self, block: Block) -> Popen[bytes] | None:
-        """Its ssh, if this process has started it; another one may have done so since."""
-        child = self._children.get(block.id)
-        return child if child is not None and child.pid == block.facts.get("pid") else None
-
-    def _runs(self, block: Block) -> bool:
-        child = self._child(block)
-        if child is not None:
-            return child.poll() is None
-        return "pid" in block.facts and files.process_of_cluster(block.facts["pid"], block.facts["cluster_id"])
-
-    def _why(self, block: Block, code: int | None) -> str:
+    def how_it_ended(self, block: Block, code: int | None) -> tuple[BlockState, str]:
+        """In words of ssh, or of the command on the host."""
         host, words = block.facts["host"], openssh.last_words(self.log(block))
         if code == 0:
-            return "its relay has ended"
+            return "ended", "its relay has ended"
         if code is not None and code < 0:
-            return f"ssh to {host} was ended by {signal.Signals(-code).name}"
+            return "failed", f"ssh to {host} was ended by {signal.Signals(-code).name}"
         if code == openssh.FAILED:
-            return openssh.why(host, words)
-        return words or f"the command on {host} ended with code {code}"
+            return "failed", openssh.why(host, words)
+        return "failed", words or f"the command on {host} ended with code {code}"
 
     def cancel(self, blocks: Sequence[Block]) -> None:
         """Ends the connections, and waits until the programs are gone."""
         for block in blocks:
             self._logins.pop(block.id, None)
-        deadline = time.monotonic() + _STOP_GRACE_S
-        for number in (signal.SIGTERM, signal.SIGKILL):
-            for block in (one for one in blocks if self._runs(one)):
-                try:
-                    os.kill(block.facts["pid"], number)
-                except ProcessLookupError:
-                    continue
-            while any(map(self._runs, blocks)) and time.monotonic() < deadline:
-                time.sleep(0.01)
-        self.poll(blocks)
+        self.end_programs(blocks, [(signal.SIGTERM, _STOP_GRACE_S), (signal.SIGKILL, _STOP_GRACE_S)])
 
     def log(self, block: Block) -> str:
         """What ssh and the relay's command have written."""
-        try:
-            text = Path(block.facts["log"]).read_text(errors="replace")
-        except OSError:
-            return ""
+        text = super().log(block)
         for note in (_CONNECTED, package.WANTS, package.HAS):
             text = text.replace(f"{note}\n", "")
         return text
