@@ -7,6 +7,13 @@ import sys
 from debian_layer import CHECKOUT
 
 
+def test_the_bed_does_not_see_what_another_broadleaf_of_this_user_uses(bed):
+    for folder in (".ssh", ".local/state/broadleaf"):
+        there = bed.path("n1", f"/root/{folder}")
+        assert there.is_mount(), "nothing in it is the user's, and nothing has to be removed"
+        assert there.stat().st_mode & 0o777 == 0o700
+
+
 def test_without_hosts_tests_fail_with_the_reason(tmp_path):
     one = "tests/clusters/test_slurm_jobs.py::test_one_block_of_four_nodes"
     done = subprocess.run(

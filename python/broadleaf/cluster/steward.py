@@ -45,6 +45,8 @@ class Order(NamedTuple):
     """The size to keep; None to leave it as it is, and only look after jobs."""
     one_at_a_time: bool = False
     within_s: float | None = None
+    set_options: Mapping[str, Any] = {}  # noqa: RUF012 (a NamedTuple has no factories, and nobody changes it)
+    """Options of the engine set, where a program has changed them since the cluster was started."""
 
     def to_dict(self) -> dict[str, Any]:
         """Ready for JSON."""
@@ -54,7 +56,7 @@ class Order(NamedTuple):
     def from_dict(cls, state: Mapping[str, Any]) -> Order:
         """Restores what `to_dict` returned."""
         aim = None if state["aim"] is None else Aim(**state["aim"])
-        return cls(aim, state["one_at_a_time"], state["within_s"])
+        return cls(aim, state["one_at_a_time"], state["within_s"], state["set_options"])
 
 
 class Steward:
@@ -82,7 +84,9 @@ class Steward:
         self._begin(Order(aim, one_at_a_time, within_s))
 
     def _begin(self, order: Order) -> None:
-        self._aim, self._one_at_a_time, self._within_s = order
+        self._aim, self._one_at_a_time, self._within_s, set_options = order
+        for name, value in set_options.items():
+            setattr(self._cluster.engines_from, name, value)
         self._starts = Starts()
         self._retries = Retries()
         self._short = ""
@@ -576,7 +580,7 @@ class StewardProcess:
 
         It ends with its cluster, or with `stop`. Raises `ClusterStartError` with the end of its log.
         """
-        number = self.order(order)
+        number = self.order(order._replace(set_options=cluster.engines_from.options()))
         if not self.is_running:
             self._start(cluster)
         while waits and self._of_state("order", 0) != number:
