@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, ClassVar
@@ -100,7 +101,7 @@ class FakeCluster:
         engines = []
         for number, host in enumerate(self.engines):
             cause = self.dead.get(number, "" if host in self.hosts else "host_gone")
-            death = {"host": host, "cause": cause, "uuid": "u", "pid": 7} if cause else None
+            death = {"host": host, "cause": cause, "uuid": "u", "pid": 7, "ago_s": 9.0} if cause else None
             engines.append({
                 "engine": number, "host": "" if cause else host, "state": "gone" if cause else "up", "up": not cause,
                 "last_death": death, "restarts": 0, "idle_s": 0.0, "holds_data": False, "completed": 0,
@@ -208,6 +209,10 @@ def test_a_host_that_was_given_is_started_again_where_it_was():
     cluster.blocks[0].state, cluster.blocks[0].reason = "failed", "ssh to n0: no route to the host"
     step(cluster, 4, steward)
     assert cluster.submitted == [2], "it waits before the next try"
+    # It has just logged in: the engines that it had before are no reason to give it up.
+    cluster.blocks[0].state, cluster.blocks[0].facts["started_at"] = "running", time.time()
+    step(cluster, 4, steward)
+    assert (cluster.blocks[0].state, cluster.submitted) == ("running", [2])
     assert steward.why_paused == "n0 is tried again: ssh to n0: no route to the host"
     control: Any = cluster
     with pytest.raises(ClusterStartError, match="no others"):

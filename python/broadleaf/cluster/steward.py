@@ -45,7 +45,7 @@ class Order(NamedTuple):
     """The size to keep; None to leave it as it is, and only look after jobs."""
     one_at_a_time: bool = False
     within_s: float | None = None
-    set_options: Mapping[str, Any] = {}  # noqa: RUF012 (a NamedTuple has no factories, and nobody changes it)
+    set_options: Mapping[str, Any] = {}
     """Options of the engine set, where a program has changed them since the cluster was started."""
 
     def to_dict(self) -> dict[str, Any]:
@@ -261,7 +261,7 @@ class Steward:
     def _look_at_empty(self, blocks: Sequence[Block], seen: _Seen, now: float) -> None:
         """Asks at once about blocks that have lost their last host, and ends those that stay without any."""
         kind = self._cluster.engines_from
-        empty = [b for b in blocks if b.state == "running" and not b.draining and not b.hosts and seen.members(b)]
+        empty = [b for b in blocks if b.state == "running" and not b.draining and not b.hosts and self._had(seen, b)]
         self._empty_since = {block.id: self._empty_since.get(block.id, now) for block in empty}
         if any(since == now for since in self._empty_since.values()):
             kind.look_now()
@@ -269,6 +269,11 @@ class Steward:
         patience_s = 0.0 if kind.keeps_hosts else _EMPTY_S
         lost = [b for b in empty if b.state == "running" and now - self._empty_since[b.id] >= patience_s]
         self._end(lost, "it has lost all its hosts")
+
+    def _had(self, seen: _Seen, block: Block) -> bool:
+        """Whether a block without hosts has had some since it was started, or should have by now."""
+        waited_s = time.time() - block.facts.get("started_at", time.time())
+        return bool(seen.members(block)) or waited_s > self._cluster.settings["start_timeout_s"]
 
     def _look_at_revived(self, status: Mapping[str, Any]) -> None:
         """Notes which engines that were started again are up, and which have died before."""
@@ -384,7 +389,8 @@ class Steward:
 class _Seen:
     """The engines of each block, as the controller's status has them.
 
-    Those of a job that was put back into the queue and has come up again are others than those of its earlier life.
+    Those of a job that was put back into the queue and has come up again are others than those of its earlier life, and
+    so are those of a block that was started again.
     """
 
     def __init__(self, status: Mapping[str, Any], blocks: Iterable[Block]) -> None:
@@ -395,8 +401,10 @@ class _Seen:
             self._note(by_id, host["name"])
         for engine in status["engines"]:
             host = engine["host"] or (engine["last_death"] or {}).get("host", "")
-            if (owner := self._note(by_id, host)) is not None:
-                found.setdefault(owner, []).append(engine)
+            owner = self._note(by_id, host)
+            if owner is None or _died_before(engine, by_id[owner[0]].facts.get("started_at", 0.0)):
+                continue
+            found.setdefault(owner, []).append(engine)
         self._members = {
             block_id: engines for (block_id, life), engines in found.items() if life == self._lives[block_id]
         }
@@ -429,6 +437,11 @@ class _Seen:
             if engine["last_death"]["host"] in block.hosts
             and engine["last_death"]["cause"] not in ("stopped", "host_gone")
         ]
+
+
+def _died_before(engine: Mapping[str, Any], at: float) -> bool:
+    """Whether an engine is dead since before a time, in seconds since 1970."""
+    return engine["state"] == "gone" and time.time() - engine["last_death"]["ago_s"] < at
 
 
 def _place(block: Block) -> str:
