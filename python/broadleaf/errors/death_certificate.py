@@ -59,8 +59,11 @@ class DeathCertificate(NamedTuple):
             return "Its host was asked again for some seconds. Start fewer engines, or raise its limit on processes (`ulimit -u`)."
         if self.cause == "out_of_memory":
             return "Start fewer engines per host, or send less at a time."
-        if self.block_end:
-            return "cluster.start_engines_sync() asks for new ones."
+        if self.cause == "host_gone":
+            return (
+                "cluster.scale_sync(n), or `broadleaf scale N`, brings hosts back or asks for new ones; a relay that you "
+                "started yourself has to be started again."
+            )
         return "cluster.restart_engines_sync() starts it again."
 
 
