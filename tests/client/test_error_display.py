@@ -223,7 +223,7 @@ def test_nobody_is_told_to_restart_an_engine_whose_host_is_gone(why):
     certificate = death_certificate({"engine": 2, "cause": "HostGone", "host": "n1:slurm-30", "task_started": True})
     text = str(ipp.EngineError("", {}, certificate._replace(block_end=why), None))
     assert "restart_engines" not in text
-    assert "cluster.scale_sync(n), or `broadleaf scale N`, brings hosts back" in text
+    assert "cluster.scale_sync(n) or `broadleaf scale N` brings hosts back" in text
     assert (why or "the relay there ended, or the link to it is cut") in text
 
 

@@ -60,10 +60,7 @@ class DeathCertificate(NamedTuple):
         if self.cause == "out_of_memory":
             return "Start fewer engines per host, or send less at a time."
         if self.cause == "host_gone":
-            return (
-                "cluster.scale_sync(n), or `broadleaf scale N`, brings hosts back or asks for new ones; a relay that you "
-                "started yourself has to be started again."
-            )
+            return "cluster.scale_sync(n) or `broadleaf scale N` brings hosts back; start relays of your own again."
         return "cluster.restart_engines_sync() starts it again."
 
 
