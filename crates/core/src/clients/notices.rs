@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use broadleaf_proto::control::ControlReply;
 use broadleaf_proto::limits::MAX_HOST_NAME_BYTES;
 
 /// Number of texts that are kept, the latest ones.
@@ -18,16 +19,16 @@ pub(crate) struct Notices {
 }
 
 impl Notices {
-    /// Keeps a text, or takes it back if it is empty. Returns whether it can be kept.
-    pub fn keep(&mut self, about: String, mut text: String) -> bool {
+    /// Keeps a text, or takes it back if it is empty.
+    pub fn keep(&mut self, about: String, mut text: String) -> ControlReply {
         if about.len() > MAX_HOST_NAME_BYTES {
-            return false;
+            return ControlReply::Failed("its subject has too long a name".into());
         }
         if self.texts.remove(&about).is_some() {
             self.order.retain(|known| *known != about);
         }
         if text.is_empty() {
-            return true;
+            return ControlReply::Done;
         }
         if self.order.len() == MAX_NOTICES
             && let Some(oldest) = self.order.pop_front()
@@ -39,7 +40,7 @@ impl Notices {
         text.truncate(end.unwrap_or(0));
         self.order.push_back(about.clone());
         self.texts.insert(about, text);
-        true
+        ControlReply::Done
     }
 
     /// The text about this; empty if there is none.
@@ -56,10 +57,13 @@ mod tests {
     fn the_latest_text_is_kept_until_it_is_taken_back() {
         let mut notices = Notices::default();
         assert_eq!(notices.about("n1"), "");
-        assert!(notices.keep("n1".into(), "preempted".into()));
-        assert!(notices.keep("n1".into(), "cancelled".into()));
+        assert_eq!(
+            notices.keep("n1".into(), "preempted".into()),
+            ControlReply::Done
+        );
+        notices.keep("n1".into(), "cancelled".into());
         assert_eq!(notices.about("n1"), "cancelled");
-        assert!(notices.keep("n1".into(), String::new()));
+        notices.keep("n1".into(), String::new());
         assert_eq!(notices.about("n1"), "");
         assert!(notices.order.is_empty());
     }
@@ -68,12 +72,13 @@ mod tests {
     fn they_are_bounded_in_number_and_length() {
         let mut notices = Notices::default();
         for number in 0..MAX_NOTICES + 2 {
-            assert!(notices.keep(number.to_string(), "\u{e9}".repeat(MAX_TEXT_BYTES)));
+            notices.keep(number.to_string(), "\u{e9}".repeat(MAX_TEXT_BYTES));
         }
         assert_eq!(notices.texts.len(), MAX_NOTICES);
         assert_eq!(notices.order.len(), MAX_NOTICES);
         assert_eq!(notices.about("1"), "");
         assert_eq!(notices.about("2").len(), MAX_TEXT_BYTES);
-        assert!(!notices.keep("n".repeat(MAX_HOST_NAME_BYTES + 1), "text".into()));
+        let refused = notices.keep("n".repeat(MAX_HOST_NAME_BYTES + 1), "text".into());
+        assert!(matches!(refused, ControlReply::Failed(_)));
     }
 }

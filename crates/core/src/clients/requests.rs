@@ -108,13 +108,7 @@ impl Controller {
                 self.forget_kept(names);
                 ControlReply::Done
             }
-            ControlRequest::Notice { about, text } => {
-                if self.notices.keep(about, text) {
-                    ControlReply::Done
-                } else {
-                    ControlReply::Failed("its subject has too long a name".into())
-                }
-            }
+            ControlRequest::Notice { about, text } => self.notices.keep(about, text),
             ControlRequest::Noticed(about) => ControlReply::Text(self.notices.about(&about)),
             ControlRequest::Status
             | ControlRequest::Trace
