@@ -138,6 +138,20 @@ def test_a_job_that_loses_its_last_host_is_asked_for_and_replaced_in_the_same_st
     assert (kind.n_asked, cluster.submitted) == (1, [2]), "once"
 
 
+def test_a_job_whose_end_was_announced_is_not_taken_for_released():
+    kind = Jobs()
+    cluster = FakeCluster(kind, 2)
+    steward = step(cluster, 4)
+    cluster.blocks[0].draining = True  # its hosts were told
+    step(cluster, 4, steward)
+    assert cluster.submitted == [2], "it is replaced in advance"
+    cluster.hosts -= {"n0a:jobs-0", "n0b:jobs-0"}
+    kind.news["jobs-0"] = "failed", "job 0: it was preempted (PREEMPTED)"
+    step(cluster, 4, steward)
+    assert (kind.cancelled, cluster.told["n0a:jobs-0"]) == ([], "job 0: it was preempted (PREEMPTED)")
+    assert cluster.submitted == [2]
+
+
 def test_a_job_that_was_put_back_into_the_queue_is_awaited():
     kind = Jobs()
     cluster = FakeCluster(kind, 2)

@@ -122,6 +122,8 @@ class Elastic:
         for block in blocks:
             if block.state == "pending" and (block.hosts or block.engines):
                 block.state, block.reason = "running", ""
+            elif block.state == "pending":
+                block.draining = False  # it was put back into the queue
         return blocks
 
     def drain_sync(
@@ -147,7 +149,7 @@ class Elastic:
                 engines, hosts, blocks = self._meant(control.status(), targets)
                 control.drain(engines, hosts, within_s, stateless)
                 for block in blocks:
-                    block.draining = True
+                    block.draining = block.is_released = True
             while any(e["state"] != "gone" for e in control.status()["engines"] if e["engine"] in engines):
                 time.sleep(_LOOK_EVERY_S)
         with self.lock:

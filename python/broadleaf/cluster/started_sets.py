@@ -135,7 +135,7 @@ class StartedSets:
 
     def start_again(self, block: Block) -> None:
         """Starts a block that is over, or a spare one."""
-        block.draining = False
+        block.draining = block.is_released = False
         block.facts["started_at"] = time.time()
         self._cluster.engines_from.start_again(block, self.request(block.n_engines or 0))
         if block not in self.blocks():

@@ -240,14 +240,14 @@ class Steward:
                 self._retries.came_up(_place(block))
             if block.is_over and block.id not in self._ended:
                 self._ended.add(block.id)
-                if not block.draining:
+                if not block.is_released:
                     self._note_failure(block, now)
             waits = not block.is_over and block.id not in self._had_s and block.state == "pending"
             if waits and now - submitted_at > cluster.engines_from.queue_timeout_s:
                 self._end([block], block.reason or "it was pending for too long")
                 self._ended.add(block.id)
                 self._note_failure(block, now)
-        gone = [b for b in blocks if b.draining and not b.is_over and not b.hosts and not seen.living(b)]
+        gone = [b for b in blocks if b.is_released and not b.is_over and not b.hosts and not seen.living(b)]
         self._end(gone, "it was released")
         self._look_at_revived(status)
         return [*blocks, *cluster.spare_blocks()]
@@ -261,7 +261,7 @@ class Steward:
     def _look_at_empty(self, blocks: Sequence[Block], seen: _Seen, now: float) -> None:
         """Asks at once about blocks that have lost their last host, and ends those that stay without any."""
         kind = self._cluster.engines_from
-        empty = [b for b in blocks if b.state == "running" and not b.draining and not b.hosts and self._had(seen, b)]
+        empty = [b for b in blocks if b.state == "running" and not b.is_released and not b.hosts and self._had(seen, b)]
         self._empty_since = {block.id: self._empty_since.get(block.id, now) for block in empty}
         if any(since == now for since in self._empty_since.values()):
             kind.look_now()
@@ -359,7 +359,7 @@ class Steward:
             engines = [engine["engine"] for engine in seen.living(blocks[one])]
             hosts = [host["host"] for host in status["hosts"] if host["name"] in blocks[one].hosts]
             blocks[one].draining = _drain(control, engines, hosts, self._within_s, aim.stateless)
-            self._verdicts.released.update([one] if blocks[one].draining else [])
+            blocks[one].is_released = blocks[one].draining
         for one, n in decision.revive:
             self._revive(control, seen, blocks[one], n)
         for n in decision.submit:
@@ -378,7 +378,6 @@ class Steward:
             self._ended.discard(block.id)
             self._had_s.pop(block.id, None)
             self._submitted_at[block.id] = time.monotonic()
-            self._verdicts.released.discard(block.id)
             self._cluster.start_block_again(block)
             return
         dead = seen.dead(block)[:n]
@@ -441,7 +440,7 @@ class _Seen:
 
 def _died_before(engine: Mapping[str, Any], at: float) -> bool:
     """Whether an engine is dead since before a time, in seconds since 1970."""
-    return engine["state"] == "gone" and time.time() - engine["last_death"]["ago_s"] < at
+    return bool(engine["state"] == "gone" and time.time() - engine["last_death"]["ago_s"] < at)
 
 
 def _place(block: Block) -> str:
@@ -495,8 +494,6 @@ class Verdicts:
 
     def __init__(self, cluster: RunningCluster) -> None:
         self._cluster = cluster
-        self.released: set[str] = set()
-        """Blocks that are released: the reason is known."""
         self._hosts: dict[str, Block] = {}
         self._lost: dict[str, tuple[float, Block]] = {}
         """Hosts that are gone without a reason so far, since when, and their blocks."""
@@ -525,7 +522,7 @@ class Verdicts:
                 gone |= {death["host"]: owner[0]} if owner is not None else {}
         for name, block in gone.items():
             is_known = name in hosts or name in self._lost or self._told.get(name)
-            if not is_known and block.id not in self.released:
+            if not is_known and not block.is_released:
                 self._lost[name] = now, block
                 self._n_asked = 0
         for name in hosts:

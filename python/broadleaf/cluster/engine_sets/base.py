@@ -89,7 +89,9 @@ class Block:
     deadline: float | None = None
     """When its job ends, in seconds since 1970, as `Cluster.blocks` found it; None where that is not known."""
     draining: bool = False
-    """Whether it is being released."""
+    """Whether it takes no new tasks: it is being released, or its scheduler has announced its end."""
+    is_released: bool = False
+    """Whether it is being released, or was: because it is not needed, or on request."""
 
     @property
     def is_over(self) -> bool:
