@@ -31,6 +31,8 @@ _LOOK_EVERY_S = 0.25
 # Where only jobs are looked after: what happens to engines wakes it.
 _WATCH_EVERY_S = 60.0
 _WATCH_PENDING_EVERY_S = 2.0
+# Until then, whoever has submitted jobs looks after them.
+_ASK_PENDING_AFTER_S = 10.0
 _ALERT_S = 15.0
 _GOING = ("draining", "leaving", "dying")
 # A job without any of its hosts: its scheduler has this long to notice that it is over. One that was put back into the
@@ -78,6 +80,7 @@ class Steward:
         self._cluster = cluster
         self._stopped = False
         self._alert_until = 0.0
+        self._pending_since: float | None = None
         self._woken = threading.Event()
         self._thread: threading.Thread | None = None
         self._verdicts = Verdicts(cluster)
@@ -183,9 +186,11 @@ class Steward:
             blocks = self._cluster.look_at_blocks(status, asks=False)
             self._verdicts.look(control, status, blocks)
             are_pending = any(block.state == "pending" for block in blocks)
-            if are_pending:
+            now = time.monotonic()
+            self._pending_since = (self._pending_since or now) if are_pending else None
+            if self._pending_since is not None and now - self._pending_since >= _ASK_PENDING_AFTER_S:
                 self._cluster.engines_from.poll(blocks)
-            if self._verdicts.are_open or time.monotonic() < self._alert_until:
+            if self._verdicts.are_open or now < self._alert_until:
                 return _LOOK_EVERY_S
             return _WATCH_PENDING_EVERY_S if are_pending else _WATCH_EVERY_S
 
