@@ -106,6 +106,14 @@ def test_a_place_that_fails_is_tried_again_ever_later():
     assert retries.is_due("n1", 0.0)
 
 
+def test_a_job_that_was_put_back_into_the_queue_may_be_overtaken():
+    late = Unit("b1", 4, "pending", is_late=True)
+    assert decided(Aim(8, 8), [busy("b0"), late]).submit == (4,)
+    assert decided(Aim(8, 8), [busy("b0"), late, Unit("b2", 4, "pending")]) == Decision(), "whichever comes first"
+    assert decided(Aim(8, 8), [busy("b0"), late, busy("b2")]) == Decision(cancel=("b1",))
+    assert decided(Aim(8, 8), [busy("b0"), busy("b1"), Unit("b2", 4, "pending")]) == Decision(cancel=("b2",))
+
+
 def test_three_failed_starts_in_a_row_pause():
     starts = Starts()
     for reason in ("no such partition", "job 4 was preempted (PREEMPTED)", "no such partition"):

@@ -152,14 +152,14 @@ def test_a_job_whose_end_was_announced_is_not_taken_for_released():
     assert cluster.submitted == [2]
 
 
-def test_a_job_that_was_put_back_into_the_queue_is_awaited():
+def test_a_job_that_was_put_back_into_the_queue_is_replaced_unless_it_comes_first():
     kind = Jobs()
     cluster = FakeCluster(kind, 2)
     steward = step(cluster, 4)
     cluster.hosts -= {"n0a:jobs-0", "n0b:jobs-0"}
     kind.news["jobs-0"] = "pending", "job 0 is pending: BeginTime"
     step(cluster, 4, steward)
-    assert (kind.n_asked, cluster.submitted) == (1, [])
+    assert (kind.n_asked, cluster.submitted, kind.cancelled) == (1, [2], [])
     why = "it was put back into the queue (job 0 is pending: BeginTime)"
     assert (cluster.told["n0a:jobs-0"], cluster.told["waiting"]) == (why, "job 0 is pending: BeginTime")
     # It comes up again, as another job of the same number.
@@ -168,7 +168,7 @@ def test_a_job_that_was_put_back_into_the_queue_is_awaited():
     cluster.engines += ["n0a:jobs-0.1", "n0b:jobs-0.1"]
     kind.look_now()
     step(cluster, 4, steward)
-    assert (cluster.submitted, cluster.told["waiting"]) == ([], "")
+    assert (cluster.submitted, kind.cancelled, cluster.told["waiting"]) == ([2], ["jobs-2"], "")
 
 
 def test_a_scheduler_is_asked_a_few_times_why_a_host_is_gone(monkeypatch):

@@ -40,6 +40,8 @@ class Unit(NamedTuple):
     """Time until it takes no new tasks because its job ends, in seconds; None if it does not end by itself."""
     n_dead: int = 0
     """Engines that died while their host lives, and can be started again there."""
+    is_late: bool = False
+    """Whether it ran, and was put back into the queue: schedulers let such jobs wait longer than new ones."""
 
 
 class Load(NamedTuple):
@@ -91,10 +93,11 @@ def decide(
     `units` are those that are not being released. What was lost is brought back where it was, if that is possible. New
     blocks have `block_engines` engines, or as many as are asked for if that is None; 0: there can be none. A block that
     ends within `start_s`, the seconds that a new one takes to start, does not count, so it is replaced before it ends.
+    Nor does one that was put back into the queue: it is cancelled when others are up in its place, if it is not first.
     Beyond the minimum, `one_at_a_time` requests no block while another is pending.
     """
     wanted = wanted_engines(aim, units, load)
-    there = [unit for unit in units if unit.state != "lost"]
+    there = [unit for unit in units if unit.state != "lost" and not unit.is_late]
     lasting = [unit for unit in there if unit.lasts_s is None or unit.lasts_s > start_s]
     n = sum(unit.n_engines for unit in lasting)
     if n < wanted:
@@ -116,8 +119,9 @@ def decide(
         n -= unit.n_engines
         gone.append(unit.id)
     pending = {unit.id for unit in lasting if unit.state == "pending"}
+    late = [unit.id for unit in units if unit.is_late and n_running >= wanted]
     return Decision(
-        cancel=tuple(one for one in gone if one in pending),
+        cancel=(*(one for one in gone if one in pending), *late),
         drain=tuple(one for one in gone if one not in pending),
         kept_for_data=tuple(kept),
     )

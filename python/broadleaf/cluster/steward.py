@@ -341,7 +341,8 @@ class Steward:
         if block.state == "pending" or are_expected:
             n = max(n, block.n_engines or 1)
         n_dead = 0 if kind.restarts_blocks else len(seen.dead(block))
-        return _unit(block.id, n, living, lasts_s)._replace(n_dead=n_dead)
+        is_late = block.state == "pending" and bool(members)
+        return _unit(block.id, n, living, lasts_s)._replace(n_dead=n_dead, is_late=is_late)
 
     def _act(
         self,
