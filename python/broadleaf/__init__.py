@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from broadleaf.cluster.cluster import ClusterStateError
     from broadleaf.cluster.elastic import ScalingError
     from broadleaf.cluster.engine_sets.base import EngineSet
+    from broadleaf.cluster.engine_sets.batch import BatchSet
     from broadleaf.cluster.engine_sets.dask import OnDask
     from broadleaf.cluster.engine_sets.mpi import MPI
     from broadleaf.cluster.engine_sets.psij import PSIJ
@@ -96,6 +97,7 @@ _HOMES = {
     "AsyncMapResult": "broadleaf.client.results.maps",
     "AsyncResult": "broadleaf.client.results.async_result",
     "AuthenticationFailed": _ERRORS,
+    "BatchSet": "broadleaf.cluster.engine_sets.batch",
     "BroadleafError": _ERRORS,
     "BroadcastView": "broadleaf.client.views.broadcast",
     "Client": "broadleaf.client.client",
@@ -190,6 +192,7 @@ __all__ = [
     "AsyncMapResult",
     "AsyncResult",
     "AuthenticationFailed",
+    "BatchSet",
     "BroadcastView",
     "BroadleafError",
     "Client",

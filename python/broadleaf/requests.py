@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import signal
+import sys
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -58,6 +60,71 @@ def failures(link: Any, timeout_s: float | None = 10.0) -> list[dict[str, Any]]:
     return told
 
 
+# What whoever starts a cluster's engines tells everybody, through the controller.
+
+
+# What notices are about, besides hosts: who tells them, and what engines wait for.
+STEWARD, WAITING = "steward", "waiting"
+# Schedulers take a while to say how a job ended. Short, because somebody waits for this.
+_NOTICE_S = 6.0
+_NOTICE_LOOK_EVERY_S = 0.2
+
+
+def noticed(link: Any, about: str, timeout_s: float | None = 10.0) -> str:
+    """What is told about this; '' if nothing is."""
+    return str(send(link, {"Noticed": about}, timeout_s))
+
+
+def why_gone(link: Any, host: str) -> str:
+    """Why a host is gone, in the words of the scheduler; '' if nobody knows. Waits for whoever is asking it."""
+    give_up_at = time.monotonic() + _NOTICE_S
+    while not (text := noticed(link, host)):
+        if time.monotonic() > give_up_at or not noticed(link, STEWARD):
+            return ""
+        time.sleep(_NOTICE_LOOK_EVERY_S)
+    return text
+
+
+# What a wait for engines says: for what they wait.
+
+
+# Short waits are not worth a word.
+_QUIET_S = 3.0
+
+
+class WaitingLine:
+    """Says on standard error what a wait is for: on a terminal in one line that is updated, otherwise once."""
+
+    def __init__(self) -> None:
+        self._began = time.monotonic()
+        self._shown_at = 0.0
+        self._said = ""
+        self._is_shown = False
+
+    def tell(self, what: str) -> None:
+        """Shows what is waited for, with the seconds so far; '' if nothing is known."""
+        now = time.monotonic()
+        waited_s = now - self._began
+        if waited_s < _QUIET_S:
+            return
+        if not sys.stderr.isatty():
+            if what and what != self._said:
+                print(f"broadleaf: {what}", file=sys.stderr, flush=True)
+                self._said = what
+            return
+        if not what:
+            self.close()
+        elif now - self._shown_at >= 1.0:
+            self._shown_at, self._is_shown = now, True
+            print(f"\r\x1b[K{what}, {waited_s:.0f} s", end="", file=sys.stderr, flush=True)
+
+    def close(self) -> None:
+        """Removes the line from a terminal."""
+        if self._is_shown:
+            self._is_shown = False
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+
+
 # Waits for engines; gives up early if the missing ones have died while starting.
 
 
@@ -65,6 +132,8 @@ def failures(link: Any, timeout_s: float | None = 10.0) -> list[dict[str, Any]]:
 _ANSWER_S = 1.0
 # Time between two checks for deaths.
 _LOOK_S = 0.1
+# Time between two questions what engines wait for.
+_ASK_EVERY_S = 1.0
 # Lines of an engine's last output that the error shows.
 _LAST_LINES = 10
 
@@ -83,7 +152,17 @@ def wait_for_engines(
         send(link, {"Records": []}, None if timeout_s is None else max(timeout_s, _ANSWER_S))
     except TimeoutError:
         return False
-    deaths_seen = -1
+    line = WaitingLine()
+    try:
+        return _wait(link, n, deadline, n_deaths, all_are_new, line)
+    finally:
+        line.close()
+
+
+def _wait(
+    link: Any, n: int, deadline: float | None, n_deaths: Callable[[], int], all_are_new: bool, line: WaitingLine
+) -> bool:
+    deaths_seen, ask_at = -1, time.monotonic() + _QUIET_S
     while True:
         left_s = _LOOK_S if deadline is None else min(_LOOK_S, deadline - time.monotonic())
         if link.wait_for_engines(n, max(0.0, left_s)):
@@ -97,6 +176,10 @@ def wait_for_engines(
             deaths_seen = deaths
             if error is not None:
                 raise error
+        if time.monotonic() >= ask_at:
+            ask_at = time.monotonic() + _ASK_EVERY_S
+            with contextlib.suppress(TimeoutError):
+                line.tell(noticed(link, WAITING, _ANSWER_S))
 
 
 def _hopeless(engines: list[dict[str, Any]], n: int, all_are_new: bool) -> EngineError | None:

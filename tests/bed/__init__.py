@@ -25,6 +25,8 @@ PACKAGES = (
     "openssh-server", "munge", "slurm-wlm", "gridengine-master", "gridengine-exec", "gridengine-client", "bubblewrap"
 )  # fmt: skip
 
+# Folders of a host that are no part of its overlay.
+_OWN_FOLDERS = ("run", "tmp", "dev/shm", "root/.ssh", "root/.local/state/broadleaf")
 # Arguments: the layer, a folder for mount points, number of hosts, folders to show unchanged.
 _MOUNT = r"""
 set -eu
@@ -48,8 +50,10 @@ while [ "$i" -lt "$n" ]; do
   mkdir -p "$root/run/sshd" "$root/run/munge" "$root/shared"
   chmod 755 "$root/run/munge"
   mount --bind "$top/shared" "$root/shared"
-  rm -rf "$root/root/.ssh" "$root/root/.local/state/broadleaf"
-  mkdir -m 700 "$root/root/.ssh"
+  for folder in .ssh .local/state/broadleaf; do  # not those of this user, who may be using them
+    mkdir -p "$root/root/$folder"
+    mount -t tmpfs -o mode=700 tmpfs "$root/root/$folder"
+  done
   i=$((i + 1))
 done
 echo ready
@@ -204,7 +208,7 @@ class Bed:
         top = Path(f"/proc/{self._child}/root{self.top}")
         changed = [top / "shared"]
         for index in range(len(self.names)):
-            changed += [top / f"{index}/upper", *(top / f"{index}/root/{name}" for name in ("run", "tmp", "dev/shm"))]
+            changed += [top / f"{index}/upper", *(top / f"{index}/root/{name}" for name in _OWN_FOLDERS)]
         patterns = [argument for word in words for argument in ("-e", word)]
         # Not in other file systems: hosts see the checkout through their own /tmp if it lies there.
         done = subprocess.run(

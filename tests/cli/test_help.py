@@ -54,8 +54,8 @@ def test_help_begins_with_a_sentence_and_explains_every_option(words):
 @pytest.mark.parametrize(
     ("command", "columns"),
     [
-        ("status", ["ENGINE", "STATE", "PID", "QUEUED", "DONE", "MEAN TASK", "BUSY", "RESTARTS"]),
-        ("top", ["ENGINE", "STATE", "PID", "QUEUED", "DONE", "MEAN TASK", "BUSY", "RESTARTS"]),
+        ("status", ["ENGINE", "HOST", "STATE", "PID", "QUEUED", "DONE", "MEAN TASK", "BUSY", "RESTARTS"]),
+        ("top", ["ENGINE", "HOST", "STATE", "PID", "QUEUED", "DONE", "MEAN TASK", "BUSY", "RESTARTS"]),
         ("list", ["PROFILE", "CLUSTER ID", "ENGINES", "PID", "AGE", "KIND"]),
     ],
 )

@@ -218,6 +218,15 @@ def test_the_advice_after_a_death_fits(retries, started, expected):
     assert "restart_engines()" not in text
 
 
+@pytest.mark.parametrize("why", ["", "job 30: it was preempted (PREEMPTED)"])
+def test_nobody_is_told_to_restart_an_engine_whose_host_is_gone(why):
+    certificate = death_certificate({"engine": 2, "cause": "HostGone", "host": "n1:slurm-30", "task_started": True})
+    text = str(ipp.EngineError("", {}, certificate._replace(block_end=why), None))
+    assert "restart_engines" not in text
+    assert "cluster.scale_sync(n) or `broadleaf scale N` brings hosts back" in text
+    assert (why or "the relay there ended, or the link to it is cut") in text
+
+
 def test_output_is_shown_where_there_is_some():
     certificate = death_certificate({"engine": 2, "cause": {"Exit": 3}, "last_output": "the end\n"})
     assert "Its last output:\n  | the end\n" in str(ipp.EngineError("", {}, certificate))

@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -79,28 +84,78 @@ def test_a_script_has_only_what_was_asked_for():
 
 
 @pytest.mark.parametrize(
-    ("walltime", "expected"),
-    [("90s", "0:01:30"), ("30m", "0:30:00"), ("1d", "24:00:00"), ("30", "30"), ("1-12:00:00", "1-12:00:00"), ("", "")],
+    ("walltime", "seconds", "expected"),
+    [
+        ("90s", 90, "0:01:30"),
+        ("30m", 1800, "0:30:00"),
+        ("1h30m", 5400, "1:30:00"),
+        ("1d", 86_400, "24:00:00"),
+        ("1:00:30", 3630, "1:00:30"),
+        ("1-12:00:00", 129_600, "36:00:00"),
+        ("1-12", 129_600, "36:00:00"),
+        (1800, 1800, "0:30:00"),
+        (0.5, 1, "0:00:01"),
+        ("1800", 1800, "0:30:00"),
+        ("30:00", 0, "30:00"),
+        ("UNLIMITED", 0, "UNLIMITED"),
+        ("inf", 0, "inf"),
+        ("", 0, ""),
+    ],
 )
-def test_walltimes(walltime, expected):
+def test_a_walltime_means_the_same_for_every_scheduler(walltime, seconds, expected):
+    assert walltime_seconds(walltime) == seconds
     assert clock_time(walltime) == expected
-
-
-def test_seconds_of_a_walltime():
-    assert [walltime_seconds(text) for text in ("90s", "2h", "1:00:30", "30", "1-12:00:00", "")] == [
-        90,
-        7200,
-        3630,
-        0,
-        0,
-        0,
-    ]
+    if seconds:
+        assert f"--time={expected}" in directives(ipp.Slurm(walltime=walltime))
+        assert f"-l h_rt={expected}\n" in ipp.SGE(walltime=walltime).script(request(2))
 
 
 def test_jobs_know_when_they_end():
     assert "squeue -h -j" in ipp.Slurm().script(request())
     assert "date +%s) + 5400" in ipp.SGE(walltime="90m").script(request(2))
     assert "date" not in ipp.SGE().script(request(2))
+
+
+@pytest.mark.parametrize("has_bash", [True, False])
+def test_set_up_commands_run_in_a_login_shell_of_bash_if_there_is_one(has_bash, tmp_path):
+    (tmp_path / ".bash_profile").write_text("module() { export LOADED=$1; }\n")
+    for program in ["sh", "env", *(["bash"] if has_bash else [])]:
+        found = shutil.which(program)
+        assert found is not None
+        (tmp_path / program).symlink_to(found)
+    path = f"export PATH={shlex.quote(str(tmp_path))}"
+    kind = ipp.SSH(["a"], setup=[path, "module load/gcc", "X='a b'"])
+    done = subprocess.run(
+        ["/bin/sh", "-c", kind.set_up('echo "$LOADED $X"')],
+        capture_output=True, text=True, check=False, env={"HOME": str(tmp_path), "PATH": str(tmp_path)},
+    )  # fmt: skip
+    if has_bash:
+        assert (done.stdout, done.returncode) == ("load/gcc a b\n", 0), done.stderr
+    else:
+        assert done.stdout == ""
+        assert "set-up command failed with code 127: module load/gcc" in done.stderr
+
+
+@pytest.mark.parametrize(("command", "code"), [("false", 1), ("exit 3", 3), (". /nowhere/at-all", None)])
+@pytest.mark.parametrize("shell", ["bash", "sh"])
+def test_a_set_up_command_that_fails_ends_the_start_with_its_text(command, code, shell, tmp_path):
+    (tmp_path / "sh").symlink_to("/bin/sh")
+    path = os.environ["PATH"] if shell == "bash" else str(tmp_path)
+    for errors in ("stop", "warn"):
+        kind = ipp.SSH(["a"], setup=[command], setup_errors=errors)
+        done = subprocess.run(
+            ["/bin/sh", "-c", kind.set_up("echo went on")],
+            capture_output=True, text=True, check=False, env={"PATH": path, "HOME": str(tmp_path)},
+        )  # fmt: skip
+        goes_on = errors == "warn" and "exit" not in command and (shell == "bash" or not command.startswith("."))
+        assert done.stdout == ("went on\n" if goes_on else "")
+        if goes_on:
+            assert done.stderr.endswith(f"set-up command failed with code 1: {command}\n")
+        if errors == "stop":
+            assert re.search(rf"set-up command failed with code \d+: {re.escape(command)}\n$", done.stderr), done.stderr
+            assert done.returncode == (code or done.returncode) != 0
+    with pytest.raises(ClusterStartError, match="write 'stop' or 'warn'"):
+        ipp.SSH(["a"], setup_errors="ignore").set_up("true")
 
 
 def test_engines_of_a_block():
@@ -122,7 +177,8 @@ def test_tasks_of_a_node():
 
 def test_options_come_from_tables_and_arguments(tmp_path, monkeypatch):
     monkeypatch.setenv("BROADLEAF_DIR", str(tmp_path))
-    (tmp_path / "config.toml").write_text('[slurm]\npartition = "long"\nnodes = 2\n')
+    (tmp_path / "config.toml").write_text('[sge]\nwalltime = 90\n[slurm]\npartition = "long"\nnodes = 2\n')
+    assert make_engine_set("sge") == ipp.SGE(walltime=90)
     profile = tmp_path / "profiles" / "site"
     profile.mkdir(parents=True)
     (profile / "config.toml").write_text('engines = "slurm"\nlog_level = "off"\n[slurm]\nnodes = 3\n')
@@ -157,7 +213,9 @@ def test_mpi_starts_a_module_that_reads_how_to_join_from_a_file():
     )
     assert "SECRET" not in engines.script(request(6))
     with_setup = ipp.MPI(setup=["module load openmpi"], python="python3").script(request(2))
-    assert "sh -c 'module load openmpi\nexec python3 -m broadleaf.mpi " in with_setup
+    assert re.search(
+        r"^mpiexec -n 2 sh -c .*\nmodule load openmpi\n.*exec python3 -m broadleaf.mpi ", with_setup, re.DOTALL
+    )
 
 
 # Characters that a scheduler would take for something else

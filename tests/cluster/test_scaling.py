@@ -3,7 +3,7 @@
 import random
 
 import pytest
-from broadleaf.cluster.scaling import Aim, Decision, Load, Starts, Unit, decide, wanted_engines
+from broadleaf.cluster.scaling import Aim, Decision, Load, Retries, Starts, Unit, decide, wanted_engines
 
 NOTHING = Load(0, None)
 
@@ -65,6 +65,53 @@ def test_a_block_that_ends_is_replaced_before():
     assert decided(aim, [busy("b0", lasts_s=10.1)]) == Decision()
     assert decided(aim, [busy("b0", lasts_s=9.9)]).submit == (4,)
     assert decided(aim, [busy("b0", lasts_s=9.9), Unit("b1", 4, "pending")]) == Decision()
+
+
+def test_what_is_lost_comes_back_where_it_was():
+    aim = Aim(8, 8)
+    # A host of b0 is lost with 2 of its engines: there is a new block, and b0 stays until that is up.
+    assert decided(aim, [busy("b0", 2), busy("b1")]) == Decision(submit=(4,))
+    assert decided(aim, [idle("b0", 2), busy("b1"), Unit("b2", 4, "pending")]) == Decision()
+    assert decided(aim, [idle("b0", 2), busy("b1"), busy("b2")]) == Decision(drain=("b0",))
+    # Engines that died on a host that lives start there, and no more than are wanted.
+    assert decided(aim, [busy("b0", 2, n_dead=2), busy("b1")]) == Decision(revive=(("b0", 2),))
+    assert decided(Aim(6, 6), [busy("b0", 2, n_dead=2), busy("b1", 3, n_dead=1)]) == Decision(revive=(("b0", 1),))
+    assert decided(Aim(2, 6), [busy("b0", 2, n_dead=2)]) == Decision()
+
+
+def test_where_hosts_are_given_those_that_are_lost_come_back_and_no_others():
+    lost = [Unit("b1", 4, "lost"), Unit("b2", 2, "lost")]
+    assert decided(Aim(10, 10), [busy("b0"), *lost], size=0) == Decision(revive=(("b1", 4), ("b2", 2)))
+    assert decided(Aim(6, 6), [busy("b0"), *lost], size=0) == Decision(revive=(("b1", 4),))
+    assert decided(Aim(4, 4), [busy("b0"), *lost], size=0) == Decision()
+    assert decided(Aim(12, 12), [busy("b0"), *lost], size=0).n_short == 2
+    aim = Aim(2, 12)
+    assert decided(aim, [busy("b0"), *lost], Load(9, None), size=0) == Decision(revive=(("b1", 4),)), "one at a time"
+    assert decided(aim, [busy("b0"), Unit("b1", 4, "pending"), lost[1]], Load(9, None), size=0) == Decision()
+
+
+def test_a_place_that_fails_is_tried_again_ever_later():
+    retries = Retries()
+    assert retries.is_due("n1", 0.0)
+    at, waits = 0.0, []
+    for _ in range(5):
+        retries.failed("n1", at, "no route to the host")
+        waits.append(next(s / 4 for s in range(100) if retries.is_due("n1", at + s / 4)))
+        at += 100
+    assert waits == [0.5, 1.0, 2.0, 4.0, 4.0]
+    assert retries.is_due("n2", 0.0)
+    assert retries.why == "n1 is tried again: no route to the host"
+    retries.came_up("n1")
+    assert retries.why == ""
+    assert retries.is_due("n1", 0.0)
+
+
+def test_a_job_that_was_put_back_into_the_queue_may_be_overtaken():
+    late = Unit("b1", 4, "pending", is_late=True)
+    assert decided(Aim(8, 8), [busy("b0"), late]).submit == (4,)
+    assert decided(Aim(8, 8), [busy("b0"), late, Unit("b2", 4, "pending")]) == Decision(), "whichever comes first"
+    assert decided(Aim(8, 8), [busy("b0"), late, busy("b2")]) == Decision(cancel=("b1",))
+    assert decided(Aim(8, 8), [busy("b0"), busy("b1"), Unit("b2", 4, "pending")]) == Decision(cancel=("b2",))
 
 
 def test_three_failed_starts_in_a_row_pause():
@@ -194,5 +241,96 @@ def test_whatever_the_scheduler_does_all_is_done_and_released(first):
     for seed in range(first, first + 250):
         try:
             Scheduler(seed).run()
+        except AssertionError as error:
+            raise AssertionError(f"seed {seed}: {error}") from error
+
+
+class Losses:
+    """A cluster of a fixed size whose hosts and engines are lost, on a simulated clock."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = random.Random(seed)
+        self.are_given = self.random.random() < 0.5
+        self.hosts = 1 if self.are_given else self.random.choice([1, 2, 3])
+        self.per_host = self.random.choice([1, 2])
+        n_blocks = self.random.randint(1, 4)
+        self.size = self.hosts * self.per_host
+        self.aim = Aim(n_blocks * self.size, n_blocks * self.size)
+        self.now = 0.0
+        self.n_blocks = 0
+        self.blocks: dict[str, dict] = {}
+        if self.are_given:
+            for _ in range(n_blocks):
+                self.submit()
+
+    def submit(self) -> None:
+        self.n_blocks += 1
+        self.blocks[f"b{self.n_blocks}"] = self.begun()
+
+    def begun(self) -> dict:
+        return {"up_at": self.now + 10 * self.random.random(), "hosts": [self.per_host] * self.hosts, "over": False}
+
+    def units(self) -> list[Unit]:
+        found = []
+        for name, block in self.blocks.items():
+            if block["over"]:
+                found += [Unit(name, self.size, "lost")] * self.are_given
+            elif block["up_at"] > self.now:
+                found.append(Unit(name, self.size, "pending"))
+            else:
+                n = sum(block["hosts"])
+                n_dead = len(block["hosts"]) * self.per_host - n
+                found.append(Unit(name, n, "running", n_dead=n_dead))
+        return found
+
+    def lose(self) -> None:
+        running = [block for block in self.blocks.values() if not block["over"] and block["up_at"] <= self.now]
+        if self.now > 100 or not running or self.random.random() > 0.05:
+            return
+        block = self.random.choice(running)
+        index = self.random.randrange(len(block["hosts"]))
+        if self.random.random() < 0.5:
+            block["hosts"][index] = self.random.randrange(self.per_host)  # engines
+        else:
+            del block["hosts"][index]
+        block["over"] = not block["hosts"]
+
+    def run(self) -> None:
+        size = 0 if self.are_given else self.size
+        n_up = 0
+        for _ in range(800):
+            self.now += 0.25
+            self.lose()
+            units = self.units()
+            n_up = sum(unit.n_engines for unit in units if unit.state == "running")
+            decision = decide(self.aim, units, NOTHING, block_engines=size, start_s=1.0, one_at_a_time=False)
+            by_name = {unit.id: unit for unit in units}
+            n_left = n_up - sum(by_name[name].n_engines for name in decision.drain)
+            assert not decision.drain or n_left >= self.aim.minimum, "it releases what it needs"
+            for name in (*decision.drain, *decision.cancel):
+                self.blocks[name]["over"] = True
+            for name, n in decision.revive:
+                block = self.blocks[name]
+                if block["over"]:
+                    self.blocks[name] = self.begun()
+                    continue
+                for index, there in enumerate(block["hosts"]):
+                    back = min(n, self.per_host - there)
+                    block["hosts"][index] += back
+                    n -= back
+            for _ in decision.submit:
+                self.submit()
+            is_whole = not decision.submit and not decision.revive
+            if self.now > 100 and is_whole and all(unit.state != "pending" for unit in self.units()):
+                break
+        assert n_up >= self.aim.minimum, f"{n_up} of {self.aim.minimum}"
+        assert n_up < self.aim.minimum + self.size, "more than a block too many"
+
+
+@pytest.mark.parametrize("first", range(0, 1000, 250))
+def test_whatever_is_lost_a_cluster_gets_its_size_back(first):
+    for seed in range(first, first + 250):
+        try:
+            Losses(seed).run()
         except AssertionError as error:
             raise AssertionError(f"seed {seed}: {error}") from error

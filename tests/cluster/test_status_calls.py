@@ -148,7 +148,7 @@ def test_slurm_is_not_asked_how_jobs_ended_whose_logs_tell_it(tmp_path, monkeypa
 @pytest.mark.parametrize(
     ("options", "end"),
     [
-        ({"walltime": "90s"}, "@$(($(date +%s) + 90))"),
+        ({"walltime": "90s"}, "@$(($(date +%s) + 120))"),  # Slurm counts whole minutes
         ({"walltime": "1:00:00"}, "@$(($(date +%s) + 3600))"),
         ({}, "squeue"),
         ({"walltime": "1:00:00", "sbatch": ["--time-min=10"]}, "squeue"),

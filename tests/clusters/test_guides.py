@@ -44,6 +44,11 @@ def test_sge(sge):
     check_nothing_is_left(sge)
 
 
+def test_a_scheduler_of_ones_own(slurm):
+    slurm.python(examples("your-scheduler.md"), timeout_s=200, **SHARED)
+    check_nothing_is_left(slurm)
+
+
 def test_psij(slurm):
     try:
         packages = psij_packages()

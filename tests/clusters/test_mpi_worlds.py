@@ -37,7 +37,7 @@ def mpi(request) -> ipp.MPI:
     try:
         return ipp.MPI(python=str(mpi_python(request.param)), mpi_args=mpi_arguments(request.param))
     except EnvironmentUnavailable as error:
-        pytest.skip(str(error))
+        pytest.fail(str(error), pytrace=False)
 
 
 @pytest.fixture
@@ -290,7 +290,7 @@ def test_a_world_that_does_not_start_says_why_in_time(options: dict[str, Any], c
     try:
         python = mpi_python("mpich")
     except EnvironmentUnavailable as error:
-        pytest.skip(str(error))
+        pytest.fail(str(error), pytrace=False)
     mpiexec = shlex.quote(str(python.parent / "mpiexec"))
     with refused(cause):
         with ipp.Cluster(engines=ipp.MPI(**{"python": str(python), "mpiexec": mpiexec} | options), n=2):
@@ -301,7 +301,7 @@ def test_the_command_line_and_a_profile_name_it(tmp_path, monkeypatch):
     try:
         python = mpi_python("mpich")
     except EnvironmentUnavailable as error:
-        pytest.skip(str(error))
+        pytest.fail(str(error), pytrace=False)
     profile = tmp_path / "profiles" / "mpi"
     profile.mkdir(parents=True)
     (profile / "config.toml").write_text(f'engines = "mpi"\n[mpi]\npython = "{python}"\nmpi_args = ["-prepend-rank"]\n')

@@ -93,16 +93,37 @@ def test_the_command_line_and_the_table_of_a_profile(slurm):
         ("nodes=9", "is pending: PartitionNodeLimit"),
         ("nodes=1, sbatch=['--mem=nonsense']", r"Invalid --mem.*\(from the line '--mem=nonsense' in sbatch\)"),
         ("nodes=1, walltime='2h'", "is pending: PartitionTimeLimit"),
-        ("nodes=1, partition='off'", "PartitionDown|down"),
         ("nodes=1, sbatch=['--hold']", "job [0-9]+ is pending: JobHeldUser"),
-        ("nodes=1, setup=['exit 3']", r"job [0-9]+ is failed \(NonZeroExitCode\)"),
+        ("nodes=1, walltime='fortnight'", r"Invalid --time.*\(from walltime='fortnight'\)"),
+        (
+            "nodes=1, setup=['exit 3']",
+            r"job [0-9]+ is failed \(NonZeroExitCode\).*set-up command failed with code 3: exit 3",
+        ),
         ("nodes=1, python='/nowhere/python'", "job [0-9]+ is failed.*/nowhere/python"),
     ],
-    ids=["partition", "nodes", "directive", "walltime", "down", "held", "set-up", "python"],
+    ids=["partition", "nodes", "directive", "walltime", "held", "no time", "set-up", "python"],
 )
 def test_a_refusal_names_its_cause(slurm, options, cause):
     said = refusal(slurm, f"ipp.Cluster(engines=ipp.Slurm({options}))", **SHARED)
     assert re.search(cause, said, re.DOTALL), said
+
+
+def test_a_directory_that_hosts_do_not_share_is_told(slurm):
+    said = refusal(slurm, "ipp.Cluster(engines=ipp.Slurm(nodes=1, engines_per_host=1))")
+    assert re.search(
+        r"do not see /root/.local/state/broadleaf/\S*, set BROADLEAF_DIR to another one that they see", said
+    )
+
+
+def test_modules_of_a_login_shell_are_there(slurm):
+    for name in slurm.names[1:]:
+        slurm.write(name, "/etc/profile.d/modules.sh", 'module() { export LOADED="$2"; }\n')
+    program = """
+import os, broadleaf as ipp
+with ipp.Cluster(engines=ipp.Slurm(nodes=1, engines_per_host=1, setup=["module load gcc/12"])) as rc:
+    print(rc[0].apply_sync(os.getenv, "LOADED"))
+"""
+    assert slurm.python(program, **SHARED).stdout == "gcc/12\n"
 
 
 def test_a_job_that_waits_too_long_in_the_queue_says_for_what(slurm):
@@ -113,6 +134,39 @@ def test_a_job_that_waits_too_long_in_the_queue_says_for_what(slurm):
         assert re.search(r"job \d+ is pending: (Resources|Priority), after 5 s", said), said
     finally:
         slurm.run("head", "scancel", holder.strip())
+
+
+@pytest.mark.parametrize(
+    ("options", "reason", "words"),
+    [
+        ("sbatch=['--reservation=soon']", "Reservation", "its reservation has not begun"),
+        ("partition='off'", "PartitionDown", "its partition is down"),
+    ],
+    ids=["reservation", "partition"],
+)
+def test_a_job_that_only_waits_is_left_to_wait(slurm, options, reason, words):
+    reserve = "scontrol create reservation=soon starttime=now+20seconds duration=5 nodes=n1 users=root"
+    program = f"""
+import os; os.environ.update({SHARED})
+import broadleaf as ipp
+with ipp.Cluster(engines=ipp.Slurm(nodes=1, engines_per_host=1, walltime="2m", {options})) as rc:
+    print(rc.ids)
+"""
+    if reason == "Reservation":
+        slurm.run("head", *reserve.split())
+    client = slurm.start("head", sys.executable, "-c", program, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    try:
+        warning = client.stderr.readline()
+        if reason == "PartitionDown":
+            slurm.run("head", "scontrol", "update", "partition=off", "state=up")
+        said, errors = client.communicate(timeout=120)
+    finally:
+        client.kill()
+        slurm.run("head", "scontrol", "update", "partition=off", "state=down")
+        slurm.run("head", "scontrol", "delete", "reservation=soon", check=False)
+    waits = rf"PendingBlockWarning: job \d+ is pending: {reason}: {words}; it may wait for 86400 s"
+    assert re.search(waits, warning), warning + errors
+    assert said == "[0]\n", errors
 
 
 @pytest.mark.parametrize("how", ["scancel", "client", "controller", "relay"])
@@ -151,8 +205,6 @@ cluster.stop_cluster_sync()
 
 ENDED = """
 import time, broadleaf as ipp
-from broadleaf.cluster import started_sets
-started_sets._ENDING_S = 120.0  # the daemons share few processors here
 slurm = ipp.Slurm(nodes=1, engines_per_host=1, partition="low", sbatch=["--nodelist=n2", {more}])
 with ipp.Cluster(engines=slurm) as rc:
     running = rc[0].apply_async(time.sleep, 600)
@@ -196,6 +248,64 @@ def test_a_death_certificate_names_what_ended_the_job(slurm, command, cause):
         slurm.run("head", "scontrol", "update", "node=n2", "state=resume", check=False)  # if it has not come back yet
         assert until(lambda: "idle" in slurm.run("head", "sinfo", "-h", "-n", "n2", "-o", "%t").stdout, 60)
     assert f"is gone with its host: {cause.format(job=job)}" in said, (said, errors)
+
+
+BROADLEAF = (sys.executable, "-m", "broadleaf")
+
+
+def test_a_client_of_any_program_is_told_what_ended_the_job(slurm):
+    """Also by a cluster that nobody scales, and whose program has ended long ago."""
+    options = ("--set", "nodes=2", "--set", "engines_per_host=1", "--set", "sbatch=--no-requeue")
+    slurm.run("head", *BROADLEAF, "start", "--engines", "slurm", *options, **SHARED)
+    program = """
+import time, broadleaf as ipp
+with ipp.Client() as rc:
+    results = [rc[i].apply_async(time.sleep, 600) for i in rc.ids for _ in range(3)]
+    print(rc.status()["engines"][0]["host"].rpartition("-")[2], flush=True)
+    for result in results:
+        try:
+            result.get(120)
+        except ipp.EngineError as error:
+            print(error)
+"""
+    try:
+        command = slurm.command("head", [sys.executable, "-c", program], SHARED)
+        client = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        job = client.stdout.readline().strip()
+        assert job.isdigit(), client.communicate()
+        asked = status_calls(slurm)
+        slurm.run("head", "scancel", job)
+        said, errors = client.communicate(timeout=120)
+        assert said.count(f"is gone with its host: job {job}: it was cancelled (CANCELLED)") == 6, said + errors
+        assert status_calls(slurm) - asked <= 2
+    finally:
+        slurm.run("head", *BROADLEAF, "stop", **SHARED)
+
+
+def test_a_pending_job_is_told_to_whoever_waits(slurm):
+    holder = slurm.run("head", "sbatch", "--parsable", "--nodes=4", "--exclusive", "--wrap", "exec sleep 600").stdout
+    waits = "import broadleaf as ipp; rc = ipp.Client(); rc.wait_for_engines(1, timeout=100); print(rc.ids)"
+    start = slurm.command("head", [*BROADLEAF, "start", "--engines", "slurm", "--set", "nodes=1"], SHARED)
+    try:
+        assert until(lambda: slurm.run("head", "squeue", "-h", "-t", "R", "-o", "%i").stdout == holder)
+        starts = subprocess.Popen(start, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        pending = r"^broadleaf: job \d+ is pending: (Resources|Priority)$"
+        assert re.match(pending, line := starts.stderr.readline()), line
+        command = slurm.command("head", [sys.executable, "-c", waits], SHARED)
+        client = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        assert re.match(pending, line := client.stderr.readline()), line
+        found = slurm.run("head", *BROADLEAF, "doctor", "-o", "json", check=False, **SHARED).stdout
+        engines = next(one for one in json.loads(found) if one["step"] == "engines")
+        assert engines["result"] == "warning", engines
+        assert re.match(r"none are up yet: job \d+ is pending: (Resources|Priority)", engines["found"]), engines
+        slurm.run("head", "scancel", holder.strip())
+        said, errors = starts.communicate(timeout=100)
+        assert "runs with" in said, errors
+        said, errors = client.communicate(timeout=100)
+        assert re.match(r"\[\d", said), errors
+    finally:
+        slurm.run("head", "scancel", holder.strip())
+        slurm.run("head", *BROADLEAF, "stop", check=False, **SHARED)
 
 
 def check_no_key(bed: Bed, job: str) -> None:

@@ -260,3 +260,45 @@ with ipp.Cluster(engines=ipp.SSH(["n1:2", "n2:2"])) as rc:
     assert blocks == "[('', 0), ('n2:ssh-1', 2)]"
     assert values == "[1, 2] 2"
     check_nothing_is_left(ssh_hosts)
+
+
+def test_hosts_that_are_lost_come_back(ssh_hosts):
+    program = f"""
+import os, signal, sys
+import broadleaf as ipp
+sys.path.append({str(CHECKOUT / "tests")!r})
+import waiting
+
+def until(condition):
+    assert waiting.until(condition, 60), "too late"
+
+def kill_relay():
+    with open(f"/proc/{{os.getppid()}}/stat") as stat:
+        os.kill(int(stat.read().rpartition(")")[2].split()[1]), signal.SIGKILL)
+
+with ipp.Cluster(engines=ipp.SSH(["n1:2", "n2:1", "n3:1"])) as rc:
+    cluster = rc.cluster
+    hosts = lambda: sorted(host["name"] for host in cluster.status_sync()["hosts"])
+    before = hosts()
+    victim = next(e["engine"] for e in rc.status()["engines"] if e["host"] == "n1:ssh-0")
+    rc[victim].apply_async(kill_relay)
+    until(lambda: len(rc) == 2)
+    cluster.scale_sync(4)
+    until(lambda: len(rc) == 4)
+    print(hosts() == before, rc.ids)
+    # While it is kept at this size, nobody has to ask.
+    os.kill(cluster.blocks()[1].facts["pid"], signal.SIGKILL)
+    until(lambda: len(rc) == 3)
+    until(lambda: len(rc) == 4)
+    print(hosts() == before, rc.ids)
+    # Hosts that were released come back as well.
+    cluster.scale_sync(2, stateless=True)
+    until(lambda: len(rc) == 2)
+    cluster.scale_sync(4)
+    until(lambda: len(rc) == 4)
+    print(hosts() == before, len(cluster.blocks()))
+    print(repr(cluster.scaling_paused))
+"""
+    said = ssh_hosts.python(program, timeout_s=200).stdout.splitlines()
+    assert said == ["True [0, 1, 2, 3]", "True [0, 1, 2, 3]", "True 3", "''"]
+    check_nothing_is_left(ssh_hosts)

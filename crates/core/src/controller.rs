@@ -10,6 +10,7 @@ use indexmap::IndexMap;
 use rustc_hash::FxBuildHasher;
 
 use crate::clients::history::{History, Known};
+use crate::clients::notices::Notices;
 use crate::clients::{Client, Defined, MAX_DEFINITIONS};
 use crate::engines::hosts::Hosts;
 use crate::engines::preparations::Preparations;
@@ -59,6 +60,7 @@ pub struct Controller {
     /// Ends not yet reported to dependents.
     pub(crate) ended: VecDeque<Ended>,
     pub(crate) result_store: ResultStore,
+    pub(crate) notices: Notices,
     /// By slot of a live task: who besides its client gets its result, and under which number.
     pub(crate) awaited: IndexMap<u32, Vec<(ClientId, TaskSeq)>, FxBuildHasher>,
     /// Total number of these subscribers, over all tasks.
@@ -103,6 +105,7 @@ impl Controller {
             totals: Counters::default(),
             ended: VecDeque::new(),
             result_store: ResultStore::new(config.kept_results_bytes),
+            notices: Notices::default(),
             awaited: IndexMap::default(),
             n_awaited: 0,
             n_awaiting: 0,
@@ -166,7 +169,7 @@ impl Controller {
             Input::HostDown { host } => self.on_host_down(now, host, out),
             Input::Relay { host, news } => self.on_host_event(now, host, news, out),
             Input::ForkServerUp => self.on_fork_server_up(out),
-            Input::ForkServerDown => self.on_fork_server_down(out),
+            Input::ForkServerDown => self.on_fork_server_down(now, out),
             Input::ForkServer(event) => self.on_own_fork_server_event(now, event, out),
             Input::EngineUp { info } => self.on_engine_up(now, info, out),
             Input::EngineDown {

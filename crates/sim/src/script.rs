@@ -404,6 +404,11 @@ impl Cluster {
                 ControlRequest::AwaitEngines(true)
             }
             9 if self.random.chance(20) => ControlRequest::Forget(None),
+            13 if self.random.chance(50) => ControlRequest::Notice {
+                about: format!("host {}", self.random.below(4)),
+                text: "walltime".repeat(self.random.below(3) as usize),
+            },
+            13 => ControlRequest::Noticed("host 1".to_owned()),
             _ => ControlRequest::Explain(TaskSeq(self.random.below(seq))),
         };
         self.request(id, request);
@@ -463,7 +468,12 @@ impl Cluster {
         match (self.random.below(10), pid) {
             (0..4, Some(pid)) => self.end_process(pid, None, Some(9)),
             (4..6, Some(pid)) => self.lose_link(pid),
-            (6, _) => self.end_fork_server(),
+            // The cluster ends with it, so most runs have none of these.
+            (6, _) if self.random.chance(10) => {
+                self.stopping = true;
+                self.is_orphaned = true;
+                self.end_fork_server();
+            }
             (9, _) => {
                 let hosts: Vec<_> = self.hosts.keys().copied().collect();
                 if let Some(host) = hosts.get(self.random.below(hosts.len() as u64) as usize) {

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 COLUMNS = {
     "ENGINE": "the engine's id",
+    "HOST": "the host that it runs on",
     "STATE": "up (can be given tasks), draining (ends those that it has), starting, restarting, leaving, dying or gone",
     "PID": "its process",
     "QUEUED": "tasks it has been sent and has not ended, including the one that is running",
@@ -91,6 +92,12 @@ def _block_view(blocks: Sequence[Block]) -> Any:
     return table
 
 
+def _host_of(engine: dict[str, Any]) -> str:
+    """The host of an engine, or that on which it died."""
+    host = engine["host"] or (engine["last_death"] or {}).get("host", "")
+    return str(host).partition(":")[0]
+
+
 def status_view(status: dict[str, Any]) -> Any:
     """A renderable of the engines and the totals; `top` uses it too."""
     from rich.console import Group
@@ -108,11 +115,12 @@ def status_view(status: dict[str, Any]) -> Any:
         (f", {resolved['lost']:,} lost", "red" if resolved["lost"] else ""),
         f", {controller['waiting'] + controller['ready']:,} waiting",
     )
-    table = plain_table(COLUMNS, ("STATE",))
+    table = plain_table(COLUMNS, ("HOST", "STATE"))
     for engine in status["engines"]:
         up = engine["up"]
         table.add_row(
             str(engine["engine"]),
+            _host_of(engine),
             Text(str(engine["state"]), style="green" if up else "red"),
             str(engine["pid"]),
             f"{engine['outstanding']:,}",

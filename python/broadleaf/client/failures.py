@@ -9,6 +9,7 @@ from typing import Any
 from broadleaf.client.protocols import Origin
 from broadleaf.errors import (
     AuthenticationFailed,
+    BroadleafError,
     ClusterConnectionError,
     ClusterStopping,
     DeathCertificate,
@@ -27,6 +28,7 @@ from broadleaf.errors import (
     Verdict,
     VersionMismatch,
 )
+from broadleaf.requests import why_gone
 from broadleaf.serialize.errors import ErrorRecord, remote_error
 
 # The same as `_native.STATUS_*`, repeated here so that results can be read without the native module.
@@ -114,11 +116,15 @@ def _engine_info(engine_id: int, origin: Origin) -> dict[str, Any]:
 
 
 def _with_block_end(certificate: DeathCertificate, origin: Origin) -> DeathCertificate:
-    """Adds the scheduler's reason if the engine was lost with its host and this process started the cluster."""
-    cluster = origin.client.cluster
-    if certificate.cause != "host_gone" or cluster is None:
+    """Adds the scheduler's reason if the engine was lost with its host and anybody knows it."""
+    if certificate.cause != "host_gone":
         return certificate
-    return certificate._replace(block_end=cluster.why_gone(certificate.host))
+    cluster, link = origin.client.cluster, origin.client.link
+    try:
+        why = why_gone(link, certificate.host) if cluster is None else cluster.why_gone(certificate.host)
+    except (BroadleafError, TimeoutError, OSError):
+        why = ""  # the cluster has ended
+    return certificate._replace(block_end=why)
 
 
 def _known_death(reason: Any, origin: Origin) -> DeathCertificate | None:

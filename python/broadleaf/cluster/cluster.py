@@ -448,6 +448,8 @@ class Cluster(ClusterCoroutines, Elastic, OwnDashboard):
             if not self.detached:
                 stop_at_exit(self)
         self.share_state()
+        if is_remote:
+            self.look_after_jobs()
 
     def write_cluster_file(self) -> None:
         """Writes `cluster_file`, which describes the cluster to other processes."""
@@ -490,7 +492,7 @@ class Cluster(ClusterCoroutines, Elastic, OwnDashboard):
 
         Does nothing if the cluster is not running.
         """
-        self.stop_steward()
+        self._end_steward()
         with self.lock:
             client, self._client = self._client, None
             if client is not None:
@@ -829,7 +831,10 @@ class Cluster(ClusterCoroutines, Elastic, OwnDashboard):
         Returns:
             The scheduler's words about the end of its job; '' if the job still runs, or nobody knows.
         """
-        return why_gone(self, host)
+        if not self.may_have_steward_process:
+            return why_gone(self, host)
+        with self.control() as control:
+            return control.why_gone(host)
 
     def control(self, timeout_s: float = 10.0) -> ControlLink:
         """A connection for control requests; use it as a context manager.

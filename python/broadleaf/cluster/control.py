@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
@@ -22,11 +22,15 @@ Targets = int | Sequence[int] | str | None
 class _ControlHooks:
     """Hooks for a connection that submits no tasks."""
 
-    n_deaths = 0
+    def __init__(self) -> None:
+        self.n_deaths = 0
+        self.on_death: Callable[[], None] = lambda: None
 
     def on_event(self, kind: str, body: str) -> None:
         """Only the fact that an engine died matters."""
-        self.n_deaths += kind == "engine_down"
+        if kind == "engine_down":
+            self.n_deaths += 1
+            self.on_death()
 
 
 class ControlLink:
@@ -96,9 +100,13 @@ class ControlLink:
         order = {"targets": targets, "hosts": list(hosts), "within_ns": within_ns, "stateless": stateless}
         self.request({"Drain": order})
 
-    def await_engines(self) -> None:
-        """Makes tasks wait while there is no engine, as long as this connection lasts: its owner will start some."""
-        self.request({"AwaitEngines": True})
+    def call_on_death(self, on_death: Callable[[], None]) -> None:
+        """Has this called, on a thread of the link, when an engine dies."""
+        self._hooks.on_death = on_death
+
+    def await_engines(self, awaits: bool) -> None:
+        """Whether tasks wait while there is no engine, as long as this connection lasts: its owner will start some."""
+        self.request({"AwaitEngines": awaits})
 
     def restart_engines(self, targets: Targets = None) -> None:
         """Stops engines and starts them again with the same ids; "all" includes those that died."""
@@ -107,6 +115,15 @@ class ControlLink:
     def signal(self, number: int, targets: Targets = None) -> None:
         """Sends a signal to engines."""
         self.request({"Signal": [_target_set(targets), int(number)]})
+
+    def tell(self, about: str, text: str) -> None:
+        """Tells every client something that only whoever starts the engines knows; '' takes it back."""
+        self.request({"Notice": {"about": about, "text": text}})
+
+    def why_gone(self, host: str) -> str:
+        """Why a host is gone, as the steward tells it; '' if nobody knows."""
+        with _closed_link():
+            return requests.why_gone(self._link, host)
 
     def status(self) -> dict[str, Any]:
         """Counters of controller and engines."""
@@ -194,12 +211,23 @@ class RunningCluster(Protocol):
         """The blocks of all sets, as last checked."""
         ...
 
-    def look_at_blocks(self, status: Mapping[str, Any]) -> list[Block]:
-        """The blocks of all sets, checked just now."""
+    def look_at_blocks(self, status: Mapping[str, Any], *, asks: bool = True) -> list[Block]:
+        """The blocks of all sets, checked just now; unless it `asks`, only as the controller knows them."""
         ...
+
+    def spare_blocks(self) -> list[Block]:
+        """Blocks on hosts that have had none, which `start_block_again` can start."""
+        ...
+
+    def start_block_again(self, block: Block) -> None:
+        """Starts a block that is over, or a spare one, where it was."""
 
     def write_cluster_file(self) -> None:
         """Writes `cluster_file`."""
+
+    def wait_stopped(self, timeout_s: float | None = None) -> bool:
+        """Whether its processes were gone in time."""
+        ...
 
     def start_engines_sync(self, n: int | None = None, engine_set_id: str | None = None) -> str:
         """Starts more engines, and returns their id together."""

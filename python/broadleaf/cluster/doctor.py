@@ -22,6 +22,7 @@ from broadleaf.cluster import addresses
 from broadleaf.cluster.control import ControlLink
 from broadleaf.cluster.cores import usable_cores
 from broadleaf.cluster.credentials import python_version
+from broadleaf.cluster.started_sets import waited_for
 from broadleaf.errors import BroadleafError, ClusterConnectionError
 from broadleaf.text import count, size
 
@@ -371,7 +372,9 @@ def _of_block(cluster: Cluster, block: Block) -> Finding:
 def _of_engines(states: Sequence[str], blocks: Sequence[Block]) -> Finding:
     down = [state for state in states if state not in ("up", "draining")]
     found = f"{len(states) - len(down)} of {len(states)} up"
-    if not states and not blocks:
+    if not states and (waiting := waited_for(blocks)):
+        return Finding("engines", "warning", f"none are up yet: {waiting}", "they come when it runs")
+    if not states:
         return Finding("engines", "warning", "the cluster has none", "start some: `broadleaf scale N`, or a relay")
     if down:
         advice = "`broadleaf status` says how they died, `broadleaf logs --engine N` what they wrote"

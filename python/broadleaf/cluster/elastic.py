@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 from broadleaf.cluster.control import ControlLink, Targets
 from broadleaf.cluster.engine_sets import Block, EngineSet
-from broadleaf.cluster.steward import Steward, StewardProcess
+from broadleaf.cluster.engine_sets.base import block_and_life
+from broadleaf.cluster.scaling import Aim
+from broadleaf.cluster.steward import Order, Steward, StewardProcess
 from broadleaf.errors import BroadleafError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from broadleaf.cluster.scaling import Aim
     from broadleaf.cluster.started_sets import StartedSets
     from broadleaf.state.files import ClusterFile, StateLock
 
@@ -53,6 +54,27 @@ class Elastic:
         """
         return self._started_sets.blocks()
 
+    def spare_blocks(self) -> list[Block]:
+        """Blocks on hosts of the engine set that have had none.
+
+        Returns:
+            The blocks, which are not started.
+        """
+        return self._started_sets.spare_blocks()
+
+    def start_block_again(self, block: Block) -> None:
+        """Starts a block that is over, or a spare one, where it was; only for sets whose hosts are given.
+
+        Args:
+            block: The block.
+
+        Raises:
+            ClusterStartError: It does not start.
+        """
+        with self.lock:
+            self._started_sets.start_again(block)
+            self.write_cluster_file()
+
     def blocks(self) -> list[Block]:
         """The batch jobs or connections that started the cluster's engines on other hosts.
 
@@ -70,32 +92,38 @@ class Elastic:
             with self.control() as control:
                 return self.look_at_blocks(control.status())
 
-    def look_at_blocks(self, status: Mapping[str, Any]) -> list[Block]:
+    def look_at_blocks(self, status: Mapping[str, Any], *, asks: bool = True) -> list[Block]:
         """The blocks of all sets, checked just now.
 
         Args:
             status: The controller's status, as `status_sync` returns it.
+            asks: Whether the engine set checks them as well.
 
         Returns:
             The blocks in the order of their submission.
         """
         blocks = self._started_sets.blocks()
-        self.engines_from.poll(blocks)
+        if asks:
+            self.engines_from.poll(blocks)
+        by_id = {block.id: block for block in blocks}
         for block in blocks:
             block.hosts, block.engines, block.deadline = [], [], None
         for host in status["hosts"]:
-            if (its := self._started_sets.block_of(host["name"])) is not None:
+            if (owner := block_and_life(host["name"], by_id)) is not None:
+                its, _ = owner
                 its.hosts.append(host["name"])
                 its.draining |= host["draining"]
                 if host["ends_in_s"] is not None:
                     its.deadline = min(its.deadline or float("inf"), time.time() + host["ends_in_s"])
         for engine in status["engines"]:
             is_there = engine["host"] and engine["state"] != "gone"
-            if is_there and (its := self._started_sets.block_of(engine["host"])) is not None:
-                its.engines.append(engine["engine"])
+            if is_there and (owner := block_and_life(engine["host"], by_id)) is not None:
+                owner[0].engines.append(engine["engine"])
         for block in blocks:
             if block.state == "pending" and (block.hosts or block.engines):
                 block.state, block.reason = "running", ""
+            elif block.state == "pending":
+                block.draining = False  # it was put back into the queue
         return blocks
 
     def drain_sync(
@@ -121,7 +149,7 @@ class Elastic:
                 engines, hosts, blocks = self._meant(control.status(), targets)
                 control.drain(engines, hosts, within_s, stateless)
                 for block in blocks:
-                    block.draining = True
+                    block.draining = block.is_released = True
             while any(e["state"] != "gone" for e in control.status()["engines"] if e["engine"] in engines):
                 time.sleep(_LOOK_EVERY_S)
         with self.lock:
@@ -175,17 +203,16 @@ class Elastic:
             ValueError: `n` is negative.
             ClusterConnectionError: The cluster has stopped.
         """
-        from broadleaf.cluster.scaling import Aim
-
         if n < 0:
             raise ValueError(f"n must not be negative, but is {n}")
         self.stop_steward()
-        steward = Steward(self._as_cluster(), Aim(n, n, None, stateless), one_at_a_time=False, within_s=within_s)
+        aim = Aim(n, n, None, stateless)
+        steward = Steward(self._as_cluster(), aim, one_at_a_time=False, within_s=within_s)
         with self.control() as control:
-            decision = steward.step(control)
+            decision = steward.step(control, may_fall_short=False)
         self.n = n
         if self.engines_from.is_remote:
-            self._keep(steward, Aim(n, n, None, stateless), one_at_a_time=False, within_s=within_s)
+            self._keep(steward, Order(aim, one_at_a_time=False, within_s=within_s))
         if decision.kept_for_data:
             what = "blocks" if self.engines_from.is_remote else "engines"
             raise ScalingError(
@@ -215,27 +242,31 @@ class Elastic:
         Raises:
             ValueError: They are not 0 <= `minimum` <= `maximum`.
         """
-        from broadleaf.cluster.scaling import Aim
-
         if not 0 <= minimum <= maximum:
             raise ValueError(f"minimum and maximum must satisfy 0 <= minimum <= maximum, not {minimum} and {maximum}")
         self.stop_steward()
         aim = Aim(minimum, maximum, idle_s, stateless)
-        self._keep(Steward(self._as_cluster(), aim, one_at_a_time=True), aim, one_at_a_time=True)
+        self._keep(Steward(self._as_cluster(), aim, one_at_a_time=True), Order(aim, one_at_a_time=True))
 
-    def _keep(self, steward: Steward, aim: Aim, *, one_at_a_time: bool, within_s: float | None = None) -> None:
+    def _keep(self, steward: Steward, order: Order) -> None:
         if self.may_have_steward_process:
-            process = StewardProcess(self.cluster_dir)
-            process.start(self._as_cluster(), aim, one_at_a_time=one_at_a_time, within_s=within_s)
+            StewardProcess(self.cluster_dir).have(self._as_cluster(), order)
             return
-        steward.start(awaits_engines=aim.maximum > 0)
+        steward.start(awaits_engines=order.aim is not None and order.aim.maximum > 0)
         self._steward = steward
+
+    def look_after_jobs(self) -> None:
+        """Starts the steward of a cluster whose engines come with jobs: it tells everybody what becomes of them, and
+        cancels those that nobody needs any more."""
+        if self.may_have_steward_process:
+            StewardProcess(self.cluster_dir).have(self._as_cluster(), Order(None), waits=False)
 
     @property
     def may_have_steward_process(self) -> bool:
-        """Whether a process of its own can scale the cluster: it outlives this one, and any process can take over the
-        blocks of its engine set."""
-        return self.detached and self.engines_from.is_adoptable
+        """Whether a process of its own can scale the cluster: any process can take over the blocks of its engine set.
+        Engines of the controller's host need one only if the cluster outlives the program that started it."""
+        kind = self.engines_from
+        return kind.is_adoptable and (kind.is_remote or self.detached)
 
     def share_state(self) -> None:
         """Shares the lock with a steward in another process, and takes over what that one changes."""
@@ -250,17 +281,25 @@ class Elastic:
     @property
     def keeps_its_size(self) -> bool:
         """Whether a process of its own scales the cluster, so that this one may end."""
-        return self.may_have_steward_process and StewardProcess(self.cluster_dir).is_running
+        return self.may_have_steward_process and StewardProcess(self.cluster_dir).scales
 
     @property
     def scaling_paused(self) -> str:
-        """Why no more blocks are requested, in the scheduler's words; '' if they are."""
+        """Why engines are missing although the cluster is scaled, in the scheduler's words; '' if none are, or if they
+        were requested and are awaited."""
         if self.may_have_steward_process:
             return StewardProcess(self.cluster_dir).why_paused
         return self._steward.why_paused if self._steward is not None else ""
 
     def stop_steward(self) -> None:
         """Keeps the cluster at its current size from now on, whoever scaled it before."""
+        if self.engines_from.is_remote and self.may_have_steward_process:
+            with self.lock:  # it is not in the middle of a step
+                StewardProcess(self.cluster_dir).order(Order(None))
+            return
+        self._end_steward()
+
+    def _end_steward(self) -> None:
         steward, self._steward = self._steward, None
         if steward is not None:
             steward.stop()

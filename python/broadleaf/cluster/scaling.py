@@ -28,7 +28,9 @@ class Unit(NamedTuple):
 
     id: str
     n_engines: int
-    state: Literal["pending", "running"]
+    """Engines that are up or coming; of one that is lost, those that it would bring back."""
+    state: Literal["pending", "running", "lost"]
+    """'lost': it is over, and can be started again where it was."""
     n_busy: int = 0
     """Engines that have something to do."""
     idle_s: float = 0.0
@@ -36,6 +38,10 @@ class Unit(NamedTuple):
     holds_data: bool = False
     lasts_s: float | None = None
     """Time until it takes no new tasks because its job ends, in seconds; None if it does not end by itself."""
+    n_dead: int = 0
+    """Engines that died while their host lives, and can be started again there."""
+    is_late: bool = False
+    """Whether it ran, and was put back into the queue: schedulers let such jobs wait longer than new ones."""
 
 
 class Load(NamedTuple):
@@ -52,6 +58,10 @@ class Decision(NamedTuple):
 
     submit: tuple[int, ...] = ()
     """Engines of each block to ask for."""
+    revive: tuple[tuple[str, int], ...] = ()
+    """Lost units and those with dead engines, and how many engines to start again there."""
+    n_short: int = 0
+    """Engines that are wanted and cannot be had."""
     cancel: tuple[str, ...] = ()
     """Pending units that are not needed any more."""
     drain: tuple[str, ...] = ()
@@ -80,57 +90,106 @@ def decide(
 ) -> Decision:
     """The steps to get as many engines as wanted.
 
-    `units` are those that are not being released. New blocks have `block_engines` engines, or as many as are asked for.
-    A block that ends within `start_s`, the seconds that a new one takes to start, does not count, so it is replaced
-    before it ends. Beyond the minimum, `one_at_a_time` requests no block while another is pending.
+    `units` are those that are not being released. What was lost is brought back where it was, if that is possible. New
+    blocks have `block_engines` engines, or as many as are asked for if that is None; 0: there can be none. A block that
+    ends within `start_s`, the seconds that a new one takes to start, does not count, so it is replaced before it ends.
+    Nor does one that was put back into the queue: it is cancelled when others are up in its place, if it is not first.
+    Beyond the minimum, `one_at_a_time` requests no block while another is pending.
     """
     wanted = wanted_engines(aim, units, load)
-    lasting = [unit for unit in units if unit.lasts_s is None or unit.lasts_s > start_s]
+    there = [unit for unit in units if unit.state != "lost" and not unit.is_late]
+    lasting = [unit for unit in there if unit.lasts_s is None or unit.lasts_s > start_s]
     n = sum(unit.n_engines for unit in lasting)
     if n < wanted:
-        return Decision(submit=_blocks(aim, lasting, n, wanted, block_engines, one_at_a_time))
+        return _grow(aim, units, lasting, n, wanted, block_engines, one_at_a_time)
     gone, kept = list[str](), list[str]()
+    n_running = sum(unit.n_engines for unit in lasting if unit.state == "running")
     for unit in sorted(lasting, key=_order_of_release):
         if n - unit.n_engines < wanted or not unit.n_engines:
             continue
         if unit.state == "running":
+            if n_running - unit.n_engines < wanted:
+                continue  # what is pending may stay so for long
             if aim.idle_s is not None and (unit.n_busy or unit.idle_s < aim.idle_s):
                 continue
             if unit.holds_data and not aim.stateless:
                 kept.append(unit.id)
                 continue
+            n_running -= unit.n_engines
         n -= unit.n_engines
         gone.append(unit.id)
     pending = {unit.id for unit in lasting if unit.state == "pending"}
+    late = [unit.id for unit in units if unit.is_late and n_running >= wanted]
     return Decision(
-        cancel=tuple(one for one in gone if one in pending),
+        cancel=(*(one for one in gone if one in pending), *late),
         drain=tuple(one for one in gone if one not in pending),
         kept_for_data=tuple(kept),
     )
 
 
-def _blocks(
-    aim: Aim, lasting: Sequence[Unit], n: int, wanted: int, block_engines: int | None, one_at_a_time: bool
-) -> tuple[int, ...]:
+def _grow(
+    aim: Aim,
+    units: Sequence[Unit],
+    lasting: Sequence[Unit],
+    n: int,
+    wanted: int,
+    block_engines: int | None,
+    one_at_a_time: bool,
+) -> Decision:
+    revive, submit = list[tuple[str, int]](), list[int]()
+    for unit in lasting:
+        if n_back := min(unit.n_dead, wanted - n):
+            revive.append((unit.id, n_back))
+            n += n_back
     is_pending = any(unit.state == "pending" for unit in lasting)
-    if block_engines is None:
-        if one_at_a_time and is_pending and n >= aim.minimum:
-            return ()
-        return (wanted - n,)
-    blocks = list[int]()
-    while n < wanted:
-        is_beyond_minimum = n >= aim.minimum
-        if is_beyond_minimum and (n + block_engines > aim.maximum or (one_at_a_time and (is_pending or blocks))):
-            break
-        blocks.append(block_engines)
-        n += block_engines
-    return tuple(blocks)
+    lost = [unit for unit in units if unit.state == "lost"]
+    while n < wanted and (lost or block_engines != 0):
+        size = lost[0].n_engines if lost else wanted - n if block_engines is None else block_engines
+        if n >= aim.minimum and ((one_at_a_time and is_pending) or n + size > aim.maximum):
+            return Decision(submit=tuple(submit), revive=tuple(revive))
+        if lost:
+            revive.append((lost.pop(0).id, size))
+        else:
+            submit.append(size)
+        is_pending = True
+        n += size
+    return Decision(submit=tuple(submit), revive=tuple(revive), n_short=max(0, wanted - n))
 
 
 def _order_of_release(unit: Unit) -> tuple[bool, bool, int, float, int]:
     """Pending ones first, then those without data, longest idle first; among equals the youngest."""
     number = int("".join(filter(str.isdigit, unit.id)) or 0)
     return unit.state == "running", unit.holds_data, unit.n_busy, -unit.idle_s, -number
+
+
+# Time after a failure until a host is tried again: each time twice as long.
+_FIRST_RETRY_S, _LAST_RETRY_S = 0.5, 4.0
+
+
+class Retries:
+    """When to try again to start what was lost, where it was: each place by itself. Times are in seconds."""
+
+    def __init__(self) -> None:
+        self._failed: dict[str, tuple[float, float, str]] = {}
+
+    def failed(self, place: str, now: float, reason: str) -> None:
+        """It has failed: this is known for the first time."""
+        _, waited_s, _ = self._failed.get(place, (0.0, _FIRST_RETRY_S / 2, ""))
+        wait_s = min(2 * waited_s, _LAST_RETRY_S)
+        self._failed[place] = now + wait_s, wait_s, reason
+
+    def came_up(self, place: str) -> None:
+        """It is up: earlier failures count no more."""
+        self._failed.pop(place, None)
+
+    def is_due(self, place: str, now: float) -> bool:
+        """Whether to try now."""
+        return place not in self._failed or now >= self._failed[place][0]
+
+    @property
+    def why(self) -> str:
+        """Why places have no engines; '' where none has failed since it was last up."""
+        return "; ".join(f"{place} is tried again: {reason}" for place, (_, _, reason) in self._failed.items())
 
 
 class Starts:

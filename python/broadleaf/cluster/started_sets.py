@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
+import re
 import time
 import warnings
 from collections.abc import Callable, Iterable, Sequence
@@ -13,17 +15,24 @@ from pathlib import Path
 from typing import Any
 
 from broadleaf.cluster.control import ControlLink, RunningCluster, Targets
-from broadleaf.cluster.engine_sets.base import Block, BlockRequest
+from broadleaf.cluster.engine_sets.base import Block, BlockRequest, block_and_life
 from broadleaf.errors import ClusterStartError
-from broadleaf.requests import deaths_at_start, died
+from broadleaf.requests import WaitingLine, deaths_at_start, died
+from broadleaf.text import warn_once
 
 _LOOK_EVERY_S = 0.02
 # The same while engines announce themselves: only failures have to be looked for.
 _LOOK_FOR_FAILURES_S = 0.1
+# Programs that hold blocks end a moment after their relays. Short, because somebody waits for this.
+_ENDING_S = 5.0
 
 
 class EnginesMissingWarning(UserWarning):
     """Some hosts did not come up, and the cluster runs without them."""
+
+
+class PendingBlockWarning(UserWarning):
+    """A block waits for something that is up to the site, perhaps for long."""
 
 
 class StartedSet:
@@ -100,6 +109,38 @@ class StartedSets:
         """The block whose relay is called `host`."""
         return _block_of(host, self.blocks())
 
+    def spare_blocks(self) -> list[Block]:
+        """Blocks that can be started although there has been none of them."""
+        kind = self._cluster.engines_from
+        return kind.spare_blocks(self.request(0, self._next_block()), self.blocks()) if kind.keeps_hosts else []
+
+    def _unused(self, n: int) -> list[Block]:
+        """Blocks on given hosts that have no engines, enough for `n` of them; all where that is 0."""
+        kind, blocks = self._cluster.engines_from, self.blocks()
+        if not kind.keeps_hosts or not blocks:
+            return []
+        kind.poll(blocks)
+        chosen, n_chosen = list[Block](), 0
+        for block in [*(block for block in blocks if block.is_over), *self.spare_blocks()]:
+            if not n or n_chosen < n:
+                chosen.append(block)
+                n_chosen += block.n_engines or 1
+        return chosen
+
+    def _next_block(self) -> int:
+        """A number that none of the blocks has, for sets that number theirs."""
+        blocks = self.blocks()
+        found = (re.search(r"\d+$", block.id) for block in blocks)
+        return max([len(blocks), *(int(number[0]) + 1 for number in found if number)])
+
+    def start_again(self, block: Block) -> None:
+        """Starts a block that is over, or a spare one."""
+        block.draining = block.is_released = False
+        block.facts["started_at"] = time.time()
+        self._cluster.engines_from.start_again(block, self.request(block.n_engines or 0))
+        if block not in self.blocks():
+            self._add(_new_id(), [], [block])
+
     def leave_out(self, engine_ids: Iterable[int]) -> None:
         """Records that these engines were stopped for good; sets without engines are forgotten."""
         for one in self._sets.values():
@@ -122,9 +163,13 @@ class StartedSets:
         if set_id in self._sets:
             raise ValueError(f"engine set {set_id!r} exists already")
         if self._cluster.engines_from.is_remote:
-            taken = {block.id for block in self.blocks()}
-            request = self.request(n, len(taken))
-            self._add(set_id, [], self._cluster.engines_from.submit(request))
+            unused = self._unused(n)
+            for one in self._sets.values():
+                one.blocks = [block for block in one.blocks if block not in unused]
+            blocks = unused or self._cluster.engines_from.submit(self.request(n, self._next_block()))
+            self._add(set_id, [], blocks)
+            for block in unused:
+                self.start_again(block)
             return set_id
         with self._cluster.control() as control:
             known = {engine["engine"] for engine in control.status()["engines"]}
@@ -165,6 +210,8 @@ class StartedSets:
         if not kind.restarts_blocks:
             with self._cluster.control() as control:
                 control.restart_engines(self.resolve(targets))
+            if kind.keeps_hosts:
+                self._restart_lost(targets)
             return
         chosen = self._blocks_of(targets)
         with self._cluster.control() as control:
@@ -175,6 +222,14 @@ class StartedSets:
         self._wait_until_gone(chosen)
         for block in chosen:
             kind.start_again(block, self.request(block.n_engines or 0))
+
+    def _restart_lost(self, targets: Targets) -> None:
+        """Starts the blocks of hosts that were lost."""
+        blocks = self._blocks_of(targets)
+        self._cluster.engines_from.poll(blocks)
+        for block in blocks:
+            if block.state == "failed":
+                self.start_again(block)
 
     def _blocks_of(self, targets: Targets) -> list[Block]:
         """The blocks of a set's engines. Raises KeyError for an unknown set."""
@@ -221,7 +276,7 @@ class StartedSets:
         """
         kind, blocks = self._cluster.engines_from, self.blocks()
         progress = {block.id: _Progress(block) for block in blocks}
-        with self._cluster.control() as control:
+        with self._cluster.control() as control, contextlib.closing(WaitingLine()) as line:
             # Blocks that were up are being restarted: their engines' ends do not count.
             ended = {_life(entry) for entry in died(control.status()["engines"]) if self._was_up(entry)}
             while True:
@@ -229,6 +284,10 @@ class StartedSets:
                 hosts = [str(host["name"]) for host in status["hosts"]]
                 dead = [entry for entry in died(status["engines"]) if _life(entry) not in ended]
                 kind.poll(blocks)
+                for warning in {block.warning for block in blocks} - {""}:
+                    limit = f"it may wait for {kind.queue_timeout_s:g} s (queue_timeout_s)"
+                    warn_once(f"{warning}; {limit}", PendingBlockWarning)
+                line.tell(waited_for(blocks))
                 going = [
                     block
                     for block in blocks
@@ -239,6 +298,7 @@ class StartedSets:
                         start_timeout_s,
                         kind.queue_timeout_s,
                         partial(kind.log, block),
+                        partial(kind.why_silent, block),
                     )
                 ]
                 if not going:
@@ -270,9 +330,14 @@ class StartedSets:
 
     def from_dict(self, state: dict[str, Any]) -> None:
         """Restores what `to_dict` returned."""
+        known = {block.id: block for block in self.blocks()}
         self._sets = {}
         for set_id, one in state.items():
-            self._add(set_id, one["engine_ids"], [Block(**block) for block in one["blocks"]])
+            blocks = [Block(**block) for block in one["blocks"]]
+            # Who holds a block sees what becomes of it.
+            for block in blocks:
+                vars(known.setdefault(block.id, block)).update(vars(block))
+            self._add(set_id, one["engine_ids"], [known[block.id] for block in blocks])
         # Whoever hears of them from another process cannot know.
         self._up = {block.id for block in self.blocks()}
         if blocks := self.blocks():
@@ -302,6 +367,7 @@ class _Progress:
         start_timeout_s: float,
         queue_timeout_s: float,
         log: Callable[[], str],
+        why_silent: Callable[[], str],
     ) -> bool:
         """Whether it is up or has failed, given its hosts and engines that have joined, and engines that died first."""
         block = self._block
@@ -319,7 +385,7 @@ class _Progress:
             return True
         waited_s = time.monotonic() - self._since
         if block.is_over:
-            self.failure = _with_log(block.reason, log())
+            self.failure = _with_log(block.reason, log() or why_silent())
         elif expected is not None and dead and n_up + len(dead) >= expected:
             self.failure = str(deaths_at_start(dead, n_up, expected))
         elif block.state == "pending" and waited_s > queue_timeout_s:
@@ -328,6 +394,12 @@ class _Progress:
             of = f" of {expected}" if expected is not None else ""
             self.failure = _with_log(f"{n_up}{of} engines came up within {start_timeout_s:g} s", log())
         return bool(self.failure)
+
+
+def waited_for(blocks: Sequence[Block]) -> str:
+    """What blocks are pending for, in one line; '' if none is, or if that is not known yet."""
+    reasons = [block.reason for block in blocks if block.state == "pending" and ": " in block.reason]
+    return reasons[0] + (f"; and {len(reasons) - 1} more" if len(reasons) > 1 else "") if reasons else ""
 
 
 def _told_engines(log: str, n_hosts: int) -> int | None:
@@ -347,9 +419,9 @@ def _life(dead: dict[str, Any]) -> tuple[int, int]:
 
 
 def _block_of(host: str, blocks: Sequence[Block]) -> Block | None:
-    """The block whose relay is called `host`; after a requeue the relay's name has a number at the end."""
-    name = host.rpartition(":")[2]
-    return next((block for block in blocks if name == block.id or name.rpartition(".")[0] == block.id), None)
+    """The block whose relay is called `host`."""
+    found = block_and_life(host, {block.id: block for block in blocks})
+    return None if found is None else found[0]
 
 
 def _hosts_of(control: ControlLink) -> dict[int, str]:
@@ -362,34 +434,18 @@ def _new_id() -> str:
     return f"{int(time.time())}-{os.urandom(2).hex()}"
 
 
-# Why a host is gone: what the scheduler says about its job.
-
-
-# Relays end before their jobs do, and schedulers take a while to say how a job ended. Short, because somebody waits for
-# this.
-_ENDING_S = 5.0
-_END_LOOK_EVERY_S = 0.5
-
-
 def why_gone(cluster: RunningCluster, host: str) -> str:
-    """Why the block of a host has ended, in the scheduler's words; '' if it is still running, or nobody knows."""
-    block = _block_of_host(cluster, host)
+    """Why the block of a host has ended, for a set that asks no scheduler; '' if it has not, or nobody knows."""
+    block = _block_of(host, [block for one in cluster.engines.values() for block in one.blocks])
     if block is None:
         return ""
     give_up_at = time.monotonic() + (0 if block.facts.get("asked") else _ENDING_S)
-    while not block.is_over:
-        cluster.engines_from.look_now()
+    cluster.engines_from.look_now()
+    cluster.engines_from.poll([block])
+    while block.state == "running" and time.monotonic() < give_up_at:
+        time.sleep(_LOOK_FOR_FAILURES_S)
         cluster.engines_from.poll([block])
-        if block.state == "pending":
-            return f"it was put back into the queue ({block.reason})"
-        if time.monotonic() > give_up_at:
-            block.facts["asked"] = True  # one host is gone but its job is not: nobody waits for that again
-            return ""
-        time.sleep(_END_LOOK_EVERY_S)
-    return block.reason
-
-
-def _block_of_host(cluster: RunningCluster, host: str) -> Block | None:
-    name = host.rpartition(":")[2]
-    blocks = [block for one in cluster.engines.values() for block in one.blocks]
-    return next((block for block in blocks if block.id in (name, name.rpartition(".")[0])), None)
+    if block.state == "pending":
+        return f"it was put back into the queue ({block.reason})"
+    block.facts["asked"] = True  # one host is gone but its block is not: nobody waits for that again
+    return block.reason if block.is_over else ""

@@ -4,78 +4,129 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import json
 import os
 import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from broadleaf.cluster.control import ControlLink, RunningCluster
-from broadleaf.cluster.engine_sets.base import Block
-from broadleaf.cluster.scaling import Aim, Decision, Load, Starts, Unit, decide
+from broadleaf.cluster.engine_sets.base import Block, block_and_life
+from broadleaf.cluster.scaling import Aim, Decision, Load, Retries, Starts, Unit, decide
+from broadleaf.cluster.started_sets import waited_for
 from broadleaf.errors import BroadleafError, ClusterStartError
 from broadleaf.private_files import open_private
-from broadleaf.requests import RequestFailed
+from broadleaf.requests import STEWARD, WAITING, RequestFailed
 from broadleaf.serialize.search_path import search_path
 from broadleaf.state import files
 from broadleaf.state.directories import ClusterFileError, read_json, write_json
 
+if TYPE_CHECKING:
+    import subprocess
+
 _LOOK_EVERY_S = 0.25
+# Where only jobs are looked after: what happens to engines wakes it.
+_WATCH_EVERY_S = 60.0
+_WATCH_PENDING_EVERY_S = 2.0
+# Until then, whoever has submitted jobs looks after them.
+_ASK_PENDING_AFTER_S = 10.0
+_ALERT_S = 15.0
 _GOING = ("draining", "leaving", "dying")
+# A job without any of its hosts: its scheduler has this long to notice that it is over. One that was put back into the
+# queue has to be told from one that only holds its nodes.
+_EMPTY_S = 30.0
+
+
+class Order(NamedTuple):
+    """What a steward is to do."""
+
+    aim: Aim | None
+    """The size to keep; None to leave it as it is, and only look after jobs."""
+    one_at_a_time: bool = False
+    within_s: float | None = None
+    set_options: Mapping[str, Any] = {}
+    """Options of the engine set, where a program has changed them since the cluster was started."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Ready for JSON."""
+        return self._asdict() | {"aim": None if self.aim is None else self.aim._asdict()}
+
+    @classmethod
+    def from_dict(cls, state: Mapping[str, Any]) -> Order:
+        """Restores what `to_dict` returned."""
+        aim = None if state["aim"] is None else Aim(**state["aim"])
+        return cls(aim, state["one_at_a_time"], state["within_s"], state["set_options"])
 
 
 class Steward:
-    """See the module. A cluster that was scaled has one."""
+    """See the module. A cluster that was scaled has one, and so has every cluster with jobs."""
 
     def __init__(
         self,
         cluster: RunningCluster,
-        aim: Aim,
+        aim: Aim | None,
         *,
         one_at_a_time: bool,
         within_s: float | None = None,
         on_paused: Callable[[str], None] = lambda _why: None,
+        new_order: Callable[[], Order | None] = lambda: None,
+        on_order: Callable[[], None] = lambda: None,
     ) -> None:
         self._on_paused = on_paused
+        self._new_order, self._on_order = new_order, on_order
         self._cluster = cluster
-        self._aim = aim
-        self._one_at_a_time = one_at_a_time
-        self._within_s = within_s
+        self._stopped = False
+        self._alert_until = 0.0
+        self._pending_since: float | None = None
+        self._woken = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._verdicts = Verdicts(cluster)
+        self._begin(Order(aim, one_at_a_time, within_s))
+
+    def _begin(self, order: Order) -> None:
+        self._aim, self._one_at_a_time, self._within_s, set_options = order
+        for name, value in set_options.items():
+            setattr(self._cluster.engines_from, name, value)
         self._starts = Starts()
+        self._retries = Retries()
+        self._short = ""
+        """Why there can never be as many engines as wanted."""
+        self._reviving: dict[int, int] = {}
+        """Engines that are started again on their hosts, and how often each was before."""
+        self._empty_since: dict[str, float] = {}
+        self._up_since: dict[str, float] = {}
         self._submitted_at: dict[str, float] = {}
         self._had_s: dict[str, float] = {}
         # Earlier failures say nothing about what is tried now.
-        self._ended: set[str] = {block.id for block in cluster.all_blocks() if block.is_over}
-        self._stopped = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._ended: set[str] = {block.id for block in self._cluster.all_blocks() if block.is_over}
 
     @property
     def why_paused(self) -> str:
-        """Why no more blocks are requested; '' if they are."""
-        return self._starts.why_paused
+        """Why engines are missing for which nothing is requested now; '' if there are none."""
+        return "; ".join(filter(None, (self._starts.why_paused, self._retries.why, self._short)))
 
     def start(self, awaits_engines: bool) -> None:
         """Runs on a thread from now on, until `stop`, or until the cluster has stopped."""
-        control = self._connect(awaits_engines)
-        self._thread = threading.Thread(
-            target=self._run, args=(control, awaits_engines), name="broadleaf-steward", daemon=True
-        )
+        control = self._connect()
+        control.await_engines(awaits_engines)
+        self._thread = threading.Thread(target=self._run, args=(control,), name="broadleaf-steward", daemon=True)
         self._thread.start()
 
-    def run(self, awaits_engines: bool, on_ready: Callable[[], None]) -> None:
-        """Maintains the size on this thread, until `end`, or until the cluster has stopped. Calls `on_ready` when it is
-        connected."""
-        control = self._connect(awaits_engines)
-        on_ready()
-        self._run(control, awaits_engines)
+    def run(self) -> None:
+        """Works on this thread, until `end`, or until the cluster has stopped."""
+        self._run(self._connect())
+
+    def wake(self) -> None:
+        """Makes it look now."""
+        self._woken.set()
 
     def end(self) -> None:
         """Makes it end soon."""
-        self._stopped.set()
+        self._stopped = True
+        self._woken.set()
 
     def stop(self) -> None:
         """Ends the thread, and returns when it has ended. Must not be called while holding the cluster's lock."""
@@ -83,88 +134,174 @@ class Steward:
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()
 
-    def _connect(self, awaits_engines: bool) -> ControlLink:
+    def _connect(self) -> ControlLink:
         control = self._cluster.control()
-        if awaits_engines:
-            control.await_engines()
+        control.call_on_death(self._woken.set)
         return control
 
-    def _run(self, control: ControlLink, awaits_engines: bool) -> None:
-        told = ""
+    def _run(self, control: ControlLink) -> None:
+        told, pause_s = "", 0.0
         try:
-            while not self._stopped.wait(_LOOK_EVERY_S) and self._cluster.running:
+            while self._waits(pause_s):
                 if told != self.why_paused:
                     told = self.why_paused
                     self._on_paused(told)
                 try:
-                    self.step(control)
+                    pause_s = self._look_after(control)
                 except ClusterStartError as error:
                     self._starts.failed(str(error))
                 except (BroadleafError, TimeoutError, OSError):
                     control.close()
-                    if self._stopped.wait(_LOOK_EVERY_S) or not self._cluster.running:
+                    if not self._waits(_LOOK_EVERY_S):
                         return
-                    control = self._connect(awaits_engines)
+                    control = self._connect()
+                    self._await_engines(control)
         except (BroadleafError, TimeoutError, OSError):
             pass  # the cluster ends
         finally:
             control.close()
 
-    def step(self, control: ControlLink) -> Decision:
-        """Checks the state, decides and acts. Raises `ClusterStartError` when a submission is refused."""
-        cluster = self._cluster
+    def _waits(self, pause_s: float) -> bool:
+        """Whether to go on, after this time or as soon as something has happened."""
+        if self._woken.wait(pause_s):
+            # Engines end before their host does, and hosts of a job one after the other.
+            self._alert_until = time.monotonic() + _ALERT_S
+        self._woken.clear()
+        return not self._stopped and self._cluster.running
+
+    def _await_engines(self, control: ControlLink) -> None:
+        control.await_engines(self._aim is not None and self._aim.maximum > 0)
+
+    def _look_after(self, control: ControlLink) -> float:
+        """A look at the cluster, and what follows from it. Returns the time until the next one, in seconds."""
+        with self._cluster.lock:
+            if (order := self._new_order()) is not None:
+                self._begin(order)
+                self._await_engines(control)
+                self._on_order()
+            if self._aim is not None:
+                self.step(control)
+                return _LOOK_EVERY_S
+            status = control.status()
+            blocks = self._cluster.look_at_blocks(status, asks=False)
+            self._verdicts.look(control, status, blocks)
+            are_pending = any(block.state == "pending" for block in blocks)
+            now = time.monotonic()
+            self._pending_since = (self._pending_since or now) if are_pending else None
+            if self._pending_since is not None and now - self._pending_since >= _ASK_PENDING_AFTER_S:
+                self._cluster.engines_from.poll(blocks)
+            if self._verdicts.are_open or now < self._alert_until:
+                return _LOOK_EVERY_S
+            return _WATCH_PENDING_EVERY_S if are_pending else _WATCH_EVERY_S
+
+    def step(self, control: ControlLink, *, may_fall_short: bool = True) -> Decision:
+        """Checks the state, decides and acts. Raises `ClusterStartError` when a submission is refused, and unless it
+        `may_fall_short` also when there can never be as many engines as wanted."""
+        cluster, aim = self._cluster, self._aim
+        assert aim is not None  # invariant: a steward that keeps a size has one
         with cluster.lock:
             status = control.status()
             blocks = self._look(status)
-            units = self._units(status, blocks)
+            self._verdicts.look(control, status, blocks)
+            seen = _Seen(status, blocks)
             size, refusal = self._block_engines()
             decision = decide(
-                self._aim,
-                units,
+                aim,
+                self._units(status, seen, blocks),
                 _load(status),
                 block_engines=size,
                 start_s=self._starts.start_s,
                 one_at_a_time=self._one_at_a_time and cluster.engines_from.is_remote,
             )
-            if decision.submit and refusal is not None:
+            self._short = str(refusal) if decision.n_short > self._n_later(blocks) else ""
+            if self._short and refusal is not None and not may_fall_short:
                 raise refusal
-            if decision.submit and self.why_paused:
-                decision = decision._replace(submit=())
-            self._act(control, decision, status, {block.id: block for block in blocks})
+            if self._starts.why_paused:
+                decision = decision._replace(submit=(), revive=())
+            self._act(control, aim, decision, status, seen, {block.id: block for block in blocks})
         return decision
 
     def _block_engines(self) -> tuple[int | None, ClusterStartError | None]:
-        """Number of engines in a new block, None for as many as requested; or why there can be none."""
+        """Number of engines in a new block, None for as many as requested; or 0, and why there can be none."""
         if not self._cluster.engines_from.is_remote:
             return 1, None
         first = next((block.n_engines for block in self._cluster.all_blocks() if block.n_engines), 0)
         try:
             return self._cluster.engines_from.block_engines(first), None
         except ClusterStartError as error:
-            return None, error
+            return 0, error
 
     def _look(self, status: Mapping[str, Any]) -> list[Block]:
-        """The current blocks that are not over; those that were drained are ended for good."""
+        """The blocks; those that were drained, or have lost all their hosts, are ended for good."""
         cluster, now = self._cluster, time.monotonic()
         blocks = cluster.look_at_blocks(status)
+        seen = _Seen(status, blocks)
+        self._look_at_empty(blocks, seen, now)
         for block in blocks:
             submitted_at = self._submitted_at.setdefault(block.id, now)
             if block.engines and submitted_at < now and block.id not in self._had_s:
                 self._had_s[block.id] = block.deadline - time.time() if block.deadline is not None else 0.0
                 self._starts.came_up(now - submitted_at)
-            never_up = block.id not in self._had_s
+                self._retries.came_up(_place(block))
             if block.is_over and block.id not in self._ended:
                 self._ended.add(block.id)
-                if never_up and not block.draining:
-                    self._starts.failed(block.reason)
-            waits = not block.is_over and never_up and block.state == "pending"
+                if not block.is_released:
+                    self._note_failure(block, now)
+            waits = not block.is_over and block.id not in self._had_s and block.state == "pending"
             if waits and now - submitted_at > cluster.engines_from.queue_timeout_s:
                 self._end([block], block.reason or "it was pending for too long")
-                self._starts.failed(block.reason)
                 self._ended.add(block.id)
-        gone = [b for b in blocks if b.draining and not b.is_over and not b.hosts and not _of(status, b)]
+                self._note_failure(block, now)
+        gone = [b for b in blocks if b.is_released and not b.is_over and not b.hosts and not seen.living(b)]
         self._end(gone, "it was released")
-        return [block for block in blocks if not block.is_over]
+        self._look_at_revived(status)
+        return [*blocks, *cluster.spare_blocks()]
+
+    def _note_failure(self, block: Block, now: float) -> None:
+        if self._cluster.engines_from.keeps_hosts:
+            self._retries.failed(_place(block), now, block.reason)
+        elif block.id not in self._had_s:
+            self._starts.failed(block.reason)
+
+    def _look_at_empty(self, blocks: Sequence[Block], seen: _Seen, now: float) -> None:
+        """Asks at once about blocks that have lost their last host, and ends those that stay without any."""
+        kind = self._cluster.engines_from
+        empty = [b for b in blocks if b.state == "running" and not b.is_released and not b.hosts and self._had(seen, b)]
+        self._empty_since = {block.id: self._empty_since.get(block.id, now) for block in empty}
+        if any(since == now for since in self._empty_since.values()):
+            kind.look_now()
+            kind.poll(empty)
+        patience_s = 0.0 if kind.keeps_hosts else _EMPTY_S
+        lost = [b for b in empty if b.state == "running" and now - self._empty_since[b.id] >= patience_s]
+        self._end(lost, "it has lost all its hosts")
+
+    def _had(self, seen: _Seen, block: Block) -> bool:
+        """Whether a block without hosts has had some since it was started, or should have by now."""
+        waited_s = time.time() - block.facts.get("started_at", time.time())
+        return bool(seen.members(block)) or waited_s > self._cluster.settings["start_timeout_s"]
+
+    def _look_at_revived(self, status: Mapping[str, Any]) -> None:
+        """Notes which engines that were started again are up, and which have died before."""
+        for engine in status["engines"]:
+            before = self._reviving.get(engine["engine"])
+            if before is None:
+                continue
+            if engine["up"]:
+                del self._reviving[engine["engine"]]
+            elif engine["state"] == "gone" and engine["restarts"] > before:
+                del self._reviving[engine["engine"]]
+                death = engine["last_death"]
+                self._starts.failed(
+                    f"engine {engine['engine']} on {death['host']} died at its start ({death['cause']})"
+                )
+
+    def _n_later(self, blocks: Sequence[Block]) -> int:
+        """Engines of blocks that can be started again, but not yet."""
+        if not self._cluster.engines_from.keeps_hosts:
+            return 0
+        now = time.monotonic()
+        waits = (b for b in blocks if b.draining or (b.is_over and not self._retries.is_due(_place(b), now)))
+        return sum(block.n_engines or 1 for block in waits)
 
     def _end(self, blocks: Sequence[Block], reason: str) -> None:
         if blocks:
@@ -173,40 +310,64 @@ class Steward:
                 block.state, block.reason = "ended", reason
             self._cluster.write_cluster_file()
 
-    def _units(self, status: Mapping[str, Any], blocks: Iterable[Block]) -> list[Unit]:
+    def _units(self, status: Mapping[str, Any], seen: _Seen, blocks: Iterable[Block]) -> list[Unit]:
         if not self._cluster.engines_from.is_remote:
             remote = {host["name"] for host in status["hosts"]}
             own = [engine for engine in status["engines"] if engine["host"] not in remote]
             return [_unit(str(e["engine"]), 1, [e], None) for e in own if e["state"] not in (*_GOING, "gone")]
-        units = []
-        for block in blocks:
-            if block.draining:
-                continue
-            engines = _of(status, block)
-            lasts_s = None
-            if block.deadline is not None:
-                left_s = block.deadline - time.time()
-                # As at the controller: a block takes no new tasks for its last `drain_s`, at most a tenth of its time.
-                drain_s = self._cluster.settings["drain_s"]
-                lasts_s = left_s - min(drain_s, self._had_s.get(block.id, left_s) / 10)
-            units.append(_unit(block.id, max(1, block.n_engines or len(engines)), engines, lasts_s))
-        return units
+        return [unit for block in blocks if (unit := self._block_unit(seen, block)) is not None]
+
+    def _block_unit(self, seen: _Seen, block: Block) -> Unit | None:
+        """What a block is for the decision; None if it neither has engines nor can be started again now."""
+        now, kind = time.monotonic(), self._cluster.engines_from
+        if block.is_over:
+            is_lost = kind.keeps_hosts and self._retries.is_due(_place(block), now)
+            return Unit(block.id, block.n_engines or len(seen.members(block)) or 1, "lost") if is_lost else None
+        if block.draining:
+            return None
+        lasts_s = None
+        if block.deadline is not None:
+            left_s = block.deadline - time.time()
+            # As at the controller: a block takes no new tasks for its last `drain_s`, at most a tenth of its time.
+            drain_s = self._cluster.settings["drain_s"]
+            lasts_s = left_s - min(drain_s, self._had_s.get(block.id, left_s) / 10)
+        if not block.hosts:
+            self._up_since.pop(block.id, None)
+        up_for_s = now - self._up_since.setdefault(block.id, now) if block.hosts else 0.0
+        living, members = seen.living(block), seen.members(block)
+        n = len(living) + len(seen.coming(block))
+        # Until all its engines have been up, or had the time for it, the others are expected.
+        are_expected = len(members) < (block.n_engines or 1) and up_for_s < self._cluster.settings["start_timeout_s"]
+        if block.state == "pending" or are_expected:
+            n = max(n, block.n_engines or 1)
+        n_dead = 0 if kind.restarts_blocks else len(seen.dead(block))
+        is_late = block.state == "pending" and bool(members)
+        return _unit(block.id, n, living, lasts_s)._replace(n_dead=n_dead, is_late=is_late)
 
     def _act(
-        self, control: ControlLink, decision: Decision, status: Mapping[str, Any], blocks: Mapping[str, Block]
+        self,
+        control: ControlLink,
+        aim: Aim,
+        decision: Decision,
+        status: Mapping[str, Any],
+        seen: _Seen,
+        blocks: Mapping[str, Block],
     ) -> None:
         cluster = self._cluster
         if not cluster.engines_from.is_remote:
             if decision.submit:
                 control.add_engines(sum(decision.submit))
             if going := [int(one) for one in (*decision.cancel, *decision.drain)]:
-                _drain(control, going, (), self._within_s, self._aim.stateless)
+                _drain(control, going, (), self._within_s, aim.stateless)
             return
         self._end([blocks[one] for one in decision.cancel], "it was not needed any more")
         for one in decision.drain:
-            engines = [engine["engine"] for engine in _of(status, blocks[one])]
+            engines = [engine["engine"] for engine in seen.living(blocks[one])]
             hosts = [host["host"] for host in status["hosts"] if host["name"] in blocks[one].hosts]
-            blocks[one].draining = _drain(control, engines, hosts, self._within_s, self._aim.stateless)
+            blocks[one].draining = _drain(control, engines, hosts, self._within_s, aim.stateless)
+            blocks[one].is_released = blocks[one].draining
+        for one, n in decision.revive:
+            self._revive(control, seen, blocks[one], n)
         for n in decision.submit:
             now = time.monotonic()
             before = {block.id for block in cluster.all_blocks()}
@@ -216,6 +377,81 @@ class Steward:
                     self._submitted_at[block.id] = now
         if decision.drain:
             cluster.write_cluster_file()
+
+    def _revive(self, control: ControlLink, seen: _Seen, block: Block, n: int) -> None:
+        """Starts a lost block again, or the engines that died on hosts of one that lives."""
+        if block.is_over:
+            self._ended.discard(block.id)
+            self._had_s.pop(block.id, None)
+            self._submitted_at[block.id] = time.monotonic()
+            self._cluster.start_block_again(block)
+            return
+        dead = seen.dead(block)[:n]
+        self._reviving |= {engine["engine"]: engine["restarts"] for engine in dead}
+        control.restart_engines([engine["engine"] for engine in dead])
+
+
+class _Seen:
+    """The engines of each block, as the controller's status has them.
+
+    Those of a job that was put back into the queue and has come up again are others than those of its earlier life, and
+    so are those of a block that was started again.
+    """
+
+    def __init__(self, status: Mapping[str, Any], blocks: Iterable[Block]) -> None:
+        by_id = {block.id: block for block in blocks}
+        self._lives: dict[str, int] = {}
+        found: dict[tuple[str, int], list[dict[str, Any]]] = {}
+        for host in status["hosts"]:
+            self._note(by_id, host["name"])
+        for engine in status["engines"]:
+            host = engine["host"] or (engine["last_death"] or {}).get("host", "")
+            owner = self._note(by_id, host)
+            if owner is None or _died_before(engine, by_id[owner[0]].facts.get("started_at", 0.0)):
+                continue
+            found.setdefault(owner, []).append(engine)
+        self._members = {
+            block_id: engines for (block_id, life), engines in found.items() if life == self._lives[block_id]
+        }
+
+    def _note(self, by_id: Mapping[str, Block], host: str) -> tuple[str, int] | None:
+        if (owner := block_and_life(host, by_id)) is None:
+            return None
+        block, life = owner
+        self._lives[block.id] = max(life, self._lives.get(block.id, 0))
+        return block.id, life
+
+    def members(self, block: Block) -> list[dict[str, Any]]:
+        """All that it has had, dead or alive."""
+        return self._members.get(block.id, [])
+
+    def living(self, block: Block) -> list[dict[str, Any]]:
+        """Those that have said hello and are alive."""
+        return [engine for engine in self.members(block) if engine["host"] and engine["state"] != "gone"]
+
+    def coming(self, block: Block) -> list[dict[str, Any]]:
+        """Those that were up before, and are being started again."""
+        return [engine for engine in self.members(block) if engine["state"] in ("starting", "restarting")]
+
+    def dead(self, block: Block) -> list[dict[str, Any]]:
+        """Those that died, and were not stopped, on hosts that live: they can be started again."""
+        gone = (engine for engine in self.members(block) if engine["state"] == "gone")
+        return [
+            engine
+            for engine in gone
+            if engine["last_death"]["host"] in block.hosts
+            and engine["last_death"]["cause"] not in ("stopped", "host_gone")
+        ]
+
+
+def _died_before(engine: Mapping[str, Any], at: float) -> bool:
+    """Whether an engine is dead since before a time, in seconds since 1970."""
+    return bool(engine["state"] == "gone" and time.time() - engine["last_death"]["ago_s"] < at)
+
+
+def _place(block: Block) -> str:
+    """Where a block is, for people; its id where its set does not say."""
+    return str(block.facts.get("host", block.id))
 
 
 def _drain(
@@ -227,12 +463,6 @@ def _drain(
     except RequestFailed:
         return False
     return True
-
-
-def _of(status: Mapping[str, Any], block: Block) -> list[dict[str, Any]]:
-    """The engines of a block that have said hello and are alive."""
-    own = set(block.engines)
-    return [engine for engine in status["engines"] if engine["engine"] in own]
 
 
 def _unit(name: str, n_engines: int, engines: Sequence[Mapping[str, Any]], lasts_s: float | None) -> Unit:
@@ -257,53 +487,159 @@ def _load(status: Mapping[str, Any]) -> Load:
     return Load(status["controller"]["ready"] + behind, mean_s)
 
 
-# A steward in a separate process: it keeps a detached cluster at the wanted size when no client is left.
+# Why hosts are gone.
 
 
-_BOOT = "import sys; sys.path[:] = sys.argv.pop().split('\\n'); from broadleaf.cluster.run_steward import main; main()"
+# Times after which a scheduler is asked about a job that has lost a host: it notices later than we do.
+_ASK_AFTER_S = (0.7, 2.0, 4.0)
+_ANSWER_WITHIN_S = 5.0
+
+
+class Verdicts:
+    """Tells every client why hosts are gone, and what engines wait for. Whoever runs the scheduler's commands knows."""
+
+    def __init__(self, cluster: RunningCluster) -> None:
+        self._cluster = cluster
+        self._hosts: dict[str, Block] = {}
+        self._lost: dict[str, tuple[float, Block]] = {}
+        """Hosts that are gone without a reason so far, since when, and their blocks."""
+        self._n_asked = 0
+        self._told: dict[str, str] = {}
+
+    @property
+    def are_open(self) -> bool:
+        """Whether a reason has yet to be found."""
+        return bool(self._lost)
+
+    def look(self, control: ControlLink, status: Mapping[str, Any], blocks: Sequence[Block]) -> None:
+        """Compares the hosts with those of the last look, asks the scheduler, and tells what is known."""
+        now = time.monotonic()
+        self._tell(control, STEWARD, self._cluster.engines_from.name)
+        by_id = {block.id: block for block in blocks}
+        hosts = {}
+        for host in status["hosts"]:
+            if (owner := block_and_life(host["name"], by_id)) is not None:
+                hosts[host["name"]] = owner[0]
+        gone = dict(self._hosts)
+        for engine in status["engines"]:  # hosts that nobody has looked at in time
+            death = engine["last_death"] if engine["state"] == "gone" else None
+            if death is not None and death["cause"] == "host_gone":
+                owner = block_and_life(death["host"], by_id)
+                gone |= {death["host"]: owner[0]} if owner is not None else {}
+        for name, block in gone.items():
+            is_known = name in hosts or name in self._lost or self._told.get(name)
+            if not is_known and not block.is_released:
+                self._lost[name] = now, block
+                self._n_asked = 0
+        for name in hosts:
+            self._lost.pop(name, None)
+            self._tell(control, name, "")  # it is there again
+        self._hosts = hosts
+        self._ask(now)
+        for name, (since, block) in list(self._lost.items()):
+            if why := _why_gone(block, now - since):
+                self._tell(control, name, why)
+                del self._lost[name]
+        self._tell(control, WAITING, waited_for(blocks))
+
+    def _ask(self, now: float) -> None:
+        if not self._lost:
+            return
+        kind = self._cluster.engines_from
+        longest_s = now - min(since for since, _ in self._lost.values())
+        if self._n_asked < len(_ASK_AFTER_S) and longest_s >= _ASK_AFTER_S[self._n_asked]:
+            self._n_asked += 1
+            kind.look_now()
+        kind.poll(list({block.id: block for _, block in self._lost.values()}.values()))
+
+    def _tell(self, control: ControlLink, about: str, text: str) -> None:
+        if self._told.get(about, "") != text:
+            control.tell(about, text)
+            self._told[about] = text
+
+
+def _why_gone(block: Block, since_s: float) -> str:
+    """Why a host of a block is gone; '' as long as the scheduler may still say it."""
+    if block.is_over:
+        return block.reason
+    if block.state == "pending":
+        return f"it was put back into the queue ({block.reason})"
+    if since_s < _ANSWER_WITHIN_S:
+        return ""
+    return f"the relay there ended, or the link to it is cut, and {block.id} goes on"
+
+
+# A steward in a separate process: it outlives the program that started the cluster.
+
+
+# SIGUSR1, which says that there is a new order, is blocked until there is a handler.
+_BOOT = (
+    "import os, sys; os.nice(5); sys.path[:] = sys.argv.pop().split('\\n'); "
+    "from broadleaf.cluster.run_steward import main; main()"
+)
 _STOP_GRACE_S = 15.0
-_PROCESS_LOOK_EVERY_S = 0.02
+_PROCESS_LOOK_EVERY_S = 0.01
 
 
 class StewardProcess:
-    """The steward of a detached cluster, as other processes see it. There is at most one, whoever started it."""
+    """The steward of a cluster, as other processes see it. There is at most one, whoever started it."""
 
     def __init__(self, cluster_dir: Path) -> None:
         self._lock = cluster_dir / files.STEWARD_LOCK
         self._state = cluster_dir / files.STEWARD_FILE
         self._log = cluster_dir / files.STEWARD_LOG
+        self._order = cluster_dir / files.STEWARD_ORDER
+        self._seen = 0
 
-    def start(self, cluster: RunningCluster, aim: Aim, *, one_at_a_time: bool, within_s: float | None) -> None:
-        """Starts it. It ends with its cluster, or with `stop`. Raises `ClusterStartError` with the end of its log."""
+    def have(self, cluster: RunningCluster, order: Order, *, waits: bool = True) -> None:
+        """Has the steward follow an order, and starts it if there is none; returns once it does, if it `waits`.
+
+        It ends with its cluster, or with `stop`. Raises `ClusterStartError` with the end of its log.
+        """
+        number = self.order(order._replace(set_options=cluster.engines_from.options()))
+        if not self.is_running:
+            self._start(cluster)
+        while waits and self._of_state("order", 0) != number:
+            if not self.is_running:
+                said = self._log.read_text(errors="replace").strip()
+                raise ClusterStartError("the steward, which scales the cluster, did not start", said)
+            time.sleep(_PROCESS_LOOK_EVERY_S)
+
+    def order(self, order: Order) -> int:
+        """Writes an order for the steward, if there is one or will be; returns its number."""
+        number = int(self._read(self._order).get("number", 0)) + 1
+        write_json(self._order, order.to_dict() | {"number": number})
+        if (pid := self._pid()) is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGUSR1)
+        return number
+
+    def _start(self, cluster: RunningCluster) -> None:
         import subprocess
 
-        order = {"aim": aim._asdict(), "one_at_a_time": one_at_a_time, "within_s": within_s}
+        descriptor = open_private(self._lock, os.O_RDWR)
         log = files.open_log(self._log)
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
         try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             child = subprocess.Popen(
-                [sys.executable, "-P", "-c", _BOOT, cluster.cluster_file, "\n".join(search_path())],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
+                [sys.executable, "-P", "-c", _BOOT, cluster.cluster_file, str(descriptor), "\n".join(search_path())],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
                 stderr=log,
+                pass_fds=[descriptor],
                 env=os.environ | {"BROADLEAF_CLUSTER_ID": cluster.cluster_id},
                 start_new_session=True,  # it is not for the terminal's Ctrl-C
             )
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, str(child.pid).encode(), 0)
+            _children.append(child)
+        except BlockingIOError:
+            pass  # another process has just started it
         finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
             os.close(log)
-        if child.stdin is None or child.stdout is None:
-            raise AssertionError("invariant: both are pipes")
-        with child.stdin, child.stdout:
-            try:
-                child.stdin.write(json.dumps(order).encode())
-                child.stdin.close()
-            except BrokenPipeError:
-                pass  # it died without a message
-            is_ready = child.stdout.readline() == b"ready\n"
-        if not is_ready:
-            child.wait()
-            said = self._log.read_text(errors="replace").strip()
-            raise ClusterStartError("the steward, which scales the cluster, did not start", said)
-        child.returncode = 0  # it continues without this process
+            os.close(descriptor)
 
     @property
     def is_running(self) -> bool:
@@ -311,25 +647,35 @@ class StewardProcess:
         return self._pid() is not None
 
     @property
+    def scales(self) -> bool:
+        """Whether there is one that keeps the cluster's size."""
+        return self.is_running and self._read(self._order).get("aim") is not None
+
+    @property
     def why_paused(self) -> str:
         """Why no more blocks are requested; '' if they are."""
-        if not self.is_running:
-            return ""
+        return str(self._of_state("why_paused", "")) if self.is_running else ""
+
+    def _of_state(self, name: str, default: object) -> object:
+        return self._read(self._state).get(name, default)
+
+    def _read(self, path: Path) -> dict[str, Any]:
         try:
-            return str(read_json(self._state)["why_paused"])
-        except (ClusterFileError, KeyError):
-            return ""  # it has only just begun
+            return read_json(path)
+        except ClusterFileError:
+            return {}  # it has only just begun
 
     def stop(self) -> None:
         """Ends it, and returns when it is gone. Does nothing if there is none."""
         for number in (signal.SIGTERM, signal.SIGKILL):
             give_up_at = time.monotonic() + _STOP_GRACE_S
             if (pid := self._pid()) is None:
-                return
+                break
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, number)
             while self._pid() == pid and time.monotonic() < give_up_at:
                 time.sleep(_PROCESS_LOOK_EVERY_S)
+        _children[:] = [child for child in _children if child.poll() is None]
 
     def _pid(self) -> int | None:
         """Its process: the one that holds the lock."""
@@ -346,18 +692,18 @@ class StewardProcess:
         finally:
             os.close(descriptor)
 
-    @contextlib.contextmanager
-    def held(self) -> Iterator[None]:
-        """In the steward's process: makes it the cluster's steward. Raises BlockingIOError if there is another."""
-        descriptor = open_private(self._lock, os.O_RDWR)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            os.ftruncate(descriptor, 0)
-            os.pwrite(descriptor, str(os.getpid()).encode(), 0)
-            yield
-        finally:
-            os.close(descriptor)
+    def new_order(self) -> Order | None:
+        """In the steward's process: the latest order, if it is new."""
+        state = self._read(self._order)
+        if state.get("number", 0) == self._seen:
+            return None
+        self._seen = state.pop("number")
+        return Order.from_dict(state)
 
     def tell(self, why_paused: str) -> None:
-        """In the steward's process: publishes its state for other processes."""
-        write_json(self._state, {"why_paused": why_paused})
+        """In the steward's process: publishes its state, and which order it follows, for other processes."""
+        write_json(self._state, {"why_paused": why_paused, "order": self._seen})
+
+
+# Those that this process has started, until they are gone.
+_children: list[subprocess.Popen[bytes]] = []

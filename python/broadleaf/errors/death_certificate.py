@@ -59,8 +59,8 @@ class DeathCertificate(NamedTuple):
             return "Start fewer engines there, or raise the limit on processes (`ulimit -u`)."
         if self.cause == "out_of_memory":
             return "Start fewer engines per host, or send less at a time."
-        if self.block_end:
-            return "cluster.start_engines_sync() asks for new ones."
+        if self.cause == "host_gone":
+            return "cluster.scale_sync(n) or `broadleaf scale N` brings hosts back; start relays of your own again."
         return "cluster.restart_engines_sync() starts it again."
 
 

@@ -103,9 +103,10 @@ class StateLock:
 # - ``client.json`` and ``engine.json``, the connection files: whoever can read one may use the cluster, -
 # ``cluster.json``, what the cluster is, - ``owner.json``, which host and container it runs on, - ``node.log``, the
 # output of the node and the fork server, - ``steward.lock`` and ``steward.json``, with which processes find the one
-# that scales a detached cluster, and   ``steward.log``, its output, - ``state.lock``, held by a process that changes
-# the state of a detached cluster, - ``block-<id>.log``, the output of a batch job or an ssh connection;
-# ``order-<set>.json``, with which jobs join; and   ``block-<id>.sh``, which some jobs run,
+# that looks after a cluster's jobs or scales it, ``steward-order.json``, what it is to do, and ``steward.log``, its
+# output, - ``state.lock``, held by a process that changes the state of such a cluster, - ``block-<id>.log``, the output
+# of a batch job or an ssh connection; ``order-<set>.json``, with which jobs join; and   ``block-<id>.sh``, which some
+# jobs run,
 #
 # and a run directory, which holds the socket, the engines' logs, the modules that clients have sent, and another
 # ``owner.json``. The run directory is where only this user can create files: under ``$XDG_RUNTIME_DIR``, or in
@@ -125,6 +126,7 @@ ORDER_FILE = "order-{}.json"
 STEWARD_FILE = "steward.json"
 STEWARD_LOCK = "steward.lock"
 STEWARD_LOG = "steward.log"
+STEWARD_ORDER = "steward-order.json"
 
 ORPHAN_AGE_S = 60.0
 KEPT_LOG_AGE_S = 7 * 86_400.0
@@ -230,7 +232,7 @@ def remove_cluster_files(cluster_path: str | Path, run_dir: str | Path, keep_log
     cluster_path, run_dir = Path(cluster_path), Path(run_dir)
     dead = [cluster_path / CLIENT_FILE, cluster_path / ENGINE_FILE, *run_dir.glob("*.sock")]
     dead += [path for name in (ORDER_FILE, BLOCK_SCRIPT) for path in cluster_path.glob(name.format("*"))]
-    dead += [cluster_path / name for name in (LOCK_FILE, STEWARD_FILE, STEWARD_LOCK)]
+    dead += [cluster_path / name for name in (LOCK_FILE, STEWARD_FILE, STEWARD_LOCK, STEWARD_ORDER)]
     if not keep_logs:
         dead += [
             cluster_path / CLUSTER_FILE,

@@ -3,6 +3,7 @@
 pub mod admission;
 pub(crate) mod explain;
 pub(crate) mod history;
+pub(crate) mod notices;
 pub(crate) mod records;
 pub(crate) mod requests;
 pub(crate) mod unread;

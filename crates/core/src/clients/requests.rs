@@ -108,6 +108,8 @@ impl Controller {
                 self.forget_kept(names);
                 ControlReply::Done
             }
+            ControlRequest::Notice { about, text } => self.notices.keep(about, text),
+            ControlRequest::Noticed(about) => ControlReply::Text(self.notices.about(&about)),
             ControlRequest::Status
             | ControlRequest::Trace
             | ControlRequest::Watch { .. }

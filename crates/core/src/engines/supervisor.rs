@@ -130,7 +130,9 @@ impl Controller {
         }
     }
 
-    pub(crate) fn on_fork_server_down(&mut self, out: &mut Vec<Output>) {
+    /// The fork server is the parent of this process and of the engines here, and the process by which the cluster is
+    /// known: if it was not told to end, the cluster ends with it.
+    pub(crate) fn on_fork_server_down(&mut self, now: Nanos, out: &mut Vec<Output>) {
         self.supervisor.fork_server_up = false;
         for engine in &mut self.engines {
             let is_own = engine.host == HostId::CONTROLLER && engine.guest.is_none();
@@ -141,7 +143,10 @@ impl Controller {
         }
         if self.supervisor.fork_server_stopped {
             self.finish(out);
+            return;
         }
+        self.shutdown(now, out);
+        self.try_finish(out);
     }
 
     /// The fork server on the controller's host knows only of processes there.

@@ -429,6 +429,15 @@ pub enum ControlRequest {
     },
     /// Remove these ended tasks, or all, from the result store.
     Forget(Option<Vec<TaskName>>),
+    /// Keep a text that only whoever starts the cluster's engines knows, such as why a host is gone.
+    Notice {
+        /// What it is about: the name of a host, for example. It replaces an earlier text.
+        about: String,
+        /// The text; an empty one takes back what was said.
+        text: String,
+    },
+    /// The text that is kept about this; empty if there is none.
+    Noticed(String),
 }
 
 /// A task of any client.

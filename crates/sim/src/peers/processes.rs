@@ -129,12 +129,6 @@ impl Cluster {
             Link::FromForkServer(number),
             Event::Node(NodeEvent::ForkServerClosed),
         );
-        if !self.stopping {
-            // Not before the node has noticed the end of the previous one.
-            let seen = self.last_arrival[&Link::FromForkServer(number)] - self.now;
-            let delay = seen + 1 + self.random.time(500 * MS);
-            self.after(delay, Event::ForkServerStarts);
-        }
     }
 
     pub(crate) fn engine_gets(&mut self, pid: u32, message: EngineMessage) -> Result<(), String> {

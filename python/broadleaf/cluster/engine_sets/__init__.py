@@ -95,6 +95,9 @@ def _checked(cls: type[EngineSet], option: str, value: Any, origin: str) -> Any:
         )
     field = fields[option]
     default = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if is_number and field.type == "str | float":
+        return value
     kind: config.Kind = {bool: "bool", int: "int", float: "float", str: "str"}.get(type(default), "list")  # type: ignore[assignment]
     return config.Option(option, kind, "", "cluster", "", maximum=2**53).check(value, origin)
 

@@ -29,6 +29,7 @@ from broadleaf.cluster.credentials import python_version
 from broadleaf.cluster.package import receive_code
 from broadleaf.cluster.session import export_command
 from broadleaf.engine.environment import variables_of
+from broadleaf.errors import ClusterStartError
 from broadleaf.state import files
 from broadleaf.state.directories import read_json
 
@@ -77,6 +78,8 @@ class Block:
     state: BlockState = "pending"
     reason: str = ""
     """Why it is pending, has ended or failed: the scheduler's words."""
+    warning: str = ""
+    """Why it may be pending for long, where that is up to the site; '' otherwise."""
     facts: dict[str, Any] = field(default_factory=dict)
     """What its set needs to find it again, ready for JSON."""
     hosts: list[str] = field(default_factory=list)
@@ -86,12 +89,26 @@ class Block:
     deadline: float | None = None
     """When its job ends, in seconds since 1970, as `Cluster.blocks` found it; None where that is not known."""
     draining: bool = False
-    """Whether it is being released."""
+    """Whether it takes no new tasks: it is being released, or its scheduler has announced its end."""
+    is_released: bool = False
+    """Whether it is being released, or was: because it is not needed, or on request."""
 
     @property
     def is_over(self) -> bool:
         """Whether nothing of it is running, or will run."""
         return self.state in ("ended", "failed")
+
+
+def block_and_life(host: str, blocks: Mapping[str, Block]) -> tuple[Block, int] | None:
+    """The block, of these by their ids, whose relay is called `host`, and how often it was put back into the queue.
+
+    After a requeue the relay's name has a number at the end.
+    """
+    name = host.rpartition(":")[2]
+    if name in blocks:
+        return blocks[name], 0
+    stem, _, life = name.rpartition(".")
+    return (blocks[stem], int(life)) if stem in blocks and life.isdigit() else None
 
 
 @dataclass
@@ -110,6 +127,9 @@ class EngineSet(ABC):
     restarts_blocks: ClassVar[bool] = False
     """Whether its engines are started again by blocks, with `start_again`: the controller cannot."""
 
+    keeps_hosts: ClassVar[bool] = False
+    """Whether its hosts are given: a block that is over is started again where it was, with `start_again`."""
+
     _: KW_ONLY
     engines_per_host: int = 0
     """Engines on each host; 0 for one for every core that the relay there may use."""
@@ -120,7 +140,10 @@ class EngineSet(ABC):
     python: str = ""
     """Python on the hosts; by default the one that this process runs, where a host has it, else `python3`."""
     setup: Sequence[str] = field(default_factory=list)
-    """Shell commands that each host runs first, such as ``module load python``."""
+    """Shell commands that each host runs first, such as ``module load python``: in a login shell of bash, where there
+    is one."""
+    setup_errors: str = "stop"
+    """What follows if one of them fails: 'stop' ends the start, 'warn' only writes that into the log."""
     wrap: str = ""
     """Command that starts Python there, such as ``apptainer exec image.sif``."""
     interface: str = ""
@@ -152,7 +175,8 @@ class EngineSet(ABC):
             That number. None where a block has as many as it is asked for.
 
         Raises:
-            ClusterStartError: There can be no more blocks.
+            ClusterStartError: There can be no more blocks. Where hosts are given, those that are lost can still come
+                back.
         """
         return None
 
@@ -187,6 +211,17 @@ class EngineSet(ABC):
             The text; '' if there is none.
         """
 
+    def why_silent(self, block: Block) -> str:
+        """What may be wrong with a block that has ended and has written nothing.
+
+        Args:
+            block: The block.
+
+        Returns:
+            A sentence; '' if nothing is known.
+        """
+        return ""
+
     def look_now(self) -> None:  # noqa: B027 (nothing, for a set that always looks)
         """Makes the next `poll` ask the scheduler, even if it did so a moment ago."""
 
@@ -198,7 +233,7 @@ class EngineSet(ABC):
         """
 
     def start_again(self, block: Block, request: BlockRequest) -> None:
-        """Restarts a block that has ended, with the same id; only for sets with `restarts_blocks`.
+        """Restarts a block that has ended, with the same id; only for sets with `restarts_blocks` or `keeps_hosts`.
 
         Args:
             block: The block.
@@ -208,6 +243,18 @@ class EngineSet(ABC):
             ClusterStartError: It does not start.
         """
         raise NotImplementedError
+
+    def spare_blocks(self, request: BlockRequest, blocks: Sequence[Block]) -> list[Block]:
+        """Blocks that `start_again` can start although there has been none; only for sets with `keeps_hosts`.
+
+        Args:
+            request: What their engines need to know.
+            blocks: All blocks that there have been.
+
+        Returns:
+            A block for each host of the set that has had none.
+        """
+        return []
 
     def adopt(self, blocks: Sequence[Block]) -> None:  # noqa: B027 (nothing, for a set that `facts` tell all)
         """Takes over blocks that another process has submitted; called before any other method for them.
@@ -263,7 +310,37 @@ class EngineSet(ABC):
         )
         # The relay's interpreter is its engines' as well, if it starts with the environment that they need.
         exported = export_command(variables_of(request.connection))
-        return "\n".join([*self.setup, *exported, *find, start])
+        return self.set_up("\n".join([*exported, *find, start]))
+
+    def set_up(self, code: str) -> str:
+        """Shell code that runs the set-up commands, and then other code.
+
+        Args:
+            code: The other code, for any shell.
+
+        Returns:
+            The text, for any shell.
+
+        Raises:
+            ClusterStartError: `setup_errors` is neither 'stop' nor 'warn'.
+        """
+        if self.setup_errors not in ("stop", "warn"):
+            raise ClusterStartError(f"setup_errors={self.setup_errors!r}: write 'stop' or 'warn'")
+        if not self.setup:
+            return code
+        lines = ['failed() { echo "set-up command failed with code $1: $command" >&2; }']
+        if self.setup_errors == "stop":
+            lines.append("trap 'failed $?' EXIT")  # the shell may also be ended by a command
+        on_failure = 'exit "$code"' if self.setup_errors == "stop" else 'failed "$code"'
+        for command in self.setup:
+            lines += [f"command={shlex.quote(command)}", command, f'code=$?; [ "$code" = 0 ] || {on_failure}']
+        if self.setup_errors == "stop":
+            lines.append("trap - EXIT")
+        script = shlex.quote("\n".join([*lines, code]))
+        # `module` is a function that the profile of bash defines, and other shells do not inherit functions.
+        return (
+            f'script={script}\nif command -v bash >/dev/null; then exec bash -l -c "$script"; fi\nexec sh -c "$script"'
+        )
 
     def join_order(
         self, request: BlockRequest, *, block: str = "", name: str = "", n: int = 0, tunnel_port: int = 0

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import pwd
+import re
 import shlex
 import socket
 import time
@@ -16,34 +18,49 @@ from typing import Any, ClassVar
 
 from broadleaf import openssh
 from broadleaf.cluster import package
-from broadleaf.cluster.engine_sets.base import Block, BlockRequest, EngineSet
+from broadleaf.cluster.engine_sets.base import Block, BlockRequest, BlockState, EngineSet
 from broadleaf.errors import BroadleafError, ClusterStartError
 from broadleaf.openssh import SSHHost, SSHMaster, via_host
 from broadleaf.state import files
 from broadleaf.state.directories import base_dir, write_json
 
-# How long a job may run, as people write it and as schedulers accept it.
+# How long a job may run: written in the same way for all schedulers.
 
 
-_UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+_IN_UNITS = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?")
+# [D-]H:MM:SS, as schedulers have it, and Slurm's D-H and D-H:MM.
+_ON_A_CLOCK = re.compile(r"(?:(\d+)-)?(\d+):(\d+):(\d+)|(\d+)-(\d+)(?::(\d+))?")
 
 
-def clock_time(walltime: str) -> str:
-    """``"90s"``, ``"30m"``, ``"2h"`` and ``"1d"`` as hours, minutes and seconds; anything else unchanged."""
-    number, unit = walltime[:-1], walltime[-1:]
-    if unit not in _UNITS_S or not number.isdigit():
-        return walltime
-    total_s = int(number) * _UNITS_S[unit]
-    return f"{total_s // 3600}:{total_s // 60 % 60:02}:{total_s % 60:02}"
+def walltime_seconds(walltime: str | float) -> int:
+    """The seconds of a walltime: ``"1h30m"``, ``"30m"``, ``"1:00:00"``, ``"1-12:00:00"`` or a number of seconds.
 
-
-def walltime_seconds(walltime: str) -> int:
-    """The seconds of a walltime that `clock_time` gives as hours, minutes and seconds; 0 for another form."""
-    parts = clock_time(walltime).split(":")
-    if len(parts) != 3 or not all(part.isdigit() for part in parts):
+    0 for any other text, which may be a scheduler's own, such as ``"30:00"`` or ``"UNLIMITED"``.
+    """
+    text = str(walltime).strip()
+    with contextlib.suppress(ValueError):
+        return math.ceil(float(text)) if math.isfinite(float(text)) else 0
+    if found := _IN_UNITS.fullmatch(text):
+        days, hours, minutes, seconds = (int(part or 0) for part in found.groups())
+    elif found := _ON_A_CLOCK.fullmatch(text):
+        numbers = [int(part or 0) for part in found.groups()]
+        days, hours, minutes, seconds = (
+            numbers[0] + numbers[4],
+            numbers[1] + numbers[5],
+            numbers[2] + numbers[6],
+            numbers[3],
+        )
+    else:
         return 0
-    hours, minutes, rest = map(int, parts)
-    return 3600 * hours + 60 * minutes + rest
+    return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
+
+
+def clock_time(walltime: str | float) -> str:
+    """A walltime as hours, minutes and seconds; a scheduler's own form unchanged."""
+    total_s = walltime_seconds(walltime)
+    if not total_s:
+        return str(walltime)
+    return f"{total_s // 3600}:{total_s // 60 % 60:02}:{total_s % 60:02}"
 
 
 # Running a scheduler's commands.
@@ -459,12 +476,27 @@ JOB_ENDED = "broadleaf: the job has ended"
 
 @dataclass
 class BatchSet(EngineSet):
-    """Engines in jobs of a scheduler."""
+    """Engines in jobs of a scheduler, for sites with one that Broadleaf does not know.
 
+    A subclass names the scheduler's commands, and has three methods: `directives`, `job_of` and `note_news`. See
+    "Your scheduler in forty lines" in the guides.
+    """
+
+    is_adoptable: ClassVar[bool] = True
+    title: ClassVar[str]
+    """The scheduler, as people call it."""
     program: ClassVar[str]
-    """The scheduler's command that submits jobs."""
+    """Its command that submits a job, whose script it reads from standard input."""
+    arguments: ClassVar[Sequence[str]] = ()
+    """Arguments of that command."""
+    marker: ClassVar[str]
+    """What its directives begin with in a script, such as ``#PBS``."""
+    job_variable: ClassVar[str]
+    """The variable in a job's environment that has the job's name, as `job_of` returns it."""
+    on_hosts: ClassVar[str] = 'sh -c "$join"'
+    """What a job's script runs so that ``$join`` is run once on each of its hosts."""
     cancel_program: ClassVar[str]
-    """The scheduler's command that ends them."""
+    """Its command that ends the jobs whose names are its arguments."""
     unknown_job: ClassVar[str]
     """What that command says of a job that is gone."""
 
@@ -487,6 +519,66 @@ class BatchSet(EngineSet):
         """Raises `ClusterStartError` if the scheduler's programs are missing."""
         self.submit_host.require(self.program)
 
+    @abstractmethod
+    def directives(self, request: BlockRequest, directory: Path) -> list[str]:
+        """The lines of a script that tell the scheduler what the job needs, without the `marker`.
+
+        One of them must send the job's output to `log_file`, with the job's name as the scheduler writes it there.
+
+        Args:
+            request: What was asked for.
+            directory: Where the job finds its files.
+
+        Returns:
+            The lines.
+        """
+
+    @abstractmethod
+    def job_of(self, said: str) -> str:
+        """The name of a job.
+
+        Args:
+            said: What `program` has written.
+
+        Returns:
+            The name.
+        """
+
+    def submit(self, request: BlockRequest) -> list[Block]:
+        """Writes the relays' order into a private file, and submits a job."""
+        script = self.prepared_script(request)
+        try:
+            said = self.submit_host.run([self.program, *self.arguments], text=script)
+        except CommandError as error:
+            why = self.why_refused(script, str(error))
+            raise ClusterStartError(f"{self.title} refuses the job: {why}") from None
+        self.news.expect_first()
+        return self.submitted(request, self.job_of(said))
+
+    def submitted(self, request: BlockRequest, job: str) -> list[Block]:
+        """The blocks of a job that was submitted: by default one.
+
+        Args:
+            request: What was asked for.
+            job: The job's name.
+
+        Returns:
+            The blocks.
+        """
+        return self.job_blocks(request, [job], n_hosts=None, n_engines=self.block_engines(0) or request.n)
+
+    def why_refused(self, script: str, said: str) -> str:
+        """Why a job was refused, for people.
+
+        Args:
+            script: The job's script.
+            said: What `program` has written.
+
+        Returns:
+            The text; by default what was written.
+        """
+        return said
+
     def script(self, request: BlockRequest) -> str:
         """The batch script. With `via`, its directory is as configured: the login host is not asked for the path."""
         return self.batch_script(request, self._shown_directory(request), "PACKAGE" if self.ship else None)
@@ -502,7 +594,6 @@ class BatchSet(EngineSet):
         """
         return "name another one with shared_dir=" if self.via else "set BROADLEAF_DIR to another one"
 
-    @abstractmethod
     def batch_script(self, request: BlockRequest, directory: Path, package: str | None) -> str:
         """The script of a job.
 
@@ -514,6 +605,41 @@ class BatchSet(EngineSet):
         Returns:
             The text.
         """
+        join = self.join_command(request, str(self.order_file(directory)), package=package)
+        lines = [
+            "#!/bin/sh",
+            *(f"{self.marker} {directive}" for directive in self.directives(request, directory)),
+            f"export BROADLEAF_CLUSTER_ID={request.cluster_id} BROADLEAF_BLOCK={self.name}-{self.job_variable}",
+            *self.preparations(request),
+            f"join={shlex.quote(join)}",
+            self.on_hosts,
+            f"code=$?; echo {shlex.quote(JOB_ENDED)}; exit $code",
+        ]
+        return "\n".join(lines) + "\n"
+
+    def preparations(self, request: BlockRequest) -> list[str]:
+        """Lines of the script before relays are started. They may set ``BROADLEAF_ENDS_AT``, the time at which the job
+        ends in seconds since 1970.
+
+        Args:
+            request: What was asked for.
+
+        Returns:
+            The lines.
+        """
+        return []
+
+    def log_file(self, directory: Path, job: str) -> Path:
+        """Where a job writes.
+
+        Args:
+            directory: Where the job finds its files.
+            job: The job's name, or what the scheduler replaces by it in a directive.
+
+        Returns:
+            The path.
+        """
+        return directory / files.BLOCK_LOG.format(f"{self.name}-{job}")
 
     def prepared_script(self, request: BlockRequest) -> str:
         """Puts the files that a job needs where the job finds them.
@@ -555,7 +681,7 @@ class BatchSet(EngineSet):
             The blocks, in the order of the jobs.
         """
         directory = self.submit_host.directory(request)
-        logs = [str(directory / files.BLOCK_LOG.format(f"{self.name}-{job}")) for job in jobs]
+        logs = [str(self.log_file(directory, job)) for job in jobs]
         self.submit_host.expect(logs)
         return [
             Block(
@@ -596,7 +722,7 @@ class BatchSet(EngineSet):
 
     @abstractmethod
     def note_news(self, jobs: Mapping[str, Block]) -> bool:
-        """Asks the scheduler, and notes the states of these blocks and their reasons.
+        """Asks the scheduler once for all of them, with `submit_host.run`, and calls `note` for each.
 
         Args:
             jobs: The blocks that are not over, by their jobs.
@@ -604,6 +730,17 @@ class BatchSet(EngineSet):
         Returns:
             Whether the scheduler answered.
         """
+
+    def note(self, block: Block, state: BlockState, reason: str) -> None:
+        """Notes what the scheduler says about a block's job.
+
+        Args:
+            block: The block.
+            state: 'pending', 'running', 'ended' or 'failed'. A job that is pending and can never run has failed.
+            reason: Why it is pending or over, in the scheduler's words.
+        """
+        block.state, block.reason = state, reason
+        block.facts["over"] = block.is_over
 
     def cancel(self, blocks: Sequence[Block]) -> None:
         """Ends the jobs that are not over according to the scheduler, with one call.
@@ -648,6 +785,11 @@ class BatchSet(EngineSet):
     def log(self, block: Block) -> str:
         """The job's output."""
         return self.logs([block])[block.facts["job"]]
+
+    def why_silent(self, block: Block) -> str:
+        """Its hosts may not see the directory in which they would write."""
+        directory = Path(block.facts["log"]).parent
+        return f"it has written nothing: if its hosts do not see {directory}, {self.other_directory()} that they see"
 
     def remove_logs(self, blocks: Sequence[Block]) -> None:
         """Removes the logs of jobs from the host that submitted them, unless they go with the cluster's directory.

@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 import shutil
 import signal
 import sys
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from broadleaf.cluster.cores import usable_cores
-from broadleaf.cluster.engine_sets.base import Block, BlockRequest, EngineSet
+from broadleaf.cluster.engine_sets.base import Block, BlockRequest, BlockState
+from broadleaf.cluster.engine_sets.processes import ProcessSet
 from broadleaf.cluster.session import taken_over
 from broadleaf.engine.environment import variables_of
 from broadleaf.errors import ClusterStartError
 from broadleaf.state import files
-
-if TYPE_CHECKING:
-    from subprocess import Popen
 
 # A world that was told to stop ends by itself, once its last rank has reached MPI.Finalize.
 _LEAVE_S = 12.0
@@ -29,7 +25,7 @@ _STOP_GRACE_S = 10.0
 
 
 @dataclass
-class MPI(EngineSet):
+class MPI(ProcessSet):
     """Engines that are the ranks of an MPI world, with the same numbers: rank 3 of a cluster's first world is engine 3.
 
     `mpiexec` is the program that starts them: by default the one beside `python`, otherwise the one on the search path.
@@ -50,7 +46,7 @@ class MPI(EngineSet):
     def __post_init__(self) -> None:
         if isinstance(self.mpi_args, str):
             self.mpi_args = shlex.split(self.mpi_args)
-        self._children: dict[str, Popen[bytes]] = {}
+        super().__post_init__()
 
     def require(self) -> None:
         """Raises `ClusterStartError` without an `mpiexec`."""
@@ -80,20 +76,8 @@ class MPI(EngineSet):
     def _start(self, block: Block, request: BlockRequest, log_path: Path) -> None:
         import subprocess
 
-        log = files.open_log(log_path)
-        try:
-            child = subprocess.Popen(
-                self.command(block, request, log_path),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                env=os.environ | {"BROADLEAF_CLUSTER_ID": request.cluster_id},
-                start_new_session=True,  # Ctrl-C is not for it
-            )
-        finally:
-            os.close(log)
-        self._children[block.id] = child
-        block.facts = {"pid": child.pid, "cluster_id": request.cluster_id, "log": str(log_path)}
+        block.facts = {}
+        self.start_program(block, request, self.command(block, request, log_path), log_path, subprocess.DEVNULL)
         block.state, block.reason = "running", ""
 
     def _mpiexec(self) -> list[str]:
@@ -121,7 +105,7 @@ class MPI(EngineSet):
         if self.nested_tasks:
             rank += ["--client-connection", str(request.cluster_dir / files.CLIENT_FILE)]
         if self.setup:
-            rank = ["sh", "-c", "\n".join([*self.setup, f"exec {shlex.join(rank)}"])]
+            rank = ["sh", "-c", self.set_up(f"exec {shlex.join(rank)}")]
         return [*self._mpiexec(), *self.mpi_args, "-n", str(block.n_engines), *rank]
 
     def script(self, request: BlockRequest) -> str:
@@ -130,42 +114,14 @@ class MPI(EngineSet):
         block = Block(f"{self.name}-{number}", n_engines=request.n or self.engines_per_host or usable_cores())
         return shlex.join(self.command(block, request, _log(request, number)))
 
-    def poll(self, blocks: Sequence[Block]) -> None:
-        """Checks whether the programs are running, and how they have ended."""
-        for block in blocks:
-            if block.is_over or self._runs(block):
-                continue
-            child = self._children.get(block.id)
-            code = child.returncode if child is not None else None
-            block.state = "failed" if code else "ended"
-            block.reason = f"mpiexec ended with {_ending(code)}" if code else "mpiexec has ended"
-
-    def _runs(self, block: Block) -> bool:
-        child = self._children.get(block.id)
-        if child is not None:
-            return child.poll() is None
-        return "pid" in block.facts and files.process_of_cluster(block.facts["pid"], block.facts["cluster_id"])
+    def how_it_ended(self, block: Block, code: int | None) -> tuple[BlockState, str]:
+        """With which code or signal `mpiexec` has ended."""
+        return ("failed", f"mpiexec ended with {_ending(code)}") if code else ("ended", "mpiexec has ended")
 
     def cancel(self, blocks: Sequence[Block]) -> None:
         """Waits for worlds whose engines were told to stop, and kills those that do not end by themselves."""
-        for number, wait_s in ((None, _LEAVE_S), (signal.SIGTERM, _STOP_GRACE_S), (signal.SIGKILL, _STOP_GRACE_S)):
-            running = [block for block in blocks if self._runs(block)]
-            for block in running if number is not None else ():
-                try:
-                    os.kill(block.facts["pid"], number or signal.SIGTERM)
-                except ProcessLookupError:
-                    continue
-            deadline = time.monotonic() + wait_s
-            while any(map(self._runs, running)) and time.monotonic() < deadline:
-                time.sleep(0.01)
-        self.poll(blocks)
-
-    def log(self, block: Block) -> str:
-        """What mpiexec has written, and the ranks until they became engines."""
-        try:
-            return Path(block.facts["log"]).read_text(errors="replace")
-        except (OSError, KeyError):
-            return ""
+        steps = ((None, _LEAVE_S), (signal.SIGTERM, _STOP_GRACE_S), (signal.SIGKILL, _STOP_GRACE_S))
+        self.end_programs(blocks, steps)
 
 
 def _log(request: BlockRequest, number: int) -> Path:

@@ -66,8 +66,8 @@ class PSIJ(EngineSet):
     """The scheduler, as PSI/J calls it."""
     nodes: int = 1
     """Nodes of a job."""
-    walltime: str = ""
-    """How long a job may run, such as ``"30m"`` or ``"2h"``; '' for the scheduler's default."""
+    walltime: str | float = ""
+    """How long a job may run: "30m", "1:00:00", or a number of seconds; '' for the scheduler's default."""
     queue: str = ""
     """Queue of the jobs; '' for the scheduler's default."""
     account: str = ""
@@ -91,7 +91,7 @@ class PSIJ(EngineSet):
                 f"PSI/J has no executor {self.executor!r}: name one with executor=; it has {', '.join(known)}"
             )
         if self.walltime and not walltime_seconds(self.walltime):
-            raise ClusterStartError(f"walltime={self.walltime!r}: write it as 30m, 2h or 1:30:00")
+            raise ClusterStartError(f"walltime={self.walltime!r}: write it as 30m, 1:30:00, or a number of seconds")
         if self.executor == "lsf" and not self.walltime:
             raise ClusterStartError("PSI/J submits to LSF only with a time limit: give walltime=")
 

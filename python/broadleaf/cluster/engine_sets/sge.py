@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shlex
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,7 +11,6 @@ from typing import ClassVar
 
 from broadleaf.cluster.engine_sets.base import Block, BlockRequest, BlockState
 from broadleaf.cluster.engine_sets.batch import (
-    JOB_ENDED,
     BatchSet,
     CommandError,
     check_directory,
@@ -22,12 +20,13 @@ from broadleaf.cluster.engine_sets.batch import (
     walltime_seconds,
 )
 from broadleaf.errors import ClusterStartError
-from broadleaf.state import files
 
 _HOSTS = re.compile(r"^broadleaf: the job has (\d+) hosts$", re.MULTILINE)
 # A job's end appears in the accounting file after the queue has forgotten the job.
 _ACCOUNTING_S = 10.0
 _MAX_REASONS = 4
+# A job that is held until others have ended need not be released by anybody.
+_AFTER = "it runs after the jobs "
 # Grid Engine has quotes for words with spaces, but no way to write these: a comment begins at a number sign, quoted or
 # not, and paths are lists with hosts and variables in them.
 _NOT_IN_WORDS = "\"'#"
@@ -44,7 +43,7 @@ class SGE(BatchSet):
     One job of `slots` slots in the parallel environment `pe`, with an engine for each slot on the hosts that Grid
     Engine chooses; `n` means the same as `slots`. With `array`, or without a `pe`, an array of jobs that can start one
     by one: with one slot each, or with `engines_per_host` slots of the `pe`. The script has a line for each option that
-    you give, and no other: `walltime` ("2h", "30m", or any value of `-l h_rt`), `queue`, `project`, and for everything
+    you give, and no other: `walltime` ("30m", "1:00:00", or seconds), `queue`, `project`, and for everything
     else the lines in `sge`, such as ``["-l mem_free=8G", "-R y"]``.
 
     The parallel environment needs ``control_slaves TRUE``. The hosts must see the cluster's directory, just as they see
@@ -53,8 +52,10 @@ class SGE(BatchSet):
     """
 
     name: ClassVar[str] = "sge"
-    is_adoptable: ClassVar[bool] = True
+    title: ClassVar[str] = "Grid Engine"
     program: ClassVar[str] = "qsub"
+    arguments: ClassVar[Sequence[str]] = ("-terse",)
+    marker: ClassVar[str] = "#$"
     cancel_program: ClassVar[str] = "qdel"
     unknown_job: ClassVar[str] = "does not exist"
 
@@ -64,8 +65,8 @@ class SGE(BatchSet):
     """Parallel environment."""
     array: bool = False
     """Whether to submit an array of jobs, which can start one by one."""
-    walltime: str = ""
-    """Time limit of the job: "2h", "30m", or as `-l h_rt` takes it."""
+    walltime: str | float = ""
+    """Time limit of the job: "30m", "1:00:00", or a number of seconds; also as `-l h_rt` takes it."""
     queue: str = ""
     """Queue."""
     project: str = ""
@@ -90,15 +91,12 @@ class SGE(BatchSet):
         """Engines of a job, where its options say how many."""
         return self.slots or None
 
-    def submit(self, request: BlockRequest) -> list[Block]:
-        """Writes the relays' order into a private file, and calls `qsub`."""
-        script = self.prepared_script(request)
-        try:
-            said = self.submit_host.run(["qsub", "-terse"], text=script)
-        except CommandError as error:
-            raise ClusterStartError(f"Grid Engine refuses the job: {self._why_refused(script, error)}") from None
-        self.news.expect_first()
-        job = said.strip().splitlines()[-1].partition(".")[0]
+    def job_of(self, said: str) -> str:
+        """The number that `qsub -terse` prints, for an array before its tasks."""
+        return said.strip().splitlines()[-1].partition(".")[0]
+
+    def submitted(self, request: BlockRequest, job: str) -> list[Block]:
+        """A block for the job, or for each of an array."""
         jobs = [f"{job}_{task}" for task in range(1, self._n_jobs(request) + 1)] if self._is_array else [job]
         per_host = self.engines_per_host
         n_engines = (per_host or 1) if self._is_array else None if per_host else self._n_slots(request)
@@ -114,9 +112,20 @@ class SGE(BatchSet):
     def _n_jobs(self, request: BlockRequest) -> int:
         return -(-self._n_slots(request) // (self.engines_per_host or 1))
 
-    def _directives(self, request: BlockRequest, directory: Path) -> list[str]:
-        log = files.BLOCK_LOG.format("sge-$JOB_ID_$TASK_ID" if self._is_array else "sge-$JOB_ID")
-        output = check_directory(directory, "Grid Engine", _NOT_IN_PATHS, self.other_directory()) / log
+    @property
+    def job_variable(self) -> str:  # type: ignore[override]
+        """The job's number, with that of its place in an array."""
+        return "${JOB_ID}_$SGE_TASK_ID" if self._is_array else "$JOB_ID"
+
+    @property
+    def on_hosts(self) -> str:  # type: ignore[override]
+        """One `qrsh -inherit` for each host that provides slots, or a relay if there is only one host."""
+        return _ON_ITS_HOSTS if self.pe else _ON_ITS_HOST
+
+    def directives(self, request: BlockRequest, directory: Path) -> list[str]:
+        """One for each option that was given, besides its shell, name and output."""
+        checked = check_directory(directory, "Grid Engine", _NOT_IN_PATHS, self.other_directory())
+        output = self.log_file(checked, "$JOB_ID_$TASK_ID" if self._is_array else "$JOB_ID")
         found = ["-S /bin/sh", f"-N broadleaf-{request.cluster_id}", "-j y", f"-o {_word(str(output))}", "-w e"]
         if self._is_array:
             found.append(f"-t 1-{self._n_jobs(request)}")
@@ -130,32 +139,14 @@ class SGE(BatchSet):
         found += [f"-{flag} {_value(option, value)}" for flag, option, value in flags if value]
         return found + check_lines("sge", self.sge, "Grid Engine")
 
-    def batch_script(self, request: BlockRequest, directory: Path, package: str | None) -> str:
-        """One `qrsh -inherit` for each host that provides slots, or a relay if there is only one host.
-
-        Args:
-            request: What was asked for.
-            directory: Where the job finds its files.
-            package: The directory that it imports Broadleaf from; None for the Broadleaf that is installed there.
-
-        Returns:
-            The text.
-        """
-        block = "sge-${JOB_ID}_$SGE_TASK_ID" if self._is_array else "sge-$JOB_ID"
-        join = self.join_command(request, str(self.order_file(directory)), package=package)
+    def preparations(self, request: BlockRequest) -> list[str]:
+        """The block's name after a restart, and the end of the job."""
         ends_in_s = walltime_seconds(self.walltime)
-        lines = [
-            "#!/bin/sh",
-            *(f"#$ {directive}" for directive in self._directives(request, directory)),
-            f"export BROADLEAF_CLUSTER_ID={request.cluster_id} BROADLEAF_BLOCK={block}",
+        return [
             # A job that was restarted joins under new names: its engines are different ones.
             '[ "$RESTARTED" != 1 ] || BROADLEAF_BLOCK=$BROADLEAF_BLOCK.1',
             *([f"export BROADLEAF_ENDS_AT=$(($(date +%s) + {ends_in_s}))"] if ends_in_s else []),
-            f"join={shlex.quote(join)}",
-            _ON_ITS_HOSTS if self.pe else _ON_ITS_HOST,
-            f"echo {shlex.quote(JOB_ENDED)}; exit $code",
         ]
-        return "\n".join(lines) + "\n"
 
     def read_log(self, block: Block, log: str) -> None:
         """Notes how many hosts a job was given."""
@@ -196,9 +187,9 @@ class SGE(BatchSet):
     def _accounting(self, job: str) -> str:
         return self.submit_host.run(["qacct", "-j", job.partition("_")[0]])
 
-    def _why_refused(self, script: str, error: CommandError) -> str:
+    def why_refused(self, script: str, said: str) -> str:
         """The words of `qsub`; if it knows no suitable queue, what it says about each one."""
-        words = str(error)
+        words = said
         if "no suitable queues" in words:
             try:
                 self.submit_host.run(["qsub", "-w", "v"], text=script)
@@ -225,7 +216,7 @@ def _word(text: str) -> str:
     return f'"{text}"' if re.search(r"\s", text) else text
 
 
-_ON_ITS_HOST = 'BROADLEAF_TASKS_PER_NODE=1 sh -c "$join"; code=$?'
+_ON_ITS_HOST = 'BROADLEAF_TASKS_PER_NODE=1 sh -c "$join"'
 # A host has a line for each queue that provides slots on it.
 _ON_ITS_HOSTS = """\
 hosts=$(awk '{slots[$1] += $2} END {for (host in slots) print host ":" slots[host]}' "$PE_HOSTFILE")
@@ -237,7 +228,8 @@ for host in $hosts; do
     BROADLEAF_ENDS_AT="$BROADLEAF_ENDS_AT" /bin/sh -s &
   relays="$relays $!"
 done
-for relay in $relays; do wait $relay || code=$?; done"""
+for relay in $relays; do wait $relay || code=$?; done
+(exit $code)"""
 
 
 def _states(xml: str) -> dict[str, str]:
@@ -273,9 +265,10 @@ def _reasons(said: str) -> dict[str, str]:
         if number:
             errors = re.findall(r"^error reason\s+\d+:\s*(.*)", part, re.MULTILINE)
             _, _, info = part.partition("scheduling info:")
+            others = re.search(r"^jid_predecessor_list(?: \(req\))?:\s*(\S.*)", part, re.MULTILINE)
             lines = [*errors, *(line.strip() for line in info.splitlines() if line.strip())]
             lines.sort(key=lambda line: line.startswith("queue instance"))  # about the job first, then about queues
-            found[number[1]] = "; ".join(lines[:_MAX_REASONS])
+            found[number[1]] = "; ".join([*([f"{_AFTER}{others[1].strip()}"] if others else []), *lines][:_MAX_REASONS])
     return found
 
 
@@ -286,7 +279,7 @@ def _note(block: Block, job: str, state: str, why: str) -> None:
     if _runs(state):
         block.state, block.reason = "running", f"job {job} is running"
         return
-    words = {"E": "cannot be started", "h": "is held"}
+    words = {"E": "cannot be started"} | ({} if why.startswith(_AFTER) else {"h": "is held"})
     is_hopeless = next((words[letter] for letter in words if letter in state), "")
     block.state = "failed" if is_hopeless else "pending"
     block.reason = f"job {job} {is_hopeless or 'is pending'} ({state})" + (f": {why}" if why else "")

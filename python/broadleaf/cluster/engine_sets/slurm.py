@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,7 +10,6 @@ from typing import ClassVar
 
 from broadleaf.cluster.engine_sets.base import Block, BlockRequest, BlockState
 from broadleaf.cluster.engine_sets.batch import (
-    JOB_ENDED,
     BatchSet,
     CommandError,
     check_directory,
@@ -20,8 +18,6 @@ from broadleaf.cluster.engine_sets.batch import (
     clock_time,
     walltime_seconds,
 )
-from broadleaf.errors import ClusterStartError
-from broadleaf.state import files
 
 _STATES: dict[str, BlockState] = {
     "PENDING": "pending",
@@ -43,10 +39,21 @@ _WHY = {
 }
 # What Slurm writes into the log of a job that it ends. A job that is preempted or requeued may come back.
 _ENDED_BY_SLURM = re.compile(r"\*\*\* JOB \d+ ON \S+ CANCELLED AT \S+(?: DUE TO (TIME LIMIT))? \*\*\*")
-# A job that is pending for one of these reasons stays so until somebody changes it.
-_HOPELESS = ("PartitionNodeLimit", "PartitionTimeLimit", "PartitionDown", "PartitionInactive", "BadConstraints",
-             "InvalidAccount", "InvalidQOS", "JobHeldUser", "JobHeldAdmin", "AccountNotAllowed", "QOSNotAllowed",
-             "DependencyNeverSatisfied", "Reservation", "ReqNodeNotAvail", "JobLaunchFailure")  # fmt: skip
+# A job that is pending for one of these reasons stays so until somebody changes the job.
+_HOPELESS = frozenset({
+    "PartitionNodeLimit", "PartitionTimeLimit", "BadConstraints", "InvalidAccount", "InvalidQOS", "JobHeldUser",
+    "JobHeldAdmin", "AccountNotAllowed", "QOSNotAllowed", "DependencyNeverSatisfied", "ReservationDeleted",
+    "JobLaunchFailure",
+})  # fmt: skip
+# One that is pending for these may run, and nobody but the site knows when.
+_UP_TO_THE_SITE = {
+    "PartitionDown": "its partition is down",
+    "PartitionInactive": "its partition is inactive",
+    "Reservation": "its reservation has not begun",
+    "ReqNodeNotAvail": "nodes that it needs are down or reserved",
+    "BeginTime": "its time to begin has not come",
+    "Licenses": "its licenses are in use",
+}
 
 
 @dataclass
@@ -55,7 +62,7 @@ class Slurm(BatchSet):
 
     `nodes` nodes with `engines_per_host` engines each, or `n` engines wherever Slurm puts them, in one job; with
     `array`, a job array whose jobs have one node each and can start one by one. The script has a directive for each
-    option that you give, and no other: `walltime` ("1:00:00", "30" minutes, "2h"), `partition`, `account`, and for
+    option that you give, and no other: `walltime` ("30m", "1:00:00", or seconds), `partition`, `account`, and for
     everything else the lines in `sbatch`, such as ``["--mem=8G", "--exclusive"]``.
 
     The nodes must see the cluster's directory, just as they see your home directory at most sites; with
@@ -64,15 +71,22 @@ class Slurm(BatchSet):
     """
 
     name: ClassVar[str] = "slurm"
-    is_adoptable: ClassVar[bool] = True
+    title: ClassVar[str] = "Slurm"
     program: ClassVar[str] = "sbatch"
+    arguments: ClassVar[Sequence[str]] = ("--parsable",)
+    marker: ClassVar[str] = "#SBATCH"
+    on_hosts: ClassVar[str] = (
+        'srun --nodes="$SLURM_JOB_NUM_NODES" --ntasks="$SLURM_JOB_NUM_NODES" --ntasks-per-node=1 \\\n'
+        '  --kill-on-bad-exit=0 --wait=0 --mpi=none --cpu-bind=none sh -c "$join"'
+    )
     cancel_program: ClassVar[str] = "scancel"
     unknown_job: ClassVar[str] = "Invalid job id"
 
     nodes: int = 0
     """Number of nodes; 0 leaves it to Slurm."""
-    walltime: str = ""
-    """Time limit of the job: "1:00:00", "30" (minutes), "2h"."""
+    walltime: str | float = ""
+    """Time limit of the job: "30m", "1:00:00", or a number of seconds; also as `sbatch --time` takes it, except for a
+    bare number."""
     partition: str = ""
     """Partition."""
     account: str = ""
@@ -86,15 +100,12 @@ class Slurm(BatchSet):
         """Engines of a job, where its options say how many."""
         return self.engines_per_host * (self.nodes or 1) or None
 
-    def submit(self, request: BlockRequest) -> list[Block]:
-        """Writes the relays' order into a private file, and calls `sbatch`."""
-        script = self.prepared_script(request)
-        try:
-            said = self.submit_host.run(["sbatch", "--parsable"], text=script)
-        except CommandError as error:
-            raise ClusterStartError(f"Slurm refuses the job: {error}{self._offending(str(error))}") from None
-        self.news.expect_first()
-        job = said.strip().splitlines()[-1].partition(";")[0]
+    def job_of(self, said: str) -> str:
+        """The number that `sbatch --parsable` prints, perhaps before the name of a cluster."""
+        return said.strip().splitlines()[-1].partition(";")[0]
+
+    def submitted(self, request: BlockRequest, job: str) -> list[Block]:
+        """A block for the job, or for each of an array."""
         jobs = [f"{job}_{i}" for i in range(self.nodes or 1)] if self.array else [job]
         n_hosts = 1 if self.array else self.nodes or None
         n_engines = (self._per_host(request) * n_hosts if n_hosts else request.n) or None
@@ -105,11 +116,17 @@ class Slurm(BatchSet):
             return -(-request.n // self.nodes)
         return self.engines_per_host
 
-    def _directives(self, request: BlockRequest, directory: Path) -> list[str]:
+    @property
+    def job_variable(self) -> str:  # type: ignore[override]
+        """The job's number, with that of its place in an array."""
+        return "${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID" if self.array else "$SLURM_JOB_ID"
+
+    def directives(self, request: BlockRequest, directory: Path) -> list[str]:
+        """One for each option that was given, and no other."""
         job = "%A_%a" if self.array else "%j"
         # A backslash would turn off all that begins with a percent sign.
         checked = check_directory(directory, "Slurm", "\\", self.other_directory())
-        output = Path(str(checked).replace("%", "%%")) / files.BLOCK_LOG.format(f"slurm-{job}")
+        output = self.log_file(Path(str(checked).replace("%", "%%")), job)
         found = [f"--job-name=broadleaf-{request.cluster_id}", _word(f"--output={output}")]
         per_host = self._per_host(request)
         if self.array:
@@ -130,23 +147,9 @@ class Slurm(BatchSet):
         lines = check_lines("sbatch", self.sbatch, "Slurm")
         return found + [_word(line) if _ARGUMENT.fullmatch(line) else line for line in lines]
 
-    def batch_script(self, request: BlockRequest, directory: Path, package: str | None) -> str:
-        """One `srun` that runs a relay on each node.
-
-        Args:
-            request: What was asked for.
-            directory: Where the job finds its files.
-            package: The directory that it imports Broadleaf from; None for the Broadleaf that is installed there.
-
-        Returns:
-            The text.
-        """
-        job = "${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID" if self.array else "$SLURM_JOB_ID"
-        join = self.join_command(request, str(self.order_file(directory)), package=package)
-        lines = [
-            "#!/bin/sh",
-            *(f"#SBATCH {directive}" for directive in self._directives(request, directory)),
-            f"export BROADLEAF_BLOCK=slurm-{job} BROADLEAF_CLUSTER_ID={request.cluster_id}",
+    def preparations(self, request: BlockRequest) -> list[str]:
+        """The block's name after a requeue, the end of the job, and its tasks."""
+        return [
             # A job that was requeued joins under new names: its engines are different ones.
             'BROADLEAF_BLOCK="$BROADLEAF_BLOCK${SLURM_RESTART_COUNT:+.$SLURM_RESTART_COUNT}"',
             # Only newer versions of Slurm provide the end time in the environment.
@@ -154,11 +157,7 @@ class Slurm(BatchSet):
             f'ends="${{ends:-{self._end()}}}"',
             'export BROADLEAF_ENDS_AT="$(date -d "${ends:-unknown}" +%s 2>/dev/null)"',
             *(['export BROADLEAF_TASKS_PER_NODE="$SLURM_TASKS_PER_NODE"'] if self._counts_tasks(request) else []),
-            'srun --nodes="$SLURM_JOB_NUM_NODES" --ntasks="$SLURM_JOB_NUM_NODES" --ntasks-per-node=1 \\',
-            f"  --kill-on-bad-exit=0 --wait=0 --mpi=none --cpu-bind=none sh -c {shlex.quote(join)}",
-            f"code=$?; echo {shlex.quote(JOB_ENDED)}; exit $code",
         ]
-        return "\n".join(lines) + "\n"
 
     def _end(self) -> str:
         """The end of the job for `date`, in words of the shell. Slurm is asked only where no option tells it."""
@@ -166,16 +165,21 @@ class Slurm(BatchSet):
             0 if any(line.startswith(("--time", "-t")) for line in self.sbatch) else walltime_seconds(self.walltime)
         )
         if walltime_s:
-            return f"@$(($(date +%s) + {walltime_s}))"
+            return f"@$(($(date +%s) + {-(-walltime_s // 60) * 60}))"  # Slurm counts whole minutes
         return '$(squeue -h -j "$SLURM_JOB_ID" -o %e 2>/dev/null)'
 
     def _counts_tasks(self, request: BlockRequest) -> bool:
         return not self.engines_per_host and request.n is not None
 
+    def why_refused(self, script: str, said: str) -> str:
+        """Slurm's words, and the option that they are about."""
+        return said + self._offending(said)
+
     def _offending(self, said: str) -> str:
         """The option that Slurm's message is about, if it names one."""
         for name, value in (("partition", self.partition), ("account", self.account), ("walltime", self.walltime)):
-            if value and name.replace("walltime", "time limit") in said.lower():
+            names = ("time limit", "--time") if name == "walltime" else (name,)
+            if value and any(one in said.lower() for one in names):
                 return f" (from {name}={value!r})"
         for line in self.sbatch:
             if line.lstrip("-").partition("=")[0].partition(" ")[0] in said:
@@ -204,8 +208,13 @@ class Slurm(BatchSet):
             block.state = _STATES.get(state, "failed")
             block.reason = _reason(job, state, reason)
             block.facts["over"] = block.is_over
-            if state == "PENDING" and reason.strip("()").startswith(_HOPELESS):
-                block.state = "failed"
+            block.warning = ""
+            if state == "PENDING":
+                cause = reason.strip("()").partition(",")[0]
+                if cause in _HOPELESS:
+                    block.state = "failed"
+                elif cause in _UP_TO_THE_SITE:
+                    block.warning = f"{_reason(job, state, reason)}: {_UP_TO_THE_SITE[cause]}"
         return True
 
 

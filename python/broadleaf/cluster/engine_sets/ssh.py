@@ -12,14 +12,16 @@ import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, ClassVar
 
 from broadleaf import openssh
 from broadleaf.cluster import package
-from broadleaf.cluster.engine_sets.base import Block, BlockRequest, EngineSet
+from broadleaf.cluster.engine_sets.base import Block, BlockRequest, BlockState
+from broadleaf.cluster.engine_sets.processes import ProcessSet
 from broadleaf.errors import ClusterStartError
-from broadleaf.openssh import LOGIN_TRIES, login_options, parse_host, retry_after_s
+from broadleaf.openssh import LOGIN_TRIES, SSHHost, login_options, parse_host, retry_after_s
 from broadleaf.state import files
 
 if TYPE_CHECKING:
@@ -34,7 +36,7 @@ _CONNECTED = "broadleaf: connected"
 
 
 @dataclass
-class SSH(EngineSet):
+class SSH(ProcessSet):
     """Engines on these hosts, over SSH.
 
     A host is ``[user@]name``; the name may be one from `ssh_config`. ``"a:16"`` runs 16 engines; ``"a:2222:16"`` and
@@ -53,6 +55,7 @@ class SSH(EngineSet):
     """
 
     name: ClassVar[str] = "ssh"
+    keeps_hosts: ClassVar[bool] = True
 
     hosts: Sequence[str] = field(default_factory=list)
     """The hosts; a str lists them, separated by commas."""
@@ -74,7 +77,9 @@ class SSH(EngineSet):
         if self.tunnel not in ("auto", "never"):
             raise ValueError(f"tunnel must be 'auto' or 'never', not {self.tunnel!r}")
         self._parsed = [parse_host(host) for host in self.hosts]
-        self._children: dict[str, Popen[bytes]] = {}
+        super().__post_init__()
+        self._logins: dict[str, _Login] = {}
+        """Those that `poll` continues."""
         self._orders: dict[str, bytes] = {}
 
     def require(self) -> None:
@@ -90,26 +95,48 @@ class SSH(EngineSet):
     def block_engines(self, first: int) -> int | None:
         """Raises `ClusterStartError`: only the given hosts can be used."""
         raise ClusterStartError(
-            "engines over SSH run on the hosts that were given, and all of those are in use: hosts can be released, "
-            "but no more can be added; start a cluster with more hosts"
+            "engines over SSH run on the hosts that were given, which have no more: hosts can be released, but no more "
+            "can be added; start a cluster with more hosts"
         )
 
     def submit(self, request: BlockRequest) -> list[Block]:
         """Logs in to every host, several at a time, and starts its relay."""
         blocks = self._blocks(request)
-        logins = [_Login(self, block, request) for block in blocks]
-        waiting, going = list(reversed(logins)), list[_Login]()
+        self._logins |= {block.id: _Login(self, block, request) for block in blocks}
         try:
-            while waiting or going:
-                while waiting and len(going) < _LOGINS_AT_ONCE:
-                    going.append(waiting.pop())
-                    going[-1].begin()
+            while any(block.id in self._logins for block in blocks):
+                self._log_in()
                 time.sleep(0.005)
-                going = [login for login in going if not login.is_done()]
         except BaseException:
             self.cancel(blocks)
             raise
         return blocks
+
+    def _log_in(self) -> None:
+        """Continues the logins, as many at a time as sshd may take."""
+        going = [login for login in self._logins.values() if login.has_begun]
+        waiting = (login for login in self._logins.values() if not login.has_begun)
+        for login in islice(waiting, _LOGINS_AT_ONCE - len(going)):
+            login.begin()
+            going.append(login)
+        done = {login.block.id for login in going if login.is_done()}
+        self._logins = {block_id: login for block_id, login in self._logins.items() if block_id not in done}
+
+    def start_again(self, block: Block, request: BlockRequest) -> None:
+        """Logs in to a block's host again; `poll` continues that."""
+        block.state, block.reason = "pending", "logging in"
+        self._logins[block.id] = _Login(self, block, request)
+        self._log_in()
+
+    def spare_blocks(self, request: BlockRequest, blocks: Sequence[Block]) -> list[Block]:
+        """A block for each host that has had none."""
+        used = {block.facts["index"] for block in blocks}
+        shares = [host.n or self.engines_per_host for host in self._parsed]
+        chosen = [(i, host, n) for i, (host, n) in enumerate(zip(self._parsed, shares, strict=True)) if i not in used]
+        spare = self._made(request, chosen)
+        for block in spare:
+            block.state, block.reason = "ended", "its host is not used yet"
+        return spare
 
     def _blocks(self, request: BlockRequest) -> list[Block]:
         shares = _shares(request.n, [host.n or self.engines_per_host for host in self._parsed])
@@ -118,6 +145,9 @@ class SSH(EngineSet):
             for index, (host, n) in enumerate(zip(self._parsed, shares, strict=True))
             if n or request.n is None  # there may be more hosts than engines
         ]
+        return self._made(request, chosen)
+
+    def _made(self, request: BlockRequest, chosen: Sequence[tuple[int, SSHHost, int]]) -> list[Block]:
         return [
             Block(
                 f"ssh-{request.first_block + offset}",
@@ -174,25 +204,13 @@ class SSH(EngineSet):
         tunnel = f"127.0.0.1:{port}:{tcp['host']}:{tcp['port']}" if port else ""
         order = self.join_order(request, block=block.id, name=name, n=block.n_engines or 0, tunnel_port=port)
         content = json.dumps(order).encode()
-        log = files.open_log(Path(block.facts["log"]))
-        try:
-            with tempfile.TemporaryFile() as file:
-                file.write(content)
-                file.seek(0)
-                child = subprocess.Popen(
-                    self.command(block.facts["index"], request, tunnel),
-                    stdin=subprocess.PIPE if self.ship else file,
-                    stdout=log,
-                    stderr=log,
-                    env=os.environ | {"BROADLEAF_CLUSTER_ID": request.cluster_id},
-                    start_new_session=True,  # Ctrl-C is not for it
-                )
-        finally:
-            os.close(log)
-        self._children[block.id] = child
+        command, log_path = self.command(block.facts["index"], request, tunnel), Path(block.facts["log"])
+        with tempfile.TemporaryFile() as file:
+            file.write(content)
+            file.seek(0)
+            child = self.start_program(block, request, command, log_path, subprocess.PIPE if self.ship else file)
         if self.ship:
             self._orders[block.id] = content
-        block.facts |= {"pid": child.pid, "cluster_id": request.cluster_id}
         block.state, block.reason = "pending", "logging in"
         return child
 
@@ -220,50 +238,30 @@ class SSH(EngineSet):
                 pipe.close()
 
     def poll(self, blocks: Sequence[Block]) -> None:
-        """Checks whether the programs are running, and why not."""
-        for block in blocks:
-            if block.is_over or self._runs(block):
-                continue
-            child = self._children.get(block.id)
-            code = child.returncode if child is not None else None
-            block.state = "ended" if code == 0 else "failed"
-            block.reason = self._why(block, code)
+        """Continues logins, and checks whether the programs are running, and why not."""
+        self._log_in()
+        super().poll([block for block in blocks if block.id not in self._logins])
 
-    def _runs(self, block: Block) -> bool:
-        child = self._children.get(block.id)
-        if child is not None:
-            return child.poll() is None
-        return "pid" in block.facts and files.process_of_cluster(block.facts["pid"], block.facts["cluster_id"])
-
-    def _why(self, block: Block, code: int | None) -> str:
+    def how_it_ended(self, block: Block, code: int | None) -> tuple[BlockState, str]:
+        """In words of ssh, or of the command on the host."""
         host, words = block.facts["host"], openssh.last_words(self.log(block))
         if code == 0:
-            return "its relay has ended"
+            return "ended", "its relay has ended"
         if code is not None and code < 0:
-            return f"ssh to {host} was ended by {signal.Signals(-code).name}"
+            return "failed", f"ssh to {host} was ended by {signal.Signals(-code).name}"
         if code == openssh.FAILED:
-            return openssh.why(host, words)
-        return words or f"the command on {host} ended with code {code}"
+            return "failed", openssh.why(host, words)
+        return "failed", words or f"the command on {host} ended with code {code}"
 
     def cancel(self, blocks: Sequence[Block]) -> None:
         """Ends the connections, and waits until the programs are gone."""
-        deadline = time.monotonic() + _STOP_GRACE_S
-        for number in (signal.SIGTERM, signal.SIGKILL):
-            for block in (one for one in blocks if self._runs(one)):
-                try:
-                    os.kill(block.facts["pid"], number)
-                except ProcessLookupError:
-                    continue
-            while any(map(self._runs, blocks)) and time.monotonic() < deadline:
-                time.sleep(0.01)
-        self.poll(blocks)
+        for block in blocks:
+            self._logins.pop(block.id, None)
+        self.end_programs(blocks, [(signal.SIGTERM, _STOP_GRACE_S), (signal.SIGKILL, _STOP_GRACE_S)])
 
     def log(self, block: Block) -> str:
         """What ssh and the relay's command have written."""
-        try:
-            text = Path(block.facts["log"]).read_text(errors="replace")
-        except OSError:
-            return ""
+        text = super().log(block)
         for note in (_CONNECTED, package.WANTS, package.HAS):
             text = text.replace(f"{note}\n", "")
         return text
@@ -273,13 +271,17 @@ class _Login:
     """The login to one host, repeated if sshd was too busy."""
 
     def __init__(self, ssh: SSH, block: Block, request: BlockRequest) -> None:
-        self._ssh, self._block, self._request = ssh, block, request
+        self.block = block
+        self.has_begun = False
+        self._ssh, self._request = ssh, request
         self._tries = 0
         self._next_try = 0.0
 
     def begin(self) -> None:
+        """Starts ssh."""
+        self.has_begun = True
         self._tries += 1
-        self._child: Popen[bytes] | None = self._ssh.start_ssh(self._block, self._request)
+        self._child: Popen[bytes] | None = self._ssh.start_ssh(self.block, self._request)
 
     def is_done(self) -> bool:
         """Whether the host accepted the login, or never will."""
@@ -287,26 +289,26 @@ class _Login:
             if time.monotonic() >= self._next_try:
                 self.begin()
             return False
-        text = Path(self._block.facts["log"]).read_text(errors="replace")
+        block = self.block
+        text = Path(block.facts["log"]).read_text(errors="replace")
         if _CONNECTED in text and (not self._ssh.ship or self._answered(text)):
-            self._block.state, self._block.reason = "running", ""
+            block.state, block.reason = "running", ""
             return True
         if self._child.poll() is None:
             return False
+        self._ssh.forget(block)
         if self._child.returncode == openssh.FAILED and openssh.was_dropped(text) and self._tries < LOGIN_TRIES:
-            self._ssh.forget(self._block)
             self._next_try = time.monotonic() + retry_after_s(self._tries)
             self._child = None
             return False
-        self._ssh.forget(self._block)
-        self._ssh.poll([self._block])
+        self._ssh.note_end(block)
         return True
 
     def _answered(self, text: str) -> bool:
         """Whether the host has said if it needs Broadleaf, and is being sent it."""
         is_told = package.WANTS in text or package.HAS in text
         if is_told:
-            self._ssh.send(self._block, wants_package=package.WANTS in text)
+            self._ssh.send(self.block, wants_package=package.WANTS in text)
         return is_told
 
 

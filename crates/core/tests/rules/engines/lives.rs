@@ -308,6 +308,45 @@ fn shutdown_lets_running_tasks_finish_and_leaves_nothing() {
     assert_eq!(bench.controller.next_deadline(), None);
 }
 
+#[test]
+fn a_cluster_ends_with_its_fork_server() {
+    let mut bench = spawned(config(), 1);
+    bench.submit(3);
+    let assigns = bench.assigns();
+    bench.input(Input::ForkServerDown);
+    assert_eq!(bench.ends(), [(2, Status::Refused)]);
+    // The kernel ends the engines with it; their links close.
+    bench.engine_down(0, &[assigns[1].1.offer]);
+    bench.pass(60_000 * MS);
+    assert_eq!(bench.ends(), [(1, Status::Refused), (0, Status::Lost)]);
+    assert_eq!(count(&mut bench, |o| *o == Output::StopForkServer), 0);
+    assert_eq!(count(&mut bench, |o| *o == Output::Finished), 1);
+    assert_eq!(bench.controller.next_deadline(), None);
+}
+
+#[test]
+fn a_cluster_without_engines_ends_with_its_fork_server_at_once() {
+    let mut bench = spawned(config(), 0);
+    bench.input(Input::ForkServerDown);
+    assert_eq!(count(&mut bench, |o| *o == Output::Finished), 1);
+}
+
+#[test]
+fn what_one_client_tells_others_are_told() {
+    let mut bench = spawned(config(), 1);
+    let notice = |text: &str| ControlRequest::Notice {
+        about: "n1:slurm-30".into(),
+        text: text.into(),
+    };
+    assert_eq!(
+        bench.request(notice("it was preempted")),
+        [ControlReply::Done]
+    );
+    let asked = ControlRequest::Noticed("n1:slurm-30".into());
+    let told = ControlReply::Text("it was preempted".into());
+    assert_eq!(bench.request(asked), [told]);
+}
+
 /// Engines that were told to start since the last call.
 fn spawns(bench: &mut Bench) -> Vec<u32> {
     bench.take(|output| match output {
