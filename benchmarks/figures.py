@@ -47,7 +47,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Table:
-    """A declared table with the figures that it shows, all from one machine."""
+    """A declared table with the figures that it shows, all from one machine: none before the first run is recorded."""
 
     name: str
     pages: list[str]
@@ -58,6 +58,8 @@ class Table:
 
     def markdown(self) -> str:
         """The text between the markers: the machine, the table, and where the figures come from."""
+        if not self.runs:
+            return not_recorded(self.name)
         head = "".join(f" {self.titles[system]} |" for system in self.systems)
         lines = [
             machine(self.runs[0]),
@@ -84,7 +86,7 @@ class Curves:
     def markdown(self) -> str:
         """The text between the markers: the machine, the plot, and where the figures come from."""
         if not self.runs:
-            return f"No run of `python -m benchmarks {self.name}` has been recorded yet."
+            return not_recorded(self.name)
         image = f"![{self.title}]({Path(self.path).relative_to('docs')})"
         return "\n".join([machine(self.runs[0]), "", image, "", *sources(self.runs)])
 
@@ -128,7 +130,7 @@ def _runs(root: Path, declared: dict[str, Any]) -> list[dict[str, Any]]:
 
 def _table(root: Path, declared: dict[str, Any], titles: dict[str, str]) -> Table:
     runs = _runs(root, declared)
-    rows = [_row(row, declared["systems"], runs) for row in declared["rows"]]
+    rows = [_row(row, declared["systems"], runs) for row in declared["rows"] if runs]
     return Table(declared["name"], declared["pages"], declared["systems"], titles, runs, rows)
 
 
@@ -184,6 +186,11 @@ def cell(row: Row, system: str) -> str:
 def _rounded(value: float) -> float:
     """A figure with as many digits as a measurement bears out: three."""
     return float(f"{value:.3g}")
+
+
+def not_recorded(name: str) -> str:
+    """What a page says in place of a table or plot without figures, which has the name of its benchmark."""
+    return f"No run of `python -m benchmarks {name}` has been recorded yet."
 
 
 def machine(run: dict[str, Any]) -> str:

@@ -134,3 +134,27 @@ def test_an_engine_whose_first_task_uses_up_its_descriptors_says_so_and_goes_on(
         with pytest.raises(OSError, match="Too many open files"):
             client[0].apply_sync(take_all_descriptors)
         assert client[0].apply_sync(abs, -1) == 1
+
+
+def test_engines_hold_no_pipe_of_others():
+    def pipes():
+        import stat
+
+        found = set()
+        for number in map(int, os.listdir("/proc/self/fd")):
+            try:
+                about = os.fstat(number)
+            except OSError:  # that of the listing itself
+                continue
+            if stat.S_ISFIFO(about.st_mode):
+                found.add(about.st_ino)
+        return found
+
+    with ipp.Cluster(n=6) as rc:
+        pid = rc[2].apply_sync(os.getpid)
+        rc.cluster.restart_engines_sync([2])  # forked when its server holds the pipes of all others
+        rc.wait_for_engines(6, timeout=60)
+        assert rc[2].apply_sync(os.getpid) != pid
+        held = rc[:].apply_sync(pipes)
+        assert all(held)
+        assert len(set.union(*held)) == sum(map(len, held))

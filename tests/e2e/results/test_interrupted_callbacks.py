@@ -24,17 +24,19 @@ class Interrupted:
 
 
 def test_ctrl_c_during_a_callback_ends_the_wait():
-    cluster = Cluster(n=0)
+    cluster = Cluster(n=1)
     cluster.start_cluster_sync()
     try:
         with open(cluster.connection_file) as file:
             link = _native.Link(file.read(), Interrupted(), 10.0, "interrupted")
-        starts = threading.Thread(target=cluster.start_engines_sync, args=(1,))
-        # The hooks are told about the new engine while this waits for a second one.
+        assert link.wait_for_engines(1, 30.0)
+        [(_, _, pid, _)] = link.engines()
+        end = threading.Thread(target=os.kill, args=(pid, signal.SIGKILL))
+        # The hooks are told about the engine's death while this waits for a second one.
         with pytest.raises(KeyboardInterrupt):
-            starts.start()
+            end.start()
             link.wait_for_engines(2, 30.0)
-        starts.join()
+        end.join()
         link.close()
     finally:
         cluster.stop_cluster_sync()
