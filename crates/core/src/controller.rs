@@ -69,9 +69,8 @@ pub struct Controller {
     pub(crate) preparations: Preparations,
     /// Number of offers made; orders engines by last use.
     pub(crate) tick: u64,
-    /// When to look again if an engine is idle while the waiting tasks are too short to be worth
-    /// moving.
-    pub(crate) steal_at: Option<Nanos>,
+    /// When to look again at tasks that wait although an engine is idle: they are short, or too short to be worth moving.
+    pub(crate) look_again_at: Option<Nanos>,
 }
 
 impl Controller {
@@ -83,10 +82,12 @@ impl Controller {
             engine.state = State::Starting { spawn_sent: false };
             engine
         });
+        let mut engines: Engines = engines.collect();
+        engines.set_cores(HostId::CONTROLLER, config.n_cores);
         Self {
             tasks: TaskTable::default(),
             clients: IndexMap::default(),
-            engines: engines.collect(),
+            engines,
             hosts: Hosts::default(),
             worlds: Worlds::default(),
             groups: Groups::new(),
@@ -106,7 +107,7 @@ impl Controller {
             departed: Vec::new(),
             preparations: Preparations::default(),
             tick: 0,
-            steal_at: None,
+            look_again_at: None,
             config,
         }
     }
@@ -158,8 +159,9 @@ impl Controller {
                 host,
                 name,
                 n_engines,
+                n_cores,
                 ends_in_ns,
-            } => self.on_host_up(now, host, name, n_engines, ends_in_ns, out),
+            } => self.on_host_up(now, host, name, n_engines, n_cores, ends_in_ns, out),
             Input::HostDown { host } => self.on_host_down(now, host, out),
             Input::Relay { host, news } => self.on_host_event(now, host, news, out),
             Input::ForkServerUp => self.on_fork_server_up(out),
@@ -176,12 +178,12 @@ impl Controller {
 
     /// When [`Self::on_deadline`] wants to be called next.
     pub fn next_deadline(&self) -> Option<Nanos> {
-        self.timers.next().into_iter().chain(self.steal_at).min()
+        self.timers.next().into_iter().chain(self.look_again_at).min()
     }
 
     /// Handles everything that is due by `now`; call [`Self::schedule`] afterwards.
     pub fn on_deadline(&mut self, now: Nanos, out: &mut Vec<Output>) {
-        self.steal_at = self.steal_at.filter(|at| *at > now);
+        self.look_again_at = self.look_again_at.filter(|at| *at > now);
         while let Some(timer) = self.timers.pop_due(now) {
             match timer {
                 Timer::Task(key) => self.on_task_timer(now, key, out),

@@ -197,6 +197,7 @@ impl Controller {
         host: HostId,
         name: String,
         n_engines: u32,
+        n_cores: u32,
         ends_in_ns: Option<Nanos>,
         out: &mut Vec<Output>,
     ) {
@@ -209,6 +210,7 @@ impl Controller {
             return;
         }
         let n_engines = n_engines.min(MAX_HOST_ENGINES);
+        self.engines.set_cores(host, n_cores);
         let same = self.hosts.0.iter().filter(|(_, h)| h.name == name);
         let former: Vec<HostId> = same.map(|(id, _)| *id).collect();
         self.hosts.0.retain(|id, _| !former.contains(id));
@@ -308,6 +310,7 @@ impl Controller {
             }
             self.bury(now, index, out);
         }
+        self.engines.forget_host(host);
         // Without slots there is nothing for a later host of its name to take over.
         if self.engines.iter().all(|engine| engine.host != host) {
             self.hosts.0.remove(&host);
@@ -321,7 +324,7 @@ impl Controller {
                 self.tasks.at(key).is_travelling = false;
                 let books = &mut self.engines[engine.0 as usize];
                 if books.head().is_some_and(|(head, _)| head == key) {
-                    books.head_since = now;
+                    books.begin_head(now);
                     self.time_head(now, engine);
                 }
             }

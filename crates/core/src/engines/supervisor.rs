@@ -282,7 +282,7 @@ impl Controller {
         engine.failed_starts = 0;
         engine.spawned_pid = spawned_pid;
         engine.info = Some(info.clone());
-        engine.head_since = now;
+        engine.begin_head(now);
         self.clear_engine_timer(index);
         if self.supervisor.stopping || self.is_host_released(index) {
             self.engines[index].state = State::Up;

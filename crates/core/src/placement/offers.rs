@@ -28,6 +28,8 @@ pub(crate) struct Offer {
     pub movable: bool,
     /// The nesting depth of its task.
     pub depth: u16,
+    /// How long its task takes, in nanoseconds, if that is known to be short; 0 if not.
+    pub short_ns: u32,
 }
 
 impl Offer {
@@ -43,16 +45,19 @@ impl Offer {
 
 impl Engine {
     /// Appends an offer and gives its number.
-    pub fn offer(&mut self, key: TaskKey, movable: bool, depth: u16) -> u32 {
+    pub fn offer(&mut self, key: TaskKey, movable: bool, depth: u16, short_ns: u32) -> u32 {
         let number = self.next_offer();
         let offer = Offer {
             key: Some(key),
             claim: Claim::Open,
             movable,
             depth,
+            short_ns,
         };
         self.offers.push_back(offer);
         self.outstanding += 1;
+        self.n_long += u32::from(short_ns == 0);
+        self.short_ns += Nanos::from(short_ns);
         self.count(offer);
         number
     }
@@ -139,6 +144,8 @@ impl Engine {
         self.discount(offer);
         self.offers[index].key = None;
         self.outstanding -= 1;
+        self.n_long -= u32::from(offer.short_ns == 0);
+        self.short_ns -= Nanos::from(offer.short_ns);
         while self.offers.front().is_some_and(|o| o.key.is_none()) {
             self.offers.pop_front();
             self.first_offer = self.first_offer.wrapping_add(1);
@@ -198,9 +205,14 @@ impl Engine {
         self.takeable_nested - u32::from(head)
     }
 
-    /// How long the stealable offers will take, estimated from earlier tasks here; 0 while that is unknown.
+    /// How long the stealable offers will take: as their functions took so far if all are short, otherwise estimated from
+    /// earlier tasks here; 0 while that is unknown.
     pub fn tail_ns(&self) -> Nanos {
-        u64::from(self.n_stealable()).saturating_mul(self.mean_task_ns)
+        let n = u64::from(self.n_stealable());
+        if self.n_long > 0 {
+            return n.saturating_mul(self.mean_task_ns);
+        }
+        n * (self.short_ns / u64::from(self.outstanding.max(1)))
     }
 
     /// Offers behind the head that could be taken back for another engine, latest first.
@@ -240,7 +252,11 @@ impl Engine {
         let live = count(&|o| o.key.is_some()) + self.stack.iter().filter(|s| !s.waits).count();
         let nested = count(&|o| o.is_takeable() && o.depth > 0);
         let returning = count(&Offer::is_returning);
+        let unfinished = || self.offers.iter().filter(|o| o.key.is_some());
+        let n_long = unfinished().filter(|o| o.short_ns == 0).count();
+        let short_ns: Nanos = unfinished().map(|o| Nanos::from(o.short_ns)).sum();
         live == self.outstanding as usize
+            && (n_long, short_ns) == (self.n_long as usize, self.short_ns)
             && count(&Offer::is_takeable) == self.takeable as usize
             && nested == self.takeable_nested as usize
             && returning == self.returning as usize

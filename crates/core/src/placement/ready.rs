@@ -85,6 +85,16 @@ impl ReadyQueue {
             .push_front(key);
     }
 
+    /// Puts a task back that was just taken: it is the next again.
+    pub fn put_back(&mut self, rank: Rank, client: ClientId, key: TaskKey) {
+        self.push_front(rank, client, false, key);
+        if let Some(level) = self.levels.get_mut(&Reverse(rank)) {
+            let n = level.lanes.len();
+            let index = level.lanes.iter().position(|lane| lane.client == client);
+            level.turn = (index.unwrap_or(0) + n - 1) % n;
+        }
+    }
+
     /// Highest rank of a task whose client can be served.
     pub fn top_rank(&self) -> Option<Rank> {
         if self.len == 0 {

@@ -3,7 +3,7 @@
 use broadleaf_proto::ids::{EngineId, FunctionId, HostId, TaskKey};
 use broadleaf_proto::task::AssignRecord;
 
-use crate::engines::{Engine, State};
+use crate::engines::{Choice, Engine, State};
 use crate::placement::offers::Claim;
 use crate::placement::ready::{GroupId, Rank};
 use crate::tasks::TaskState;
@@ -19,8 +19,12 @@ const MAX_VICTIMS: usize = 16;
 impl Controller {
     /// Places ready tasks; called once after a batch of inputs, and after [`Self::on_deadline`].
     pub fn schedule(&mut self, now: Nanos, out: &mut Vec<Output>) {
+        self.look_again_at = None;
         self.place_pinned(now, out);
         self.release_drained(now, out);
+        if self.config.steal {
+            self.engines.note_late(now, self.config.steal_after_ns);
+        }
         if self.groups.len() > 1 {
             self.place_groups(now, out);
             self.groups.prune();
@@ -30,6 +34,11 @@ impl Controller {
         if self.config.steal {
             self.steal(now, out);
         }
+    }
+
+    /// Somebody could do something for waiting tasks at that time.
+    fn look_again(&mut self, at: Option<Nanos>) {
+        self.look_again_at = self.look_again_at.into_iter().chain(at).min();
     }
 
     /// Tasks of mode `Each` go before load-balanced ones.
@@ -49,14 +58,53 @@ impl Controller {
             } else {
                 u16::MAX // Every engine accepts any depth, so it is not checked.
             };
-            let Some(engine) = self.engines.least_loaded(depth) else {
+            let Some(least_loaded) = self.engines.least_loaded(depth) else {
                 break;
             };
             let Some(key) = self.groups.queue(ALL).pop(&self.tasks) else {
                 break;
             };
+            let Some(engine) = self.engine_for(key, least_loaded) else {
+                self.put_back(key);
+                break;
+            };
             self.offer(now, engine, key, out);
         }
+    }
+
+    /// The engine for a task that may run anywhere: the least loaded one, unless it is short. `None` if it had better wait
+    /// until an engine that is awake has room, or is found to be stuck.
+    fn engine_for(&mut self, key: TaskKey, least_loaded: u32) -> Option<u32> {
+        if self.short_ns(key) == 0 {
+            return Some(least_loaded);
+        }
+        match self.engines.choose_for_short(self.config.wake_after_ns) {
+            Choice::Engine(engine) => Some(engine),
+            Choice::Any => Some(least_loaded),
+            Choice::Wait => None,
+        }
+    }
+
+    /// How long a task takes if that is known to be less than a wake-up costs; 0 if not. Without stealing none counts as
+    /// short: nobody could help those behind one that is not.
+    fn short_ns(&mut self, key: TaskKey) -> u32 {
+        let function = self.tasks.at(key).function;
+        if self.config.steal {
+            (self.functions).short_ns(function, self.config.wake_cost_ns)
+        } else {
+            0
+        }
+    }
+
+    /// Puts a task back that no engine is to get yet.
+    fn put_back(&mut self, key: TaskKey) {
+        let task = self.tasks.at(key);
+        let rank = task.rank(&self.options);
+        if let Some(client) = task.client {
+            self.groups.queue(ALL).put_back(rank, client, key);
+        }
+        let late_at = self.engines.next_late_at(self.config.steal_after_ns);
+        self.look_again(late_at);
     }
 
     /// With several groups, the highest rank goes first, and at equal rank the group of all engines goes last.
@@ -74,8 +122,16 @@ impl Controller {
                 self.least_loaded_of(now, group, depth)
             };
             let key = engine.and_then(|_| self.groups.queue(group).pop(&self.tasks));
-            if let (Some(engine), Some(key)) = (engine, key) {
-                self.offer(now, engine, key, out);
+            let engine = match (engine, key) {
+                (Some(least_loaded), Some(key)) if group == ALL => {
+                    self.engine_for(key, least_loaded)
+                }
+                (engine, _) => engine,
+            };
+            match (engine, key) {
+                (Some(engine), Some(key)) => self.offer(now, engine, key, out),
+                (None, Some(key)) => self.put_back(key),
+                (_, None) => {}
             }
             match self.groups.at(group).queue.top_rank() {
                 Some(rank) if engine.is_some() && key.is_some() => {
@@ -111,11 +167,12 @@ impl Controller {
 
     /// Offers a queued task to an engine that has room.
     fn offer(&mut self, now: Nanos, engine_index: u32, key: TaskKey, out: &mut Vec<Output>) {
+        let short_ns = self.short_ns(key);
         let task = self.tasks.at(key);
         let engine = &mut self.engines[engine_index as usize];
         let id = engine.id;
         task.is_travelling = engine.host != HostId::CONTROLLER && !task.payload.segments.is_empty();
-        let offer = engine.offer(key, task.pinned.is_none(), task.depth);
+        let offer = engine.offer(key, task.pinned.is_none(), task.depth, short_ns);
         task.state = TaskState::Offered(id, offer);
         engine.holds_data |= task.pinned.is_some();
         let (function, options, depth) = (task.function, task.options, task.depth);
@@ -133,7 +190,7 @@ impl Controller {
             engine.head() == Some((key, offer))
         };
         if is_head {
-            engine.head_since = now;
+            engine.begin_head(now);
             self.time_head(now, id);
         }
         self.totals.assigned += 1;
@@ -154,38 +211,47 @@ impl Controller {
 
     /// For each idle engine, takes back about half of what waits behind the running task of the engine with the longest
     /// tail. So a long task never holds up those behind it. A tail that will be done before moving it pays off is left
-    /// alone until its head has taken too long.
+    /// alone until its head has taken too long, and so is one of short tasks if no more engines are to be awake.
     fn steal(&mut self, now: Nanos, out: &mut Vec<Output>) {
-        self.steal_at = None;
         if !self.engines.may_steal() {
             return;
         }
         let patience_ns = self.config.steal_after_ns;
         let mut n_vain = 0;
         let mut previous = None;
-        while let Some(index) = self.engines.idle_after(previous) {
-            previous = Some(index);
-            let mut due_at: Option<Nanos> = None;
-            let mut is_done = false;
-            for victim in self.engines.longest_tails(MAX_VICTIMS) {
-                let engine = &self.engines[victim as usize];
-                let due = engine.head_since + patience_ns;
-                if due > now && engine.tail_ns() < patience_ns {
-                    due_at = Some(due_at.map_or(due, |at| at.min(due)));
-                } else if self.steal_from(now, EngineId(victim), EngineId(index), out) {
-                    is_done = true;
+        while let Some(thief) = self.engines.idle_after(previous) {
+            previous = Some(thief);
+            let mut victims = self.engines.longest_tails(true, MAX_VICTIMS);
+            let others = self.engines.longest_tails(false, MAX_VICTIMS);
+            let some_wake = self.engines.can_wake(None);
+            let wakes = self.engines.can_wake(Some(thief));
+            let mut is_any_for_others = false;
+            victims.extend(others.into_iter().filter(|victim| {
+                let engine = &self.engines[*victim as usize];
+                if engine.n_long > 0 {
+                    return engine.tail_ns() >= patience_ns;
+                }
+                // Taken back, they come to an engine that is awake as long as there is less work than the bound.
+                let is_worth = engine.tail_ns() >= patience_ns.max(2 * self.config.wake_after_ns);
+                is_any_for_others |= is_worth && some_wake;
+                is_worth && wakes
+            }));
+            if victims.is_empty() && !is_any_for_others {
+                break;
+            }
+            let mut victims = victims.into_iter().map(EngineId);
+            if !victims.any(|victim| self.steal_from(now, victim, EngineId(thief), out)) {
+                n_vain += 1;
+                // The rest, too, is looked at again then.
+                self.look_again(Some(now + patience_ns));
+                if n_vain == MAX_VAIN_THIEVES {
                     break;
                 }
             }
-            if !is_done {
-                n_vain += 1;
-                // The rest, too, is looked at again then.
-                let again = due_at.unwrap_or(now + patience_ns);
-                self.steal_at = Some(self.steal_at.map_or(again, |at| at.min(again)));
-                if n_vain == MAX_VAIN_THIEVES {
-                    return;
-                }
-            }
+        }
+        if self.engines.may_steal() {
+            let late_at = self.engines.next_late_at(patience_ns);
+            self.look_again(late_at);
         }
     }
 

@@ -15,7 +15,12 @@ struct Cached {
     body: Bytes,
     references: u64,
     times: Times,
+    /// Mean time of its recent tasks; 0 while none has ended.
+    recent_ns: u64,
 }
+
+/// What a task costs its engine besides its own time, about.
+const OVERHEAD_NS: u64 = 1_000;
 
 /// The time that a function's tasks took.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -65,6 +70,7 @@ impl Functions {
             body: Bytes::copy_from_slice(body),
             references: 1,
             times: Times::default(),
+            recent_ns: 0,
         }) as u32;
         self.by_hash.insert(hash, slot);
         slot
@@ -100,11 +106,25 @@ impl Functions {
 
     /// A task of this function ended.
     pub fn observe(&mut self, slot: u32, task_ns: u64, is_error: bool) {
-        let times = &mut self.cache[slot as usize].times;
+        let cached = &mut self.cache[slot as usize];
+        let busy_ns = task_ns.saturating_add(OVERHEAD_NS);
+        cached.recent_ns = if cached.recent_ns == 0 {
+            busy_ns
+        } else {
+            cached.recent_ns - cached.recent_ns / 8 + busy_ns / 8
+        };
+        let times = &mut cached.times;
         times.tasks += 1;
         times.errors += u64::from(is_error);
         times.total_ns = times.total_ns.saturating_add(task_ns);
         times.max_ns = times.max_ns.max(task_ns);
+    }
+
+    /// How long a task of this function keeps an engine busy, if that is known to be less than `limit_ns`; 0 if not.
+    pub fn short_ns(&self, slot: u32, limit_ns: u64) -> u32 {
+        let recent_ns = self.cache[slot as usize].recent_ns;
+        let is_short = recent_ns < limit_ns;
+        u32::try_from(recent_ns).map_or(0, |ns| if is_short { ns } else { 0 })
     }
 
     /// Its name; shares memory.

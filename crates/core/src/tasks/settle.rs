@@ -124,7 +124,7 @@ impl Controller {
         self.end_steal(engine, offer);
         let books = &mut self.engines[engine.0 as usize];
         if books.strike(offer) {
-            books.head_since = now;
+            books.begin_head(now);
             self.time_head(now, engine);
         }
         self.time_uncovered(now, engine);
