@@ -294,12 +294,6 @@ impl Controller {
 
     /// Forgets a client that has no tasks any more.
     pub(crate) fn remove_client(&mut self, client: ClientId) {
-        for queue in self.groups.queues_mut() {
-            queue.drop_client(client);
-        }
-        for engine in &mut self.engines {
-            engine.pinned.drop_client(client);
-        }
         self.drop_preparations(client);
         if let Some(gone) = self.clients.swap_remove(&client) {
             for slot in gone.functions.into_values().flatten() {
@@ -383,8 +377,9 @@ impl Controller {
         for queue in self.groups.queues_mut() {
             queue.set_congested(client, congested);
         }
-        for engine in &mut self.engines {
-            engine.pinned.set_congested(client, congested);
+        for engine in self.engines.with_queued() {
+            let queue = &mut self.engines[engine as usize].pinned;
+            queue.set_congested(client, congested);
         }
     }
 
@@ -434,12 +429,12 @@ impl Controller {
 
     /// Releases a reference to a function; the last one frees its slot for another function.
     pub(crate) fn release_function(&mut self, slot: u32) {
-        if self.functions.release(slot) {
+        if let Some(taught) = self.functions.release(slot) {
             if self.hosts.any_up() {
                 self.freed_functions.push(FunctionId(slot));
             }
-            for engine in &mut self.engines {
-                engine.forget(slot);
+            for engine in taught.engines() {
+                self.engines[engine as usize].forget(slot);
             }
         }
     }

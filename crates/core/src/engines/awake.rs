@@ -8,7 +8,8 @@
 //! Nobody waits behind a task that turns out to be long if there is another engine. From some time on (the patience of
 //! those who steal) its engine is *stuck*: it gets no more short tasks, idle engines take over what waits behind it, and it
 //! does not count among the awake ones of its host. As its task may be one of many of its kind, it lets one engine more be
-//! woken than there are cores. So the number of engines that are tried doubles each time that all were stuck.
+//! woken than there are cores, and lowers the bound. So the number of engines that are tried doubles each time that all
+//! were stuck.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -102,6 +103,7 @@ pub(super) struct Awake {
     loads: Slab<Load>,
     n_present: usize,
     n_awake: usize,
+    n_stuck: u32,
     /// Sleeping engines by the slot of their host.
     asleep: ByNumber,
     /// Awake engines with room, by their queued work in steps.
@@ -182,6 +184,7 @@ impl Awake {
             load.count(before, 1_u32.wrapping_neg());
         }
         self.n_present -= usize::from(before.is_present);
+        self.n_stuck -= u32::from(before.activity == Activity::Stuck);
         match (before.activity, before.host) {
             (Activity::Asleep, Some(host)) => self.asleep.remove(host, id),
             (Activity::Awake(room), _) => {
@@ -202,6 +205,7 @@ impl Awake {
             load.count(now, 1);
         }
         self.n_present += usize::from(now.is_present);
+        self.n_stuck += u32::from(now.activity == Activity::Stuck);
         match (now.activity, now.host) {
             (Activity::Asleep, Some(host)) => self.asleep.insert(host, id),
             (Activity::Awake(room), _) => {
@@ -216,7 +220,7 @@ impl Awake {
 
     /// Where a short task goes, if more than `bound_ns` of work on each awake engine is a reason to wake another.
     pub fn choose(&self, bound_ns: Nanos) -> Choice {
-        let open = self.rooms.highest_below(steps(bound_ns));
+        let open = self.rooms.highest_below(steps(bound_ns) / (1 + self.n_stuck));
         let open = open.and_then(|steps| self.rooms.last(steps));
         let woken = || {
             let host = self.can_wake.first()?;
@@ -279,6 +283,7 @@ impl Awake {
         loads.iter().eq(self.loads.iter())
             && can_wake.map(|(slot, _)| slot as u32).eq(self.can_wake.iter().copied())
             && self.n_present == count(|s| s.is_present)
+            && self.n_stuck as usize == count(|s| s.activity == Activity::Stuck)
             && self.n_awake == count(|s| matches!(s.activity, Activity::Awake(_)))
             && self.asleep.len == count(|s| s.activity == Activity::Asleep)
             && (self.rooms.len, self.rooms.ascending().count()) == (n_rooms, n_rooms)

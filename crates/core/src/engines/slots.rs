@@ -1,5 +1,5 @@
 //! The engine slots, and which of them the scheduler may be looking for: those with room, idle ones, those with tasks
-//! of their own, those with tasks that could be taken back, those that are being drained.
+//! of their own, those with tasks that could be taken back, those that have been drained.
 //!
 //! Whoever changes an engine has it looked at again before the next decision, so nothing is searched for: the work for a
 //! task does not grow with the number of engines.
@@ -14,6 +14,7 @@ use super::awake::{Awake, Choice, Spot};
 use super::lists::ByNumber;
 use super::{Engine, State};
 use crate::Nanos;
+use crate::tasks::targets::Targets;
 
 /// Where an engine is listed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -21,7 +22,9 @@ struct Place {
     /// If it has room: the least depth that it accepts, and its outstanding tasks.
     room: Option<(u16, u32)>,
     is_idle: bool,
+    is_up: bool,
     is_draining: bool,
+    is_drained: bool,
     has_pinned: bool,
     takes_pinned: bool,
     /// Whether its task has run for so long that its tail is taken from in any case.
@@ -42,7 +45,9 @@ impl Place {
         Self {
             room: has_room.then_some((min_depth, engine.outstanding)),
             is_idle: engine.state == State::Up && engine.outstanding == 0 && engine.stealing == 0,
+            is_up: engine.state == State::Up,
             is_draining: engine.state == State::Draining,
+            is_drained: engine.state == State::Draining && engine.is_drained(),
             has_pinned: engine.pinned.len() > 0,
             takes_pinned: engine.can_take_pinned(),
             is_late: engine.is_late,
@@ -79,8 +84,11 @@ pub(crate) struct Engines {
     pinned: ByNumber,
     /// Engines for which tasks of their own are queued; there is one list.
     queued: ByNumber,
-    /// Engines that are being drained; there is one list.
-    draining: ByNumber,
+    /// Those that take any tasks; there is one list.
+    up: ByNumber,
+    /// Engines that are being drained and have finished; there is one list.
+    drained: ByNumber,
+    n_draining: usize,
     /// Engines with tasks that could be taken back, by the number of bits of their number.
     tails: ByNumber,
     /// Those of them whose task has run for long, likewise.
@@ -200,8 +208,13 @@ impl Engines {
         if before.has_pinned != now.has_pinned {
             move_in(&mut self.queued, now.has_pinned, id);
         }
-        if before.is_draining != now.is_draining {
-            move_in(&mut self.draining, now.is_draining, id);
+        if before.is_up != now.is_up {
+            move_in(&mut self.up, now.is_up, id);
+        }
+        self.n_draining -= usize::from(before.is_draining);
+        self.n_draining += usize::from(now.is_draining);
+        if before.is_drained != now.is_drained {
+            move_in(&mut self.drained, now.is_drained, id);
         }
         if (before.is_late, before.tail_bits) != (now.is_late, now.tail_bits) {
             if before.tail_bits > 0 {
@@ -350,10 +363,33 @@ impl Engines {
         self.awake.n_present(host)
     }
 
-    /// Those that are being drained.
-    pub fn draining(&mut self) -> Vec<u32> {
+    /// How many are being drained.
+    pub fn n_draining(&mut self) -> usize {
         self.refresh();
-        self.draining.ascending().collect()
+        self.n_draining
+    }
+
+    /// Those that are being drained and have finished.
+    pub fn drained(&mut self) -> Vec<u32> {
+        self.refresh();
+        self.drained.ascending().collect()
+    }
+
+    /// Whether one of those that take any tasks is as wanted; with `only`, one of these.
+    pub fn some_up(&mut self, only: Option<&Targets>, is_wanted: impl Fn(&Engine) -> bool) -> bool {
+        self.refresh();
+        let mut visits = 0;
+        let mut is_it = |id: u32| {
+            visits += 1;
+            let engine = self.slots.get(id as usize);
+            engine.is_some_and(|e| e.state == State::Up && is_wanted(e))
+        };
+        let found = match only {
+            Some(only) => only.iter().any(&mut is_it),
+            None => self.up.ascending().any(&mut is_it),
+        };
+        self.visits += visits;
+        found
     }
 
     /// Those for which tasks of their own are queued.
@@ -405,7 +441,9 @@ impl Engines {
             && self.idle.len == listed(|p| p.is_idle)
             && self.pinned.len == listed(|p| p.takes_pinned)
             && self.queued.len == listed(|p| p.has_pinned)
-            && self.draining.len == listed(|p| p.is_draining)
+            && self.n_draining == listed(|p| p.is_draining)
+            && self.up.len == listed(|p| p.is_up)
+            && self.drained.len == listed(|p| p.is_drained)
             && self.tails.len == listed(|p| p.tail_bits > 0 && !p.is_late)
             && self.late_tails.len == listed(|p| p.tail_bits > 0 && p.is_late)
             && self.awake.is_consistent(self.places.iter().map(|p| &p.spot))

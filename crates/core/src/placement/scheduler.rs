@@ -3,7 +3,7 @@
 use broadleaf_proto::ids::{EngineId, FunctionId, HostId, TaskKey};
 use broadleaf_proto::task::AssignRecord;
 
-use crate::engines::{Choice, Engine, State};
+use crate::engines::{Choice, Engine};
 use crate::placement::offers::Claim;
 use crate::placement::ready::{GroupId, Rank};
 use crate::tasks::TaskState;
@@ -146,12 +146,13 @@ impl Controller {
     fn least_loaded_of(&mut self, now: Nanos, group: GroupId, depth: u16) -> Option<u32> {
         let key = &self.groups.at(group).key;
         // Tried again, a task goes to another engine if there is one.
-        let avoid = key.avoid.filter(|avoid| {
-            let others = self.engines.iter().filter(|e| e.id.0 != *avoid);
-            let mut up = others.filter(|e| e.state == State::Up);
-            up.any(|e| key.allows(e.id.0) && self.hosts.fits(e.host, key.needs_ns, now))
-        });
         let hosts = &self.hosts;
+        let avoid = key.avoid.filter(|avoid| {
+            let is_other = |e: &Engine| {
+                e.id.0 != *avoid && key.allows(e.id.0) && hosts.fits(e.host, key.needs_ns, now)
+            };
+            self.engines.some_up(key.only.as_ref(), is_other)
+        });
         let allows = |engine: &Engine| {
             avoid != Some(engine.id.0)
                 && key.allows(engine.id.0)
@@ -181,6 +182,7 @@ impl Controller {
         engine.last_used = self.tick;
         if !engine.knows(function) {
             engine.learn(function);
+            self.functions.note_taught(function, id.0);
             let record = self.functions.record(function);
             out.push(Output::Function { engine: id, record });
         }
@@ -284,7 +286,7 @@ impl Controller {
     }
 
     /// Whether an offered load-balanced task could run on another engine, and its client can take the result.
-    fn may_move_to(&self, now: Nanos, key: TaskKey, engine: EngineId) -> bool {
+    pub(crate) fn may_move_to(&self, now: Nanos, key: TaskKey, engine: EngineId) -> bool {
         let Some(task) = self.tasks.get(key) else {
             return false;
         };

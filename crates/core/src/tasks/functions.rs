@@ -17,6 +17,30 @@ struct Cached {
     times: Times,
     /// Mean time of its recent tasks; 0 while none has ended.
     recent_ns: u64,
+    taught: Taught,
+}
+
+/// The engines that were sent a function, one bit each. Some may have forgotten it since.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Taught(Vec<u64>);
+
+impl Taught {
+    fn note(&mut self, engine: u32) {
+        let word = engine as usize / 64;
+        if word >= self.0.len() {
+            self.0.resize(word + 1, 0);
+        }
+        self.0[word] |= 1 << (engine % 64);
+    }
+
+    /// The engines, in ascending order.
+    pub fn engines(&self) -> impl Iterator<Item = u32> {
+        let words = (0..).zip(&self.0);
+        words.flat_map(|(index, word): (u32, &u64)| {
+            let bits = (0..64).filter(|bit| *word >> *bit & 1 == 1);
+            bits.map(move |bit| index * 64 + bit)
+        })
+    }
 }
 
 /// What a task costs its engine besides its own time, about.
@@ -71,6 +95,7 @@ impl Functions {
             references: 1,
             times: Times::default(),
             recent_ns: 0,
+            taught: Taught::default(),
         }) as u32;
         self.by_hash.insert(hash, slot);
         slot
@@ -80,17 +105,22 @@ impl Functions {
         self.cache[slot as usize].references += 1;
     }
 
-    /// Releases a reference; true if it was the last and the slot is free.
-    pub fn release(&mut self, slot: u32) -> bool {
+    /// An engine is sent a function.
+    pub fn note_taught(&mut self, slot: u32, engine: u32) {
+        self.cache[slot as usize].taught.note(engine);
+    }
+
+    /// Releases a reference; if it was the last, the slot is free, and these engines may know its function.
+    pub fn release(&mut self, slot: u32) -> Option<Taught> {
         let cached = &mut self.cache[slot as usize];
         cached.references -= 1;
         if cached.references > 0 {
-            return false;
+            return None;
         }
         let cached = self.cache.remove(slot as usize);
         self.by_hash.swap_remove(&cached.hash);
         self.bytes -= cached.body.len() as u64;
-        true
+        Some(cached.taught)
     }
 
     /// The record to send to an engine.

@@ -7,3 +7,4 @@ mod endings;
 mod nesting;
 mod placement;
 mod result_store;
+mod wakeups;
