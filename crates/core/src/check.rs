@@ -77,8 +77,11 @@ impl Controller {
             let waits = waiting.find(|(_, key)| self.may_move_to(now, *key, idle.id));
             ensure(is_patient || waits.is_none(), || {
                 format!(
-                    "{waits:?} waits behind a long task of engine {} while engine {} is idle",
-                    engine.id.0, idle.id.0
+                    "{waits:?} waits behind a long task of engine {} (noted: {}, {} tasks on its stack) while engine {} is idle",
+                    engine.id.0,
+                    engine.is_late,
+                    engine.stack.len(),
+                    idle.id.0
                 )
             })?;
         }
@@ -166,8 +169,8 @@ impl Controller {
                 format!("group {id} miscounts its tasks")
             })?;
             let hopeful = |e: &Engine| e.state != State::Gone && group.key.allows(e.id.0);
-            let is_hopeful = self.n_awaiting > 0 && group.key.only.is_none()
-                || self.engines.iter().any(hopeful);
+            let is_hopeful =
+                self.n_awaiting > 0 && group.key.only.is_none() || self.engines.iter().any(hopeful);
             ensure(group.queue.len() == 0 || is_hopeful, || {
                 format!("group {id} waits for engines that cannot connect")
             })?;

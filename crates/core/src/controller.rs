@@ -178,7 +178,11 @@ impl Controller {
 
     /// When [`Self::on_deadline`] wants to be called next.
     pub fn next_deadline(&self) -> Option<Nanos> {
-        self.timers.next().into_iter().chain(self.look_again_at).min()
+        self.timers
+            .next()
+            .into_iter()
+            .chain(self.look_again_at)
+            .min()
     }
 
     /// Handles everything that is due by `now`; call [`Self::schedule`] afterwards.

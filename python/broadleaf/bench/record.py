@@ -16,6 +16,8 @@ OURS = "broadleaf"
 RAW = "raw"
 
 UNITS = {
+    "ns_per_task": "ns",
+    "engine_visits_per_task": "visits",
     "roundtrip_median": "us",
     "roundtrip_p99": "us",
     "time_per_task": "us",
@@ -93,7 +95,7 @@ UNITS = {
     "small_task": "us",
     "small_task_of_idle": "ratio",
 }
-LESS_IS_BETTER = {"us", "ms", "s", "MB", "tasks", "copies", "bytes", "calls", "faults"}
+LESS_IS_BETTER = {"ns", "visits", "us", "ms", "s", "MB", "tasks", "copies", "bytes", "calls", "faults"}
 
 
 @dataclass(frozen=True)

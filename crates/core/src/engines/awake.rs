@@ -46,7 +46,7 @@ pub(super) struct Spot {
     host: Option<u32>,
     is_present: bool,
     activity: Activity,
-    /// Since when it has run its task, if it matters that this one might be long.
+    /// Since when it has run its task, unless it is known to have run it for long.
     head_since: Option<Nanos>,
 }
 
@@ -110,8 +110,10 @@ pub(super) struct Awake {
     rooms: ByNumber,
     /// Slots of hosts where an engine may be woken.
     can_wake: BTreeSet<u32>,
-    /// Engines by when they began their task, the earliest first; there is one list.
+    /// Engines that have run their task for some time, the longest first; there is one list.
     heads: ByNumber,
+    /// Since when, by engine.
+    began: Vec<Nanos>,
 }
 
 fn steps(work_ns: Nanos) -> u32 {
@@ -145,7 +147,7 @@ impl Awake {
         }
     }
 
-    pub fn spot_of(&self, engine: &Engine, has_tail: bool) -> Spot {
+    pub fn spot_of(&self, engine: &Engine) -> Spot {
         let is_present = engine.state != State::Gone;
         let host = is_present.then(|| self.slots.get(&engine.host).copied());
         let host = host.flatten();
@@ -159,12 +161,12 @@ impl Awake {
         } else {
             Activity::Awake(engine.has_room().then(|| steps(engine.short_ns)))
         };
-        let matters = has_tail || matches!(activity, Activity::Awake(_));
+        let runs = engine.outstanding > 0 && !engine.is_late;
         Spot {
             host,
             is_present,
             activity,
-            head_since: (matters && !engine.is_late).then_some(engine.head_since),
+            head_since: runs.then_some(engine.head_since),
         }
     }
 
@@ -180,7 +182,10 @@ impl Awake {
         if before.head_since != now.head_since && before.head_since.is_some() {
             self.heads.remove(0, id);
         }
-        if let Some(load) = before.host.and_then(|slot| self.loads.get_mut(slot as usize)) {
+        if let Some(load) = before
+            .host
+            .and_then(|slot| self.loads.get_mut(slot as usize))
+        {
             load.count(before, 1_u32.wrapping_neg());
         }
         self.n_present -= usize::from(before.is_present);
@@ -198,8 +203,19 @@ impl Awake {
     }
 
     fn enter(&mut self, id: u32, before: &Spot, now: &Spot) {
-        if before.head_since != now.head_since && now.head_since.is_some() {
-            self.heads.insert(0, id);
+        if let Some(since) = now
+            .head_since
+            .filter(|_| before.head_since != now.head_since)
+        {
+            let index = id as usize;
+            if index >= self.began.len() {
+                self.began.resize(index + 1, 0);
+            }
+            self.began[index] = since;
+            // Those of one batch may come in another order.
+            let began = &self.began;
+            self.heads
+                .insert_before(0, id, |other| began[other as usize] > since);
         }
         if let Some(load) = now.host.and_then(|slot| self.loads.get_mut(slot as usize)) {
             load.count(now, 1);
@@ -220,7 +236,9 @@ impl Awake {
 
     /// Where a short task goes, if more than `bound_ns` of work on each awake engine is a reason to wake another.
     pub fn choose(&self, bound_ns: Nanos) -> Choice {
-        let open = self.rooms.highest_below(steps(bound_ns) / (1 + self.n_stuck));
+        let open = self
+            .rooms
+            .highest_below(steps(bound_ns) / (1 + self.n_stuck));
         let open = open.and_then(|steps| self.rooms.last(steps));
         let woken = || {
             let host = self.can_wake.first()?;
@@ -246,7 +264,7 @@ impl Awake {
         }
     }
 
-    /// The engine whose task has run for longest, of those for which that matters.
+    /// The engine whose task has run for longest, without those that are known to have run theirs for long.
     pub fn first_head(&self) -> Option<u32> {
         self.heads.first(0)
     }
@@ -281,7 +299,9 @@ impl Awake {
         let can_wake = loads.iter().filter(|(_, load)| load.can_wake());
         let n_rooms = count(|s| matches!(s.activity, Activity::Awake(Some(_))));
         loads.iter().eq(self.loads.iter())
-            && can_wake.map(|(slot, _)| slot as u32).eq(self.can_wake.iter().copied())
+            && can_wake
+                .map(|(slot, _)| slot as u32)
+                .eq(self.can_wake.iter().copied())
             && self.n_present == count(|s| s.is_present)
             && self.n_stuck as usize == count(|s| s.activity == Activity::Stuck)
             && self.n_awake == count(|s| matches!(s.activity, Activity::Awake(_)))

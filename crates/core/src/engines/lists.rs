@@ -16,6 +16,11 @@ pub(super) struct ByNumber {
 
 impl ByNumber {
     pub fn insert(&mut self, number: u32, id: u32) {
+        self.insert_before(number, id, |_| false);
+    }
+
+    /// Adds an engine before the last ones of its list that `is_later` names.
+    pub fn insert_before(&mut self, number: u32, id: u32, is_later: impl Fn(u32) -> bool) {
         let (list, at) = (number as usize, id as usize);
         if list >= self.lists.len() {
             self.lists.resize(list + 1, (NONE, NONE));
@@ -24,15 +29,23 @@ impl ByNumber {
         if at >= self.links.len() {
             self.links.resize(at + 1, (NONE, NONE));
         }
-        let before = self.lists[list].1;
-        self.links[at] = (before, NONE);
+        let (mut before, mut next) = (self.lists[list].1, NONE);
+        while before != NONE && is_later(before) {
+            next = before;
+            before = self.links[before as usize].0;
+        }
+        self.links[at] = (before, next);
         if before == NONE {
             self.lists[list].0 = id;
-            self.occupied[list / 64] |= 1 << (list % 64);
         } else {
             self.links[before as usize].1 = id;
         }
-        self.lists[list].1 = id;
+        if next == NONE {
+            self.lists[list].1 = id;
+        } else {
+            self.links[next as usize].0 = id;
+        }
+        self.occupied[list / 64] |= 1 << (list % 64);
         self.len += 1;
     }
 
@@ -140,7 +153,16 @@ mod tests {
         let below = [0, 1, 3, 4, 70, 71, 500].map(|number| by.highest_below(number));
         let expected = [None, Some(0), Some(0), Some(3), Some(3), Some(70), Some(70)];
         assert_eq!(below, expected);
-        assert_eq!((by.last(3), by.last(4), by.after(2)), (Some(4), None, Some(4)));
+        assert_eq!(
+            (by.last(3), by.last(4), by.after(2)),
+            (Some(4), None, Some(4))
+        );
+        by.insert_before(3, 5, |id| id > 2);
+        assert_eq!(by.list(3).collect::<Vec<_>>(), [0, 2, 5, 4]);
+        by.remove(3, 5);
+        by.insert_before(3, 5, |_| true);
+        assert_eq!(by.list(3).collect::<Vec<_>>(), [5, 0, 2, 4]);
+        by.remove(3, 5);
         by.remove(3, 2);
         by.remove(0, 3);
         assert_eq!(by.lowest(), Some(3));

@@ -121,8 +121,6 @@ pub(crate) struct Engine {
     pub outstanding: u32,
     /// Offers that could be taken back for another engine.
     pub(crate) takeable: u32,
-    /// Of those, the offers of nested tasks.
-    pub(crate) takeable_nested: u32,
     /// Unfinished offers whose tasks are not known to be short.
     pub(crate) n_long: u32,
     /// How long the other unfinished offers take, estimated from earlier tasks of their functions.
@@ -174,7 +172,6 @@ impl Engine {
             stack: Vec::new(),
             outstanding: 0,
             takeable: 0,
-            takeable_nested: 0,
             n_long: 0,
             short_ns: 0,
             returning: 0,
@@ -206,7 +203,6 @@ impl Engine {
         self.stack.clear();
         self.outstanding = 0;
         self.takeable = 0;
-        self.takeable_nested = 0;
         self.n_long = 0;
         self.short_ns = 0;
         self.returning = 0;

@@ -41,7 +41,6 @@ impl Place {
             Some(floor) if !engine.stack.is_empty() => floor + 1,
             _ => 0,
         };
-        let n_in_tail = n_in_tail(engine);
         Self {
             room: has_room.then_some((min_depth, engine.outstanding)),
             is_idle: engine.state == State::Up && engine.outstanding == 0 && engine.stealing == 0,
@@ -51,18 +50,9 @@ impl Place {
             has_pinned: engine.pinned.len() > 0,
             takes_pinned: engine.can_take_pinned(),
             is_late: engine.is_late,
-            tail_bits: u32::BITS - n_in_tail.leading_zeros(),
-            spot: awake.spot_of(engine, n_in_tail > 0),
+            tail_bits: u32::BITS - engine.n_stealable().leading_zeros(),
+            spot: awake.spot_of(engine),
         }
-    }
-}
-
-/// Number of an engine's tasks that could be taken back.
-fn n_in_tail(engine: &Engine) -> u32 {
-    if engine.stack.is_empty() {
-        engine.n_stealable()
-    } else {
-        engine.n_stealable_nested()
     }
 }
 
@@ -419,7 +409,7 @@ impl Engines {
         self.refresh();
         let tails = self.tails_of(is_late);
         let mut longest: smallvec::SmallVec<[u32; 16]> = tails.descending().take(n).collect();
-        longest.sort_by_key(|id| (Reverse(n_in_tail(&self.slots[*id as usize])), *id));
+        longest.sort_by_key(|id| (Reverse(self.slots[*id as usize].n_stealable()), *id));
         self.visits += longest.len() as u64;
         longest
     }
@@ -446,7 +436,9 @@ impl Engines {
             && self.drained.len == listed(|p| p.is_drained)
             && self.tails.len == listed(|p| p.tail_bits > 0 && !p.is_late)
             && self.late_tails.len == listed(|p| p.tail_bits > 0 && p.is_late)
-            && self.awake.is_consistent(self.places.iter().map(|p| &p.spot))
+            && self
+                .awake
+                .is_consistent(self.places.iter().map(|p| &p.spot))
             && self
                 .rooms_for(u16::MAX)
                 .all(|rooms| rooms.ascending().count() == rooms.len)

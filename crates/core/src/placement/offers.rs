@@ -67,7 +67,6 @@ impl Engine {
     fn count(&mut self, offer: Offer) {
         if offer.is_takeable() {
             self.takeable += 1;
-            self.takeable_nested += u32::from(offer.depth > 0);
         } else {
             self.returning += u32::from(offer.is_returning());
         }
@@ -78,7 +77,6 @@ impl Engine {
     fn discount(&mut self, offer: Offer) {
         if offer.is_takeable() {
             self.takeable -= 1;
-            self.takeable_nested -= u32::from(offer.depth > 0);
         } else {
             self.returning -= u32::from(offer.is_returning());
         }
@@ -191,28 +189,16 @@ impl Engine {
 
     /// Offers behind the head that could be taken back for another engine.
     pub fn n_stealable(&self) -> u32 {
+        if self.takeable == 0 {
+            return 0;
+        }
         let head = self.head_index().map(|index| self.offers[index]);
         self.takeable - u32::from(head.is_some_and(|o| o.is_takeable()))
     }
 
-    /// Offers that an engine could take while its task waits for others.
-    pub fn n_stealable_nested(&self) -> u32 {
-        if self.takeable_nested == 0 {
-            return 0;
-        }
-        let head = self.head_index().map(|index| self.offers[index]);
-        let head = head.is_some_and(|o| o.is_takeable() && o.depth > 0);
-        self.takeable_nested - u32::from(head)
-    }
-
-    /// How long the stealable offers will take: as their functions took so far if all are short, otherwise estimated from
-    /// earlier tasks here; 0 while that is unknown.
-    pub fn tail_ns(&self) -> Nanos {
-        let n = u64::from(self.n_stealable());
-        if self.n_long > 0 {
-            return n.saturating_mul(self.mean_task_ns);
-        }
-        n * (self.short_ns / u64::from(self.outstanding.max(1)))
+    /// How long the stealable offers will take if each takes this long.
+    pub fn tail_ns(&self, task_ns: Nanos) -> Nanos {
+        u64::from(self.n_stealable()).saturating_mul(task_ns)
     }
 
     /// Offers behind the head that could be taken back for another engine, latest first.
@@ -250,7 +236,6 @@ impl Engine {
         let count =
             |wanted: &dyn Fn(&Offer) -> bool| self.offers.iter().filter(|o| wanted(o)).count();
         let live = count(&|o| o.key.is_some()) + self.stack.iter().filter(|s| !s.waits).count();
-        let nested = count(&|o| o.is_takeable() && o.depth > 0);
         let returning = count(&Offer::is_returning);
         let unfinished = || self.offers.iter().filter(|o| o.key.is_some());
         let n_long = unfinished().filter(|o| o.short_ns == 0).count();
@@ -258,7 +243,6 @@ impl Engine {
         live == self.outstanding as usize
             && (n_long, short_ns) == (self.n_long as usize, self.short_ns)
             && count(&Offer::is_takeable) == self.takeable as usize
-            && nested == self.takeable_nested as usize
             && returning == self.returning as usize
             && self.is_stack_consistent()
             && self.offers.front().is_none_or(|o| o.key.is_some())

@@ -2,6 +2,7 @@
 
 use broadleaf_proto::ids::{EngineId, FunctionId, HostId, TaskKey};
 use broadleaf_proto::task::AssignRecord;
+use smallvec::SmallVec;
 
 use crate::engines::{Choice, Engine};
 use crate::placement::offers::Claim;
@@ -15,6 +16,15 @@ use crate::{Controller, Nanos, Output};
 const MAX_VAIN_THIEVES: usize = 16;
 /// Engines with tasks to take back that are looked at for an idle one.
 const MAX_VICTIMS: usize = 16;
+
+/// Who may take tasks from an engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Robbed {
+    /// Any idle engine.
+    Always,
+    /// One that may be woken for short tasks.
+    IfAnotherMayWake,
+}
 
 impl Controller {
     /// Places ready tasks; called once after a batch of inputs, and after [`Self::on_deadline`].
@@ -75,7 +85,8 @@ impl Controller {
     /// The engine for a task that may run anywhere: the least loaded one, unless it is short. `None` if it had better wait
     /// until an engine that is awake has room, or is found to be stuck.
     fn engine_for(&mut self, key: TaskKey, least_loaded: u32) -> Option<u32> {
-        if self.short_ns(key) == 0 {
+        let function = self.tasks.at(key).function;
+        if self.short_ns(function) == 0 {
             return Some(least_loaded);
         }
         match self.engines.choose_for_short(self.config.wake_after_ns) {
@@ -85,10 +96,9 @@ impl Controller {
         }
     }
 
-    /// How long a task takes if that is known to be less than a wake-up costs; 0 if not. Without stealing none counts as
-    /// short: nobody could help those behind one that is not.
-    fn short_ns(&mut self, key: TaskKey) -> u32 {
-        let function = self.tasks.at(key).function;
+    /// How long a function's tasks take if that is known to be less than a wake-up costs; 0 if not. Without stealing none
+    /// counts as short: nobody could help those behind one that is not.
+    fn short_ns(&self, function: u32) -> u32 {
         if self.config.steal {
             (self.functions).short_ns(function, self.config.wake_cost_ns)
         } else {
@@ -168,7 +178,8 @@ impl Controller {
 
     /// Offers a queued task to an engine that has room.
     fn offer(&mut self, now: Nanos, engine_index: u32, key: TaskKey, out: &mut Vec<Output>) {
-        let short_ns = self.short_ns(key);
+        let function = self.tasks.at(key).function;
+        let short_ns = self.short_ns(function);
         let task = self.tasks.at(key);
         let engine = &mut self.engines[engine_index as usize];
         let id = engine.id;
@@ -176,7 +187,7 @@ impl Controller {
         let offer = engine.offer(key, task.pinned.is_none(), task.depth, short_ns);
         task.state = TaskState::Offered(id, offer);
         engine.holds_data |= task.pinned.is_some();
-        let (function, options, depth) = (task.function, task.options, task.depth);
+        let (options, depth) = (task.options, task.depth);
         let payload = task.payload.clone();
         self.tick += 1;
         engine.last_used = self.tick;
@@ -225,19 +236,15 @@ impl Controller {
             previous = Some(thief);
             let mut victims = self.engines.longest_tails(true, MAX_VICTIMS);
             let others = self.engines.longest_tails(false, MAX_VICTIMS);
-            let some_wake = self.engines.can_wake(None);
             let wakes = self.engines.can_wake(Some(thief));
-            let mut is_any_for_others = false;
-            victims.extend(others.into_iter().filter(|victim| {
-                let engine = &self.engines[*victim as usize];
-                if engine.n_long > 0 {
-                    return engine.tail_ns() >= patience_ns;
-                }
-                // Taken back, they come to an engine that is awake as long as there is less work than the bound.
-                let is_worth = engine.tail_ns() >= patience_ns.max(2 * self.config.wake_after_ns);
-                is_any_for_others |= is_worth && some_wake;
-                is_worth && wakes
-            }));
+            let worth = others.into_iter().filter_map(|victim| {
+                let when = self.is_worth_robbing(&self.engines[victim as usize])?;
+                Some((victim, when == Robbed::Always || wakes))
+            });
+            let worth: SmallVec<[(u32, bool); 16]> = worth.collect();
+            let is_any_for_others = !worth.is_empty() && self.engines.can_wake(None);
+            let for_this = worth.into_iter().filter(|(_, is_for_this)| *is_for_this);
+            victims.extend(for_this.map(|(victim, _)| victim));
             if victims.is_empty() && !is_any_for_others {
                 break;
             }
@@ -255,6 +262,26 @@ impl Controller {
             let late_at = self.engines.next_late_at(patience_ns);
             self.look_again(late_at);
         }
+    }
+
+    /// Whether an engine has enough waiting behind its task that moving some of it pays off, although that task has not
+    /// run for long; and for whom.
+    fn is_worth_robbing(&self, engine: &Engine) -> Option<Robbed> {
+        let patience_ns = self.config.steal_after_ns;
+        if engine.n_long > 0 {
+            let is_worth = engine.tail_ns(engine.mean_task_ns) >= patience_ns;
+            return is_worth.then_some(Robbed::Always);
+        }
+        // They were short when they were placed; what counts is what will become of them once they are taken back.
+        let (_, latest) = engine.stealable().next()?;
+        let function = self.tasks.get(latest)?.function;
+        let tail_ns = engine.tail_ns(self.functions.recent_ns(function));
+        if self.short_ns(function) == 0 {
+            return (tail_ns >= patience_ns).then_some(Robbed::Always);
+        }
+        // Below the bound they would come back to an engine that is awake.
+        let is_worth = tail_ns >= patience_ns.max(2 * self.config.wake_after_ns);
+        is_worth.then_some(Robbed::IfAnotherMayWake)
     }
 
     fn steal_from(

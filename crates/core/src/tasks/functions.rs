@@ -150,7 +150,12 @@ impl Functions {
         times.max_ns = times.max_ns.max(task_ns);
     }
 
-    /// How long a task of this function keeps an engine busy, if that is known to be less than `limit_ns`; 0 if not.
+    /// How long a task of this function has kept an engine busy lately; 0 if none has ended.
+    pub fn recent_ns(&self, slot: u32) -> u64 {
+        self.cache.get(slot as usize).map_or(0, |c| c.recent_ns)
+    }
+
+    /// The same, if that is known to be less than `limit_ns`; 0 if not.
     pub fn short_ns(&self, slot: u32, limit_ns: u64) -> u32 {
         let recent_ns = self.cache[slot as usize].recent_ns;
         let is_short = recent_ns < limit_ns;

@@ -137,9 +137,7 @@ impl Link {
             return self.done_or(py, is_done, error);
         }
         if self.tells_waiting.swap(false, Ordering::AcqRel) {
-            self.hooks
-                .bind(py)
-                .call_method0(intern!(py, "on_wait"))?;
+            self.hooks.bind(py).call_method0(intern!(py, "on_wait"))?;
         }
         loop {
             let mut incoming = Incoming::default();

@@ -143,6 +143,17 @@ fn engines_that_are_tried_double_while_short_tasks_turn_out_to_be_long() {
 }
 
 #[test]
+fn tasks_that_were_believed_short_are_taken_over_once_their_function_is_known_better() {
+    let mut bench = bench_of(two_cores(), 4, 4 * US);
+    bench.submit(100);
+    let assigned = bench.assigns();
+    let (at, first) = assigned[0].clone();
+    bench.done(at, first.key, Status::Ok, 300 * US);
+    assert!(!bench.revokes().is_empty());
+    bench.controller.check_waits(bench.now).unwrap();
+}
+
+#[test]
 fn a_long_task_takes_its_engine_out_of_those_for_short_ones() {
     let mut bench = bench_of(two_cores(), 3, 4 * US);
     let client = crate::bench::CLIENT;
@@ -194,6 +205,7 @@ fn each_host_has_cores_of_its_own() {
     bench.out.clear();
     bench.submit(60);
     let counts = counts(&bench.assigns(), 5);
-    let n_awake = |engines: core::ops::Range<usize>| counts[engines].iter().filter(|n| **n > 0).count();
+    let n_awake =
+        |engines: core::ops::Range<usize>| counts[engines].iter().filter(|n| **n > 0).count();
     assert_eq!((n_awake(0..2), n_awake(2..5)), (1, 2), "{counts:?}");
 }
