@@ -11,7 +11,7 @@ use rustc_hash::FxBuildHasher;
 
 use crate::clients::history::{History, Known};
 use crate::clients::{Client, Defined, MAX_DEFINITIONS};
-use crate::engines::hosts::Hosts;
+use crate::engines::hosts::{Hosts, NewHost};
 use crate::engines::preparations::Preparations;
 use crate::engines::relayed::Unclaimed;
 use crate::engines::supervisor::Supervisor;
@@ -161,7 +161,15 @@ impl Controller {
                 n_engines,
                 n_cores,
                 ends_in_ns,
-            } => self.on_host_up(now, host, name, n_engines, n_cores, ends_in_ns, out),
+            } => {
+                let new = NewHost {
+                    name,
+                    n_engines,
+                    n_cores,
+                    ends_in_ns,
+                };
+                self.on_host_up(now, host, new, out);
+            }
             Input::HostDown { host } => self.on_host_down(now, host, out),
             Input::Relay { host, news } => self.on_host_event(now, host, news, out),
             Input::ForkServerUp => self.on_fork_server_up(out),

@@ -14,9 +14,9 @@ const TASKS: u64 = 1 << 17;
 const ENGINES: u32 = 1 << 13;
 
 fn resident_bytes() -> usize {
-    let text = std::fs::read_to_string("/proc/self/statm").unwrap();
-    let pages: usize = text.split(' ').nth(1).unwrap().parse().unwrap();
-    pages * 4096
+    let text = std::fs::read_to_string("/proc/self/statm").expect("Linux counts pages");
+    let pages = text.split(' ').nth(1).and_then(|n| n.parse::<usize>().ok());
+    pages.expect("the second word is their number") * 4096
 }
 
 /// Growth of this process while `made` is made, for each of `n`.

@@ -50,37 +50,37 @@ pub(super) struct Spot {
     head_since: Option<Nanos>,
 }
 
-/// The engines of a host.
+/// Numbers of a host's cores and engines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Load {
-    n_cores: u32,
-    n_present: u32,
-    n_asleep: u32,
-    n_awake: u32,
-    n_stuck: u32,
+    cores: u32,
+    present: u32,
+    asleep: u32,
+    awake: u32,
+    stuck: u32,
 }
 
 impl Load {
     fn has_core(self) -> bool {
-        self.n_awake < self.n_cores + self.n_stuck
+        self.awake < self.cores + self.stuck
     }
 
     fn can_wake(self) -> bool {
-        self.n_asleep > 0 && self.has_core()
+        self.asleep > 0 && self.has_core()
     }
 
     fn count(&mut self, spot: &Spot, by: u32) {
         let n = match spot.activity {
             Activity::Other => None,
-            Activity::Asleep => Some(&mut self.n_asleep),
-            Activity::Awake(_) => Some(&mut self.n_awake),
-            Activity::Stuck => Some(&mut self.n_stuck),
+            Activity::Asleep => Some(&mut self.asleep),
+            Activity::Awake(_) => Some(&mut self.awake),
+            Activity::Stuck => Some(&mut self.stuck),
         };
         if let Some(n) = n {
             *n = n.wrapping_add(by);
         }
         if spot.is_present {
-            self.n_present = self.n_present.wrapping_add(by);
+            self.present = self.present.wrapping_add(by);
         }
     }
 }
@@ -98,7 +98,7 @@ pub(crate) enum Choice {
 
 /// See the module.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Awake {
+pub(super) struct Wakefulness {
     slots: BTreeMap<HostId, u32>,
     loads: Slab<Load>,
     n_present: usize,
@@ -120,7 +120,7 @@ fn steps(work_ns: Nanos) -> u32 {
     (work_ns >> STEP_BITS).min(MAX_STEPS) as u32
 }
 
-impl Awake {
+impl Wakefulness {
     /// A host has this many cores.
     pub fn set_cores(&mut self, host: HostId, n_cores: u32) {
         let loads = &mut self.loads;
@@ -128,7 +128,7 @@ impl Awake {
             let load = Load::default();
             loads.insert(load) as u32
         });
-        loads[*slot as usize].n_cores = n_cores.max(1);
+        loads[*slot as usize].cores = n_cores.max(1);
         let slot = *slot;
         self.note_whether_can_wake(slot);
     }
@@ -275,18 +275,18 @@ impl Awake {
             None => self.n_present,
             Some(host) => {
                 let slot = self.slots.get(&host);
-                slot.map_or(0, |slot| self.loads[*slot as usize].n_present as usize)
+                slot.map_or(0, |slot| self.loads[*slot as usize].present as usize)
             }
         }
     }
 
     /// Whether the counts and lists are those of these engines.
-    pub fn is_consistent<'a>(&self, spots: impl Iterator<Item = &'a Spot> + Clone) -> bool {
+    pub fn is_consistent<'a>(&self, spots: &(impl Iterator<Item = &'a Spot> + Clone)) -> bool {
         let mut loads = self.loads.clone();
         for (_, load) in &mut loads {
-            let n_cores = load.n_cores;
+            let cores = load.cores;
             *load = Load {
-                n_cores,
+                cores,
                 ..Load::default()
             };
         }

@@ -27,6 +27,14 @@ struct Host {
     timer_at: Nanos,
 }
 
+/// What a relay says of its host when it connects.
+pub(crate) struct NewHost {
+    pub name: String,
+    pub n_engines: u32,
+    pub n_cores: u32,
+    pub ends_in_ns: Option<Nanos>,
+}
+
 /// Whether a host is wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Release {
@@ -210,10 +218,12 @@ impl Controller {
         &mut self,
         now: Nanos,
         host: HostId,
-        name: String,
-        n_engines: u32,
-        n_cores: u32,
-        ends_in_ns: Option<Nanos>,
+        NewHost {
+            name,
+            n_engines,
+            n_cores,
+            ends_in_ns,
+        }: NewHost,
         out: &mut Vec<Output>,
     ) {
         if self.supervisor.stopping || host == HostId::CONTROLLER || self.is_host_up(host) {

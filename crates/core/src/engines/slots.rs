@@ -10,7 +10,7 @@ use std::ops::{Deref, Index, IndexMut};
 
 use broadleaf_proto::ids::HostId;
 
-use super::awake::{Awake, Choice, Spot};
+use super::awake::{Choice, Spot, Wakefulness};
 use super::lists::ByNumber;
 use super::{Engine, State};
 use crate::Nanos;
@@ -18,6 +18,7 @@ use crate::tasks::targets::Targets;
 
 /// Where an engine is listed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[expect(clippy::struct_excessive_bools, reason = "they are independent facts")]
 struct Place {
     /// If it has room: the least depth that it accepts, and its outstanding tasks.
     room: Option<(u16, u32)>,
@@ -35,7 +36,7 @@ struct Place {
 }
 
 impl Place {
-    fn of(engine: &Engine, awake: &Awake) -> Self {
+    fn of(engine: &Engine, awake: &Wakefulness) -> Self {
         let has_room = engine.has_room();
         let min_depth = match engine.floor() {
             Some(floor) if !engine.stack.is_empty() => floor + 1,
@@ -83,7 +84,7 @@ pub(crate) struct Engines {
     tails: ByNumber,
     /// Those of them whose task has run for long, likewise.
     late_tails: ByNumber,
-    awake: Awake,
+    awake: Wakefulness,
     /// How often an engine was looked at.
     visits: u64,
 }
@@ -438,7 +439,7 @@ impl Engines {
             && self.late_tails.len == listed(|p| p.tail_bits > 0 && p.is_late)
             && self
                 .awake
-                .is_consistent(self.places.iter().map(|p| &p.spot))
+                .is_consistent(&self.places.iter().map(|p| &p.spot))
             && self
                 .rooms_for(u16::MAX)
                 .all(|rooms| rooms.ascending().count() == rooms.len)
