@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 HOSTS = "hosts"
 CLUSTERS = "clusters"
 MOVERS = "movers"
+CORE = "core"
 
 
 class BenchmarksGroup(EntryCommand, BenchGroup):
@@ -35,11 +36,16 @@ class BenchmarksGroup(EntryCommand, BenchGroup):
             HOSTS: "Measure broadcasts to several hosts, made of network namespaces (needs root).",
             CLUSTERS: "Measure the start of engines on the hosts of a site, by Slurm and SSH.",
             MOVERS: "Compare broadcasts over TCP and by movers with those of MPI itself (needs root).",
+            CORE: "Measure what the controller's decisions cost by the number of engines (needs cargo).",
         }
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name == CLUSTERS:
             from benchmarks.sites.command import command
+
+            return command
+        if cmd_name == CORE:
+            from benchmarks.core import command
 
             return command
         if cmd_name in (HOSTS, MOVERS):

@@ -141,6 +141,12 @@ OPTIONS: dict[str, Option] = {
         Option("steal_after_us", "int", 500, "node", "Minimum work behind an engine's running task before an idle "
                "engine takes some of it, in microseconds. A running task that has already taken this long also counts.",
                maximum=_HOUR_US),
+        Option("wake_cost_us", "int", 20, "node", "What waking an engine costs, in microseconds. Tasks of functions "
+               "that have taken less time so far go to engines that are awake, others to all engines. 0 = all tasks go "
+               "to all engines.", maximum=_SECOND_US),
+        Option("wake_after_us", "int", 50, "node", "Work on each awake engine, in microseconds, before another engine "
+               "is woken for tasks shorter than `wake_cost_us`. No more engines than cores are woken for them.",
+               maximum=_SECOND_US),
         Option("chunk_target", "int", 1024, "client", "Number of chunks that a map without `chunksize` is cut into. "
                "There are more if this would give fewer than 8 chunks per engine, or chunks of more than 16,384 items.",
                minimum=1, maximum=_HISTORY_TASKS),

@@ -130,7 +130,7 @@ def test_broadleaf_alone_is_measured_without_other_libraries():
 
 def test_the_commands_of_the_repository_are_those_of_users_and_more():
     users, all_of_them = (set(each.list_commands(None)) for each in (group.get_command(None, "bench"), benchmarks))
-    assert all_of_them - users == {"hosts", "clusters", "movers"}
+    assert all_of_them - users == {"hosts", "clusters", "movers", "core"}
     assert users <= all_of_them
 
 
@@ -160,7 +160,12 @@ def test_peers_are_completed():
 
 
 def test_figures_are_explained():
-    for name, metric in (("latency", "roundtrip_median"), ("hosts", "last_engine"), ("movers", "last_host")):
+    for name, metric in (
+        ("latency", "roundtrip_median"),
+        ("hosts", "last_engine"),
+        ("movers", "last_host"),
+        ("core", "ns_per_task"),
+    ):
         shown = beside(name, "--help").stdout
         assert metric in shown.partition("Figures:")[2]
     assert beside("raw", "--help").stdout.startswith("Usage: python -m benchmarks raw")

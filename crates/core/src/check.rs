@@ -8,7 +8,7 @@ use crate::tasks::options::ALL;
 use crate::tasks::ranges::Ranges;
 use crate::tasks::{Task, TaskState};
 use crate::timers::Timer;
-use crate::{Controller, clients::history::Known};
+use crate::{Controller, Nanos, clients::history::Known};
 
 /// A broken invariant.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -52,6 +52,45 @@ impl Controller {
         self.check_reply_groups()?;
         self.check_kept()?;
         self.check_references()
+    }
+
+    /// Verifies, right after [`Self::schedule`] at `now`, that nobody waits for long while an engine is idle: neither behind
+    /// a task that has run for longer than those who steal are patient, nor in the queue of all engines without
+    /// somebody looking again in time.
+    ///
+    /// # Errors
+    /// Who waits.
+    pub fn check_waits(&self, now: Nanos) -> Result<(), Violation> {
+        let is_idle = |e: &&Engine| {
+            let is_free = e.outstanding == 0 && e.stack.is_empty() && e.stealing == 0;
+            e.state == State::Up && is_free
+        };
+        let Some(idle) = self.engines.iter().find(is_idle) else {
+            return Ok(());
+        };
+        if !self.config.steal {
+            return Ok(());
+        }
+        let patience_ns = self.config.steal_after_ns;
+        for engine in &self.engines {
+            let is_patient = engine.head_since + patience_ns > now;
+            let mut waiting = engine.stealable();
+            let waits = waiting.find(|(_, key)| self.may_move_to(now, *key, idle.id));
+            ensure(is_patient || waits.is_none(), || {
+                format!(
+                    "{waits:?} waits behind a long task of engine {} (noted: {}, {} tasks on its stack) while engine {} is idle",
+                    engine.id.0,
+                    engine.is_late,
+                    engine.stack.len(),
+                    idle.id.0
+                )
+            })?;
+        }
+        let is_queued = self.groups.at(ALL).queue.top_rank().is_some();
+        let looks_again = self.look_again_at.is_some_and(|at| at <= now + patience_ns);
+        ensure(!is_queued || looks_again, || {
+            format!("tasks wait although engine {} is idle", idle.id.0)
+        })
     }
 
     fn check_task(&self, key: broadleaf_proto::TaskKey, task: &Task) -> Result<(), Violation> {
@@ -130,7 +169,10 @@ impl Controller {
             ensure(group.queue.is_consistent(&self.tasks), || {
                 format!("group {id} miscounts its tasks")
             })?;
-            ensure(group.queue.len() == 0 || self.is_hopeful(id), || {
+            let hopeful = |e: &Engine| e.state != State::Gone && group.key.allows(e.id.0);
+            let is_hopeful =
+                self.n_awaiting > 0 && group.key.only.is_none() || self.engines.iter().any(hopeful);
+            ensure(group.queue.len() == 0 || is_hopeful, || {
                 format!("group {id} waits for engines that cannot connect")
             })?;
         }

@@ -18,6 +18,13 @@ pub struct Config {
     /// Minimum work behind an engine's running task, or time that the running task has taken, before an idle engine
     /// takes some of the work: well above the cost of moving it. Default: 500 us.
     pub steal_after_ns: Nanos,
+    /// What waking an engine costs. Tasks of functions that have taken less time so far are short: they go to engines that
+    /// are awake. 0 spreads all tasks. Default: 20 us.
+    pub wake_cost_ns: Nanos,
+    /// Short tasks' work on each engine that is awake, before another engine is woken for more. Default: 50 us.
+    pub wake_after_ns: Nanos,
+    /// Number of cores of the controller's host: more engines than this are not woken for short tasks. Default: 1.
+    pub n_cores: u32,
     /// Maximum number of unresolved tasks of one client. Default: 262,144.
     pub max_outstanding_tasks: u64,
     /// Maximum size of one client's unresolved payload. Default: 256 MiB.
@@ -68,6 +75,9 @@ impl Default for Config {
             prefetch_max: 1000,
             steal: true,
             steal_after_ns: 500_000,
+            wake_cost_ns: 20_000,
+            wake_after_ns: 50_000,
+            n_cores: 1,
             max_outstanding_tasks: limits::DEFAULT_MAX_OUTSTANDING_TASKS,
             max_outstanding_bytes: limits::DEFAULT_MAX_OUTSTANDING_BYTES,
             history_tasks: 65_536,

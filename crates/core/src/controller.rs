@@ -12,7 +12,7 @@ use rustc_hash::FxBuildHasher;
 use crate::clients::history::{History, Known};
 use crate::clients::notices::Notices;
 use crate::clients::{Client, Defined, MAX_DEFINITIONS};
-use crate::engines::hosts::Hosts;
+use crate::engines::hosts::{Hosts, NewHost};
 use crate::engines::preparations::Preparations;
 use crate::engines::relayed::Unclaimed;
 use crate::engines::supervisor::Supervisor;
@@ -73,9 +73,8 @@ pub struct Controller {
     pub(crate) preparations: Preparations,
     /// Number of offers made; orders engines by last use.
     pub(crate) tick: u64,
-    /// When to look again if an engine is idle while the waiting tasks are too short to be worth
-    /// moving.
-    pub(crate) steal_at: Option<Nanos>,
+    /// When to look again at tasks that wait although an engine is idle: they are short, or too short to be worth moving.
+    pub(crate) look_again_at: Option<Nanos>,
 }
 
 impl Controller {
@@ -87,10 +86,12 @@ impl Controller {
             engine.state = State::Starting { spawn_sent: false };
             engine
         });
+        let mut engines: Engines = engines.collect();
+        engines.set_cores(HostId::CONTROLLER, config.n_cores);
         Self {
             tasks: TaskTable::default(),
             clients: IndexMap::default(),
-            engines: engines.collect(),
+            engines,
             hosts: Hosts::default(),
             worlds: Worlds::default(),
             groups: Groups::new(),
@@ -112,7 +113,7 @@ impl Controller {
             departed: Vec::new(),
             preparations: Preparations::default(),
             tick: 0,
-            steal_at: None,
+            look_again_at: None,
             config,
         }
     }
@@ -164,8 +165,17 @@ impl Controller {
                 host,
                 name,
                 n_engines,
+                n_cores,
                 ends_in_ns,
-            } => self.on_host_up(now, host, name, n_engines, ends_in_ns, out),
+            } => {
+                let new = NewHost {
+                    name,
+                    n_engines,
+                    n_cores,
+                    ends_in_ns,
+                };
+                self.on_host_up(now, host, new, out);
+            }
             Input::HostDown { host } => self.on_host_down(now, host, out),
             Input::Relay { host, news } => self.on_host_event(now, host, news, out),
             Input::ForkServerUp => self.on_fork_server_up(out),
@@ -182,12 +192,16 @@ impl Controller {
 
     /// When [`Self::on_deadline`] wants to be called next.
     pub fn next_deadline(&self) -> Option<Nanos> {
-        self.timers.next().into_iter().chain(self.steal_at).min()
+        self.timers
+            .next()
+            .into_iter()
+            .chain(self.look_again_at)
+            .min()
     }
 
     /// Handles everything that is due by `now`; call [`Self::schedule`] afterwards.
     pub fn on_deadline(&mut self, now: Nanos, out: &mut Vec<Output>) {
-        self.steal_at = self.steal_at.filter(|at| *at > now);
+        self.look_again_at = self.look_again_at.filter(|at| *at > now);
         while let Some(timer) = self.timers.pop_due(now) {
             match timer {
                 Timer::Task(key) => self.on_task_timer(now, key, out),
@@ -298,12 +312,6 @@ impl Controller {
 
     /// Forgets a client that has no tasks any more.
     pub(crate) fn remove_client(&mut self, client: ClientId) {
-        for queue in self.groups.queues_mut() {
-            queue.drop_client(client);
-        }
-        for engine in &mut self.engines {
-            engine.pinned.drop_client(client);
-        }
         self.drop_preparations(client);
         if let Some(gone) = self.clients.swap_remove(&client) {
             for slot in gone.functions.into_values().flatten() {
@@ -387,8 +395,9 @@ impl Controller {
         for queue in self.groups.queues_mut() {
             queue.set_congested(client, congested);
         }
-        for engine in &mut self.engines {
-            engine.pinned.set_congested(client, congested);
+        for engine in self.engines.with_queued() {
+            let queue = &mut self.engines[engine as usize].pinned;
+            queue.set_congested(client, congested);
         }
     }
 
@@ -438,12 +447,12 @@ impl Controller {
 
     /// Releases a reference to a function; the last one frees its slot for another function.
     pub(crate) fn release_function(&mut self, slot: u32) {
-        if self.functions.release(slot) {
+        if let Some(taught) = self.functions.release(slot) {
             if self.hosts.any_up() {
                 self.freed_functions.push(FunctionId(slot));
             }
-            for engine in &mut self.engines {
-                engine.forget(slot);
+            for engine in taught.engines() {
+                self.engines[engine as usize].forget(slot);
             }
         }
     }

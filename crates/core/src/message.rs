@@ -90,6 +90,8 @@ pub enum Input {
         name: String,
         /// Engines it wants.
         n_engines: u32,
+        /// Cores that these may use.
+        n_cores: u32,
         /// Time until it ends by itself, with the batch job that it runs in.
         ends_in_ns: Option<Nanos>,
     },

@@ -108,6 +108,10 @@ pub struct NodeOptions {
     pub steal: bool,
     /// See [`Config::steal_after_ns`].
     pub steal_after_us: u64,
+    /// See [`Config::wake_cost_ns`].
+    pub wake_cost_us: u64,
+    /// See [`Config::wake_after_ns`].
+    pub wake_after_us: u64,
     /// See [`Config::max_outstanding_tasks`].
     pub max_outstanding_tasks: u64,
     /// See [`Config::max_outstanding_bytes`].
@@ -179,6 +183,8 @@ impl Default for NodeOptions {
             prefetch_max: core.prefetch_max,
             steal: core.steal,
             steal_after_us: core.steal_after_ns / 1000,
+            wake_cost_us: core.wake_cost_ns / 1000,
+            wake_after_us: core.wake_after_ns / 1000,
             max_outstanding_tasks: core.max_outstanding_tasks,
             max_outstanding_bytes: core.max_outstanding_bytes,
             history_tasks: core.history_tasks,
@@ -222,6 +228,11 @@ impl NodeOptions {
     pub fn to_json(&self) -> String {
         serde_json::to_string(self).expect("invariant: plain fields serialise infallibly")
     }
+}
+
+/// Number of cores that this process and the engines of its host may use.
+pub fn n_usable_cores() -> u32 {
+    std::thread::available_parallelism().map_or(1, |n| n.get() as u32)
 }
 
 /// A time in seconds as nanoseconds; 0 for a negative one.
@@ -307,6 +318,8 @@ impl NodeConfig {
             prefetch_max: o.prefetch_max,
             steal: o.steal,
             steal_after_ns: o.steal_after_us * 1000,
+            wake_cost_ns: o.wake_cost_us * 1000,
+            wake_after_ns: o.wake_after_us * 1000,
             max_outstanding_tasks: o.max_outstanding_tasks,
             max_outstanding_bytes: o.max_outstanding_bytes,
             history_tasks: o.history_tasks,

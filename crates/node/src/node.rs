@@ -14,7 +14,7 @@ use broadleaf_shm::UnsentPiece;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use slab::Slab;
 
-use crate::config::NodeConfig;
+use crate::config::{NodeConfig, n_usable_cores};
 use crate::connections::arrivals::{Arrivals, Gate};
 use crate::connections::far_clients::FarClients;
 use crate::connections::peers::{Peer, Role};
@@ -116,7 +116,10 @@ impl Node {
         let options = &config.options;
         Ok(Self {
             lifeline,
-            decider: Decider::Own(Box::new(Controller::new(config.core()))),
+            decider: Decider::Own(Box::new(Controller::new(broadleaf_core::Config {
+                n_cores: n_usable_cores(),
+                ..config.core()
+            }))),
             relays: Relays::default(),
             far_clients: FarClients::default(),
             ring: Ring::new(options.trace_events, options.log_level, &options.log_sink),

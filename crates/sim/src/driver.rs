@@ -53,6 +53,8 @@ impl Cluster {
             NodeEvent::Schedule => {
                 self.schedule_pending = false;
                 self.controller.schedule(self.now, &mut self.outputs);
+                let waits = self.controller.check_waits(self.now);
+                waits.map_err(|v| v.to_string())?;
                 self.carry_out()?;
             }
             NodeEvent::Deadline => {

@@ -55,6 +55,8 @@ pub struct Plan {
     pub n_hosts: u32,
     /// Number of engines of each host.
     pub engines_per_host: u32,
+    /// Number of cores of each relay's host.
+    pub cores_per_host: u32,
     /// Clients.
     pub n_clients: u32,
     /// Percentage of relays whose host ends by itself, sometimes early.
@@ -95,6 +97,9 @@ impl Plan {
                 prefetch_max: 1 + random.below(20) as u32,
                 prefetch_min: 1 + random.below(3) as u32,
                 steal: random.chance(90),
+                wake_cost_ns: Random::new(seed ^ 0xa3a4e).below(3) * 50 * MS,
+                wake_after_ns: Random::new(seed ^ 0xaf7e5).below(4) * 40 * MS,
+                n_cores: 1 + Random::new(seed ^ 0xc05e).below(3) as u32,
                 history_tasks: 64,
                 kept_results_bytes: if random.chance(30) {
                     0
@@ -107,6 +112,7 @@ impl Plan {
             },
             n_hosts: random.below(6).saturating_sub(2) as u32,
             engines_per_host: 1 + random.below(3) as u32,
+            cores_per_host: 1 + Random::new(seed ^ 0xc0de).below(2) as u32,
             n_clients: 1 + random.below(4) as u32,
             n_functions: 1 + random.below(4) as u32,
             bursts: 12,

@@ -16,6 +16,8 @@ OURS = "broadleaf"
 RAW = "raw"
 
 UNITS = {
+    "ns_per_task": "ns",
+    "engine_visits_per_task": "visits",
     "roundtrip_median": "us",
     "roundtrip_p99": "us",
     "time_per_task": "us",
@@ -99,7 +101,9 @@ UNITS = {
     "small_task": "us",
     "small_task_of_idle": "ratio",
 }
-LESS_IS_BETTER = {"us", "ms", "s", "MB", "tasks", "copies", "bytes", "calls", "faults", "switches/s", "ms/s"}
+LESS_IS_BETTER = {
+    "ns", "visits", "us", "ms", "s", "MB", "tasks", "copies", "bytes", "calls", "faults", "switches/s", "ms/s",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ import time
 import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import broadleaf as ipp
 import pytest
@@ -22,8 +23,12 @@ def resident_bytes(pid: int) -> int:
         return int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
+def node_status(client: ipp.Client) -> dict[str, Any]:
+    return json.loads(json.loads(client.link.request('"Status"'))["Text"])
+
+
 def node_pid(client: ipp.Client) -> int:
-    return int(json.loads(json.loads(client.link.request('"Status"'))["Text"])["pid"])
+    return int(node_status(client)["pid"])
 
 
 @pytest.fixture(scope="module")
@@ -48,6 +53,24 @@ def test_calls_leave_no_names_in_the_interpreters_cache(client: ipp.Client) -> N
     ours = [tracemalloc.Filter(True, f"{Path(ipp.__file__).parent}/client/*")]
     grown = after.filter_traces(ours).compare_to(before.filter_traces(ours), "lineno")
     assert sum(difference.count_diff for difference in grown) < 100, grown[:5]
+
+
+@pytest.mark.timeout(120)
+def test_a_queued_task_takes_few_bytes_of_client_and_controller() -> None:
+    n = 100_000
+    with ipp.Cluster(n=1) as client:
+        view = client.load_balanced_view()
+        [result.get() for result in [view.apply_async(operator.neg, 1) for _ in range(1_000)]]
+        pids = (os.getpid(), node_pid(client))
+        gate = view.apply_async(time.sleep, 60)
+        before = [resident_bytes(pid) for pid in pids]
+        queued = [view.apply_async(operator.neg, 1) for _ in range(n)]
+        assert until(lambda: node_status(client)["controller"]["live"] == n + 1)
+        of_client, of_controller = ((resident_bytes(pid) - was) / n for pid, was in zip(pids, before, strict=True))
+        gate.abort()
+        del queued
+    assert of_client <= 500
+    assert of_controller <= 350
 
 
 @pytest.mark.timeout(240)

@@ -14,7 +14,7 @@ const MAX_NAMED: usize = 16;
 
 impl Engine {
     /// Whether it has finished everything that only it can finish.
-    fn is_drained(&self) -> bool {
+    pub fn is_drained(&self) -> bool {
         self.outstanding == 0 && self.stack.is_empty() && self.pinned.len() == 0
     }
 
@@ -154,30 +154,35 @@ impl Controller {
         if !self.supervisor.drains {
             return;
         }
-        for index in 0..self.engines.len() {
+        let mut world = 0..0;
+        for index in self.engines.drained() {
+            let index = index as usize;
+            if world.contains(&index) {
+                continue;
+            }
             // The ranks of a world end together.
+            world = self.of_same_world(index);
             let is_done = |i: usize| {
                 let engine = &self.engines[i];
                 engine.state != State::Up && engine.is_drained()
             };
-            if self.engines[index].state == State::Draining
-                && self.of_same_world(index).all(is_done)
-            {
-                self.stop_engine(now, index, false, out);
+            if world.clone().all(is_done) {
+                for rank in world.clone() {
+                    if self.engines[rank].state == State::Draining {
+                        self.stop_engine(now, rank, false, out);
+                    }
+                }
             }
         }
-        let is_left = |host: HostId| {
-            let mut there = self.engines.iter().filter(|e| e.host == host);
-            there.all(|e| e.state == State::Gone)
-        };
-        let empty: Vec<HostId> = self.hosts.releasing().filter(|h| is_left(*h)).collect();
-        for host in empty {
-            self.hosts.let_go(host);
-            out.push(Output::Release { host });
+        let releasing: Vec<HostId> = self.hosts.releasing().collect();
+        for host in releasing {
+            if self.engines.n_present(Some(host)) == 0 {
+                self.hosts.let_go(host);
+                out.push(Output::Release { host });
+            }
         }
-        let going = |e: &Engine| e.state == State::Draining;
         self.supervisor.drains =
-            self.engines.iter().any(going) || self.hosts.releasing().next().is_some();
+            self.engines.n_draining() > 0 || self.hosts.releasing().next().is_some();
     }
 
     /// A client starts engines if there are none, or stops doing so: decides whether load-balanced tasks wait for them.

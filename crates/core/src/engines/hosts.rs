@@ -3,7 +3,7 @@
 //! The controller's own host is number 0 and has a fork server of its own; every other one is a relay, which starts
 //! engines as long as it is connected.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use broadleaf_proto::control::{DeathCause, RefusalReason};
 use broadleaf_proto::ids::{EngineId, FunctionId, HostId, TaskKey};
@@ -27,6 +27,14 @@ struct Host {
     timer_at: Nanos,
 }
 
+/// What a relay says of its host when it connects.
+pub(crate) struct NewHost {
+    pub name: String,
+    pub n_engines: u32,
+    pub n_cores: u32,
+    pub ends_in_ns: Option<Nanos>,
+}
+
 /// Whether a host is wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Release {
@@ -39,51 +47,65 @@ enum Release {
 
 /// See the module. A host that is gone stays listed until one with its name takes over its slots.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Hosts(BTreeMap<HostId, Host>);
+pub(crate) struct Hosts {
+    by_id: BTreeMap<HostId, Host>,
+    /// Connected ones that leave with their last engine.
+    releasing: BTreeSet<HostId>,
+    /// Number of connected ones that end by themselves.
+    n_ending: usize,
+}
 
 impl Hosts {
     /// Whether this relay is connected.
     fn is_up(&self, host: HostId) -> bool {
-        self.0.get(&host).is_some_and(|h| h.is_up)
+        self.by_id.get(&host).is_some_and(|h| h.is_up)
     }
 
     /// The relay's name; empty for the controller's own host.
     pub fn name(&self, host: HostId) -> String {
-        let host = self.0.get(&host);
+        let host = self.by_id.get(&host);
         host.map(|h| h.name.clone()).unwrap_or_default()
     }
 
     /// Whether this relay is connected, and engines may be started there.
     fn is_wanted(&self, host: HostId) -> bool {
-        let host = self.0.get(&host);
+        let host = self.by_id.get(&host);
         host.is_some_and(|h| h.is_up && h.release == Release::No)
     }
 
     /// The host leaves with its last engine.
     pub fn release(&mut self, host: HostId) {
-        let host = self.0.get_mut(&host);
+        let host = self.by_id.get_mut(&host);
         if let Some(host) = host.filter(|h| h.is_up && h.release == Release::No) {
             host.release = Release::WhenEmpty;
         }
+        self.recount();
     }
 
     /// Hosts that leave with their last engine.
     pub fn releasing(&self) -> impl Iterator<Item = HostId> {
-        let those = self.0.iter();
-        let those = those.filter(|(_, h)| h.is_up && h.release == Release::WhenEmpty);
-        those.map(|(id, _)| *id)
+        self.releasing.iter().copied()
+    }
+
+    /// A host came, went or changed: brings the sets up to date.
+    fn recount(&mut self) {
+        let up = || self.by_id.iter().filter(|(_, h)| h.is_up);
+        let releasing = up().filter(|(_, h)| h.release == Release::WhenEmpty);
+        self.releasing = releasing.map(|(id, _)| *id).collect();
+        self.n_ending = up().filter(|(_, h)| h.time.is_some()).count();
     }
 
     /// The host is told to leave.
     pub fn let_go(&mut self, host: HostId) {
-        if let Some(host) = self.0.get_mut(&host) {
+        if let Some(host) = self.by_id.get_mut(&host) {
             host.release = Release::Told;
         }
+        self.recount();
     }
 
     /// Its timer has expired.
     pub fn clear_timer(&mut self, host: HostId) {
-        if let Some(host) = self.0.get_mut(&host) {
+        if let Some(host) = self.by_id.get_mut(&host) {
             host.timer_at = 0;
         }
     }
@@ -91,17 +113,19 @@ impl Hosts {
     /// Makes a host end within this time, if it would not end sooner. Returns the timer that it
     /// had, 0 for none.
     fn end_within(&mut self, now: Nanos, host: HostId, ends_in_ns: Nanos) -> Nanos {
-        let Some(host) = self.0.get_mut(&host) else {
+        let Some(host) = self.by_id.get_mut(&host) else {
             return 0;
         };
         let (ends_at, had_ns) = host.time.unwrap_or((Nanos::MAX, ends_in_ns));
         host.time = Some((ends_at.min(now.saturating_add(ends_in_ns)), had_ns));
-        core::mem::take(&mut host.timer_at)
+        let timer_at = core::mem::take(&mut host.timer_at);
+        self.recount();
+        timer_at
     }
 
     /// Number of timers that are set.
     pub fn n_timers(&self) -> usize {
-        self.0.values().filter(|h| h.timer_at != 0).count()
+        self.by_id.values().filter(|h| h.timer_at != 0).count()
     }
 
     /// Whether a task that may take this long would end in time on a host. A task longer than the host's whole time does
@@ -117,18 +141,17 @@ impl Hosts {
 
     /// When a host ends by itself, and how much time it had left when it came.
     pub fn time_of(&self, host: HostId) -> Option<(Nanos, Nanos)> {
-        self.0.get(&host).and_then(|h| h.time)
+        self.by_id.get(&host).and_then(|h| h.time)
     }
 
     /// Connected hosts that end by themselves.
     pub fn n_ending(&self) -> usize {
-        let ending = |h: &&Host| h.is_up && h.time.is_some();
-        self.0.values().filter(ending).count()
+        self.n_ending
     }
 
     /// The connected hosts: whether each is being released, and when it ends by itself.
     pub fn counters(&self) -> impl Iterator<Item = HostCounters> {
-        let up = self.0.iter().filter(|(_, h)| h.is_up);
+        let up = self.by_id.iter().filter(|(_, h)| h.is_up);
         up.map(|(id, h)| HostCounters {
             host: *id,
             drains: h.release != Release::No,
@@ -138,7 +161,7 @@ impl Hosts {
 
     /// Whether any relay is connected.
     pub fn any_up(&self) -> bool {
-        self.0.values().any(|h| h.is_up)
+        self.by_id.values().any(|h| h.is_up)
     }
 }
 
@@ -157,7 +180,7 @@ impl Controller {
 
     /// Whether a relay with that name is connected.
     pub fn has_host_named(&self, name: &str) -> bool {
-        self.hosts.0.values().any(|h| h.is_up && h.name == name)
+        self.hosts.by_id.values().any(|h| h.is_up && h.name == name)
     }
 
     /// Whether an engine can be started on the host, and its end would be reported.
@@ -195,9 +218,12 @@ impl Controller {
         &mut self,
         now: Nanos,
         host: HostId,
-        name: String,
-        n_engines: u32,
-        ends_in_ns: Option<Nanos>,
+        NewHost {
+            name,
+            n_engines,
+            n_cores,
+            ends_in_ns,
+        }: NewHost,
         out: &mut Vec<Output>,
     ) {
         if self.supervisor.stopping || host == HostId::CONTROLLER || self.is_host_up(host) {
@@ -209,9 +235,10 @@ impl Controller {
             return;
         }
         let n_engines = n_engines.min(MAX_HOST_ENGINES);
-        let same = self.hosts.0.iter().filter(|(_, h)| h.name == name);
+        self.engines.set_cores(host, n_cores);
+        let same = self.hosts.by_id.iter().filter(|(_, h)| h.name == name);
         let former: Vec<HostId> = same.map(|(id, _)| *id).collect();
-        self.hosts.0.retain(|id, _| !former.contains(id));
+        self.hosts.by_id.retain(|id, _| !former.contains(id));
         let came = Host {
             name,
             is_up: true,
@@ -219,7 +246,8 @@ impl Controller {
             time: ends_in_ns.map(|ns| (now.saturating_add(ns), ns)),
             timer_at: 0,
         };
-        self.hosts.0.insert(host, came);
+        self.hosts.by_id.insert(host, came);
+        self.hosts.recount();
         self.expect_end(now, host, out);
         let mut slots: Vec<usize> = (0..self.engines.len())
             .filter(|index| former.contains(&self.engines[*index].host))
@@ -250,7 +278,7 @@ impl Controller {
         };
         let notice_ns = self.config.drain_ns.min(had_ns / 10);
         let at = ends_at.saturating_sub(notice_ns).max(now + 1);
-        if let Some(host) = self.hosts.0.get_mut(&host) {
+        if let Some(host) = self.hosts.by_id.get_mut(&host) {
             host.timer_at = at;
         }
         self.timers.set(at, Timer::Host(host));
@@ -281,12 +309,13 @@ impl Controller {
     /// A relay's link is gone, and with it every engine there. Their offers count as started: nobody can say what they
     /// claimed, and losing a task is better than running it twice.
     pub(crate) fn on_host_down(&mut self, now: Nanos, host: HostId, out: &mut Vec<Output>) {
-        let Some(gone) = self.hosts.0.get_mut(&host).filter(|h| h.is_up) else {
+        let Some(gone) = self.hosts.by_id.get_mut(&host).filter(|h| h.is_up) else {
             self.totals.ignored += 1;
             return;
         };
         gone.is_up = false;
         let timer_at = core::mem::take(&mut gone.timer_at);
+        self.hosts.recount();
         if timer_at != 0 {
             self.timers.cancel(timer_at, Timer::Host(host));
         }
@@ -308,9 +337,10 @@ impl Controller {
             }
             self.bury(now, index, out);
         }
+        self.engines.forget_host(host);
         // Without slots there is nothing for a later host of its name to take over.
         if self.engines.iter().all(|engine| engine.host != host) {
-            self.hosts.0.remove(&host);
+            self.hosts.by_id.remove(&host);
         }
     }
 
@@ -321,7 +351,7 @@ impl Controller {
                 self.tasks.at(key).is_travelling = false;
                 let books = &mut self.engines[engine.0 as usize];
                 if books.head().is_some_and(|(head, _)| head == key) {
-                    books.head_since = now;
+                    books.begin_head(now);
                     self.time_head(now, engine);
                 }
             }

@@ -1,15 +1,18 @@
 //! Engines and their hosts: what is offered to each, how they come and go, and what becomes of their tasks.
 
+mod awake;
 pub(crate) mod deaths;
 pub(crate) mod draining;
 pub(crate) mod given;
 pub(crate) mod hosts;
+mod lists;
 pub(crate) mod preparations;
 pub(crate) mod relayed;
 mod slots;
 pub(crate) mod supervisor;
 pub(crate) mod worlds;
 
+pub(crate) use self::awake::Choice;
 pub(crate) use self::slots::Engines;
 
 use std::collections::VecDeque;
@@ -118,8 +121,10 @@ pub(crate) struct Engine {
     pub outstanding: u32,
     /// Offers that could be taken back for another engine.
     pub(crate) takeable: u32,
-    /// Of those, the offers of nested tasks.
-    pub(crate) takeable_nested: u32,
+    /// Unfinished offers whose tasks are not known to be short.
+    pub(crate) n_long: u32,
+    /// How long the other unfinished offers take, estimated from earlier tasks of their functions.
+    pub(crate) short_ns: Nanos,
     /// Offers being taken back that later ones must not overtake: those of mode `Each`.
     pub returning: u32,
     /// The scheduler's counter when it was last given a task.
@@ -128,6 +133,8 @@ pub(crate) struct Engine {
     pub stealing: u32,
     /// When its oldest offer is believed to have started.
     pub head_since: Nanos,
+    /// Whether that was noted to be long ago.
+    pub is_late: bool,
     pub window: u32,
     pub mean_task_ns: u64,
     known_functions: Vec<u64>,
@@ -165,11 +172,13 @@ impl Engine {
             stack: Vec::new(),
             outstanding: 0,
             takeable: 0,
-            takeable_nested: 0,
+            n_long: 0,
+            short_ns: 0,
             returning: 0,
             last_used: 0,
             stealing: 0,
             head_since: 0,
+            is_late: false,
             window: config.prefetch_min.max(1),
             mean_task_ns: 0,
             known_functions: Vec::new(),
@@ -194,9 +203,11 @@ impl Engine {
         self.stack.clear();
         self.outstanding = 0;
         self.takeable = 0;
-        self.takeable_nested = 0;
+        self.n_long = 0;
+        self.short_ns = 0;
         self.returning = 0;
         self.stealing = 0;
+        self.is_late = false;
         self.window = config.prefetch_min.max(1);
         self.mean_task_ns = 0;
         self.known_functions.clear();
@@ -261,6 +272,12 @@ impl Engine {
 
     fn is_within_window(&self) -> bool {
         self.outstanding < self.window && self.offers.len() < CLAIM_SLOTS
+    }
+
+    /// It is believed to run another task from now on.
+    pub fn begin_head(&mut self, now: Nanos) {
+        self.head_since = now;
+        self.is_late = false;
     }
 
     /// Learns from a task that ran: its time sets the window.

@@ -1,5 +1,5 @@
 //! The engine slots, and which of them the scheduler may be looking for: those with room, idle ones, those with tasks
-//! of their own, those with tasks that could be taken back.
+//! of their own, those with tasks that could be taken back, those that have been drained.
 //!
 //! Whoever changes an engine has it looked at again before the next decision, so nothing is searched for: the work for a
 //! task does not grow with the number of engines.
@@ -8,121 +8,35 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::ops::{Deref, Index, IndexMut};
 
+use broadleaf_proto::ids::HostId;
+
+use super::awake::{Choice, Spot, Wakefulness};
+use super::lists::ByNumber;
 use super::{Engine, State};
-
-const NONE: u32 = u32::MAX;
-
-/// Engines by a small number: those with the same number are in one list, in the order in which they came.
-#[derive(Clone, Debug, Default)]
-struct ByNumber {
-    /// First and last of each list.
-    lists: Vec<(u32, u32)>,
-    /// A bit for each list that is not empty.
-    occupied: Vec<u64>,
-    /// Previous and next of each engine.
-    links: Vec<(u32, u32)>,
-    len: usize,
-}
-
-impl ByNumber {
-    fn insert(&mut self, number: u32, id: u32) {
-        let (list, at) = (number as usize, id as usize);
-        if list >= self.lists.len() {
-            self.lists.resize(list + 1, (NONE, NONE));
-            self.occupied.resize(list / 64 + 1, 0);
-        }
-        if at >= self.links.len() {
-            self.links.resize(at + 1, (NONE, NONE));
-        }
-        let before = self.lists[list].1;
-        self.links[at] = (before, NONE);
-        if before == NONE {
-            self.lists[list].0 = id;
-            self.occupied[list / 64] |= 1 << (list % 64);
-        } else {
-            self.links[before as usize].1 = id;
-        }
-        self.lists[list].1 = id;
-        self.len += 1;
-    }
-
-    fn remove(&mut self, number: u32, id: u32) {
-        let list = number as usize;
-        let (previous, next) = self.links[id as usize];
-        if previous == NONE {
-            self.lists[list].0 = next;
-        } else {
-            self.links[previous as usize].1 = next;
-        }
-        if next == NONE {
-            self.lists[list].1 = previous;
-        } else {
-            self.links[next as usize].0 = previous;
-        }
-        if self.lists[list].0 == NONE {
-            self.occupied[list / 64] &= !(1 << (list % 64));
-        }
-        self.len -= 1;
-    }
-
-    /// The lowest number that an engine has.
-    fn lowest(&self) -> Option<u32> {
-        let mut words = self.occupied.iter().enumerate();
-        let (index, word) = words.find(|(_, word)| **word != 0)?;
-        Some((index * 64) as u32 + word.trailing_zeros())
-    }
-
-    fn first(&self, number: u32) -> Option<u32> {
-        self.lists
-            .get(number as usize)
-            .map(|list| list.0)
-            .filter(|id| *id != NONE)
-    }
-
-    /// Those with the lowest numbers first, each list from its front.
-    fn ascending(&self) -> impl Iterator<Item = u32> + '_ {
-        let numbers =
-            (self.occupied.iter().enumerate()).flat_map(|(index, word)| bits(index, *word));
-        numbers.flat_map(|number| self.list(number))
-    }
-
-    /// Those with the highest numbers first, each list from its front.
-    fn descending(&self) -> impl Iterator<Item = u32> + '_ {
-        let words = self.occupied.iter().enumerate().rev();
-        let numbers = words.flat_map(|(index, word)| {
-            let mut numbers: smallvec::SmallVec<[u32; 8]> = bits(index, *word).collect();
-            numbers.reverse();
-            numbers
-        });
-        numbers.flat_map(|number| self.list(number))
-    }
-
-    fn list(&self, number: u32) -> impl Iterator<Item = u32> + '_ {
-        let next = |id: &u32| Some(self.links[*id as usize].1).filter(|id| *id != NONE);
-        std::iter::successors(self.first(number), next)
-    }
-}
-
-/// The numbers whose bits are set in a word.
-fn bits(index: usize, word: u64) -> impl Iterator<Item = u32> {
-    let next = |word: &u64| Some(*word & (*word - 1)).filter(|word| *word != 0);
-    let words = std::iter::successors(Some(word).filter(|word| *word != 0), next);
-    words.map(move |word| (index * 64) as u32 + word.trailing_zeros())
-}
+use crate::Nanos;
+use crate::tasks::targets::Targets;
 
 /// Where an engine is listed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[expect(clippy::struct_excessive_bools, reason = "they are independent facts")]
 struct Place {
     /// If it has room: the least depth that it accepts, and its outstanding tasks.
     room: Option<(u16, u32)>,
     is_idle: bool,
+    is_up: bool,
+    is_draining: bool,
+    is_drained: bool,
+    has_pinned: bool,
     takes_pinned: bool,
+    /// Whether its task has run for so long that its tail is taken from in any case.
+    is_late: bool,
     /// Number of bits of the number of its tasks that could be taken back: it changes seldom.
     tail_bits: u32,
+    spot: Spot,
 }
 
 impl Place {
-    fn of(engine: &Engine) -> Self {
+    fn of(engine: &Engine, awake: &Wakefulness) -> Self {
         let has_room = engine.has_room();
         let min_depth = match engine.floor() {
             Some(floor) if !engine.stack.is_empty() => floor + 1,
@@ -131,18 +45,15 @@ impl Place {
         Self {
             room: has_room.then_some((min_depth, engine.outstanding)),
             is_idle: engine.state == State::Up && engine.outstanding == 0 && engine.stealing == 0,
+            is_up: engine.state == State::Up,
+            is_draining: engine.state == State::Draining,
+            is_drained: engine.state == State::Draining && engine.is_drained(),
+            has_pinned: engine.pinned.len() > 0,
             takes_pinned: engine.can_take_pinned(),
-            tail_bits: u32::BITS - n_in_tail(engine).leading_zeros(),
+            is_late: engine.is_late,
+            tail_bits: u32::BITS - engine.n_stealable().leading_zeros(),
+            spot: awake.spot_of(engine),
         }
-    }
-}
-
-/// Number of an engine's tasks that could be taken back.
-fn n_in_tail(engine: &Engine) -> u32 {
-    if engine.stack.is_empty() {
-        engine.n_stealable()
-    } else {
-        engine.n_stealable_nested()
     }
 }
 
@@ -162,8 +73,18 @@ pub(crate) struct Engines {
     idle: ByNumber,
     /// Engines that may get a task of their own; there is one list.
     pinned: ByNumber,
+    /// Engines for which tasks of their own are queued; there is one list.
+    queued: ByNumber,
+    /// Those that take any tasks; there is one list.
+    up: ByNumber,
+    /// Engines that are being drained and have finished; there is one list.
+    drained: ByNumber,
+    n_draining: usize,
     /// Engines with tasks that could be taken back, by the number of bits of their number.
     tails: ByNumber,
+    /// Those of them whose task has run for long, likewise.
+    late_tails: ByNumber,
+    awake: Wakefulness,
     /// How often an engine was looked at.
     visits: u64,
 }
@@ -250,7 +171,10 @@ impl Engines {
         let index = id as usize;
         self.visits += 1;
         self.is_changed[index] = false;
-        let (before, now) = (self.places[index], Place::of(&self.slots[index]));
+        let (before, now) = (
+            self.places[index],
+            Place::of(&self.slots[index], &self.awake),
+        );
         if before == now {
             return;
         }
@@ -272,13 +196,35 @@ impl Engines {
         if before.takes_pinned != now.takes_pinned {
             move_in(&mut self.pinned, now.takes_pinned, id);
         }
-        if before.tail_bits != now.tail_bits {
+        if before.has_pinned != now.has_pinned {
+            move_in(&mut self.queued, now.has_pinned, id);
+        }
+        if before.is_up != now.is_up {
+            move_in(&mut self.up, now.is_up, id);
+        }
+        self.n_draining -= usize::from(before.is_draining);
+        self.n_draining += usize::from(now.is_draining);
+        if before.is_drained != now.is_drained {
+            move_in(&mut self.drained, now.is_drained, id);
+        }
+        if (before.is_late, before.tail_bits) != (now.is_late, now.tail_bits) {
             if before.tail_bits > 0 {
-                self.tails.remove(before.tail_bits, id);
+                self.tails_of(before.is_late).remove(before.tail_bits, id);
             }
             if now.tail_bits > 0 {
-                self.tails.insert(now.tail_bits, id);
+                self.tails_of(now.is_late).insert(now.tail_bits, id);
             }
+        }
+        if before.spot != now.spot {
+            self.awake.move_to(id, &before.spot, &now.spot);
+        }
+    }
+
+    fn tails_of(&mut self, is_late: bool) -> &mut ByNumber {
+        if is_late {
+            &mut self.late_tails
+        } else {
+            &mut self.tails
         }
     }
 
@@ -361,10 +307,92 @@ impl Engines {
         self.pinned.first(0)
     }
 
+    /// Where a short task goes, if more than `bound_ns` of work on each awake engine is a reason to wake another.
+    pub fn choose_for_short(&mut self, bound_ns: Nanos) -> Choice {
+        self.refresh();
+        self.awake.choose(bound_ns)
+    }
+
+    /// Whether an engine may be woken for short tasks: anywhere, or on the host of this one.
+    pub fn can_wake(&self, thief: Option<u32>) -> bool {
+        let host = thief.map(|id| self.slots[id as usize].host);
+        self.awake.can_wake(host)
+    }
+
+    /// Notes which tasks have run for this long by now.
+    pub fn note_late(&mut self, now: Nanos, patience_ns: Nanos) {
+        self.refresh();
+        while let Some(id) = self.awake.first_head() {
+            if self.slots[id as usize].head_since + patience_ns > now {
+                break;
+            }
+            self[id as usize].is_late = true;
+            self.refresh();
+        }
+    }
+
+    /// When the next task will have run for this long.
+    pub fn next_late_at(&self, patience_ns: Nanos) -> Option<Nanos> {
+        let first = self.awake.first_head()?;
+        Some(self.slots[first as usize].head_since + patience_ns)
+    }
+
+    /// A host has this many cores.
+    pub fn set_cores(&mut self, host: HostId, n_cores: u32) {
+        self.awake.set_cores(host, n_cores);
+    }
+
+    /// A host is gone, and so are its engines.
+    pub fn forget_host(&mut self, host: HostId) {
+        self.refresh();
+        self.awake.forget_host(host);
+    }
+
+    /// How many engines there are or will be: on all hosts, or on this one.
+    pub fn n_present(&mut self, host: Option<HostId>) -> usize {
+        self.refresh();
+        self.awake.n_present(host)
+    }
+
+    /// How many are being drained.
+    pub fn n_draining(&mut self) -> usize {
+        self.refresh();
+        self.n_draining
+    }
+
+    /// Those that are being drained and have finished.
+    pub fn drained(&mut self) -> Vec<u32> {
+        self.refresh();
+        self.drained.ascending().collect()
+    }
+
+    /// Whether one of those that take any tasks is as wanted; with `only`, one of these.
+    pub fn some_up(&mut self, only: Option<&Targets>, is_wanted: impl Fn(&Engine) -> bool) -> bool {
+        self.refresh();
+        let mut visits = 0;
+        let mut is_it = |id: u32| {
+            visits += 1;
+            let engine = self.slots.get(id as usize);
+            engine.is_some_and(|e| e.state == State::Up && is_wanted(e))
+        };
+        let found = match only {
+            Some(only) => only.iter().any(&mut is_it),
+            None => self.up.ascending().any(&mut is_it),
+        };
+        self.visits += visits;
+        found
+    }
+
+    /// Those for which tasks of their own are queued.
+    pub fn with_queued(&mut self) -> Vec<u32> {
+        self.refresh();
+        self.queued.ascending().collect()
+    }
+
     /// Whether an engine is idle and another has tasks that could be taken back.
     pub fn may_steal(&mut self) -> bool {
         self.refresh();
-        self.idle.len > 0 && self.tails.len > 0
+        self.idle.len > 0 && self.tails.len + self.late_tails.len > 0
     }
 
     /// The idle engine after this one in their list, or the first.
@@ -372,15 +400,17 @@ impl Engines {
         self.refresh();
         match previous {
             None => self.idle.first(0),
-            Some(id) => Some(self.idle.links[id as usize].1).filter(|id| *id != NONE),
+            Some(id) => self.idle.after(id),
         }
     }
 
-    /// The engines with the most tasks that could be taken back, at most `n`, and most first.
-    pub fn longest_tails(&mut self, n: usize) -> smallvec::SmallVec<[u32; 16]> {
+    /// The engines with the most tasks that could be taken back, at most `n`, and most first: those whose task has run for
+    /// long, or the others.
+    pub fn longest_tails(&mut self, is_late: bool, n: usize) -> smallvec::SmallVec<[u32; 16]> {
         self.refresh();
-        let mut longest: smallvec::SmallVec<[u32; 16]> = self.tails.descending().take(n).collect();
-        longest.sort_by_key(|id| (Reverse(n_in_tail(&self.slots[*id as usize])), *id));
+        let tails = self.tails_of(is_late);
+        let mut longest: smallvec::SmallVec<[u32; 16]> = tails.descending().take(n).collect();
+        longest.sort_by_key(|id| (Reverse(self.slots[*id as usize].n_stealable()), *id));
         self.visits += longest.len() as u64;
         longest
     }
@@ -396,11 +426,20 @@ impl Engines {
         let mut places = places.zip(&self.is_changed);
         let rooms: usize = self.rooms_for(u16::MAX).map(|rooms| rooms.len).sum();
         let listed = |is: fn(&Place) -> bool| self.places.iter().filter(|p| is(p)).count();
-        places.all(|((engine, place), is_changed)| *is_changed || Place::of(engine) == *place)
+        let is_place = |engine, place| Place::of(engine, &self.awake) == place;
+        places.all(|((engine, place), is_changed)| *is_changed || is_place(engine, *place))
             && rooms == listed(|p| p.room.is_some())
             && self.idle.len == listed(|p| p.is_idle)
             && self.pinned.len == listed(|p| p.takes_pinned)
-            && self.tails.len == listed(|p| p.tail_bits > 0)
+            && self.queued.len == listed(|p| p.has_pinned)
+            && self.n_draining == listed(|p| p.is_draining)
+            && self.up.len == listed(|p| p.is_up)
+            && self.drained.len == listed(|p| p.is_drained)
+            && self.tails.len == listed(|p| p.tail_bits > 0 && !p.is_late)
+            && self.late_tails.len == listed(|p| p.tail_bits > 0 && p.is_late)
+            && self
+                .awake
+                .is_consistent(&self.places.iter().map(|p| &p.spot))
             && self
                 .rooms_for(u16::MAX)
                 .all(|rooms| rooms.ascending().count() == rooms.len)
@@ -413,29 +452,5 @@ fn move_in(list: &mut ByNumber, is_in: bool, id: u32) {
         list.insert(0, id);
     } else {
         list.remove(0, id);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn lists_keep_their_order_and_their_numbers() {
-        let mut by = ByNumber::default();
-        for (number, id) in [(3, 0), (70, 1), (3, 2), (0, 3), (3, 4)] {
-            by.insert(number, id);
-        }
-        assert_eq!(by.ascending().collect::<Vec<_>>(), [3, 0, 2, 4, 1]);
-        assert_eq!(by.descending().collect::<Vec<_>>(), [1, 0, 2, 4, 3]);
-        assert_eq!(by.lowest(), Some(0));
-        by.remove(3, 2);
-        by.remove(0, 3);
-        assert_eq!(by.lowest(), Some(3));
-        assert_eq!(by.ascending().collect::<Vec<_>>(), [0, 4, 1]);
-        by.remove(3, 0);
-        by.remove(3, 4);
-        by.remove(70, 1);
-        assert_eq!((by.ascending().count(), by.lowest(), by.len), (0, None, 0));
     }
 }

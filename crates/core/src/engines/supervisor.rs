@@ -287,7 +287,7 @@ impl Controller {
         engine.failed_starts = 0;
         engine.spawned_pid = spawned_pid;
         engine.info = Some(info.clone());
-        engine.head_since = now;
+        engine.begin_head(now);
         self.clear_engine_timer(index);
         if self.supervisor.stopping || self.is_host_released(index) {
             self.engines[index].state = State::Up;
@@ -452,8 +452,10 @@ impl Controller {
 
     /// When no engine is left, the fork server exits, and after it the node may.
     pub(crate) fn try_finish(&mut self, out: &mut Vec<Output>) {
-        let engines_left = self.engines.iter().any(|e| e.state != State::Gone);
-        if !self.supervisor.stopping || self.supervisor.finished || engines_left {
+        if !self.supervisor.stopping || self.supervisor.finished {
+            return;
+        }
+        if self.engines.n_present(None) > 0 {
             return;
         }
         if !self.supervisor.fork_server_up {

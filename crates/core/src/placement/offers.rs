@@ -28,6 +28,8 @@ pub(crate) struct Offer {
     pub movable: bool,
     /// The nesting depth of its task.
     pub depth: u16,
+    /// How long its task takes, in nanoseconds, if that is known to be short; 0 if not.
+    pub short_ns: u32,
 }
 
 impl Offer {
@@ -43,16 +45,19 @@ impl Offer {
 
 impl Engine {
     /// Appends an offer and gives its number.
-    pub fn offer(&mut self, key: TaskKey, movable: bool, depth: u16) -> u32 {
+    pub fn offer(&mut self, key: TaskKey, movable: bool, depth: u16, short_ns: u32) -> u32 {
         let number = self.next_offer();
         let offer = Offer {
             key: Some(key),
             claim: Claim::Open,
             movable,
             depth,
+            short_ns,
         };
         self.offers.push_back(offer);
         self.outstanding += 1;
+        self.n_long += u32::from(short_ns == 0);
+        self.short_ns += Nanos::from(short_ns);
         self.count(offer);
         number
     }
@@ -62,7 +67,6 @@ impl Engine {
     fn count(&mut self, offer: Offer) {
         if offer.is_takeable() {
             self.takeable += 1;
-            self.takeable_nested += u32::from(offer.depth > 0);
         } else {
             self.returning += u32::from(offer.is_returning());
         }
@@ -73,7 +77,6 @@ impl Engine {
     fn discount(&mut self, offer: Offer) {
         if offer.is_takeable() {
             self.takeable -= 1;
-            self.takeable_nested -= u32::from(offer.depth > 0);
         } else {
             self.returning -= u32::from(offer.is_returning());
         }
@@ -139,6 +142,8 @@ impl Engine {
         self.discount(offer);
         self.offers[index].key = None;
         self.outstanding -= 1;
+        self.n_long -= u32::from(offer.short_ns == 0);
+        self.short_ns -= Nanos::from(offer.short_ns);
         while self.offers.front().is_some_and(|o| o.key.is_none()) {
             self.offers.pop_front();
             self.first_offer = self.first_offer.wrapping_add(1);
@@ -184,23 +189,16 @@ impl Engine {
 
     /// Offers behind the head that could be taken back for another engine.
     pub fn n_stealable(&self) -> u32 {
+        if self.takeable == 0 {
+            return 0;
+        }
         let head = self.head_index().map(|index| self.offers[index]);
         self.takeable - u32::from(head.is_some_and(|o| o.is_takeable()))
     }
 
-    /// Offers that an engine could take while its task waits for others.
-    pub fn n_stealable_nested(&self) -> u32 {
-        if self.takeable_nested == 0 {
-            return 0;
-        }
-        let head = self.head_index().map(|index| self.offers[index]);
-        let head = head.is_some_and(|o| o.is_takeable() && o.depth > 0);
-        self.takeable_nested - u32::from(head)
-    }
-
-    /// How long the stealable offers will take, estimated from earlier tasks here; 0 while that is unknown.
-    pub fn tail_ns(&self) -> Nanos {
-        u64::from(self.n_stealable()).saturating_mul(self.mean_task_ns)
+    /// How long the stealable offers will take if each takes this long.
+    pub fn tail_ns(&self, task_ns: Nanos) -> Nanos {
+        u64::from(self.n_stealable()).saturating_mul(task_ns)
     }
 
     /// Offers behind the head that could be taken back for another engine, latest first.
@@ -238,11 +236,13 @@ impl Engine {
         let count =
             |wanted: &dyn Fn(&Offer) -> bool| self.offers.iter().filter(|o| wanted(o)).count();
         let live = count(&|o| o.key.is_some()) + self.stack.iter().filter(|s| !s.waits).count();
-        let nested = count(&|o| o.is_takeable() && o.depth > 0);
         let returning = count(&Offer::is_returning);
+        let unfinished = || self.offers.iter().filter(|o| o.key.is_some());
+        let n_long = unfinished().filter(|o| o.short_ns == 0).count();
+        let short_ns: Nanos = unfinished().map(|o| Nanos::from(o.short_ns)).sum();
         live == self.outstanding as usize
+            && (n_long, short_ns) == (self.n_long as usize, self.short_ns)
             && count(&Offer::is_takeable) == self.takeable as usize
-            && nested == self.takeable_nested as usize
             && returning == self.returning as usize
             && self.is_stack_consistent()
             && self.offers.front().is_none_or(|o| o.key.is_some())

@@ -18,7 +18,7 @@ pub(crate) struct Rank {
 /// Slot of a group of tasks that may run on the same engines; 0 is the group of all engines.
 pub(crate) type GroupId = u32;
 
-/// Tasks of one client at one rank. Tasks removed from the middle leave their stale key behind.
+/// Tasks of one client at one rank; once it is empty, another client may have it. Tasks removed from the middle leave their stale key behind.
 #[derive(Clone, Debug)]
 struct Lane {
     client: ClientId,
@@ -59,7 +59,8 @@ impl ReadyQueue {
         let level = self.levels.entry(Reverse(rank)).or_default();
         level.live += 1;
         let index = level.lanes.iter().position(|l| l.client == client);
-        let index = index.unwrap_or_else(|| {
+        let free = || level.lanes.iter().position(|l| l.live == 0);
+        let index = index.or_else(free).unwrap_or_else(|| {
             level.lanes.push(Lane {
                 client,
                 congested,
@@ -69,6 +70,12 @@ impl ReadyQueue {
             level.lanes.len() - 1
         });
         let lane = &mut level.lanes[index];
+        if lane.live == 0 {
+            // An empty lane may be another client's, and nobody kept it up to date.
+            lane.client = client;
+            lane.congested = congested;
+            lane.keys.clear();
+        }
         lane.live += 1;
         lane
     }
@@ -83,6 +90,16 @@ impl ReadyQueue {
         self.lane_for_push(rank, client, congested)
             .keys
             .push_front(key);
+    }
+
+    /// Puts a task back that was just taken: it is the next again.
+    pub fn put_back(&mut self, rank: Rank, client: ClientId, key: TaskKey) {
+        self.push_front(rank, client, false, key);
+        if let Some(level) = self.levels.get_mut(&Reverse(rank)) {
+            let n = level.lanes.len();
+            let index = level.lanes.iter().position(|lane| lane.client == client);
+            level.turn = (index.unwrap_or(0) + n - 1) % n;
+        }
     }
 
     /// Highest rank of a task whose client can be served.
@@ -163,16 +180,6 @@ impl ReadyQueue {
                 lane.congested = congested;
             }
         }
-    }
-
-    /// Forgets a client whose tasks were all removed.
-    pub fn drop_client(&mut self, client: ClientId) {
-        for level in self.levels.values_mut() {
-            level.lanes.retain(|l| l.client != client);
-            level.live = level.lanes.iter().map(|l| l.live).sum();
-            level.turn = 0;
-        }
-        self.levels.retain(|_, level| !level.lanes.is_empty());
     }
 
     /// Every queued key: highest rank first, then client by client.

@@ -2,8 +2,9 @@
 
 use broadleaf_proto::ids::{EngineId, FunctionId, HostId, TaskKey};
 use broadleaf_proto::task::AssignRecord;
+use smallvec::SmallVec;
 
-use crate::engines::{Engine, State};
+use crate::engines::{Choice, Engine};
 use crate::placement::offers::Claim;
 use crate::placement::ready::{GroupId, Rank};
 use crate::tasks::TaskState;
@@ -16,11 +17,24 @@ const MAX_VAIN_THIEVES: usize = 16;
 /// Engines with tasks to take back that are looked at for an idle one.
 const MAX_VICTIMS: usize = 16;
 
+/// Who may take tasks from an engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Robbed {
+    /// Any idle engine.
+    Always,
+    /// One that may be woken for short tasks.
+    IfAnotherMayWake,
+}
+
 impl Controller {
     /// Places ready tasks; called once after a batch of inputs, and after [`Self::on_deadline`].
     pub fn schedule(&mut self, now: Nanos, out: &mut Vec<Output>) {
+        self.look_again_at = None;
         self.place_pinned(now, out);
         self.release_drained(now, out);
+        if self.config.steal {
+            self.engines.note_late(now, self.config.steal_after_ns);
+        }
         if self.groups.len() > 1 {
             self.place_groups(now, out);
             self.groups.prune();
@@ -30,6 +44,11 @@ impl Controller {
         if self.config.steal {
             self.steal(now, out);
         }
+    }
+
+    /// Somebody could do something for waiting tasks at that time.
+    fn look_again(&mut self, at: Option<Nanos>) {
+        self.look_again_at = self.look_again_at.into_iter().chain(at).min();
     }
 
     /// Tasks of mode `Each` go before load-balanced ones.
@@ -49,14 +68,53 @@ impl Controller {
             } else {
                 u16::MAX // Every engine accepts any depth, so it is not checked.
             };
-            let Some(engine) = self.engines.least_loaded(depth) else {
+            let Some(least_loaded) = self.engines.least_loaded(depth) else {
                 break;
             };
             let Some(key) = self.groups.queue(ALL).pop(&self.tasks) else {
                 break;
             };
+            let Some(engine) = self.engine_for(key, least_loaded) else {
+                self.put_back(key);
+                break;
+            };
             self.offer(now, engine, key, out);
         }
+    }
+
+    /// The engine for a task that may run anywhere: the least loaded one, unless it is short. `None` if it had better wait
+    /// until an engine that is awake has room, or is found to be stuck.
+    fn engine_for(&mut self, key: TaskKey, least_loaded: u32) -> Option<u32> {
+        let function = self.tasks.at(key).function;
+        if self.short_ns(function) == 0 {
+            return Some(least_loaded);
+        }
+        match self.engines.choose_for_short(self.config.wake_after_ns) {
+            Choice::Engine(engine) => Some(engine),
+            Choice::Any => Some(least_loaded),
+            Choice::Wait => None,
+        }
+    }
+
+    /// How long a function's tasks take if that is known to be less than a wake-up costs; 0 if not. Without stealing none
+    /// counts as short: nobody could help those behind one that is not.
+    fn short_ns(&self, function: u32) -> u32 {
+        if self.config.steal {
+            (self.functions).short_ns(function, self.config.wake_cost_ns)
+        } else {
+            0
+        }
+    }
+
+    /// Puts a task back that no engine is to get yet.
+    fn put_back(&mut self, key: TaskKey) {
+        let task = self.tasks.at(key);
+        let rank = task.rank(&self.options);
+        if let Some(client) = task.client {
+            self.groups.queue(ALL).put_back(rank, client, key);
+        }
+        let late_at = self.engines.next_late_at(self.config.steal_after_ns);
+        self.look_again(late_at);
     }
 
     /// With several groups, the highest rank goes first, and at equal rank the group of all engines goes last.
@@ -74,8 +132,16 @@ impl Controller {
                 self.least_loaded_of(now, group, depth)
             };
             let key = engine.and_then(|_| self.groups.queue(group).pop(&self.tasks));
-            if let (Some(engine), Some(key)) = (engine, key) {
-                self.offer(now, engine, key, out);
+            let engine = match (engine, key) {
+                (Some(least_loaded), Some(key)) if group == ALL => {
+                    self.engine_for(key, least_loaded)
+                }
+                (engine, _) => engine,
+            };
+            match (engine, key) {
+                (Some(engine), Some(key)) => self.offer(now, engine, key, out),
+                (None, Some(key)) => self.put_back(key),
+                (_, None) => {}
             }
             match self.groups.at(group).queue.top_rank() {
                 Some(rank) if engine.is_some() && key.is_some() => {
@@ -90,12 +156,13 @@ impl Controller {
     fn least_loaded_of(&mut self, now: Nanos, group: GroupId, depth: u16) -> Option<u32> {
         let key = &self.groups.at(group).key;
         // Tried again, a task goes to another engine if there is one.
-        let avoid = key.avoid.filter(|avoid| {
-            let others = self.engines.iter().filter(|e| e.id.0 != *avoid);
-            let mut up = others.filter(|e| e.state == State::Up);
-            up.any(|e| key.allows(e.id.0) && self.hosts.fits(e.host, key.needs_ns, now))
-        });
         let hosts = &self.hosts;
+        let avoid = key.avoid.filter(|avoid| {
+            let is_other = |e: &Engine| {
+                e.id.0 != *avoid && key.allows(e.id.0) && hosts.fits(e.host, key.needs_ns, now)
+            };
+            self.engines.some_up(key.only.as_ref(), is_other)
+        });
         let allows = |engine: &Engine| {
             avoid != Some(engine.id.0)
                 && key.allows(engine.id.0)
@@ -111,19 +178,22 @@ impl Controller {
 
     /// Offers a queued task to an engine that has room.
     fn offer(&mut self, now: Nanos, engine_index: u32, key: TaskKey, out: &mut Vec<Output>) {
+        let function = self.tasks.at(key).function;
+        let short_ns = self.short_ns(function);
         let task = self.tasks.at(key);
         let engine = &mut self.engines[engine_index as usize];
         let id = engine.id;
         task.is_travelling = engine.host != HostId::CONTROLLER && !task.payload.segments.is_empty();
-        let offer = engine.offer(key, task.pinned.is_none(), task.depth);
+        let offer = engine.offer(key, task.pinned.is_none(), task.depth, short_ns);
         task.state = TaskState::Offered(id, offer);
         engine.holds_data |= task.pinned.is_some();
-        let (function, options, depth) = (task.function, task.options, task.depth);
+        let (options, depth) = (task.options, task.depth);
         let payload = task.payload.clone();
         self.tick += 1;
         engine.last_used = self.tick;
         if !engine.knows(function) {
             engine.learn(function);
+            self.functions.note_taught(function, id.0);
             let record = self.functions.record(function);
             out.push(Output::Function { engine: id, record });
         }
@@ -133,7 +203,7 @@ impl Controller {
             engine.head() == Some((key, offer))
         };
         if is_head {
-            engine.head_since = now;
+            engine.begin_head(now);
             self.time_head(now, id);
         }
         self.totals.assigned += 1;
@@ -154,39 +224,64 @@ impl Controller {
 
     /// For each idle engine, takes back about half of what waits behind the running task of the engine with the longest
     /// tail. So a long task never holds up those behind it. A tail that will be done before moving it pays off is left
-    /// alone until its head has taken too long.
+    /// alone until its head has taken too long, and so is one of short tasks if no more engines are to be awake.
     fn steal(&mut self, now: Nanos, out: &mut Vec<Output>) {
-        self.steal_at = None;
         if !self.engines.may_steal() {
             return;
         }
         let patience_ns = self.config.steal_after_ns;
         let mut n_vain = 0;
         let mut previous = None;
-        while let Some(index) = self.engines.idle_after(previous) {
-            previous = Some(index);
-            let mut due_at: Option<Nanos> = None;
-            let mut is_done = false;
-            for victim in self.engines.longest_tails(MAX_VICTIMS) {
-                let engine = &self.engines[victim as usize];
-                let due = engine.head_since + patience_ns;
-                if due > now && engine.tail_ns() < patience_ns {
-                    due_at = Some(due_at.map_or(due, |at| at.min(due)));
-                } else if self.steal_from(now, EngineId(victim), EngineId(index), out) {
-                    is_done = true;
+        while let Some(thief) = self.engines.idle_after(previous) {
+            previous = Some(thief);
+            let mut victims = self.engines.longest_tails(true, MAX_VICTIMS);
+            let others = self.engines.longest_tails(false, MAX_VICTIMS);
+            let wakes = self.engines.can_wake(Some(thief));
+            let worth = others.into_iter().filter_map(|victim| {
+                let when = self.is_worth_robbing(&self.engines[victim as usize])?;
+                Some((victim, when == Robbed::Always || wakes))
+            });
+            let worth: SmallVec<[(u32, bool); 16]> = worth.collect();
+            let is_any_for_others = !worth.is_empty() && self.engines.can_wake(None);
+            let for_this = worth.into_iter().filter(|(_, is_for_this)| *is_for_this);
+            victims.extend(for_this.map(|(victim, _)| victim));
+            if victims.is_empty() && !is_any_for_others {
+                break;
+            }
+            let mut victims = victims.into_iter().map(EngineId);
+            if !victims.any(|victim| self.steal_from(now, victim, EngineId(thief), out)) {
+                n_vain += 1;
+                // The rest, too, is looked at again then.
+                self.look_again(Some(now + patience_ns));
+                if n_vain == MAX_VAIN_THIEVES {
                     break;
                 }
             }
-            if !is_done {
-                n_vain += 1;
-                // The rest, too, is looked at again then.
-                let again = due_at.unwrap_or(now + patience_ns);
-                self.steal_at = Some(self.steal_at.map_or(again, |at| at.min(again)));
-                if n_vain == MAX_VAIN_THIEVES {
-                    return;
-                }
-            }
         }
+        if self.engines.may_steal() {
+            let late_at = self.engines.next_late_at(patience_ns);
+            self.look_again(late_at);
+        }
+    }
+
+    /// Whether an engine has enough waiting behind its task that moving some of it pays off, although that task has not
+    /// run for long; and for whom.
+    fn is_worth_robbing(&self, engine: &Engine) -> Option<Robbed> {
+        let patience_ns = self.config.steal_after_ns;
+        if engine.n_long > 0 {
+            let is_worth = engine.tail_ns(engine.mean_task_ns) >= patience_ns;
+            return is_worth.then_some(Robbed::Always);
+        }
+        // They were short when they were placed; what counts is what will become of them once they are taken back.
+        let (_, latest) = engine.stealable().next()?;
+        let function = self.tasks.get(latest)?.function;
+        let tail_ns = engine.tail_ns(self.functions.recent_ns(function));
+        if self.short_ns(function) == 0 {
+            return (tail_ns >= patience_ns).then_some(Robbed::Always);
+        }
+        // Below the bound they would come back to an engine that is awake.
+        let is_worth = tail_ns >= patience_ns.max(2 * self.config.wake_after_ns);
+        is_worth.then_some(Robbed::IfAnotherMayWake)
     }
 
     fn steal_from(
@@ -218,7 +313,7 @@ impl Controller {
     }
 
     /// Whether an offered load-balanced task could run on another engine, and its client can take the result.
-    fn may_move_to(&self, now: Nanos, key: TaskKey, engine: EngineId) -> bool {
+    pub(crate) fn may_move_to(&self, now: Nanos, key: TaskKey, engine: EngineId) -> bool {
         let Some(task) = self.tasks.get(key) else {
             return false;
         };

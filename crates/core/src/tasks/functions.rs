@@ -16,7 +16,36 @@ struct Cached {
     references: u64,
     times: Times,
     unfinished: u64,
+    /// Mean time of its recent tasks; 0 while none has ended.
+    recent_ns: u64,
+    taught: Taught,
 }
+
+/// The engines that were sent a function, one bit each. Some may have forgotten it since.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Taught(Vec<u64>);
+
+impl Taught {
+    fn note(&mut self, engine: u32) {
+        let word = engine as usize / 64;
+        if word >= self.0.len() {
+            self.0.resize(word + 1, 0);
+        }
+        self.0[word] |= 1 << (engine % 64);
+    }
+
+    /// The engines, in ascending order.
+    pub fn engines(&self) -> impl Iterator<Item = u32> {
+        let words = (0..).zip(&self.0);
+        words.flat_map(|(index, word): (u32, &u64)| {
+            let bits = (0..64).filter(|bit| *word >> *bit & 1 == 1);
+            bits.map(move |bit| index * 64 + bit)
+        })
+    }
+}
+
+/// What a task costs its engine besides its own time, about.
+const OVERHEAD_NS: u64 = 1_000;
 
 /// The time that a function's tasks took.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -69,6 +98,8 @@ impl Functions {
             references: 1,
             times: Times::default(),
             unfinished: 0,
+            recent_ns: 0,
+            taught: Taught::default(),
         }) as u32;
         self.by_hash.insert(hash, slot);
         slot
@@ -78,17 +109,22 @@ impl Functions {
         self.cache[slot as usize].references += 1;
     }
 
-    /// Releases a reference; true if it was the last and the slot is free.
-    pub fn release(&mut self, slot: u32) -> bool {
+    /// An engine is sent a function.
+    pub fn note_taught(&mut self, slot: u32, engine: u32) {
+        self.cache[slot as usize].taught.note(engine);
+    }
+
+    /// Releases a reference; if it was the last, the slot is free, and these engines may know its function.
+    pub fn release(&mut self, slot: u32) -> Option<Taught> {
         let cached = &mut self.cache[slot as usize];
         cached.references -= 1;
         if cached.references > 0 {
-            return false;
+            return None;
         }
         let cached = self.cache.remove(slot as usize);
         self.by_hash.swap_remove(&cached.hash);
         self.bytes -= cached.body.len() as u64;
-        true
+        Some(cached.taught)
     }
 
     /// The record to send to an engine.
@@ -114,11 +150,30 @@ impl Functions {
 
     /// A task of this function ran.
     pub fn observe(&mut self, slot: u32, task_ns: u64, is_error: bool) {
-        let times = &mut self.cache[slot as usize].times;
+        let cached = &mut self.cache[slot as usize];
+        let busy_ns = task_ns.saturating_add(OVERHEAD_NS);
+        cached.recent_ns = if cached.recent_ns == 0 {
+            busy_ns
+        } else {
+            cached.recent_ns - cached.recent_ns / 8 + busy_ns / 8
+        };
+        let times = &mut cached.times;
         times.tasks += 1;
         times.errors += u64::from(is_error);
         times.total_ns = times.total_ns.saturating_add(task_ns);
         times.max_ns = times.max_ns.max(task_ns);
+    }
+
+    /// How long a task of this function has kept an engine busy lately; 0 if none has ended.
+    pub fn recent_ns(&self, slot: u32) -> u64 {
+        self.cache.get(slot as usize).map_or(0, |c| c.recent_ns)
+    }
+
+    /// The same, if that is known to be less than `limit_ns`; 0 if not.
+    pub fn short_ns(&self, slot: u32, limit_ns: u64) -> u32 {
+        let recent_ns = self.cache[slot as usize].recent_ns;
+        let is_short = recent_ns < limit_ns;
+        u32::try_from(recent_ns).map_or(0, |ns| if is_short { ns } else { 0 })
     }
 
     /// Its name; shares memory.

@@ -139,7 +139,7 @@ impl Controller {
             self.totals.ignored += 1;
             return;
         }
-        self.engines[engine.0 as usize].head_since = now;
+        self.engines[engine.0 as usize].begin_head(now);
         self.time_head(now, engine);
     }
 

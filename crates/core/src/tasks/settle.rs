@@ -7,7 +7,7 @@ use bytes::Bytes;
 use smallvec::SmallVec;
 
 use crate::controller::Ended;
-use crate::engines::{Engine, State};
+use crate::engines::State;
 use crate::placement::offers::Claim;
 use crate::tasks::dependencies::NOWHERE;
 use crate::tasks::options::{ALL, GroupKey};
@@ -132,7 +132,7 @@ impl Controller {
         self.end_steal(engine, offer);
         let books = &mut self.engines[engine.0 as usize];
         if books.strike(offer) {
-            books.head_since = now;
+            books.begin_head(now);
             self.time_head(now, engine);
         }
         self.time_uncovered(now, engine);
@@ -247,13 +247,21 @@ impl Controller {
     }
 
     /// Whether an engine of a group exists or will come.
-    pub(crate) fn is_hopeful(&self, group: u32) -> bool {
+    pub(crate) fn is_hopeful(&mut self, group: u32) -> bool {
         let key = &self.groups.at(group).key;
         if self.n_awaiting > 0 && key.only.is_none() {
             return true; // A client will start more.
         }
-        let hopeful = |e: &Engine| e.state != State::Gone && key.allows(e.id.0);
-        self.engines.iter().any(hopeful)
+        let n_present = self.engines.n_present(None);
+        let engines = &self.engines;
+        let is_present = |id: &u32| {
+            let engine = engines.get(*id as usize);
+            engine.is_some_and(|e| e.state != State::Gone)
+        };
+        match &key.only {
+            Some(only) => only.iter().any(|id| key.allows(id) && is_present(&id)),
+            None => n_present > key.not.iter().filter(|id| is_present(id)).count(),
+        }
     }
 
     /// Why no engine can run a load-balanced task.

@@ -100,6 +100,7 @@ impl World {
                 host,
                 name: format!("host {}", host.0),
                 n_engines: engines.len() as u32,
+                n_cores: 2,
                 ends_in_ns: None,
             });
             for engine in engines {

@@ -89,6 +89,7 @@ pub fn control_messages(seeds: &mut Seeds) {
         role: Role::Relay {
             name: "node7".into(),
             n_engines: 4,
+            n_cores: 8,
             listen: Some("node7:4000".into()),
             ends_in_ns: Some(3_600_000_000_000),
         },

@@ -206,6 +206,7 @@ impl Node {
         let control::Role::Relay {
             name,
             n_engines,
+            n_cores,
             listen,
             ends_in_ns,
         } = role
@@ -236,6 +237,7 @@ impl Node {
             host,
             name,
             n_engines,
+            n_cores,
             ends_in_ns,
         });
     }

@@ -11,7 +11,7 @@ use broadleaf_proto::control::{self, Hello, Refusal, Role, Welcome};
 use broadleaf_proto::proof::DialKey;
 use broadleaf_proto::{FrameKind, HostId, PROTOCOL_VERSION, limits};
 
-use crate::config::{NodeConfig, RelayConfig};
+use crate::config::{NodeConfig, RelayConfig, n_usable_cores};
 use crate::connections::peers::Role as PeerRole;
 use crate::error::{NodeError, io_error};
 use crate::hosts::uplink::{Decider, Uplink};
@@ -36,6 +36,7 @@ fn dial(
     let role = Role::Relay {
         name: relay.name.clone(),
         n_engines: config.n_engines,
+        n_cores: n_usable_cores(),
         listen: listen(&stream)?,
         ends_in_ns: relay.ends_in_ns(),
     };

@@ -53,6 +53,8 @@ pub enum Role {
         name: String,
         /// Number of engines it wants to start.
         n_engines: u32,
+        /// Number of cores that its engines may use.
+        n_cores: u32,
         /// Where other relays dial it for payload, `host:port`; `None` if nobody can.
         listen: Option<String>,
         /// Time until it ends by itself, with the batch job that it runs in.

@@ -58,6 +58,7 @@ impl Cluster {
             host,
             name: format!("host {name}"),
             n_engines: self.plan.engines_per_host,
+            n_cores: self.plan.cores_per_host,
             ends_in_ns,
         };
         self.host_says(host, NodeEvent::Input(up));

@@ -51,6 +51,7 @@ fn host_up(bench: &mut Bench, n_engines: u32, ends_in_ns: Option<u64>) {
         host: RELAY,
         name: "there".into(),
         n_engines,
+        n_cores: 1,
         ends_in_ns,
     });
     bench.out.clear();

@@ -36,6 +36,7 @@ fn host_up(bench: &mut Bench, host: HostId, name: &str, n_engines: u32) {
         host,
         name,
         n_engines,
+        n_cores: 1,
         ends_in_ns: None,
     });
 }

@@ -62,6 +62,7 @@ fn bench() -> Bench {
         host: THERE,
         name: "there:guests".into(),
         n_engines: 0,
+        n_cores: 1,
         ends_in_ns: None,
     });
     for (rank, host) in [(2, HERE), (1, THERE), (0, HERE)] {

@@ -8,3 +8,4 @@ mod failures;
 mod nesting;
 mod placement;
 mod result_store;
+mod wakeups;

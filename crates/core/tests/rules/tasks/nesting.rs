@@ -158,6 +158,22 @@ fn an_engine_whose_task_waits_takes_deeper_tasks_from_a_busy_one() {
     );
 }
 
+#[test]
+fn what_waits_behind_a_task_that_has_waited_is_taken_over() {
+    let mut bench = Bench::new(config(), 1);
+    let patience_ns = config().steal_after_ns;
+    bench.submit(1);
+    let (_, outer) = bench.assigns_one();
+    waits(&mut bench, 0, outer.key);
+    goes_on(&mut bench, 0, outer.key);
+    bench.submit(1);
+    let (_, behind) = bench.assigns_one();
+    bench.engine_up(1);
+    bench.schedule();
+    bench.pass(patience_ns);
+    assert_eq!(bench.revokes(), [(0, behind.key)]);
+}
+
 fn explain(bench: &mut Bench, seq: u64) -> String {
     let request = ControlRequest::Explain(TaskSeq(seq));
     bench.input(Input::Request {

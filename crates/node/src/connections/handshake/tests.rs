@@ -109,6 +109,7 @@ fn roles() -> [(&'static str, Role); 5] {
     let relay = Role::Relay {
         name: "h".to_owned(),
         n_engines: 1,
+        n_cores: 1,
         listen: None,
         ends_in_ns: None,
     };
