@@ -250,7 +250,7 @@ pub enum Item<'py> {
 /// # Safety
 /// The object must be alive.
 #[inline]
-unsafe fn item_of<'py>(py: Python<'py>, object: *mut ffi::PyObject) -> Item<'py> {
+unsafe fn item_of(py: Python<'_>, object: *mut ffi::PyObject) -> Item<'_> {
     // SAFETY: the caller's promise; each is read as a number of the type that it was found to be.
     unsafe {
         if ffi::PyUnicode_CheckExact(object) != 0 {

@@ -15,7 +15,7 @@ pub fn encode(list: &Bound<'_, PyList>, is_remembered: bool, out: &mut Vec<u8>) 
         Numbers::Nones(n) if n > MAX_NONES => return None,
         Numbers::Nones(_) => put(NumberKind::None, &[]),
         Numbers::Bools(flags) => put(NumberKind::Bool, &flags),
-        Numbers::Floats(values) => put(NumberKind::Float, &bytes_of(&values, |n| n.to_le_bytes())),
+        Numbers::Floats(values) => put(NumberKind::Float, &bytes_of(&values, f64::to_le_bytes)),
         Numbers::Ints(values) => {
             let (low, high) = values.iter().fold((0, 0), |(low, high): (i64, i64), &n| {
                 (low.min(n), high.max(n))
@@ -76,10 +76,10 @@ fn each<const N: usize>(bytes: &[u8]) -> impl ExactSizeIterator<Item = [u8; N]> 
 
 /// Appends a range; false if its start, stop or step has more than 64 bits.
 pub fn encode_range(range: &Bound<'_, PyRange>, is_remembered: bool, out: &mut Vec<u8>) -> bool {
-    let (Ok(start), Ok(stop), Ok(step)) = (range.start(), range.stop(), range.step()) else {
+    let (Ok(first), Ok(end), Ok(step)) = (range.start(), range.stop(), range.step()) else {
         return false;
     };
-    Token::Range([start as i64, stop as i64, step as i64]).write(is_remembered, out);
+    Token::Range([first as i64, end as i64, step as i64]).write(is_remembered, out);
     true
 }
 
@@ -87,6 +87,6 @@ pub fn encode_range(range: &Bound<'_, PyRange>, is_remembered: bool, out: &mut V
 ///
 /// # Errors
 /// `ValueError` if the step is 0.
-pub fn decode_range(py: Python<'_>, [start, stop, step]: [i64; 3]) -> PyResult<Bound<'_, PyRange>> {
-    PyRange::new_with_step(py, start as isize, stop as isize, step as isize)
+pub fn decode_range(py: Python<'_>, [first, end, step]: [i64; 3]) -> PyResult<Bound<'_, PyRange>> {
+    PyRange::new_with_step(py, first as isize, end as isize, step as isize)
 }
