@@ -192,6 +192,13 @@ def chunks(sequences: Sequence[Any], n_items: int, chunk_items: int) -> Iterator
         yield tuple(sequence[low:high] for sequence in sequences)
 
 
+def as_columns(calls: Sequence[tuple[Any, ...]]) -> list[list[Any]]:
+    """The arguments of calls by position. Empty if the calls differ in how many they have, or have none."""
+    if len(set(map(len, calls))) != 1:
+        return []
+    return [list(column) for column in zip(*calls, strict=True)]
+
+
 def part_bounds(n_items: int, part: int, n_parts: int) -> tuple[int, int]:
     """First index, and index after the last, of a part when parts are as equal as can be, larger ones first."""
     size, larger = divmod(n_items, n_parts)

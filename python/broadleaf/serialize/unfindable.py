@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from itertools import repeat
-from types import CoroutineType, ModuleType
+from types import CoroutineType, GeneratorType, ModuleType
 from typing import Any
 
 from broadleaf.errors import SerializationError
@@ -284,6 +284,8 @@ def advice_on(value: Any) -> str:
     """What to do if `value` cannot be pickled; empty if nothing is known."""
     if isinstance(value, CoroutineType):
         return "; await it first and send its value, or send its function"
+    if isinstance(value, GeneratorType):
+        return "; send what it yields, as a list"
     if picklers.dill_would_help(value):
         if importlib.util.find_spec("dill") is None:
             return "; with dill installed (pip install dill), client[:].use_dill() has dill send it"
