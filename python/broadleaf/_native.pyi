@@ -404,8 +404,8 @@ class SharedMemory:
         def __buffer__(self, flags: int, /) -> memoryview: ...
 
 def encode_plain(value: Any) -> bytes | None:
-    """The compact encoding of exact None, bool, int (64 bit), float, str, bytes, tuples of them and dicts from str.
-    Returns None for everything else, including arrays, which need buffers."""
+    """The compact encoding of exact None, bool, int (64 bit), float, str, bytes and range, and of lists, tuples and
+    dicts of them. Returns None for everything else, including arrays and long text, which need buffers."""
 
 def decode_plain(data: bytes) -> Any: ...
 def wall_ns() -> int:

@@ -239,6 +239,17 @@ def _records(v: Values) -> Any:
     ]
 
 
+def _json(v: Values) -> Any:
+    """What JSON could say, in which some parts occur several times."""
+    whole = v.rng.choice((7, 1 << 40, -(1 << 63)))
+    parts: list[Any] = [None, True, whole, _float(v), v.text()[:20], v.rng.randbytes(3)]
+    for _ in range(v.rng.choice((3, 10, 40))):
+        some = [v.rng.choice(parts) for _ in range(v.rng.choice((0, 1, 3, 300)))]
+        names = v.rng.choice((("a", "b", "c"), ("a", "c", "b"), (1, "x", (2, "y"))))
+        parts.append(v.rng.choice((some, tuple(some), dict(zip(names, some, strict=False)))))
+    return parts[6:]
+
+
 def _counter(v: Values) -> Any:
     return collections.Counter(v.text()[:30])
 
@@ -723,6 +734,8 @@ _CONTAINERS: list[Make] = [
     lambda v: [v.rng.choice((1, 2.5, "a", None, True))] * min(v.size(), 17_000),
     lambda v: list(range(min(v.size(), 17_000))),
     _records,
+    _json,
+    _json,
     _counter,
     _default_dict,
     _ordered_dict,

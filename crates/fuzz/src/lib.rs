@@ -3,6 +3,7 @@
 
 pub mod assigned;
 pub mod choices;
+pub mod compact;
 pub mod control;
 pub mod frames;
 pub mod layout;
@@ -15,9 +16,10 @@ pub mod tls;
 pub type Target = (&'static str, fn(&[u8]));
 
 /// Every target.
-pub const TARGETS: [Target; 12] = [
+pub const TARGETS: [Target; 13] = [
     ("assigned", assigned::run),
     ("client", machines::client::run),
+    ("compact", compact::run),
     ("control", control::run),
     ("engine", machines::engine::run),
     ("frames", frames::run),

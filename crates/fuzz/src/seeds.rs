@@ -44,6 +44,7 @@ pub fn all() -> Vec<Seed> {
     decoders::records(&mut seeds);
     decoders::control_messages(&mut seeds);
     decoders::frames(&mut seeds);
+    decoders::values(&mut seeds);
     decoders::bytes(&mut seeds);
     mover::mover(&mut seeds);
     unsent::unsent(&mut seeds);

@@ -8,6 +8,7 @@
 //! Nothing here performs I/O, reads a clock, or allocates before a length was checked.
 
 pub mod chunk;
+pub mod compact;
 pub mod frame;
 pub mod ids;
 pub mod layout;

@@ -14,7 +14,8 @@ use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::{PyBufferError, PyMemoryError};
 use pyo3::ffi;
 use pyo3::prelude::*;
-use pyo3::types::{PyBool, PyDict, PyList, PyString};
+use pyo3::types::{PyBool, PyDict, PyList, PyString, PyTuple};
+use smallvec::SmallVec;
 
 use crate::memory::allocations;
 use crate::memory::received::{Received, ReceivedTable};
@@ -232,6 +233,129 @@ fn next_entry<'py>(
             )
         })
     }
+}
+
+/// What an encoder needs of an object: a number as such, else the object.
+pub enum Item<'py> {
+    None,
+    Bool(bool),
+    /// If it has at most 64 bits.
+    Int(i64),
+    Float(f64),
+    Other(Bound<'py, PyAny>),
+}
+
+/// What an object is. Of exact types only: a subclass is an object.
+///
+/// # Safety
+/// The object must be alive.
+#[inline]
+unsafe fn item_of(py: Python<'_>, object: *mut ffi::PyObject) -> Item<'_> {
+    // SAFETY: the caller's promise; each is read as a number of the type that it was found to be.
+    unsafe {
+        if ffi::PyUnicode_CheckExact(object) != 0 {
+            return Item::Other(Bound::from_borrowed_ptr(py, object));
+        }
+        if ffi::PyLong_CheckExact(object) != 0 {
+            let mut overflow = 0;
+            let int = ffi::PyLong_AsLongAndOverflow(object, &raw mut overflow);
+            if overflow == 0 {
+                return Item::Int(int);
+            }
+        } else if ffi::PyFloat_CheckExact(object) != 0 {
+            return Item::Float(ffi::PyFloat_AsDouble(object));
+        } else if object == ffi::Py_None() {
+            return Item::None;
+        } else if ffi::PyBool_Check(object) != 0 {
+            return Item::Bool(object == ffi::Py_True());
+        }
+        Item::Other(Bound::from_borrowed_ptr(py, object))
+    }
+}
+
+impl<'py> From<Bound<'py, PyAny>> for Item<'py> {
+    fn from(object: Bound<'py, PyAny>) -> Self {
+        // SAFETY: it is alive.
+        unsafe { item_of(object.py(), object.as_ptr()) }
+    }
+}
+
+/// Calls `each` with the items of a list, until it says false; returns whether it never did. The list may be changed
+/// meanwhile.
+pub fn all_items<'py>(list: &Bound<'py, PyList>, mut each: impl FnMut(Item<'py>) -> bool) -> bool {
+    let mut index = 0;
+    while index < list.len() {
+        // SAFETY: the index is in the list now, under the interpreter lock, and of the borrowed item a number or a
+        // reference is taken at once.
+        let item = unsafe {
+            let object = ffi::PyList_GetItem(list.as_ptr(), index as ffi::Py_ssize_t);
+            item_of(list.py(), object)
+        };
+        if !each(item) {
+            return false;
+        }
+        index += 1;
+    }
+    true
+}
+
+/// The same for a tuple.
+pub fn all_of_tuple<'py>(
+    tuple: &Bound<'py, PyTuple>,
+    mut each: impl FnMut(Item<'py>) -> bool,
+) -> bool {
+    tuple.iter_borrowed().all(|item| {
+        // SAFETY: a tuple's items live as long as it does.
+        each(unsafe { item_of(tuple.py(), item.as_ptr()) })
+    })
+}
+
+/// The values of a dict, each with the address of its key, which is only for comparing.
+pub fn values_of<'py>(dict: &Bound<'py, PyDict>) -> SmallVec<[(usize, Item<'py>); 16]> {
+    let mut values = SmallVec::new();
+    let mut position = 0;
+    let (mut key, mut value) = (std::ptr::null_mut(), std::ptr::null_mut());
+    // SAFETY: as in `Entry::holds`; nothing here runs other code, and of the borrowed value a number or a reference is
+    // taken at once.
+    unsafe {
+        while ffi::PyDict_Next(
+            dict.as_ptr(),
+            &raw mut position,
+            &raw mut key,
+            &raw mut value,
+        ) != 0
+        {
+            values.push((key as usize, item_of(dict.py(), value)));
+        }
+    }
+    values
+}
+
+/// The entries of a dict that other code may change meanwhile: then some may be missing, or come twice.
+pub struct Entries<'a, 'py> {
+    dict: &'a Bound<'py, PyDict>,
+    position: ffi::Py_ssize_t,
+}
+
+impl<'a, 'py> Entries<'a, 'py> {
+    /// From the first entry on.
+    pub fn of(dict: &'a Bound<'py, PyDict>) -> Self {
+        Self { dict, position: 0 }
+    }
+}
+
+impl<'py> Iterator for Entries<'_, 'py> {
+    type Item = (Bound<'py, PyAny>, Bound<'py, PyAny>);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        next_entry(self.dict, &mut self.position)
+    }
+}
+
+/// Whether nobody but the caller and one other, such as the container in which it was found, refers to an object.
+pub fn is_in_one_place(object: &Bound<'_, PyAny>) -> bool {
+    // SAFETY: an object that is alive, under the interpreter lock.
+    unsafe { ffi::Py_REFCNT(object.as_ptr()) <= 2 }
 }
 
 /// Whether a list begins with this very object, or is empty for `None`; takes no reference.

@@ -83,9 +83,13 @@ MAKE = {
     "text that is not UTF-8": lambda n: "x" * (n - 1) + "\udc80",
     "list of ints": lambda n: [i * 40_503 % 2**33 for i in range(n // 8 + 1)],
     "list of floats": lambda n: [i / 3 for i in range(n // 8 + 1)],
-    "list of None": lambda n: [None] * n,
+    "list of None": lambda n: [None] * (n // 8 + 1),
     "range": lambda n: range(-n, n, 3),
     "list of dicts": lambda n: [{"a": i, "b": "t"} for i in range(n // 30 + 1)],
+    "rows": lambda n: [
+        {"id": i, "name": f"item {i}", "at": {"x": i / 3, "y": None}, "tags": ["a", ("b", b"c", i % 2 == 0)]}
+        for i in range(n // 400 + 1)
+    ],
     "tuple of one bytes twice": lambda n: (b"q" * n,) * 2,
     "dict": lambda n: {"a": b"r" * n, "b": ("s" * n, None, 1.5)},
     "many texts": lambda n: tuple("u" * 1000 + str(i) for i in range(n // 1000 + 1)),
@@ -129,6 +133,19 @@ def test_a_value_that_occurs_twice_is_one_object(rc):
     text = "x" * 100_000
     assert rc[0].apply_sync(lambda pair: pair[0] is pair[1], (text, text))
     assert rc[0].apply_sync(lambda a, b: a is b, b"y" * 100_000, b"z" * 100_000) is False
+
+
+def test_what_rows_share_they_share_on_arrival(rc):
+    shared = ["tag"]
+    rows = [{"tags": shared, "next": None} for _ in range(2000)]
+    rows[0]["next"] = rows
+    relations = [lambda rows: rows[0]["next"] is rows, lambda rows: rows[0]["tags"] is rows[1999]["tags"]]
+    for relation in relations:
+        assert rc[0].apply_sync(relation, rows)
+        assert rc.load_balanced_view().map_sync(relation, [rows, rows]) == [True, True]
+    back = rc[0].apply_sync(echo, rows)
+    assert all(relation(back) for relation in relations)
+    assert rc[0].apply_sync(lambda a, b: a[0]["tags"] is b, rows, shared)
 
 
 def test_another_client_gets_a_result_of_64_kib_whatever_it_is(rc):

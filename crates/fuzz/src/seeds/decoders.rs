@@ -1,5 +1,6 @@
 //! Single messages, each for its decoder alone.
 
+use broadleaf_proto::compact::{Array, NumberKind, Token};
 use broadleaf_proto::control::{self, Hello, Role};
 use broadleaf_proto::error_head::ErrorHead;
 use broadleaf_proto::mover::{Flow, Landing, MoverCommand, MoverRank};
@@ -171,6 +172,52 @@ pub fn frames(seeds: &mut Seeds) {
 }
 
 /// Payloads and the starts of TLS connections.
+/// Values as the native module writes them: rows with the same keys, and one of each other kind.
+pub fn values(seeds: &mut Seeds) {
+    let encoded = |tokens: &[(Token<'_>, bool)]| {
+        let mut bytes = Vec::new();
+        for (token, is_remembered) in tokens {
+            token.write(*is_remembered, &mut bytes);
+        }
+        bytes
+    };
+    let rows = encoded(&[
+        (Token::List(3), false),
+        (Token::NewKeys(2), false),
+        (Token::Text(b"id"), true),
+        (Token::Text(b"name"), true),
+        (Token::Int(1), false),
+        (Token::Text(b"first"), false),
+        (Token::SameKeys(0), true),
+        (Token::Int(70_000), false),
+        (Token::Again(1), false),
+        (Token::Again(2), false),
+    ]);
+    seeds.add("compact", "rows", &rows);
+    let array = Array {
+        fortran_order: false,
+        dtype: b"<f8",
+        shape: &2_u64.to_le_bytes(),
+    };
+    let all = encoded(&[
+        (Token::Tuple(11), false),
+        (Token::None, false),
+        (Token::Bool(true), false),
+        (Token::Int(-300), false),
+        (Token::Int(1 << 40), false),
+        (Token::Float(0.5), false),
+        (Token::Bytes(b"bytes"), false),
+        (Token::TextApart, false),
+        (Token::BytesApart, true),
+        (Token::Array(array), false),
+        (Token::Range([0, 10, 3]), false),
+        (Token::Dict(1), false),
+        (Token::Int(1), false),
+        (Token::Numbers(NumberKind::Int2, 2, &[1, 2, 3, 4]), false),
+    ]);
+    seeds.add("compact", "all", &all);
+}
+
 pub fn bytes(seeds: &mut Seeds) {
     seeds.add("layout", "compound", &compound());
     // The start of a client's hello in TLS 1.3.

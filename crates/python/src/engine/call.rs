@@ -231,6 +231,8 @@ impl Engine {
             *encoded = (self.io.data).encode_compound(&bytes, &out_of_band.buffers, way, None)?;
             return Ok(());
         }
+        // What was encoded in vain.
+        drop(bytes);
         self.io.data.check_size(std::iter::once(value.clone()))?;
         let dumped = self
             .hooks

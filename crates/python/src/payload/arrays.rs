@@ -10,12 +10,12 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyString, PyTuple, PyType};
 use rustc_hash::FxHashMap;
+use smallvec::SmallVec;
+
+use broadleaf_proto::compact::{Array, Token};
 
 use crate::payload::lock;
-use crate::payload::plain::{malformed, take, take_8};
-
-const C_ORDER: u8 = 0;
-const FORTRAN_ORDER: u8 = 1;
+use crate::payload::plain::malformed;
 
 /// Bool, signed, unsigned, real, complex, bytes and text: a string describes their dtype completely.
 /// `broadleaf.serialize.picklers` applies the same rule to arrays inside pickles.
@@ -38,17 +38,27 @@ fn array_type(py: Python<'_>) -> Option<&Bound<'_, PyType>> {
     array.ok().map(|array| array.bind(py))
 }
 
+/// Whether `value` is an array, of whatever dtype.
+pub fn is_array(value: &Bound<'_, PyAny>) -> bool {
+    array_type(value.py()).is_some_and(|array| value.get_type().is(array))
+}
+
 /// Appends the description from which `value` can be rebuilt, and returns its buffer. Returns `None` and appends
 /// nothing unless it is a contiguous array of a plain dtype.
-pub fn encode<'py>(value: &Bound<'py, PyAny>, out: &mut Vec<u8>) -> Option<Bound<'py, PyAny>> {
-    if !value.get_type().is(array_type(value.py())?) {
+pub fn encode<'py>(
+    value: &Bound<'py, PyAny>,
+    is_remembered: bool,
+    out: &mut Vec<u8>,
+) -> Option<Bound<'py, PyAny>> {
+    if !is_array(value) {
         return None;
     }
-    encode_array(value, out).unwrap_or_default()
+    encode_array(value, is_remembered, out).unwrap_or_default()
 }
 
 fn encode_array<'py>(
     array: &Bound<'py, PyAny>,
+    is_remembered: bool,
     out: &mut Vec<u8>,
 ) -> PyResult<Option<Bound<'py, PyAny>>> {
     static PICKLE_BUFFER: PyOnceLock<Py<PyType>> = PyOnceLock::new();
@@ -63,48 +73,45 @@ fn encode_array<'py>(
     if !is_plain {
         return Ok(None);
     }
-    let (order, source) = if flags.getattr("c_contiguous")?.is_truthy()? {
-        (C_ORDER, array.clone())
+    let (fortran_order, source) = if flags.getattr("c_contiguous")?.is_truthy()? {
+        (false, array.clone())
     } else if flags.getattr("f_contiguous")?.is_truthy()? {
-        (FORTRAN_ORDER, array.getattr("T")?)
+        (true, array.getattr("T")?)
     } else {
         return Ok(None);
     };
     let name = dtype.getattr("str")?.extract::<String>()?;
     let shape = array.getattr("shape")?.extract::<Vec<u64>>()?;
-    let name_bytes = u8::try_from(name.len())?;
-    let n_dims = u8::try_from(shape.len())?;
     let buffer = PICKLE_BUFFER
         .import(py, "pickle", "PickleBuffer")?
         .call1((source,))?;
-    out.extend_from_slice(&[order, name_bytes]);
-    out.extend_from_slice(name.as_bytes());
-    out.push(n_dims);
-    for length in shape {
-        out.extend_from_slice(&length.to_le_bytes());
-    }
+    let shape: SmallVec<[u8; 32]> = shape.into_iter().flat_map(u64::to_le_bytes).collect();
+    let description = Array {
+        fortran_order,
+        dtype: name.as_bytes(),
+        shape: &shape,
+    };
+    Token::Array(description).write(is_remembered, out);
     Ok(Some(buffer))
 }
 
-/// Reads what [`encode`] wrote, and makes the array of `buffer`.
+/// Makes the array of a description and `buffer`.
 ///
 /// # Errors
-/// `ValueError` if it is not such an encoding; whatever importing `NumPy` or making the array raises.
-pub fn decode<'py>(bytes: &mut &[u8], buffer: Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+/// `ValueError` if there is no such array; whatever importing `NumPy` or making the array raises.
+pub fn decode<'py>(
+    description: Array<'_>,
+    buffer: Bound<'py, PyAny>,
+) -> PyResult<Bound<'py, PyAny>> {
     let py = buffer.py();
-    let head = take(bytes, 2)?;
-    let (order, name_bytes) = (head[0], usize::from(head[1]));
-    let dtype = dtype(py, take(bytes, name_bytes)?)?;
-    let n_dims = usize::from(take(bytes, 1)?[0]);
-    let shape = (0..n_dims)
-        .map(|_| Ok(u64::from_le_bytes(take_8(bytes)?)))
-        .collect::<PyResult<Vec<_>>>()?;
-    let shape = PyTuple::new(py, shape)?;
+    let dtype = dtype(py, description.dtype)?;
+    let dimensions = description.shape.as_chunks::<8>().0.iter();
+    let shape = PyTuple::new(py, dimensions.map(|n| u64::from_le_bytes(*n)))?;
     let array = ARRAY.import(py, "numpy", "ndarray")?;
-    match order {
-        C_ORDER => array.call1((shape, dtype, buffer)),
-        FORTRAN_ORDER => array.call1((shape, dtype, buffer, 0, py.None(), "F")),
-        _ => Err(malformed("not a memory order of arrays")),
+    if description.fortran_order {
+        array.call1((shape, dtype, buffer, 0, py.None(), "F"))
+    } else {
+        array.call1((shape, dtype, buffer))
     }
 }
 

@@ -1,89 +1,71 @@
 //! Lists of numbers in the compact encoding: the chunks of maps, and what most maps return.
 
+use broadleaf_proto::compact::{MAX_NONES, NumberKind, Token};
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyRange, PyRangeMethods};
 
 use crate::buffer::{Numbers, numbers_of};
-use crate::payload::plain::{malformed, take, take_8, take_len};
 
-/// Longer lists are left to pickle: an encoding that becomes too large is made in vain.
-const MAX_ITEMS: usize = 64 * 1024;
-
-// What a list holds. Integers have as many bytes as the largest needs.
-const NONES: u8 = 0;
-const BOOLS: u8 = 1;
-const FLOATS: u8 = 2;
-const INTS_1: u8 = 3;
-const INTS_2: u8 = 4;
-const INTS_4: u8 = 5;
-const INTS_8: u8 = 6;
-
-/// Appends the items of a list of `None`, `bool`, 64-bit `int` or `float`, all of one of these types: their kind, their
-/// number, and their values. False for other lists.
-pub fn encode(list: &Bound<'_, PyList>, out: &mut Vec<u8>) -> bool {
-    if list.len() > MAX_ITEMS {
-        return false;
-    }
-    let Some(numbers) = numbers_of(list) else {
-        return false;
+/// Appends a list of `None`, `bool`, 64-bit `int` or `float`, all of one of these types. `None` for other lists.
+pub fn encode(list: &Bound<'_, PyList>, is_remembered: bool, out: &mut Vec<u8>) -> Option<()> {
+    let mut put = |kind: NumberKind, data: &[u8]| {
+        Token::Numbers(kind, list.len(), data).write(is_remembered, out);
     };
-    let mut begin = |kind: u8, n: usize| {
-        out.push(kind);
-        out.extend_from_slice(&(n as u32).to_le_bytes());
-    };
-    match numbers {
-        Numbers::Nones(n) => begin(NONES, n),
-        Numbers::Bools(flags) => {
-            begin(BOOLS, flags.len());
-            out.extend_from_slice(&flags);
-        }
-        Numbers::Floats(values) => {
-            begin(FLOATS, values.len());
-            out.extend(values.iter().flat_map(|value| value.to_le_bytes()));
-        }
+    match numbers_of(list)? {
+        Numbers::Nones(n) if n > MAX_NONES => return None,
+        Numbers::Nones(_) => put(NumberKind::None, &[]),
+        Numbers::Bools(flags) => put(NumberKind::Bool, &flags),
+        Numbers::Floats(values) => put(NumberKind::Float, &bytes_of(&values, f64::to_le_bytes)),
         Numbers::Ints(values) => {
             let (low, high) = values.iter().fold((0, 0), |(low, high): (i64, i64), &n| {
                 (low.min(n), high.max(n))
             });
             let fits = |min: i64, max: i64| low >= min && high <= max;
             if fits(i8::MIN.into(), i8::MAX.into()) {
-                begin(INTS_1, values.len());
-                out.extend(values.iter().map(|&n| (n as i8).cast_unsigned()));
+                put(
+                    NumberKind::Int1,
+                    &bytes_of(&values, |n| (n as i8).to_le_bytes()),
+                );
             } else if fits(i16::MIN.into(), i16::MAX.into()) {
-                begin(INTS_2, values.len());
-                out.extend(values.iter().flat_map(|&n| (n as i16).to_le_bytes()));
+                put(
+                    NumberKind::Int2,
+                    &bytes_of(&values, |n| (n as i16).to_le_bytes()),
+                );
             } else if fits(i32::MIN.into(), i32::MAX.into()) {
-                begin(INTS_4, values.len());
-                out.extend(values.iter().flat_map(|&n| (n as i32).to_le_bytes()));
+                put(
+                    NumberKind::Int4,
+                    &bytes_of(&values, |n| (n as i32).to_le_bytes()),
+                );
             } else {
-                begin(INTS_8, values.len());
-                out.extend(values.iter().flat_map(|&n| n.to_le_bytes()));
+                put(NumberKind::Int8, &bytes_of(&values, i64::to_le_bytes));
             }
         }
     }
-    true
+    Some(())
 }
 
-/// Reads what [`encode`] wrote.
+fn bytes_of<T: Copy, const N: usize>(values: &[T], bytes: impl Fn(T) -> [u8; N]) -> Vec<u8> {
+    values.iter().flat_map(|&value| bytes(value)).collect()
+}
+
+/// The list of such a token.
 ///
 /// # Errors
-/// `ValueError` if it is something else.
-pub fn decode<'py>(py: Python<'py>, bytes: &mut &[u8]) -> PyResult<Bound<'py, PyList>> {
-    let kind = take(bytes, 1)?[0];
-    let n = take_len(bytes)?;
-    if n > MAX_ITEMS {
-        return Err(malformed("a list is too long"));
-    }
-    let mut items = |item_bytes: usize| take(bytes, n * item_bytes);
+/// Whatever making it raises.
+pub fn decode<'py>(
+    py: Python<'py>,
+    kind: NumberKind,
+    n: usize,
+    data: &[u8],
+) -> PyResult<Bound<'py, PyList>> {
     match kind {
-        NONES => PyList::new(py, (0..n).map(|_| py.None())),
-        BOOLS => PyList::new(py, items(1)?.iter().map(|&flag| flag != 0)),
-        FLOATS => PyList::new(py, each(items(8)?).map(f64::from_le_bytes)),
-        INTS_1 => PyList::new(py, items(1)?.iter().map(|&n| n as i8)),
-        INTS_2 => PyList::new(py, each(items(2)?).map(i16::from_le_bytes)),
-        INTS_4 => PyList::new(py, each(items(4)?).map(i32::from_le_bytes)),
-        INTS_8 => PyList::new(py, each(items(8)?).map(i64::from_le_bytes)),
-        _ => Err(malformed("unknown kind of numbers")),
+        NumberKind::None => PyList::new(py, (0..n).map(|_| py.None())),
+        NumberKind::Bool => PyList::new(py, data.iter().map(|&flag| flag != 0)),
+        NumberKind::Float => PyList::new(py, each(data).map(f64::from_le_bytes)),
+        NumberKind::Int1 => PyList::new(py, each(data).map(i8::from_le_bytes)),
+        NumberKind::Int2 => PyList::new(py, each(data).map(i16::from_le_bytes)),
+        NumberKind::Int4 => PyList::new(py, each(data).map(i32::from_le_bytes)),
+        NumberKind::Int8 => PyList::new(py, each(data).map(i64::from_le_bytes)),
     }
 }
 
@@ -92,21 +74,19 @@ fn each<const N: usize>(bytes: &[u8]) -> impl ExactSizeIterator<Item = [u8; N]> 
     bytes.as_chunks::<N>().0.iter().copied()
 }
 
-/// Appends start, stop and step of a range; false if one of them has more than 64 bits.
-pub fn encode_range(range: &Bound<'_, PyRange>, out: &mut Vec<u8>) -> bool {
-    let parts = [range.start(), range.stop(), range.step()];
-    parts.into_iter().all(|part| {
-        let part = part.map(|part| out.extend_from_slice(&(part as i64).to_le_bytes()));
-        part.is_ok()
-    })
+/// Appends a range; false if its start, stop or step has more than 64 bits.
+pub fn encode_range(range: &Bound<'_, PyRange>, is_remembered: bool, out: &mut Vec<u8>) -> bool {
+    let (Ok(first), Ok(end), Ok(step)) = (range.start(), range.stop(), range.step()) else {
+        return false;
+    };
+    Token::Range([first as i64, end as i64, step as i64]).write(is_remembered, out);
+    true
 }
 
-/// Reads what [`encode_range`] wrote.
+/// The range of these start, stop and step.
 ///
 /// # Errors
-/// `ValueError` if it is something else.
-pub fn decode_range<'py>(py: Python<'py>, bytes: &mut &[u8]) -> PyResult<Bound<'py, PyRange>> {
-    let mut part = || take_8(bytes).map(|part| i64::from_le_bytes(part) as isize);
-    let (first, end) = (part()?, part()?);
-    PyRange::new_with_step(py, first, end, part()?)
+/// `ValueError` if the step is 0.
+pub fn decode_range(py: Python<'_>, [first, end, step]: [i64; 3]) -> PyResult<Bound<'_, PyRange>> {
+    PyRange::new_with_step(py, first as isize, end as isize, step as isize)
 }

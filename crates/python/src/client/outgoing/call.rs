@@ -13,6 +13,9 @@ use crate::errors::PayloadTooLarge;
 use crate::payload::plain;
 use crate::payload::{Captured, Encoded, Way};
 
+/// Memory for encoding that is kept for the next call; more is given back.
+pub(super) const MAX_SCRATCH_BYTES: usize = 1024 * 1024;
+
 /// Resolves a call's function and puts its captured values into segments.
 pub(in crate::client) fn place_function<'py, 'l>(
     py: Python<'py>,
@@ -70,6 +73,9 @@ pub(in crate::client) fn encode_call(
         };
         data.encode_compound(scratch, &out_of_band.buffers, way, captured)
     } else {
+        // What was encoded in vain.
+        scratch.clear();
+        scratch.shrink_to(MAX_SCRATCH_BYTES);
         pickle(link, args, kwargs, way.delivery).and_then(|(pickle, buffers)| {
             data.encode_compound(pickle.as_bytes(), &buffers, way, captured)
         })

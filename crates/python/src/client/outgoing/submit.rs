@@ -18,7 +18,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple, PyType};
 
 use crate::client::link::Link;
-use crate::client::outgoing::call::{encode_call, place_function};
+use crate::client::outgoing::call::{MAX_SCRATCH_BYTES, encode_call, place_function};
 use crate::client::outgoing::record::{
     Dependencies, Head, check_dependencies, dependency_weight, parts_of,
 };
@@ -270,7 +270,10 @@ impl Submitter {
             n_submitted: 0,
         };
         let submitted = self.submit_calls(py, function, calls, &mut submitting);
-        *lock(&self.scratch) = submitting.scratch;
+        let scratch = &mut submitting.scratch;
+        if scratch.capacity() <= MAX_SCRATCH_BYTES {
+            *lock(&self.scratch) = std::mem::take(scratch);
+        }
         if let (Err(_), Some(pending)) = (&submitted, &submitting.pending) {
             let first = pending.get().request()?.base;
             let seqs: Vec<u64> = (first..first + submitting.n_submitted).collect();
