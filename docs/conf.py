@@ -29,21 +29,15 @@ release = metadata.version("broadleaf")
 
 # It reads Markdown through myst-parser, and runs the notebooks among the pages. Sphinx reads a page again if it has
 # changed, so a notebook runs then.
-extensions = [
-    "myst_nb",
-    "sphinx.ext.autodoc",
-    "sphinx.ext.napoleon",
-    "sphinx_copybutton",
-    "example_cards",
-    "member_tables",
-    "notebook_downloads",
-]
+extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_copybutton", "example_cards"]
 # Docstrings have the sections that tools/docstrings.py checks; types are in the signatures.
 napoleon_numpy_docstring = False
 # Docstrings name code in single backticks.
 default_role = "code"
 # What a program prints is not there to be copied.
 copybutton_selector = "div:not(.highlight-output) > div.highlight > pre"
+# A table of members above each class, and pages that are notebooks as files.
+extensions += ["member_tables", "notebook_downloads"]
 autodoc_member_order = "groupwise"
 autodoc_typehints_format = "short"
 maximum_signature_line_length = 130
