@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, islice
 from typing import Any
 
+from broadleaf.after_import import imported
+
 # Tables, series and sparse matrices of other libraries, cut by rows and joined again.
 #
 # The types of the values identify the libraries, which are never imported here.
@@ -176,7 +178,7 @@ def as_rows(items: Any) -> Any:
 
 def is_array(value: Any) -> bool:
     """Whether `value` is a numpy array; numpy is not imported for this."""
-    numpy = sys.modules.get("numpy")
+    numpy = imported("numpy", "ndarray")
     return numpy is not None and isinstance(value, numpy.ndarray)
 
 

@@ -14,6 +14,7 @@ from itertools import repeat
 from types import CoroutineType, GeneratorType, ModuleType
 from typing import Any
 
+from broadleaf.after_import import imported
 from broadleaf.errors import SerializationError
 from broadleaf.serialize import picklers
 
@@ -79,7 +80,8 @@ def registered_by_value() -> set[str] | frozenset[str]:
     global _registered
     if _registered is None:
         # Whoever has registered a module has loaded cloudpickle.
-        _registered = getattr(sys.modules.get("cloudpickle.cloudpickle"), "_PICKLE_BY_VALUE_MODULES", None)
+        cloudpickle = imported("cloudpickle.cloudpickle", "_PICKLE_BY_VALUE_MODULES")
+        _registered = getattr(cloudpickle, "_PICKLE_BY_VALUE_MODULES", None)
     return _NOTHING if _registered is None else _registered
 
 
