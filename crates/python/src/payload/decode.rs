@@ -57,7 +57,7 @@ fn malformed(_: DecodeError) -> PyErr {
 
 /// Text, bytes and encodings up to this size are copied out of their segment, which takes a third to a half of the time
 /// of mapping it and copying from there. The copies of larger text would take new memory each time.
-const MAX_READ_BYTES: u64 = 384 * 1024;
+const MAX_READ_BYTES: u64 = 320 * 1024;
 
 /// Which of a payload's buffers their readers only copy.
 struct OnlyRead {
