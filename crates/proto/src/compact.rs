@@ -243,6 +243,16 @@ impl<'a> Token<'a> {
     }
 }
 
+/// Whether an encoding has arrays, as far as it can be read: else all its out-of-band buffers are of text or bytes.
+pub fn has_arrays(mut bytes: &[u8]) -> bool {
+    while let Ok((token, _)) = Token::read(&mut bytes) {
+        if matches!(token, Token::Array(_)) {
+            return true;
+        }
+    }
+    false
+}
+
 #[inline]
 fn put(tag: u8, bytes: &[u8], out: &mut Vec<u8>) {
     out.push(tag);
@@ -361,7 +371,7 @@ mod tests {
         shape: &[3, 0, 0, 0, 0, 0, 0, 0, 4, 0, 0, 0, 0, 0, 0, 0],
     };
 
-    fn tokens<'a>(filling: &'a [u8]) -> Vec<Token<'a>> {
+    fn tokens(filling: &[u8]) -> Vec<Token<'_>> {
         let mut all = vec![
             Token::None,
             Token::Bool(true),
@@ -414,6 +424,28 @@ mod tests {
             }
         }
         assert_eq!(rest, &filling[..]);
+    }
+
+    #[test]
+    fn an_array_is_found_wherever_it_is() {
+        let encoded = |tokens: &[Token<'_>]| {
+            let mut bytes = Vec::new();
+            for token in tokens {
+                token.write(false, &mut bytes);
+            }
+            bytes
+        };
+        let texts = [Token::Tuple(2), Token::TextApart, Token::BytesApart];
+        assert!(!has_arrays(&encoded(&texts)));
+        let nested = [
+            Token::Tuple(2),
+            Token::BytesApart,
+            Token::List(1),
+            Token::Array(ARRAY),
+        ];
+        assert!(has_arrays(&encoded(&nested)));
+        // What cannot be read is refused by those who need it.
+        assert!(!has_arrays(&[0xff]));
     }
 
     #[test]

@@ -159,6 +159,12 @@ fn ranges_outside_the_segment_are_refused() {
                 "{offset_bytes}+{len_bytes}"
             );
         }
+        // Longer ranges begin outside, or end there.
+        let mut bytes = vec![0; len_bytes.min(LEN + 1) as usize];
+        assert!(matches!(
+            segment.read(offset_bytes, &mut bytes),
+            Err(ShmError::BadRange { .. })
+        ));
     }
     assert_eq!(segment.map_private(4096, 5).unwrap()[..], [3; 5]);
     assert_eq!(segment.map_private(4099, 5).unwrap()[..], [3; 5]);
@@ -286,5 +292,8 @@ fn a_range_may_start_anywhere() {
             segment.map_readonly(offset, len).unwrap()[..],
             content[first..end]
         );
+        let mut read = vec![0; len as usize];
+        segment.read(offset, &mut read).unwrap();
+        assert_eq!(read, content[first..end]);
     }
 }

@@ -388,6 +388,24 @@ pub(crate) fn write_all(fd: BorrowedFd<'_>, content: &[u8]) -> Result<(), ShmErr
     Ok(())
 }
 
+/// Fills `into` with the bytes of a memory file from an offset on.
+pub(crate) fn read_exact(
+    fd: BorrowedFd<'_>,
+    offset_bytes: u64,
+    into: &mut [u8],
+) -> Result<(), ShmError> {
+    let mut done = 0;
+    while done < into.len() {
+        match rustix::io::pread(fd, &mut into[done..], offset_bytes + done as u64) {
+            Ok(0) => return Err(system("read", Errno::IO)),
+            Ok(read) => done += read,
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(system("read", errno)),
+        }
+    }
+    Ok(())
+}
+
 /// See [`crate::memory_limit_bytes`].
 pub(crate) fn memory_limit_bytes() -> u64 {
     crate::memory::limit_bytes(&read)

@@ -11,7 +11,7 @@ pub(crate) use descriptors::{is_among_last_descriptors, max_open_files};
 #[cfg(target_os = "linux")]
 pub(crate) use linux::{
     Access, Region, create, create_empty, has_room, live_regions, memory_limit_bytes, memory_room,
-    memory_strain, page_bytes, seal_contents, sealed_size, write_all,
+    memory_strain, page_bytes, read_exact, seal_contents, sealed_size, write_all,
 };
 #[cfg(target_os = "linux")]
 pub(crate) use pages::{is_untouched, populate, take_pages};

@@ -61,6 +61,20 @@ impl Announced {
         }
     }
 
+    /// As [`Segment::read`].
+    ///
+    /// # Errors
+    /// As [`Segment::read`].
+    pub fn read(&self, offset_bytes: u64, into: &mut [u8]) -> Result<(), ShmError> {
+        match self {
+            Self::Open(segment) => segment.read(offset_bytes, into),
+            Self::Mapped(mapping) => {
+                into.copy_from_slice(mapping.range(offset_bytes, into.len() as u64)?);
+                Ok(())
+            }
+        }
+    }
+
     /// As [`Segment::map_private`].
     ///
     /// # Errors

@@ -109,6 +109,16 @@ impl Segment {
         self.len_bytes
     }
 
+    /// Copies a range of it. Up to some megabytes that takes a third of the time of mapping it, copying from there, and
+    /// unmapping it.
+    ///
+    /// # Errors
+    /// [`ShmError::BadRange`], [`ShmError::System`].
+    pub fn read(&self, offset_bytes: u64, into: &mut [u8]) -> Result<(), ShmError> {
+        self.check_range(offset_bytes, into.len() as u64)?;
+        platform::read_exact(self.fd(), offset_bytes, into)
+    }
+
     /// An ordinary writable view of a range: writes are private, page by page.
     ///
     /// # Errors
@@ -228,20 +238,28 @@ impl Mapping {
         self
     }
 
-    /// A copy of a range of the view in private memory.
+    /// A range of the view.
     ///
     /// # Errors
-    /// [`ShmError::BadRange`], [`ShmError::OutOfMemory`].
-    pub(crate) fn copy(&self, offset_bytes: u64, len_bytes: u64) -> Result<Self, ShmError> {
+    /// [`ShmError::BadRange`].
+    fn range(&self, offset_bytes: u64, len_bytes: u64) -> Result<&[u8], ShmError> {
         let end = offset_bytes.checked_add(len_bytes);
         let range = end.and_then(|end| self.get(offset_bytes as usize..end as usize));
-        let bytes = range
+        range
             .filter(|bytes| !bytes.is_empty())
             .ok_or(ShmError::BadRange {
                 offset_bytes,
                 len_bytes,
                 segment_bytes: self.len() as u64,
-            })?;
+            })
+    }
+
+    /// A copy of a range of the view in private memory.
+    ///
+    /// # Errors
+    /// [`ShmError::BadRange`], [`ShmError::OutOfMemory`].
+    pub(crate) fn copy(&self, offset_bytes: u64, len_bytes: u64) -> Result<Self, ShmError> {
+        let bytes = self.range(offset_bytes, len_bytes)?;
         let mut copy = Self {
             region: Region::anonymous(len_bytes)?,
             lead_bytes: 0,

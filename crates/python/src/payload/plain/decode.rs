@@ -142,9 +142,12 @@ impl<'a, 'py> Source<'a, 'py> {
             Token::TextApart => {
                 with_bytes(&self.next_buffer()?, |text| PyString::from_bytes(py, text))??.into_any()
             }
-            Token::BytesApart => with_bytes(&self.next_buffer()?, |bytes| {
-                PyBytes::new(py, bytes).into_any()
-            })?,
+            Token::BytesApart => match self.next_buffer()?.cast_into_exact::<PyBytes>() {
+                Ok(bytes) => bytes.into_any(),
+                Err(other) => with_bytes(&other.into_inner(), |bytes| {
+                    PyBytes::new(py, bytes).into_any()
+                })?,
+            },
             Token::Again(number) => {
                 let known = self.remembered.get(number).cloned().flatten();
                 known.ok_or_else(|| malformed("a value that has not occurred"))?
