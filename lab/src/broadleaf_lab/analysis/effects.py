@@ -101,14 +101,17 @@ def effects(fit: Fit, context: Context = "average") -> list[Effect]:
         for level in levels_of(fit, factor):
             row = contrast_row(fit, factor, level, config)
             if fit.estimable(row):
-                asked.append((factor, level, row))
+                asked.append((factor, level))
     if not asked:
         return []
-    told = [_widened(fit, it, factor) for (factor, _, _), it in
-            zip(asked, fit.contrasts_of([row for _, _, row in asked]), strict=True)]  # fmt: skip
+    others = {} if config is None else config
+    changes = fit.changes(
+        [{**others, f.name: level} for f, level in asked], [{**others, f.name: f.default} for f, _ in asked]
+    )
+    told = [_widened(fit, it, factor) for (factor, _), it in zip(asked, changes, strict=True)]
     wide = stats.t.ppf(1 - fit.alpha / (2 * len(asked)), [it.df for it in told])
     found = []
-    for (factor, level, _), it, quantile in zip(asked, told, wide.tolist(), strict=True):
+    for (factor, level), it, quantile in zip(asked, told, wide.tolist(), strict=True):
         half = quantile * it.se
         ratio, low, high = _ratio(fit, factor, level, config, it.estimate, it.low, it.high)
         found.append(

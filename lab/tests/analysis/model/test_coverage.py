@@ -26,12 +26,12 @@ def factors_of(known):
 
 def tried(name, sets=SETS):
     """Per set: the truth and the fit of a scenario."""
-    made, size, noise = truth.scenarios()[name]
+    made, size, noise, design = truth.scenarios()[name]
     for number in range(sets):
         rng = np.random.default_rng([3, number])
         known = made(rng) if callable(made) else made
         factors = factors_of(known)
-        yield known, fit(factors, frames.load(truth.runs(known, size, noise, rng), factors))
+        yield known, fit(factors, frames.load(truth.runs(known, size, noise, rng, design), factors))
 
 
 def held(known, made):

@@ -8,7 +8,7 @@ degrees of freedom.
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -44,47 +44,12 @@ class Interval:
         return self.low > 0 or self.high < 0
 
 
-@dataclass(frozen=True, slots=True)
-class Doubt:
-    """What may be wrong with estimates besides noise. Pairs outside the model: each contributes as much as it does
-    beside the model, times the root of the probability that it is real. And what treatments may do to a covariate.
-
-    `params` has a row for each parameter, `runs` for each run; both have a column for each pair or part. `own` is the
-    index of the pair of interest, about which there is no doubt; -1 if there is none.
-    """
-
-    pairs: tuple[Pair, ...]
-    params: np.ndarray
-    runs: np.ndarray
-
-    own: int = -1
-
-    def but(self, pair: Pair) -> Doubt:
-        """The doubt about all other pairs."""
-        return replace(self, own=self.pairs.index(pair) if pair in self.pairs else -1)
-
-    def and_of(self, other: Doubt | None) -> Doubt:
-        """Both doubts; `own` stays an index of this one's pairs."""
-        if other is None:
-            return self
-        runs = np.hstack([self.runs, other.runs])
-        return Doubt(self.pairs + other.pairs, np.hstack([self.params, other.params]), runs, self.own)
-
-    def squares(self, rows: np.ndarray, influence: np.ndarray) -> np.ndarray:
-        """What is added to the squared errors of combinations `rows` of parameters, to which the runs contribute
-        `influence` besides.
-        """
-        added = rows @ self.params + influence.T @ self.runs
-        if self.own >= 0:
-            added[:, self.own] = 0.0
-        found: np.ndarray = (added**2).sum(axis=1)
-        return found
-
-
 class Contrasts:
     """The errors of an estimate. `rows` contain one number per parameter.
 
-    `doubt` is what else may be wrong with the parameters (`Doubt.params`); it widens all intervals.
+    Random effects (columns with a penalty) count as what is still unknown of them: to draw them to zero is an error too.
+    `strays` are what some of them may be beyond their common variance, and `unsure` is what else may be wrong with
+    the parameters: roots of covariances, with a row for each parameter.
     """
 
     def __init__(
@@ -92,7 +57,8 @@ class Contrasts:
         estimate: Estimate,
         covariance: Covariance = "HC2",
         alpha: float = 0.05,
-        doubt: np.ndarray | None = None,
+        unsure: np.ndarray | None = None,
+        strays: np.ndarray | None = None,
     ) -> None:
         linear = estimate.linear
         self.linear: Linear = linear
@@ -101,22 +67,27 @@ class Contrasts:
         self.slope: float = estimate.slope
         self.alpha: float = alpha
         self.inflation: float = (estimate.inflation / estimate.slope) ** 2
+        self.pseudo: np.ndarray = estimate.pseudo
         moved = linear.transform(estimate.pseudo)
         # With random blocks or weights these are whitened residuals.
         self.residuals: np.ndarray = moved - linear.transform(linear.values(estimate.params))
         self.moved: np.ndarray = moved
         self.spread: np.ndarray = estimate.spread * linear.root
-        self.doubt: np.ndarray = np.zeros((linear.width, 0)) if doubt is None else doubt
+        none = np.zeros((linear.width, 0))
+        self.unsure: np.ndarray = none if unsure is None else unsure
+        self.strays: np.ndarray = none if strays is None else strays
+        # A random effect is wrong by the part of it that the penalty keeps out of the estimates.
+        self.doubt: np.ndarray = np.hstack([self.unsure, linear.solve(linear.penalty[:, None] * self.strays)])
 
     @functools.cached_property
     def sigma_square(self) -> float:
         """The mean square of the residuals."""
         return float(self.residuals @ self.residuals / max(self.linear.df, 1))
 
-    def variances(self, leverages: np.ndarray, residuals: np.ndarray) -> np.ndarray:
-        """Every run's variance, estimated from its residual."""
+    def variances(self, leverages: np.ndarray, residuals: np.ndarray, df: int) -> np.ndarray:
+        """Every run's variance, estimated from residuals with `df` degrees of freedom."""
         if self.kind == "nonrobust":
-            return np.full(len(residuals), self.sigma_square)
+            return np.full(len(residuals), residuals @ residuals / max(df, 1))
         left = np.maximum(1 - leverages, 1e-9)
         own = residuals**2 / (left if self.kind == "HC2" else left**2)
         # A run that is fitted exactly says nothing about its own error.
@@ -130,9 +101,10 @@ class Contrasts:
             equal: np.ndarray = self.inflation * self.sigma_square * self._inverse + self.doubt @ self.doubt.T
             return equal
         answer: np.ndarray = self.inflation * self.linear.sandwich(
-            self.variances(self.linear.leverages, self.residuals)
+            self.variances(self.linear.leverages, self.residuals, self.linear.df)
         )
-        answer += self.doubt @ self.doubt.T
+        drawn = self._inverse * self.linear.penalty
+        answer += self.inflation * self.sigma_square * (drawn @ self._inverse) + self.doubt @ self.doubt.T
         return answer
 
     def degrees(self, rows: np.ndarray) -> np.ndarray:
@@ -158,8 +130,8 @@ class Contrasts:
     def _kernel(self) -> np.ndarray:
         return self.linear.hat**2
 
-    def intervals(self, rows: np.ndarray) -> list[Interval]:
-        """The interval of each row's combination."""
+    def intervals(self, rows: np.ndarray, aside: np.ndarray | float = 0.0) -> list[Interval]:
+        """The interval of each row's combination; `aside` are squared errors of what is not in the model."""
         if not len(rows):
             return []
         # A contrast involves only few of many columns.
@@ -169,6 +141,7 @@ class Contrasts:
         square = ((here @ self.covariance[part]) * here).sum(axis=1)
         equal = self.inflation * self.sigma_square * ((here @ self._inverse[part]) * here).sum(axis=1)
         equal += ((here @ self.doubt[used]) ** 2).sum(axis=1)
+        square, equal = square + aside, equal + aside
         return intervals(rows @ self.params, square, self.degrees(rows), equal, self.linear.df, self.alpha)
 
 

@@ -14,14 +14,14 @@ import pandas as pd
 from broadleaf_lab.analysis import frame as frames
 from broadleaf_lab.analysis.model import curves, misfit, robust, selection
 from broadleaf_lab.analysis.model import scale as scales
+from broadleaf_lab.analysis.model.background import Triples
 from broadleaf_lab.analysis.model.coding import Coding
-from broadleaf_lab.analysis.model.contrasts import Contrasts, Covariance, Doubt, Interval
+from broadleaf_lab.analysis.model.contrasts import Contrasts, Covariance, Interval
 from broadleaf_lab.analysis.model.linear import Blocks, Linear
 from broadleaf_lab.analysis.model.misfit import LackOfFit
 from broadleaf_lab.analysis.model.nuisance import covariate as covariates
 from broadleaf_lab.analysis.model.sample import Sample
 from broadleaf_lab.analysis.model.scale import LambdaProfile, Scale
-from broadleaf_lab.analysis.model.selection import Beside
 from broadleaf_lab.errors import AnalysisError
 from broadleaf_lab.spec.factors import Factor, Level
 from broadleaf_lab.spec.study import StudySpec
@@ -61,9 +61,9 @@ class FitOptions:
 class Fit:
     """A fitted model. Made by `fit`; rows of contrasts have one number per `coding.column_names`.
 
-    `full` is the coding with all requested pairs: if the runs do not suffice for all at once, `coding` contains those
-    of the model, the others are estimated beside it, and `doubt` says what they may add to it. `linear` may be passed
-    if another fit of the same runs has already computed it.
+    If the runs do not suffice for all pairs at once, those in `background` are random effects, and `penalty` is that of
+    every column (`strays` are those of `Contrasts`). `linear` may be passed if another fit of the same runs has already
+    computed it.
     """
 
     def __init__(
@@ -72,9 +72,9 @@ class Fit:
         coding: Coding,
         options: FitOptions | None = None,
         notes: tuple[str, ...] = (),
-        full: Coding | None = None,
         linear: Linear | None = None,
-        doubt: Doubt | None = None,
+        penalty: np.ndarray | None = None,
+        strays: np.ndarray | None = None,
     ) -> None:
         options = options or FitOptions()
         self.options: FitOptions = options
@@ -84,11 +84,16 @@ class Fit:
         self.scale: Scale = sample.scale
         self.frame: pd.DataFrame = sample.frame
         self.factors: tuple[Factor, ...] = coding.factors
-        self.full: Coding = coding if full is None else full
+        self.penalty: np.ndarray | None = penalty
+        self.background: frozenset[tuple[str, ...]] = frozenset(
+            () if penalty is None else (t.factors for t in coding.terms if penalty[list(t.columns)].any())
+        )
         self.stray: Mapping[str, float] = options.stray
         self.alpha: float = options.alpha
         if linear is None:
-            linear = sample.linear(coding, sample.choose_blocks(options.blocks, len(coding.column_names)))
+            drawn = 0 if penalty is None else int((penalty > 0).sum())
+            kind = sample.choose_blocks(options.blocks, len(coding.column_names) - drawn)
+            linear = sample.linear(coding, kind, penalty)
         if linear.df < 1:
             raise AnalysisError(
                 f"{linear.n_runs} runs cannot determine {linear.n_parameters} parameters: make more runs, or leave out "
@@ -101,10 +106,7 @@ class Fit:
         self.block_share: float = self.linear.ratio
         self.params: np.ndarray = self.estimate.params
         unsure = covariates.doubt(sample, coding, self.linear, self.params)
-        self._doubt: Doubt | None = unsure if doubt is None else doubt.and_of(unsure)
-        self.contrasts: Contrasts = Contrasts(
-            self.estimate, options.covariance, options.alpha, None if self._doubt is None else self._doubt.params
-        )
+        self.contrasts: Contrasts = Contrasts(self.estimate, options.covariance, options.alpha, unsure, strays)
         self.df: int = linear.df
         self._size = linear.size
         self._pairs: dict[float, list[Interaction]] = {}
@@ -222,33 +224,38 @@ class Fit:
         """Many combinations at once."""
         return self.contrasts.intervals(self._whole(rows))
 
+    def changes(
+        self, after: Sequence[Mapping[str, Level]], before: Sequence[Mapping[str, Level]] | None = None
+    ) -> list[Interval]:
+        """The differences between configurations, or their means without `before`; factors that both omit are at their
+        average. Unlike a combination of coefficients, a difference between whole configurations also contains what the
+        model has no coefficients for, and its interval allows for that.
+        """
+        rows = self.coding.rows(after)
+        if before is not None:
+            rows = rows - self.coding.rows(before)
+        whole = self._whole(rows)
+        return self.contrasts.intervals(whole, self.triples.squares(whole, after, before))
+
+    @functools.cached_property
+    def triples(self) -> Triples:
+        """What is not in the model of three factors at once."""
+        real = [frozenset((p.a, p.b)) for p in self.interactions() if p.q <= _Q] if self.coding.pairs else []
+        return Triples(self.coding, self.sample, self.contrasts, real)
+
     def _whole(self, rows: Sequence[np.ndarray] | np.ndarray) -> np.ndarray:
         asked = np.asarray(rows, dtype=float).reshape(-1, len(self.kept))
         answer: np.ndarray = np.hstack([asked[:, self.kept], np.zeros((len(asked), len(self.params) - self._size))])
         return answer
 
-    def contrasts_beside(self, pair: tuple[str, str], rows: np.ndarray) -> list[Interval] | None:
-        """Combinations of the full coding's coefficients in the model with one additional pair; None if the runs cannot
-        show that pair.
-        """
-        term = self.full.term_of(*pair)
+    def contrasts_freed(self, pair: tuple[str, str], rows: np.ndarray) -> list[Interval] | None:
+        """Combinations in the model in which a pair of the background is a parameter; None if the runs do not tell."""
+        term = self.coding.term_of(*pair)
         if term is None or not term.columns:
             return None
-        beside = Beside(self.contrasts, self._full_rows[:, list(term.columns)][self.sample.cells.index])
-        if not beside.told:
-            return None
-        doubt = None if self._doubt is None else self._doubt.but(pair)
-        return beside.intervals(self._whole(rows[:, self._in_full]), rows[:, list(term.columns)], doubt)
-
-    @functools.cached_property
-    def _in_full(self) -> list[int]:
-        """The positions of the model's columns among those of the full coding."""
-        columns_of = {term.factors: term.columns for term in self.full.terms}
-        return [0, *(column for term in self.coding.terms for column in columns_of[term.factors])]
-
-    @functools.cached_property
-    def _full_rows(self) -> np.ndarray:
-        return self.full.cell_rows(self.sample.cells)
+        position = np.cumsum(self.kept) - 1
+        freed = selection.Freed(self.contrasts, position[list(term.columns)].tolist())
+        return freed.intervals(self._whole(rows)) if freed.told else None
 
     def df_quantile(self, probability: float) -> float:
         """The quantile of t at the fit's degrees of freedom."""
@@ -283,7 +290,7 @@ class Fit:
 
     def predict(self, configs: Sequence[Mapping[str, Level]]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Microseconds per task of configurations with the 95 % interval of that mean, at the mean block and time."""
-        told = self.contrasts_of(self.coding.rows(configs))
+        told = self.changes(configs)
         centre, low, high = (
             scales.to_us(np.array([getattr(it, name) for it in told]), self.scale)
             for name in ("estimate", "low", "high")
@@ -337,10 +344,10 @@ class Fit:
             return self
         sample = self.sample.on(scale)
         options = replace(self.options, blocks=self.blocks, stray={})
-        if self.full is self.coding:
+        if self.penalty is None:
             # Its columns do not depend on the scale.
             return Fit(sample, self.coding, options, linear=self.linear.unweighted)
-        return _selected(sample, self.full, options, [])
+        return _selected(sample, self.coding, options, [])
 
     def sensitivity(self) -> list[Shift]:
         """Effects that change by more than a standard error under least squares, or without noisy blocks."""
@@ -449,8 +456,7 @@ def _selected(sample: Sample, full: Coding, options: FitOptions, notes: list[str
         made = f"{len(sample.y)} runs{' two at once' if sample.paired else ''}"
         raise AnalysisError(f"{made} cannot determine {len(mains.column_names) - 1} main effects: make more runs.")
     chosen = selection.choose_pairs(full, sample, options.blocks, options.robust)
-    notes = [*notes, chosen.sentence]
-    return Fit(sample, full.but(chosen.pairs), options, tuple(notes), full=full, doubt=chosen.doubt)
+    return Fit(sample, full, options, (*notes, chosen.sentence), penalty=chosen.penalty, strays=chosen.strays)
 
 
 def _triples(made: Fit) -> list[tuple[str, str, str]]:

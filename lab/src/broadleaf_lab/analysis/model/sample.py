@@ -59,9 +59,9 @@ class Sample:
         """How many runs there are to learn from; of a pair only the difference counts."""
         return len(self.y) - (self.groups.number - 1 if self.paired else 0)
 
-    def linear(self, coding: Coding, blocks: Blocks) -> Linear:
+    def linear(self, coding: Coding, blocks: Blocks, penalty: np.ndarray | None = None) -> Linear:
         """The columns of a model of these runs."""
-        return Linear(coding.cell_rows(self.cells), self.cells.index, self.time.matrix, self.groups, blocks)
+        return Linear(coding.cell_rows(self.cells), self.cells.index, self.time.matrix, self.groups, blocks, penalty)
 
     def choose_blocks(self, asked: str, width: int) -> Blocks:
         """A mean for each block if at least twice as many degrees of freedom as the `width` treatment parameters
