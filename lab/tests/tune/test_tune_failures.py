@@ -54,7 +54,7 @@ def test_what_fails_seldom_is_not_recommended_without_a_word():
             assert "crash may fail more (" in lines[0]
         if found.config["crash"]:
             # At least all of its own runs were good, or the default's were no better.
-            assert not found.winner_failing.word
+            assert not found.winner_failing.suspect
 
 
 def test_a_winner_whose_own_runs_fail_is_not_recommended():

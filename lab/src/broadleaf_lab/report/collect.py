@@ -347,7 +347,7 @@ def _failures(failures: failing.Failures) -> pd.DataFrame | None:
                 "ci_low_pct": 100 * it.rate.low,
                 "ci_high_pct": 100 * it.rate.high,
                 "default_pct": 100 * it.default.share,
-                "verdict": it.word or "no more than its default",
+                "verdict": it.word or "no more than chance",
             }
             for it in failures.levels
         ]

@@ -156,7 +156,7 @@ def _tables(found: Collected) -> Iterable[Table]:
             tuple(
                 (it.name, str(it.rate.failed), str(it.rate.runs), f"{100 * it.rate.share:.1f} %",
                  f"{100 * it.rate.low:.1f} to {100 * it.rate.high:.1f} %",
-                 f"{it.default.failed} of {it.default.runs}", it.word or "no more than its default",
+                 f"{it.default.failed} of {it.default.runs}", it.word or "no more than chance",
                  "" if it.with_setting is None else _setting(*it.with_setting))
                 for it in found.failures.levels
             ),

@@ -29,7 +29,7 @@ FILE_KINDS = ("config", "env")
 @dataclass(frozen=True, slots=True)
 class Recommendation:
     """The settings proven to help one after the other, and the ratio of times to the default that the model of all runs
-    predicts, with its 95 % interval. `left_out` fail more often than their default or may do so; `worse` are
+    predicts, with its 95 % interval. `left_out` fail more often than their default; `worse` are
     recommended and failed more often, but no more than chance allows.
     """
 
@@ -44,7 +44,7 @@ def recommend(study: StudySpec, max_tier: int = 4) -> Recommendation:
     """What the runs recommend, among settings of at most `max_tier`. Raises AnalysisError if they show nothing."""
     made = fit_of_study(study)
     found = failures.of_study(study.runs_path, study.factors)
-    sound = failures.without(study, found, suspected=True)
+    sound = failures.without(study, found)
     allowed = replace(
         sound,
         constraints={

@@ -47,8 +47,8 @@ class Interval:
 class Contrasts:
     """The errors of an estimate. `rows` contain one number per parameter.
 
-    Random effects (columns with a penalty) count as what is still unknown of them: to draw them to zero is an error too.
-    `strays` are what some of them may be beyond their common variance, and `unsure` is what else may be wrong with
+    Random effects (columns with a penalty) count as what is still unknown of them: drawing them to zero is an error,
+    too. `strays` are what some of them may be beyond their common variance, and `unsure` is what else may be wrong with
     the parameters: roots of covariances, with a row for each parameter.
     """
 

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 _PAIRS_SHOWN = 20
 _COLOURS = {
     "fails more": "bold red",
-    "may fail more": "yellow",
     "helps": "green",
     "hinders": "red",
     "unknown": "yellow",
