@@ -51,8 +51,8 @@ class Rate:
 @dataclass(frozen=True, slots=True)
 class Failing:
     """How often a level of a factor fails, compared with the factor's default. `p` is Fisher's, one-sided, times the
-    number of settings that were tested: the null hypothesis is that it fails no more often. `with_setting` is another setting with which nearly all of its failures
-    occurred, `message` the commonest error.
+    number of settings that were tested: the null hypothesis is that it fails no more often. `with_setting` is another
+    setting with which nearly all of its failures occurred, `message` the commonest error.
     """
 
     factor: str

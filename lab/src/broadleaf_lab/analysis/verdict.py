@@ -14,7 +14,9 @@ if TYPE_CHECKING:
     from broadleaf_lab.analysis.effects import Effect
     from broadleaf_lab.analysis.model.contrasts import Interval
     from broadleaf_lab.analysis.model.fit import Fit
+    from broadleaf_lab.analysis.model.rejected import Tail
 
+SLOWS = "slows some runs"
 Word = Literal["helps", "hinders", "no practical difference", "depends on", "unknown"]
 _NINETY = 1.645 / 1.96
 _MAX_NAMED = 3
@@ -36,8 +38,8 @@ class Conditional:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The answer for one factor or change. `word` is helps, hinders, no practical difference, unknown, or "depends on
-    A, B"; `needs_runs` is about how many more runs an unknown one needs.
+    """The answer for one factor or change. `word` is helps, hinders, slows some runs, no practical difference,
+    unknown, or "depends on A, B"; `needs_runs` is about how many more runs an unknown one needs.
     """
 
     word: str
@@ -84,9 +86,11 @@ def verdict(
     conditionals: Sequence[Conditional] = (),
     rope_pct: float = 1.0,
     n_runs: int | None = None,
+    tail: Tail | None = None,
 ) -> Verdict:
     """The verdict on an effect. `conditionals` are the effects at the levels of factors that change it: if they
-    disagree, the verdict is that it depends on these; otherwise they show where it is strongest.
+    disagree, the verdict is that it depends on these; otherwise they show where it is strongest. `tail` are its slow
+    runs, which the effect is without: a setting that makes some runs slow is not called harmless.
     """
     low, high, estimate = (
         math.log(r) if r > 0 else -math.inf for r in (effect.ratio_low, effect.ratio_high, effect.ratio)
@@ -94,6 +98,12 @@ def verdict(
     name = f"{effect.factor}" + ("" if isinstance(effect.level, bool) else f"={effect.level}")
     size = _size(effect.ratio, effect.ratio_low, effect.ratio_high)
     word = word_for(low, high, estimate, rope_pct)
+    if tail is not None and tail.proven and word != "hinders":
+        sentence = f"{name} {SLOWS}: {tail.text}. The other runs: {size}."
+        return Verdict(SLOWS, sentence, None, effect.factor, effect.level, (), tuple(conditionals))
+    if tail is not None and tail.possible and word == "no practical difference":
+        sentence = f"{name}: unknown, needs more runs: {size}, but {tail.text}, which may be chance."
+        return Verdict("unknown", sentence, n_runs, effect.factor, effect.level, (), tuple(conditionals))
     split = _disagreeing(conditionals)
     if split:
         shown = split[:_MAX_NAMED]
@@ -134,17 +144,22 @@ def verdict_of(fit: Fit, factor: str, level: Level | None = None, rope_pct: floa
     """The verdict on a factor of a fit, with what it depends on."""
     for effect in fit.effects():
         if effect.factor == factor and level in (None, effect.level):
-            found = verdict(effect, conditionals(fit, factor, effect.level, rope_pct), rope_pct, fit.n_runs)
-            return found
+            return _judged(fit, effect, rope_pct)
     raise AnalysisError(f"the runs do not show the effect of {factor!r}: was it ever varied?")
+
+
+def _judged(fit: Fit, effect: Effect, rope_pct: float) -> Verdict:
+    if (why := fit.disowned) is not None:
+        name = f"{effect.factor}" + ("" if isinstance(effect.level, bool) else f"={effect.level}")
+        size = _size(effect.ratio, effect.ratio_low, effect.ratio_high)
+        return Verdict("unknown", f"{name}: unknown, {why} ({size}).", None, effect.factor, effect.level)
+    given = conditionals(fit, effect.factor, effect.level, rope_pct)
+    return verdict(effect, given, rope_pct, fit.n_runs, fit.tails.get((effect.factor, effect.level)))
 
 
 def verdicts(fit: Fit, rope_pct: float = 1.0) -> list[Verdict]:
     """A verdict per factor and level: first those that depend on others, then the strongest effects, then the rest."""
-    found = [
-        (effect, verdict(effect, conditionals(fit, effect.factor, effect.level, rope_pct), rope_pct, fit.n_runs))
-        for effect in fit.effects()
-    ]
+    found = [(effect, _judged(fit, effect, rope_pct)) for effect in fit.effects()]
     order = {"helps": 0, "hinders": 0, "no practical difference": 2, "unknown": 1}
     found.sort(key=lambda pair: (order.get(pair[1].word, 0), -abs(math.log(max(pair[0].ratio, 1e-300)))))
     return [v for _, v in found]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -13,7 +13,6 @@ from broadleaf_lab.analysis import failures as failing
 from broadleaf_lab.analysis import frame as frames
 from broadleaf_lab.analysis.convergence import convergence
 from broadleaf_lab.analysis.model import fit as fits
-from broadleaf_lab.analysis.model import scale as scales
 from broadleaf_lab.analysis.pairs import deltas as delta_tables
 from broadleaf_lab.analysis.paths import path as paths
 from broadleaf_lab.analysis.paths.remeasure import measured_again
@@ -273,12 +272,14 @@ def _paths(found: Collected, reasons: dict[str, str]) -> tuple[pd.DataFrame | No
 def _models(
     found: Collected, reasons: dict[str, str]
 ) -> tuple[Model | None, Model | None, pd.DataFrame | None, pd.DataFrame | None]:
-    """In microseconds, as the published study fitted them: main effects with time, then with all pairs; with blocks."""
+    """In microseconds, as the published study fitted them: least squares of main effects with the time and the hour,
+    then with all pairs.
+    """
     main = pair_model = coefficients = pairs_us = None
     by_name = {f.name: f for f in found.factors}
     try:
-        fitted = fits.fit(found.factors, found.frame, scale="us", pairs=False)
-        main = Model(_predictions(fitted), fitted.r_squared, "Main effects and time alone")
+        fitted = fits.fit(found.factors, found.frame, scale="us", pairs=False, **_PLAIN)
+        main = _model(fitted, "Main effects and time alone")
         coefficients = pd.DataFrame(
             [
                 {
@@ -294,22 +295,25 @@ def _models(
     except AnalysisError as error:
         reasons["main_model"] = reasons["coefficients"] = str(error)
     try:
-        fitted = fits.fit(found.factors, found.frame, scale="us", pairs=True)
-        pair_model = Model(_predictions(fitted), fitted.r_squared, "With all pairs")
+        fitted = fits.fit(found.factors, found.frame, scale="us", pairs=True, **_PLAIN)
+        pair_model = _model(fitted, "With all pairs")
         pairs_us = _pair_table(fitted.interactions(found.study.rope_pct))
     except AnalysisError as error:
         reasons["pair_model"] = reasons["pairs_us"] = str(error)
     return main, pair_model, coefficients, pairs_us
 
 
-def _predictions(fitted: fits.Fit) -> pd.DataFrame:
-    return pd.DataFrame(
-        {
-            "run_id": fitted.frame["run_id"] if "run_id" in fitted.frame else range(fitted.n_runs),
-            "actual_us": fitted.frame["y_us"].to_numpy(dtype=float),
-            "predicted_us": scales.to_us(fitted.fitted, fitted.scale),
-        }
-    )
+_PLAIN: Any = {"blocks": "none", "drift": "line", "robust": False, "triples": False}
+
+
+def _model(fitted: fits.Fit, words: str) -> Model:
+    """Every run beside its prediction, and the R squared of these points."""
+    actual = fitted.frame["y_us"].to_numpy(dtype=float)
+    rest = actual - fitted.fitted
+    share = 1 - float(rest @ rest) / float(((actual - actual.mean()) ** 2).sum() or 1.0)
+    run_ids = fitted.frame["run_id"] if "run_id" in fitted.frame else range(fitted.n_runs)
+    table = pd.DataFrame({"run_id": run_ids, "actual_us": actual, "predicted_us": fitted.fitted})
+    return Model(table, share, words)
 
 
 def _drift(found: Collected) -> pd.DataFrame | None:

@@ -32,18 +32,21 @@ def penalty_of(linear: Linear, y: np.ndarray) -> float:
     moved = linear.transform(y)
     rest = moved - basis @ (basis.T @ moved)
     seen = design[:, ~free]
+    unit = float((seen**2).sum()) / linear.n_runs
     seen = seen - basis @ (basis.T @ seen)
     left = linear.n_runs - int(free.sum()) - (linear.groups.number - 1 if linear.blocks == "fixed" else 0)
     vectors, sizes, _ = np.linalg.svd(seen, full_matrices=False)
-    return 1 / variance_ratio(sizes**2, vectors.T @ rest, float(rest @ rest), left, np.ones(len(_SHARES)))
+    return 1 / variance_ratio(sizes**2, vectors.T @ rest, float(rest @ rest), left, unit, np.ones(len(_SHARES)))
 
 
-def variance_ratio(sizes: np.ndarray, parts: np.ndarray, square: float, left: int, prior: np.ndarray) -> float:
+def variance_ratio(
+    sizes: np.ndarray, parts: np.ndarray, square: float, left: int, unit: float, prior: np.ndarray
+) -> float:
     """The variance of random effects over that of a run. `sizes` are the eigenvalues of their cross products beside the
     parameters, `parts` the residuals along each eigenvector, `square` the residuals' sum of squares with `left` degrees
-    of freedom; `prior` weighs the shares of what is unexplained.
+    of freedom; `unit` is what random effects of variance 1 add to the variance of a run, and `prior` weighs the shares
+    that they have in what is unexplained.
     """
-    unit = float(sizes.sum()) / max(left, 1)
     if unit <= 0 or square <= 0 or left < 1:
         return 1e-9
     ratios = _SHARES / (1 - _SHARES) / unit
@@ -76,12 +79,13 @@ class Triples:
         self._share = linear.solve(columns)
         gram = cross - columns.T @ self._share
         sizes, basis = np.linalg.eigh((gram + gram.T) / 2)
-        told = sizes > 1e-9 * max(float(sizes[-1]), 1e-300)
+        unit = float(np.trace(cross)) / linear.n_runs
+        told = sizes > 1e-6 * unit
         drawn = linear.penalty @ known.params**2
         square = float(known.residuals @ known.residuals) + float(drawn)
         left = linear.n_runs - linear.n_fixed - (linear.groups.number - 1 if linear.blocks == "fixed" else 0)
         parts = (basis[:, told].T @ (moments - columns.T @ known.params)) / np.sqrt(sizes[told])
-        ratio = variance_ratio(sizes[told], parts, square, left, _FEW)
+        ratio = variance_ratio(sizes[told], parts, square, left, unit, _FEW)
         self._variance = ratio * known.inflation * known.sigma_square
 
     def _products(self, sample: Sample, linear: Linear, known: Contrasts) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

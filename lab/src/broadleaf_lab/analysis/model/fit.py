@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from broadleaf_lab.analysis import frame as frames
-from broadleaf_lab.analysis.model import curves, misfit, robust, selection
+from broadleaf_lab.analysis.model import curves, misfit, rejected, robust, selection
 from broadleaf_lab.analysis.model import scale as scales
 from broadleaf_lab.analysis.model.background import Triples
 from broadleaf_lab.analysis.model.coding import Coding
@@ -29,6 +29,7 @@ from broadleaf_lab.spec.study import StudySpec
 if TYPE_CHECKING:
     from broadleaf_lab.analysis.effects import Context, DifferenceUs, Effect
     from broadleaf_lab.analysis.interactions import Interaction
+    from broadleaf_lab.analysis.model.rejected import Quadrant, Tail
     from broadleaf_lab.analysis.model.robust import Estimate
     from broadleaf_lab.analysis.model.sensitivity import Shift
 
@@ -110,6 +111,7 @@ class Fit:
         self.df: int = linear.df
         self._size = linear.size
         self._pairs: dict[float, list[Interaction]] = {}
+        self.quadrant: Quadrant | None = None
 
     # --- what was fitted -------------------------------------------------------------------------------------------
 
@@ -145,6 +147,11 @@ class Fit:
     def fitted(self) -> np.ndarray:
         """The model's value of every run, on the fit's scale, with its block and time."""
         return self.linear.fitted(self.params, self.estimate.pseudo)
+
+    @property
+    def fitted_us(self) -> np.ndarray:
+        """The same in microseconds per task."""
+        return scales.to_us(self.fitted, self.scale)
 
     @property
     def residuals(self) -> np.ndarray:
@@ -334,6 +341,23 @@ class Fit:
         return misfit.lack_of_fit(linear, self.estimate.pseudo, float(rest @ rest))
 
     @functools.cached_property
+    def tails(self) -> dict[tuple[str, Level], Tail]:
+        """The slow runs of every level, which count for nothing in a robust fit."""
+        return rejected.tails(self)
+
+    @functools.cached_property
+    def disowned(self) -> str | None:
+        """Why nothing can be concluded from a model without pairs: replicates show that it misses something, or whole
+        quadrants are far from it. None if nothing speaks against it.
+        """
+        if self.coding.pairs or len(self.factors) < 2:
+            return None
+        if self.quadrant is not None:
+            return "because a model without pairs is wrong here"
+        lack = self.lack_of_fit
+        return "because a model without pairs misses something" if lack is not None and lack.significant else None
+
+    @functools.cached_property
     def lambda_profile(self) -> LambdaProfile:
         """On which scale effects add up; `scale.answer` also counts the interactions on each scale."""
         return scales.profile_of(self.coding, self.sample)
@@ -362,7 +386,7 @@ def fit(
     scale: Literal["auto"] | Scale = "log",
     pairs: bool | Sequence[tuple[str, str]] = True,
     blocks: Literal["auto"] | Blocks = "auto",
-    drift: bool = True,
+    drift: bool | Literal["line"] = True,
     covariance: Covariance = "HC2",
     triples: bool = True,
     robust: bool = True,
@@ -378,7 +402,9 @@ def fit(
     estimated beside it. If replicates show that pairs do not suffice, `triples` adds those of factors whose three pairs
     are all significant.
 
-    `robust` is Tukey's bisquare (MM): runs far from the model do not count; without it, least squares. Intervals use
+    `drift` removes what changes with time: a smooth curve, or a line. `robust` is Tukey's bisquare (MM): runs far from
+    the model do not count; without it, or if these runs gather where two levels meet whose pair is not in the model,
+    least squares. Intervals use
     HC2 errors, which allow for unequal variances, with the degrees of freedom of each contrast's own error; they miss
     in `alpha` of all cases. `covariate` is a column of the frame; what it explains of the noise is removed, but not
     what treatments do through it. Raises AnalysisError if the runs cannot show the main effects.
@@ -407,6 +433,10 @@ def _fitted(sample: Sample, full: Coding, options: FitOptions, triples: bool, no
     if full.pairs and not selection.suffices(full, sample):
         return _selected(sample, full, options, notes)
     made = Fit(sample, full, options, tuple(notes))
+    if options.robust and (where := rejected.quadrant(made)) is not None:
+        notes.append(where.sentence)
+        made = Fit(sample, full, replace(options, robust=False), tuple(notes))
+        made.quadrant = where
     lack = made.lack_of_fit
     if lack is None or not lack.significant:
         return made
@@ -424,7 +454,7 @@ def _fitted(sample: Sample, full: Coding, options: FitOptions, triples: bool, no
     if coding is full:
         made.notes = tuple(notes)
         return made
-    return Fit(sample, coding, options, tuple(notes))
+    return Fit(sample, coding, made.options, tuple(notes))
 
 
 def _adjusted(sample: Sample, full: Coding, options: FitOptions, name: str, notes: list[str]) -> Sample:

@@ -38,10 +38,10 @@ class Sample:
     covariate: Covariate | None = None
 
     @classmethod
-    def of(cls, frame: pd.DataFrame, factors: Sequence[Factor], scale: Scale, drift: bool) -> Sample:
-        """Runs as `frame.load` gives them."""
+    def of(cls, frame: pd.DataFrame, factors: Sequence[Factor], scale: Scale, drift: bool | str) -> Sample:
+        """Runs as `frame.load` gives them; `drift` as in `fit`."""
         y = scales.transform(frame["y_us"].to_numpy(dtype=float), scale)
-        time = drifts.drift(frame) if drift else Nuisance(np.zeros((len(y), 0)), ())
+        time = drifts.drift(frame, drift != "line") if drift else Nuisance(np.zeros((len(y), 0)), ())
         groups = Groups(frame["block"].fillna(-1).to_numpy(dtype=float))
         return cls(frame, y, scale, coded(frame, factors), time, groups)
 

@@ -18,8 +18,9 @@ class Nuisance:
     names: tuple[str, ...]
 
 
-def drift(frame: pd.DataFrame) -> Nuisance:
+def drift(frame: pd.DataFrame, bends: bool = True) -> Nuisance:
     """The time since the start: linear, and a natural spline; with more than a day of runs also the hour of the day.
+    Without `bends` the time is a line, as in the published study.
 
     The linear column runs from -1/2 to 1/2, so that its coefficient is the change from the first run to the last.
     """
@@ -33,11 +34,12 @@ def drift(frame: pd.DataFrame) -> Nuisance:
     # Four knots span the constant, the line and two bends: three degrees of freedom besides the constant.
     spline = np.asarray(cr(part, df=4))
     basis = np.column_stack([np.ones_like(part), part])
-    bends = spline - basis @ np.linalg.lstsq(basis, spline, rcond=None)[0]
-    left, size, _ = np.linalg.svd(bends, full_matrices=False)
-    bends = left[:, :2] * np.sqrt(len(part)) if len(size) > 1 and size[1] > 1e-9 * size[0] else left[:, :0]
-    columns = [part, *bends.T]
-    names = ["time", *[f"time~{number}" for number in range(1, bends.shape[1] + 1)]]
+    bent = spline - basis @ np.linalg.lstsq(basis, spline, rcond=None)[0]
+    left, size, _ = np.linalg.svd(bent, full_matrices=False)
+    some = bends and len(size) > 1 and size[1] > 1e-9 * size[0]
+    bent = left[:, :2] * np.sqrt(len(part)) if some else left[:, :0]
+    columns = [part, *bent.T]
+    names = ["time", *[f"time~{number}" for number in range(1, bent.shape[1] + 1)]]
     if span > _DAY_S:
         angle = 2 * np.pi * (seconds % _DAY_S) / _DAY_S
         columns += [np.cos(angle), np.sin(angle)]
