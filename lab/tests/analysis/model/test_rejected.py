@@ -108,3 +108,17 @@ def test_slow_runs_anywhere_accuse_few_settings():
         factors = flags_of(known)
         accused += any(v.word == "slows some runs" for v in verdict.verdicts(fit(factors, frames.load(rows, factors))))
     assert accused <= 3
+
+
+def test_where_replicates_show_nothing_missing_what_they_cannot_show_is_named():
+    """Of studies with an interaction of three factors that the F test does not find, none may exclude its size."""
+    unseen = []
+    for seed in range(12):
+        rng = np.random.default_rng([8, seed])
+        known = truth.threeway(rng, 5, pairs=2, size=0.06)
+        factors = flags_of(known)
+        lack = fit(factors, frames.load(truth.runs(known, 200, truth.Noise(), rng), factors), triples=False).lack_of_fit
+        if not lack.significant:
+            unseen.append(lack.unseen)
+    assert len(unseen) >= 3
+    assert min(unseen) > 0.06

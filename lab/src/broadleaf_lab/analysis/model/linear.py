@@ -301,6 +301,14 @@ class Linear:
         answer: np.ndarray = (covariance + covariance.T) / 2
         return answer
 
+    def by_block(self, errors: np.ndarray) -> np.ndarray:
+        """The parameters' errors that each block contributes, one a row, for the errors of the runs."""
+        sums = np.zeros((self.groups.number, self.width))
+        for here, part in self.chunks():
+            sums += _binned(self.groups.index[here], part * errors[here, None], self.groups.number)
+        found: np.ndarray = self.solve(sums.T).T
+        return found
+
     @functools.cached_property
     def hat(self) -> np.ndarray:
         """The matrix that turns the runs' numbers, without block means, into residuals; only for few runs."""

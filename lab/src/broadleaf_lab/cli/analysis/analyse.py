@@ -181,6 +181,8 @@ def _interactions(found: Summary) -> Table:
 
 
 def _remarks(found: Summary) -> list[str]:
+    from broadleaf_lab.analysis.model.scale import UNITS
+
     fit = found.fit
     said = [f"{fit.n_runs} runs, blocks {fit.blocks}, residual spread {fit.sigma:.3g}, R² {fit.r_squared:.4f}."]
     for term in fit.drift_terms():
@@ -193,7 +195,11 @@ def _remarks(found: Summary) -> list[str]:
             said.append(f"Drift {what}: {size}.")
     if found.lack_of_fit is not None:
         lack = found.lack_of_fit
-        judgement = "something is missing from the model" if lack.significant else "the model misses nothing"
+        size = _ratio_pct(lack.unseen).lstrip("+") if fit.scale == "log" else f"{lack.unseen:.3g} {UNITS[fit.scale]}"
+        judgement = (
+            "something is missing from the model" if lack.significant
+            else f"nothing is known to be missing from the model; an interaction of three factors of up to {size} could be"
+        )  # fmt: skip
         said.append(f"Replicates against the model: F = {lack.f:.2f}, p = {lack.p:.2g}: {judgement}.")
     said += [f"Sensitive: {shift.sentence}" for shift in found.shifts]
     return [*said, *found.notes, found.precision.sentence]
