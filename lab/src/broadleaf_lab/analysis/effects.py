@@ -151,7 +151,6 @@ def differences_us(fit: Fit, context: Context = "average", seed: int = 1, draws:
     distribution (`Fit.bootstrap`).
     """
     rng = np.random.default_rng(seed)
-    params = fit.bootstrap(rng, draws)
     config = context_config(fit, context)
     contexts = fit.measured_configs if config is None else [config]
     if len(contexts) > _MAX_CONTEXTS:
@@ -162,15 +161,16 @@ def differences_us(fit: Fit, context: Context = "average", seed: int = 1, draws:
         here = [c for c in contexts if fit.coding.exists(factor.name, c)]
         if not here:
             continue
-        before_rows = fit.coding.rows([{**c, factor.name: factor.default} for c in here])[:, fit.kept]
-        before = scales.to_us(before_rows @ fit.treatment_params, fit.scale).mean()
-        before_draws = scales.to_us(before_rows @ params, fit.scale).mean(axis=0)
+        start = [{**c, factor.name: factor.default} for c in here]
+        before = scales.to_us(fit.coding.rows(start)[:, fit.kept] @ fit.treatment_params, fit.scale).mean()
         for level in levels_of(fit, factor):
             if not fit.estimable(contrast_row(fit, factor, level, config)):
                 continue
-            rows = fit.coding.rows([{**c, factor.name: level} for c in here])[:, fit.kept]
-            after = scales.to_us(rows @ fit.treatment_params, fit.scale).mean()
-            low, high = np.quantile(scales.to_us(rows @ params, fit.scale).mean(axis=0) - before_draws, [0.025, 0.975])
+            goal = [{**c, factor.name: level} for c in here]
+            after = scales.to_us(fit.coding.rows(goal)[:, fit.kept] @ fit.treatment_params, fit.scale).mean()
+            drawn = scales.to_us(fit.draws([*start, *goal], rng, draws), fit.scale)
+            changes = drawn[len(here) :].mean(axis=0) - drawn[: len(here)].mean(axis=0)
+            low, high = np.nanquantile(changes, [0.025, 0.975])
             found.append(
                 DifferenceUs(
                     factor.name,

@@ -20,8 +20,10 @@ SLOWS = "slows some runs"
 Word = Literal["helps", "hinders", "no practical difference", "depends on", "unknown"]
 _NINETY = 1.645 / 1.96
 _MAX_NAMED = 3
-_Q = 0.05
-_MAX_TIMES_MORE = 10
+Q = 0.05
+"""Pairs count as real up to this false discovery rate."""
+MAX_TIMES_MORE = 10
+"""Beyond this many times the runs that were made, "about N more runs" is useless advice."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +53,18 @@ class Verdict:
     conditionals: tuple[Conditional, ...] = ()
 
     @property
+    def name(self) -> str:
+        """The setting's name."""
+        return setting_name(self.factor, self.level)
+
+    @property
     def known(self) -> bool:
         return self.word != "unknown"
+
+
+def setting_name(factor: str, level: Level) -> str:
+    """`lazy`, `batch=64`"""
+    return factor if isinstance(level, bool) else f"{factor}={level}"
 
 
 def word_for(low: float, high: float, estimate: float, rope_pct: float) -> Word:
@@ -95,7 +107,7 @@ def verdict(
     low, high, estimate = (
         math.log(r) if r > 0 else -math.inf for r in (effect.ratio_low, effect.ratio_high, effect.ratio)
     )
-    name = f"{effect.factor}" + ("" if isinstance(effect.level, bool) else f"={effect.level}")
+    name = setting_name(effect.factor, effect.level)
     size = _size(effect.ratio, effect.ratio_low, effect.ratio_high)
     word = word_for(low, high, estimate, rope_pct)
     if tail is not None and tail.proven and word != "hinders":
@@ -118,7 +130,7 @@ def verdict(
     if word == "unknown":
         more = runs_needed(low, high, estimate, rope_pct, n_runs) if n_runs else None
         need = f"needs about {more} more runs" if more else "needs more runs"
-        if more and n_runs and more > _MAX_TIMES_MORE * n_runs:
+        if more and n_runs and more > MAX_TIMES_MORE * n_runs:
             need = "out of reach of these runs (their spread is too large for so small an effect)"
         side = "faster" if high < 0 else "slower" if low > 0 else ""
         seen = f"{side}, but perhaps by too little to matter" if side else "it may help, hinder or do nothing"
@@ -150,7 +162,7 @@ def verdict_of(fit: Fit, factor: str, level: Level | None = None, rope_pct: floa
 
 def _judged(fit: Fit, effect: Effect, rope_pct: float) -> Verdict:
     if (why := fit.disowned) is not None:
-        name = f"{effect.factor}" + ("" if isinstance(effect.level, bool) else f"={effect.level}")
+        name = setting_name(effect.factor, effect.level)
         size = _size(effect.ratio, effect.ratio_low, effect.ratio_high)
         return Verdict("unknown", f"{name}: unknown, {why} ({size}).", None, effect.factor, effect.level)
     given = conditionals(fit, effect.factor, effect.level, rope_pct)
@@ -169,7 +181,7 @@ def conditionals(fit: Fit, factor: str, level: Level, rope_pct: float = 1.0) -> 
     """The effect of a factor at each level of those that it significantly interacts with, strongest first."""
     by_name = {f.name: f for f in fit.factors}
     found = []
-    pairs = [pair for pair in fit.interactions(rope_pct) if pair.q <= _Q]
+    pairs = [pair for pair in fit.interactions(rope_pct) if pair.q <= Q]
     for pair in sorted(pairs, key=lambda pair: -abs(pair.estimate)):
         if (factor, level) == (pair.a, pair.a_level):
             other, other_level, alone, together = pair.b, pair.b_level, pair.a_alone, pair.a_with_b

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -12,6 +12,7 @@ import pandas as pd
 from broadleaf_lab.analysis import failures as failing
 from broadleaf_lab.analysis import frame as frames
 from broadleaf_lab.analysis.convergence import convergence
+from broadleaf_lab.analysis.known import Known
 from broadleaf_lab.analysis.model import fit as fits
 from broadleaf_lab.analysis.pairs import deltas as delta_tables
 from broadleaf_lab.analysis.paths import path as paths
@@ -22,6 +23,7 @@ from broadleaf_lab.report.components import components_of
 from broadleaf_lab.report.figures import roles
 from broadleaf_lab.report.figures.evidence import Evidence, Model, Roles
 from broadleaf_lab.spec.factors import Factor, Level, column_value
+from broadleaf_lab.text import listed
 
 if TYPE_CHECKING:
     from broadleaf_lab.analysis.interactions import Interaction
@@ -49,6 +51,7 @@ class Collected:
     failures: failing.Failures
     log: fits.Fit | None = None
     pairs: tuple[Interaction, ...] = ()
+    known: Known = field(default_factory=lambda: Known(None, 1.0))
     deltas: pd.DataFrame | None = None
     paths: dict[str, paths.Path] = field(default_factory=dict)
     evidence: Evidence | None = None
@@ -68,10 +71,15 @@ def collect(study: StudySpec) -> Collected:
     found.log = _fitted(found, reasons)
     if found.log is not None:
         found.pairs = tuple(found.log.interactions(study.rope_pct))
+    found.known = Known(found.log, study.rope_pct, found.failures)
     _find_deltas(found, reasons)
     means = _means(found, None, varied)
     main, pair_model, coefficients, pairs_us = _models(found, reasons)
     chosen = _roles(found, pairs_us)
+    chosen = replace(chosen, flips=tuple(dict.fromkeys((*chosen.flips, *found.known.changing_sides))))
+    if chosen.puzzle is None and (dependent := found.known.dependent):
+        pairs = listed([f"{name} (on {others[0]})" for name, others in dependent.items()], 3)
+        reasons["puzzle"] = f"the factors whose effect depends on another are those of other figures: {pairs}"
     kept, words = _kept(found, chosen, reasons)
     greedy, nice = _paths(found, reasons)
     found.evidence = Evidence(
@@ -102,6 +110,7 @@ def collect(study: StudySpec) -> Collected:
         levels=_levels(found),
         terms=_terms(found.log, found.pairs),
         placebo=_placebo(found, means),
+        placebo_word=_placebo_word(found),
         reasons={
             "failures": "no run failed",
             "levels": "no factor was run at more than two levels",
@@ -261,11 +270,11 @@ def _paths(found: Collected, reasons: dict[str, str]) -> tuple[pd.DataFrame | No
             again = measured_again(plan, found.frame, found.study.factors, order, "us") if plan is not None else None
         except AnalysisError as error:
             found.notes.append(f"The path {name} is the model's: {error}")
-        path = again or make(found.log, rules, "us")
+        path = again or make(found.log, rules, "us", known=found.known)
         found.paths[name] = path
         tables.append(path_table(path, by_name) if path.order else None)
     if tables[0] is None:
-        reasons["greedy"] = reasons["nice"] = "no treatment is proven to help, so there is no path to a faster setting"
+        reasons["greedy"] = reasons["nice"] = f"there is no path to a faster setting: {found.known.no_step}"
     return tables[0], tables[1]
 
 
@@ -466,6 +475,11 @@ def _placebo(found: Collected, means: pd.DataFrame | None) -> pd.DataFrame | Non
     table = pd.DataFrame(rows, columns=["way", "estimate_pct", "ci_low_pct", "ci_high_pct"])
     table[["estimate_pct", "ci_low_pct", "ci_high_pct"]] *= 100
     return table
+
+
+def _placebo_word(found: Collected) -> str:
+    placebos = {f.name for f in found.factors if f.kind == "placebo"}
+    return next((v.word for v in found.known.verdicts if v.factor in placebos), "unknown")
 
 
 def _convergence(found: Collected, reasons: dict[str, str]) -> pd.DataFrame | None:

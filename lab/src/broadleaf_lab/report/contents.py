@@ -6,15 +6,15 @@ import math
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 
-from broadleaf_lab.analysis import failures as failing
-from broadleaf_lab.analysis.convergence import MAX_TIMES_MORE, precision
+from broadleaf_lab.analysis.convergence import precision
 from broadleaf_lab.analysis.model.scale import answer
-from broadleaf_lab.analysis.verdict import Verdict, verdicts
+from broadleaf_lab.analysis.verdict import MAX_TIMES_MORE, SLOWS, Verdict
 from broadleaf_lab.report.collect import CONTEXTS, Collected
-from broadleaf_lab.report.figures.base import Figure, Missing, Unit, listed, number
+from broadleaf_lab.report.figures.base import Figure, Missing, Unit, number
 from broadleaf_lab.report.page import Contents, Sentence, Table, explorer_data
 from broadleaf_lab.report.predictor import predictor_data
 from broadleaf_lab.spec.factors import Level, column_value
+from broadleaf_lab.text import listed
 
 MAX_PAIRS = 30
 METHOD = (
@@ -36,8 +36,7 @@ def contents_of(found: Collected, figures: Sequence[Figure | Missing]) -> Conten
     """The page of a study."""
     evidence = found.evidence
     assert evidence is not None, "collect() fills it in"
-    timed = verdicts(found.log, found.study.rope_pct) if found.log else []
-    decided = tuple(failing.judged(timed, found.failures))
+    decided = found.known.verdicts
     explorer, note = None, ""
     if found.deltas is not None:
         tables = {"best first": evidence.greedy, "nicest first": evidence.nice}
@@ -94,13 +93,14 @@ def _summary(found: Collected, decided: Sequence[Verdict]) -> Iterable[str]:
             f"{listed(steps, 12)}."
         )
     else:
-        yield "No treatment is proven to make the baseline faster."
+        yield found.known.no_step
     for word, verb in (
         ("helps", "help"),
         ("hinders", "hinder"),
+        (SLOWS, "slow some runs"),
         ("no practical difference", "make no practical difference"),
     ):
-        names = [v.factor for v in decided if v.word == word]
+        names = found.known.settings(word)
         if names:
             yield f"{listed(dict.fromkeys(names), 8)} {verb if len(names) > 1 else _singular(word)}."
     depending = [v for v in decided if v.word.startswith("depends")]
@@ -112,7 +112,7 @@ def _summary(found: Collected, decided: Sequence[Verdict]) -> Iterable[str]:
     if unknown:
         more = max((v.needs_runs or 0 for v in unknown), default=0)
         more = more if more <= MAX_TIMES_MORE * len(found.frame) else 0
-        yield f"Not yet known: {listed(dict.fromkeys(v.factor for v in unknown), 8)}" + (
+        yield f"Not yet known: {listed([v.name for v in unknown], 8)}" + (
             f" (about {more} more runs)." if more else "."
         )
 

@@ -109,10 +109,24 @@ class Triples:
         """The squared errors of the differences `rows` between configurations (of means, without `before`)."""
         if not self._variance:
             return np.zeros(len(rows))
-        theirs = self._wide.rows(after)[:, self._start :]
+        missed = self._missed(rows, after)
         if before is not None:
-            theirs = theirs - self._wide.rows(before)[:, self._start :]
-        found: np.ndarray = self._variance * ((rows @ self._share - theirs) ** 2).sum(axis=1)
+            missed += self._wide.rows(before)[:, self._start :]
+        found: np.ndarray = self._variance * (missed**2).sum(axis=1)
+        return found
+
+    def draws(
+        self, rows: np.ndarray, configs: Sequence[Mapping[str, Level]], rng: np.random.Generator, number: int
+    ) -> np.ndarray:
+        """What they may do to the means of configurations, a row for each; the draws are of all at once."""
+        if not self._variance:
+            return np.zeros((len(rows), number))
+        missed = self._missed(rows, configs)
+        drawn: np.ndarray = np.sqrt(self._variance) * missed @ rng.standard_normal((missed.shape[1], number))
+        return drawn
+
+    def _missed(self, rows: np.ndarray, configs: Sequence[Mapping[str, Level]]) -> np.ndarray:
+        found: np.ndarray = rows @ self._share - self._wide.rows(configs)[:, self._start :]
         return found
 
 

@@ -314,6 +314,12 @@ class Fit:
         drawn: np.ndarray = self.treatment_params[:, None] + root @ rng.standard_normal((self._size, draws)) * spread
         return drawn
 
+    def draws(self, configs: Sequence[Mapping[str, Level]], rng: np.random.Generator, number: int) -> np.ndarray:
+        """What each configuration (a row) may be, on the fit's scale: `number` draws, each of all of them at once."""
+        rows = self.coding.rows(configs)
+        drawn: np.ndarray = rows[:, self.kept] @ self.bootstrap(rng, number)
+        return drawn + self.triples.draws(self._whole(rows), configs, rng, number)
+
     # --- the data --------------------------------------------------------------------------------------------------
 
     @functools.cached_property

@@ -196,10 +196,9 @@ def _remarks(found: Summary) -> list[str]:
     if found.lack_of_fit is not None:
         lack = found.lack_of_fit
         size = _ratio_pct(lack.unseen).lstrip("+") if fit.scale == "log" else f"{lack.unseen:.3g} {UNITS[fit.scale]}"
-        judgement = (
-            "something is missing from the model" if lack.significant
-            else f"nothing is known to be missing from the model; an interaction of three factors of up to {size} could be"
-        )  # fmt: skip
+        judgement = "something is missing from the model"
+        if not lack.significant:
+            judgement = f"nothing is known to be missing; an interaction of three factors of up to {size} could be"
         said.append(f"Replicates against the model: F = {lack.f:.2f}, p = {lack.p:.2g}: {judgement}.")
     said += [f"Sensitive: {shift.sentence}" for shift in found.shifts]
     return [*said, *found.notes, found.precision.sentence]

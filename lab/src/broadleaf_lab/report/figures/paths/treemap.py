@@ -5,17 +5,8 @@ from __future__ import annotations
 import altair as alt
 import pandas as pd
 
-from broadleaf_lab.report.figures.base import (
-    NEUTRAL,
-    TIER_COLOURS,
-    TIERS,
-    Figure,
-    Unit,
-    finish,
-    listed,
-    number,
-    require,
-)
+from broadleaf_lab.report.figures.base import NEUTRAL, TIER_COLOURS, TIERS, Figure, Unit, finish, number, require
+from broadleaf_lab.text import listed
 
 WIDTH, HEIGHT = 620, 400
 KEY_PIXELS = 270

@@ -1,0 +1,145 @@
+"""No two sentences of a report disagree, over generated studies. The sentences are read here word by word; the studies
+are made with numpy alone.
+"""
+
+import csv
+import re
+
+import numpy as np
+import pytest
+
+pytest.importorskip("statsmodels")
+
+import truth
+from broadleaf_lab.report.collect import collect
+from broadleaf_lab.report.contents import contents_of
+from broadleaf_lab.report.figures.registry import draw_all
+from broadleaf_lab.report.recommend import recommend, sentences
+from broadleaf_lab.study import Study
+
+
+def generated(folder, seed):
+    """A study of some flags and a placebo, with pairs, sometimes three-ways and slow runs, of any number of runs."""
+    rng = np.random.default_rng([12, seed])
+    make = truth.threeway if seed % 4 == 3 else truth.flags
+    known = make(rng, 5, int(rng.integers(0, 6)), float(rng.uniform(0.05, 0.5)))
+    known = truth.Truth(
+        {**known.levels, "placebo": (False, True)}, {**known.effects, "placebo": np.zeros(2)}, known.pairs, {},
+        known.triples,
+    )  # fmt: skip
+    noise = truth.Noise(sd=float(rng.choice([0.01, 0.05])), outliers=float(rng.choice([0, 0.05])),
+                        doubled=float(rng.choice([0, 0, 0.1])))  # fmt: skip
+    rows = truth.runs(known, int(rng.choice([40, 64, 100, 200])), noise, rng, str(rng.choice(["random", "paths"])))
+    env = 'set.env = {{ X{} = "1" }}\n'
+    text = '[study]\nname = "made"\ncommand = ["true"]\n' + "".join(
+        f"[factors.{name}]\n"
+        + ("set = { placebo = true }\n" if name == "placebo" else f'set.env = {{ X{name} = "1" }}\n')
+        for name in known.levels
+    )
+    (folder / "study.toml").write_text(text)
+    with (folder / "runs.csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, ["run_id", "order_in_block", *rows[0]])
+        writer.writeheader()
+        writer.writerows({"run_id": f"r{i:06d}", "order_in_block": i, **row} for i, row in enumerate(rows))
+    return known, Study.load(folder)
+
+
+def named(text):
+    """The names in `a, b and c`."""
+    return {part for part in re.split(r", | and ", text) if part}
+
+
+PHRASES = {
+    "helps": re.compile(r"^([\w, ]+?) helps?\.$"),
+    "hinders": re.compile(r"^([\w, ]+?) hinders?\.$"),
+    "no practical difference": re.compile(r"^([\w, ]+?) makes? no practical difference\.$"),
+    "slows some runs": re.compile(r"^([\w, ]+?) slows? some runs\.$"),
+    "unknown": re.compile(r"^Not yet known: ([\w, ]+?)(?: \(about \d+ more runs\))?\.$"),
+}
+
+
+def said_of(study):
+    """What a report says of each setting, as pairs of where it says so and a word; and all its sentences."""
+    found = collect(study)
+    figures = draw_all(found.evidence)
+    page = contents_of(found, figures)
+    said = {}
+    for v in page.verdicts:
+        said.setdefault(v.factor, set()).add(("verdict", v.word.split()[0] if v.word.startswith("depends") else v.word))
+    for text in page.summary:
+        for word, phrase in PHRASES.items():
+            if match := phrase.match(text):
+                for name in named(match[1]):
+                    said.setdefault(name, set()).add(("summary", word))
+        if match := re.search(r"treatments each proven to help: ([\w, ]+)\.$", text):
+            for name in named(match[1]):
+                said.setdefault(name, set()).add(("path", "can help"))
+        if match := re.match(r"^([\w, ]+?) helps? on average over", text):
+            for name in named(match[1]):
+                said.setdefault(name, set()).add(("no step", "helps"))
+    told = recommend(study)
+    for name, level in told.config.items():
+        if level:
+            said.setdefault(name, set()).add(("recommended", "can help"))
+    texts = [*page.summary, *(v.sentence for v in page.verdicts), *sentences(study, told)]
+    texts += [getattr(figure, "title", None) or figure.reason for figure in figures]
+    return said, texts, page
+
+
+def disagreements(said, texts):
+    """What cannot both be so."""
+    found = []
+    for name, words in said.items():
+        plain = {word for _, word in words if word != "can help"}
+        if len(plain) > 1:
+            found.append((name, words))
+        if any(word == "can help" for _, word in words) and not plain <= {"helps", "depends"}:
+            found.append((name, words))
+    whole = "\n".join(texts)
+    sides = re.search(r"(\w+) depends on .*helps .* and hinders |(\w+) depends on .*hinders .* and helps ", whole)
+    if sides and "No factor is known to help on one end" in whole:
+        found.append(sides[0])
+    if (
+        re.search(r"^\w+ depends on f", whole, re.MULTILINE)
+        and "play the part: one whose effect depends on another" in whole
+    ):
+        found.append("no factor depends on another, but one does")
+    if ("verdict", "unknown") in said.get("placebo", ()) and "does nothing, as it should" in whole:
+        found.append("the placebo is unknown and does nothing")
+    return found
+
+
+def judged(tmp_path, seeds):
+    wrong = claims = 0
+    for seed in seeds:
+        folder = tmp_path / str(seed)
+        folder.mkdir()
+        known, study = generated(folder, seed)
+        said, texts, _ = said_of(study)
+        assert not disagreements(said, texts), seed
+        for name, words in said.items():
+            effect = known.effect(name, True)
+            for _, word in words & {("verdict", "helps"), ("verdict", "hinders")}:
+                claims += 1
+                wrong += (effect < 0) != (word == "helps") or effect == 0
+    return wrong, claims
+
+
+@pytest.mark.timeout(300)
+def test_no_two_sentences_of_a_report_disagree(tmp_path):
+    judged(tmp_path, range(8))
+
+
+@pytest.mark.statistics
+@pytest.mark.timeout(3600)
+def test_no_two_sentences_of_five_hundred_reports_disagree_and_few_are_wrong(tmp_path):
+    wrong, claims = judged(tmp_path, range(500))
+    assert claims > 800
+    assert wrong <= 0.05 * claims
+
+
+def test_what_disagrees_is_found():
+    said = {"a": {("verdict", "unknown"), ("path", "can help")}, "b": {("verdict", "helps"), ("summary", "helps")}}
+    assert len(disagreements(said, [])) == 1
+    assert disagreements({}, ["a depends on b: helps with b off and hinders with b on.",
+                              "No factor is known to help on one end of the speed range"])  # fmt: skip
