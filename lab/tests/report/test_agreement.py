@@ -31,11 +31,9 @@ def generated(folder, seed):
                         doubled=float(rng.choice([0, 0, 0.1])))  # fmt: skip
     rows = truth.runs(known, int(rng.choice([40, 64, 100, 200])), noise, rng, str(rng.choice(["random", "paths"])))
     env = 'set.env = {{ X{} = "1" }}\n'
-    text = '[study]\nname = "made"\ncommand = ["true"]\n' + "".join(
-        f"[factors.{name}]\n"
-        + ("set = { placebo = true }\n" if name == "placebo" else f'set.env = {{ X{name} = "1" }}\n')
-        for name in known.levels
-    )
+    text = '[study]\nname = "made"\ncommand = ["true"]\n'
+    for name in known.levels:
+        text += f"[factors.{name}]\n" + ("set = { placebo = true }\n" if name == "placebo" else env.format(name))
     (folder / "study.toml").write_text(text)
     with (folder / "runs.csv").open("w", newline="") as file:
         writer = csv.DictWriter(file, ["run_id", "order_in_block", *rows[0]])
@@ -49,12 +47,13 @@ def named(text):
     return {part for part in re.split(r", | and ", text) if part}
 
 
+NAMES = r"((?:f\d|placebo)(?:(?:, | and )(?:f\d|placebo))*)"
 PHRASES = {
-    "helps": re.compile(r"^([\w, ]+?) helps?\.$"),
-    "hinders": re.compile(r"^([\w, ]+?) hinders?\.$"),
-    "no practical difference": re.compile(r"^([\w, ]+?) makes? no practical difference\.$"),
-    "slows some runs": re.compile(r"^([\w, ]+?) slows? some runs\.$"),
-    "unknown": re.compile(r"^Not yet known: ([\w, ]+?)(?: \(about \d+ more runs\))?\.$"),
+    "helps": re.compile(rf"^{NAMES} helps?\.$"),
+    "hinders": re.compile(rf"^{NAMES} hinders?\.$"),
+    "no practical difference": re.compile(rf"^{NAMES} makes? no practical difference\.$"),
+    "slows some runs": re.compile(rf"^{NAMES} slows? some runs\.$"),
+    "unknown": re.compile(rf"^Not yet known: {NAMES}(?: \(about \d+ more runs\))?\.$"),
 }
 
 
@@ -71,10 +70,10 @@ def said_of(study):
             if match := phrase.match(text):
                 for name in named(match[1]):
                     said.setdefault(name, set()).add(("summary", word))
-        if match := re.search(r"treatments each proven to help: ([\w, ]+)\.$", text):
+        if match := re.search(rf"treatments each proven to help: {NAMES}\.$", text):
             for name in named(match[1]):
                 said.setdefault(name, set()).add(("path", "can help"))
-        if match := re.match(r"^([\w, ]+?) helps? on average over", text):
+        if match := re.match(rf"^{NAMES} helps? on average over", text):
             for name in named(match[1]):
                 said.setdefault(name, set()).add(("no step", "helps"))
     told = recommend(study)

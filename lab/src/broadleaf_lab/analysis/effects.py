@@ -44,6 +44,8 @@ class Effect:
     context: str = "average"
     ratio_low: float = float("nan")
     ratio_high: float = float("nan")
+    ratio_low_simultaneous: float = float("nan")
+    ratio_high_simultaneous: float = float("nan")
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,9 +116,11 @@ def effects(fit: Fit, context: Context = "average") -> list[Effect]:
     for (factor, level), it, quantile in zip(asked, told, wide.tolist(), strict=True):
         half = quantile * it.se
         ratio, low, high = _ratio(fit, factor, level, config, it.estimate, it.low, it.high)
+        all_low, all_high = it.estimate - half, it.estimate + half
+        _, wide_low, wide_high = _ratio(fit, factor, level, config, it.estimate, all_low, all_high)
         found.append(
-            Effect(factor.name, level, it.estimate, it.low, it.high, it.estimate - half, it.estimate + half, it.p,
-                   ratio, scales.UNITS[fit.scale], it.se, name, low, high)
+            Effect(factor.name, level, it.estimate, it.low, it.high, all_low, all_high, it.p,
+                   ratio, scales.UNITS[fit.scale], it.se, name, low, high, wide_low, wide_high)
         )  # fmt: skip
     return found
 
@@ -137,10 +141,14 @@ def _ratio(
         return float(np.exp(estimate)), float(np.exp(low)), float(np.exp(high))
     others = {} if config is None else dict(config)
     before = float(fit.coding.row({**others, factor.name: factor.default})[fit.kept] @ fit.treatment_params)
-    ratios = [(before + change) / before for change in (estimate, low, high)]
+    if before <= 0:
+        return float("nan"), 0.0, float("inf")
+    # A time or a rate below zero cannot be: the model of this scale has nothing to say there, and the interval ends.
+    middle, least, most = (max((before + change) / before, 0.0) for change in (estimate, low, high))
     if fit.scale == "us":
-        return ratios[0], ratios[1], ratios[2]
-    return tuple(1 / r if r > 0 else float("nan") for r in (ratios[0], ratios[2], ratios[1]))  # type: ignore[return-value]
+        return middle or float("nan"), least, most
+    slowest, fastest = (1 / rate if rate else float("inf") for rate in (least, most))
+    return 1 / middle if middle else float("nan"), fastest, slowest
 
 
 def differences_us(fit: Fit, context: Context = "average", seed: int = 1, draws: int = _DRAWS) -> list[DifferenceUs]:
@@ -168,6 +176,9 @@ def differences_us(fit: Fit, context: Context = "average", seed: int = 1, draws:
                 continue
             goal = [{**c, factor.name: level} for c in here]
             after = scales.to_us(fit.coding.rows(goal)[:, fit.kept] @ fit.treatment_params, fit.scale).mean()
+            if not np.isfinite(after - before):
+                # The scale has no time there.
+                continue
             drawn = scales.to_us(fit.draws([*start, *goal], rng, draws), fit.scale)
             changes = drawn[len(here) :].mean(axis=0) - drawn[: len(here)].mean(axis=0)
             low, high = np.nanquantile(changes, [0.025, 0.975])

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 from broadleaf_lab.errors import AnalysisError
 from broadleaf_lab.spec.factors import Factor, Level
+from broadleaf_lab.text import change
 
 if TYPE_CHECKING:
     from broadleaf_lab.analysis.effects import Effect
@@ -105,7 +106,7 @@ def verdict(
     runs, which the effect is without: a setting that makes some runs slow is not called harmless.
     """
     low, high, estimate = (
-        math.log(r) if r > 0 else -math.inf for r in (effect.ratio_low, effect.ratio_high, effect.ratio)
+        math.log(r) if r != 0 else -math.inf for r in (effect.ratio_low, effect.ratio_high, effect.ratio)
     )
     name = setting_name(effect.factor, effect.level)
     size = _size(effect.ratio, effect.ratio_low, effect.ratio_high)
@@ -128,11 +129,14 @@ def verdict(
         return Verdict(word_of, sentence, None, effect.factor, effect.level, tuple(split), tuple(conditionals))
     note = _strength(conditionals) if word in ("helps", "hinders") else ""
     if word == "unknown":
-        more = runs_needed(low, high, estimate, rope_pct, n_runs) if n_runs else None
+        is_finite = math.isfinite(high - low) and math.isfinite(estimate)
+        more = runs_needed(low, high, estimate, rope_pct, n_runs) if n_runs and is_finite else None
         need = f"needs about {more} more runs" if more else "needs more runs"
         if more and n_runs and more > MAX_TIMES_MORE * n_runs:
             need = "out of reach of these runs (their spread is too large for so small an effect)"
         side = "faster" if high < 0 else "slower" if low > 0 else ""
+        if math.isnan(estimate):
+            size = "this scale has no time there"
         seen = f"{side}, but perhaps by too little to matter" if side else "it may help, hinder or do nothing"
         sentence = f"{name}: unknown, {need}: {seen} ({size})."
         return Verdict(word, sentence, more, effect.factor, effect.level, (), tuple(conditionals))
@@ -202,6 +206,8 @@ def _conditional(fit: Fit, factor: Factor, other: str, at: Level, it: Interval, 
     else:
         row = fit.coding.rows([{factor.name: factor.default, other: at}])[0]
         before = float(row[fit.kept] @ fit.treatment_params)
+        if min(before, before + it.estimate) <= 0:
+            return Conditional(other, at, "unknown", math.nan, 0.0, math.inf)
         low, mid, high = (math.log(max((before + x) / before, 1e-12)) for x in (it.low, it.estimate, it.high))
         if fit.scale == "rate":
             low, mid, high = -high, -mid, -low
@@ -235,11 +241,10 @@ def _brief(it: Conditional) -> str:
 
 
 def _percent(ratio: float) -> str:
-    return f"{100 * (ratio - 1):+.1f} % time"
+    return f"{change(ratio)} time"
 
 
 def _size(ratio: float, low: float, high: float) -> str:
-    change = 100 * (ratio - 1)
-    direction = "less" if change < 0 else "more"
-    interval = f"95 % interval {100 * (low - 1):+.1f} to {100 * (high - 1):+.1f} %"
-    return f"{abs(change):.1f} % {direction} time per task ({interval})"
+    direction = "less" if ratio < 1 else "more"
+    interval = f"95 % interval {change(low).removesuffix(' %')} to {change(high)}"
+    return f"{change(ratio).lstrip('+-')} {direction} time per task ({interval})"

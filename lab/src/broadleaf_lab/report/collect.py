@@ -414,8 +414,7 @@ def _levels(found: Collected) -> pd.DataFrame | None:
         return None
     rows = []
     for factor in found.factors:
-        run = set(found.frame[factor.name].unique())
-        levels = [level for level in factor.levels if column_value(level) in run]
+        levels = [level for level in factor.levels if found.log.coding.measured(factor.name, level)]
         if len(levels) < 3:
             continue
         ordered = sorted(levels, key=float) if factor.is_numeric else levels

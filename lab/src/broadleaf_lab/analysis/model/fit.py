@@ -417,6 +417,7 @@ def fit(
     """
     if frame.empty:
         raise AnalysisError("no runs to fit: make runs first (`broadleaf-lab run`).")
+    frame = frames.designed(frame)
     levels = frames.measured(frame, factors)
     sample = Sample.of(frame, factors, "log" if scale == "auto" else scale, drift)
     stray = curves.splines(factors, sample, levels, blocks)

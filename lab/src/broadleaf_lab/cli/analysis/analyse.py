@@ -11,6 +11,7 @@ import click
 
 from broadleaf_lab.cli.options import load_study, study_argument
 from broadleaf_lab.cli.terminal import add_plain_row, console, require
+from broadleaf_lab.text import change
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -116,7 +117,6 @@ def _show(found: Summary, failed: Failures, response: str) -> None:
 def _effects(found: Summary, unit_name: str, worded: Callable[[str], str]) -> Table:
     from rich.table import Table
 
-    unit = found.fit.scale
     table = Table(
         box=None, pad_edge=False, title=worded("effects on time per task, over the default"), title_justify="left"
     )
@@ -135,19 +135,15 @@ def _effects(found: Summary, unit_name: str, worded: Callable[[str], str]) -> Ta
     us = {(d.factor, d.level): d for d in found.differences}
     for e in sorted(found.effects["average"], key=lambda e: e.ratio):
         key = (e.factor, e.level)
-        wide = (
-            _range(_ratio_pct(e.ci_low_simultaneous), _ratio_pct(e.ci_high_simultaneous)) if unit == "log" else
-            f"{e.ci_low_simultaneous:+.4g} to {e.ci_high_simultaneous:+.4g}"
-        )  # fmt: skip
         corners = [others[c].get(key) for c in ("baseline", "best")]
         difference = us.get(key)
         add_plain_row(
             table,
             e.factor if isinstance(e.level, bool) else f"{e.factor}={e.level}",
-            _percent(e.ratio),
-            _range(_percent(e.ratio_low), _percent(e.ratio_high)),
-            wide,
-            *(_percent(corner.ratio) if corner is not None else "-" for corner in corners),
+            change(e.ratio),
+            _range(change(e.ratio_low), change(e.ratio_high)),
+            _range(change(e.ratio_low_simultaneous), change(e.ratio_high_simultaneous)),
+            *(change(corner.ratio) if corner is not None else "-" for corner in corners),
             f"{difference.delta_us:+,.1f}" if difference is not None else "-",
             _range(f"{difference.ci_low:+,.1f}", f"{difference.ci_high:+,.1f}") if difference is not None else "-",
         )
@@ -204,14 +200,10 @@ def _remarks(found: Summary) -> list[str]:
     return [*said, *found.notes, found.precision.sentence]
 
 
-def _percent(ratio: float) -> str:
-    return f"{100 * (ratio - 1):+.1f} %"
-
-
 def _ratio_pct(log_ratio: float) -> str:
     import math
 
-    return _percent(math.exp(log_ratio))
+    return change(math.exp(log_ratio))
 
 
 def _range(low: str, high: str) -> str:
