@@ -33,8 +33,13 @@ def arrange(
     than a block is cut, with the run at the cut in both parts. Every block has each of the `controls` at least once.
     """
     pieces = [piece for group in groups for piece in cut(group, block_size)]
-    grouped, designed = _packed(pieces, block_size), _dealt(loose, block_size - len(controls), rng)
-    kinds = [[kind[int(i)] for i in rng.permutation(len(kind))] for kind in (designed, grouped)]
+    paths = [piece for piece in pieces if piece[0].purpose == "path"]
+    designed = [piece for piece in pieces if piece[0].purpose != "path"]
+    dealt = _dealt(loose, block_size - len(controls), rng)
+    kinds = [
+        [kind[int(i)] for i in rng.permutation(len(kind))]
+        for kind in ([*_packed(designed, block_size), *dealt], _packed(paths, block_size))
+    ]
     ordered = [block for turn in itertools.zip_longest(*kinds) for block in turn if block is not None]
     rows: list[PlanRow] = []
     for number, block in enumerate(ordered, 1):
