@@ -98,7 +98,7 @@ class Triples:
             wide = wide.with_weight(linear.weight)
         if linear.blocks == "random":
             wide = wide.with_ratio(linear.ratio)
-        mine = np.zeros(wide.width, dtype=bool)
+        mine: np.ndarray = np.zeros(wide.width, dtype=bool)
         mine[linear.size : wide.size] = True
         cross = wide.gram[np.ix_(mine, mine)] - np.diag(wide.penalty[mine])
         return wide.gram[np.ix_(~mine, mine)], cross, wide.cross(known.pseudo)[mine]

@@ -318,7 +318,8 @@ class Fit:
         """What each configuration (a row) may be, on the fit's scale: `number` draws, each of all of them at once."""
         rows = self.coding.rows(configs)
         drawn: np.ndarray = rows[:, self.kept] @ self.bootstrap(rng, number)
-        return drawn + self.triples.draws(self._whole(rows), configs, rng, number)
+        drawn += self.triples.draws(self._whole(rows), configs, rng, number)
+        return drawn
 
     # --- the data --------------------------------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ the other runs does not show. Where they gather in a quadrant, where two levels 
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -100,8 +100,8 @@ def tails(fit: Fit) -> dict[tuple[str, Level], Tail]:
                 )
                 p = float(stats.hypergeom.sf(far - 1, runs + others, far + other, runs))
                 typical = float(np.median(times[here & slow])) if far else 1.0
-                tested.append(((factor.name, level), far, runs, other, others, typical, p))
-    return {key: Tail(*told, p_of_all=min(1.0, told[-1] * len(tested))) for key, *told in tested}
+                tested.append(((factor.name, level), Tail(far, runs, other, others, typical, p, p)))
+    return {key: replace(tail, p_of_all=min(1.0, tail.p * len(tested))) for key, tail in tested}
 
 
 def quadrant(fit: Fit) -> Quadrant | None:
