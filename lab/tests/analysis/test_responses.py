@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-pytest.importorskip("statsmodels")
+pytest.importorskip("scipy")
 
 from broadleaf_lab.analysis import frame as frames
 from broadleaf_lab.cli import command as lab

@@ -6,7 +6,7 @@ import re
 import numpy as np
 import pytest
 
-pytest.importorskip("statsmodels")
+pytest.importorskip("scipy")
 
 from broadleaf_lab.analysis import frame as frames
 from broadleaf_lab.analysis.summary import summarise

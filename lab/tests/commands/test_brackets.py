@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-pytest.importorskip("statsmodels")
+pytest.importorskip("scipy")
 pytest.importorskip("altair")
 import converter  # noqa: F401
 from broadleaf_lab.cli import command as lab

@@ -14,7 +14,7 @@ from broadleaf_lab.spec.runs import RunsFile
 from broadleaf_lab.study import Study
 from click.testing import CliRunner
 
-pytest.importorskip("statsmodels")
+pytest.importorskip("scipy")
 from broadleaf_lab.analysis import frame as frames
 from broadleaf_lab.analysis.convergence import Precision
 from broadleaf_lab.analysis.model.fit import fit

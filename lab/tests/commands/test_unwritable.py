@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("statsmodels")
+pytest.importorskip("scipy")
 from broadleaf_lab.spec.runs import read_runs
 from broadleaf_lab.synthetic.study import write
 

@@ -101,7 +101,7 @@ def test_the_command_shows_and_tells_as_json(folder):
 
 
 def test_without_settings_the_strongest_pair_is_taken(study):
-    pytest.importorskip("statsmodels")
+    pytest.importorskip("scipy")
     pair = cells.strongest_pair(study)
     real = [p for p in study.fit().interactions() if p.q <= 0.05]
     assert {name for name, _ in pair} == {max(real, key=lambda p: abs(p.estimate)).a,

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-pytest.importorskip("statsmodels")
+pytest.importorskip("scipy")
 
 from broadleaf_lab.cli import command as lab
 from broadleaf_lab.errors import RunError

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("statsmodels")
+pytest.importorskip("scipy")
 pytest.importorskip("altair")
 import converter  # noqa: F401
 import pandas as pd

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("statsmodels")
+pytest.importorskip("scipy")
 pytest.importorskip("altair")
 import converter  # noqa: F401
 from broadleaf_lab.report.build import Report

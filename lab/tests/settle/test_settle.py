@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-pytest.importorskip("statsmodels")
+pytest.importorskip("scipy")
 
 import truth
 from broadleaf_lab.cli import command as lab

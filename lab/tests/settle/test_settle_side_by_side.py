@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-pytest.importorskip("statsmodels")
+pytest.importorskip("scipy")
 
 import truth
 from broadleaf_lab.run.single import Quiet

@@ -13,13 +13,13 @@ CAUTION = 1.25
 def q_values(p: Sequence[float]) -> list[float]:
     """The false discovery rate at which each test would just be called significant (Benjamini and Hochberg); a test
     without a p value (nan) has none and counts for nothing."""
-    from statsmodels.stats.multitest import multipletests
+    from scipy.stats import false_discovery_control
 
     values = np.asarray(p, dtype=float)
     out = np.full(len(values), np.nan)
     told = np.isfinite(values)
     if told.any():
-        out[told] = multipletests(values[told], method="fdr_bh")[1]
+        out[told] = false_discovery_control(values[told])
     return [float(q) for q in out]
 
 
@@ -32,6 +32,9 @@ def pair_rates(p: Sequence[float]) -> list[float]:
 
 def holm(p: Sequence[float]) -> list[float]:
     """p values adjusted by Holm's step-down, for families in which no false alarm is acceptable."""
-    from statsmodels.stats.multitest import multipletests
-
-    return [float(value) for value in multipletests(np.asarray(p, dtype=float), method="holm")[1]] if len(p) else []
+    values = np.asarray(p, dtype=float)
+    order = np.argsort(values)
+    adjusted = np.maximum.accumulate(values[order] * np.arange(len(values), 0, -1))
+    found = np.empty(len(values))
+    found[order] = np.minimum(adjusted, 1.0)
+    return [float(value) for value in found]

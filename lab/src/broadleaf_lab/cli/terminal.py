@@ -28,7 +28,7 @@ _PLAIN = {
 # What the package requires besides click and rich, and loads only where it computes or draws.
 _REQUIRED = {
     "altair", "jinja2", "numpy", "optuna", "pandas", "psutil", "pydoe", "ruptures", "scipy", "sklearn", "squarify",
-    "statsmodels", "vl_convert", "z3",
+    "vl_convert", "z3",
 }  # fmt: skip
 _GET = "It comes with the laboratory: pip install broadleaf-lab"
 

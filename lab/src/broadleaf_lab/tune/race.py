@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from broadleaf_lab.analysis.pairs.paired import Ratio, holm, ratio, slower_p
+from broadleaf_lab.analysis.multiplicity import holm
+from broadleaf_lab.analysis.pairs.paired import Ratio, ratio, slower_p
 from broadleaf_lab.spec.factors import Config, Level, changed
 from broadleaf_lab.tune.meter import Meter
 from broadleaf_lab.tune.surrogate import PairModel
@@ -17,6 +18,7 @@ from broadleaf_lab.tune.surrogate import PairModel
 _FIRST_DECISION = 4
 _MIN_PAIRS = 3
 _MODEL_PAIRS = 4
+_ALPHA = 0.05
 _LEAVE_OUT_SHARE = 0.6
 
 
@@ -75,7 +77,7 @@ def race(
         leader = min([*field_, default], key=blocks.mean)
         rivals = [config for config in field_ if config is not leader]
         beaten = holm([slower_p(blocks.differences(rival, leader)) for rival in rivals])
-        out = [rival for rival, gone in zip(rivals, beaten, strict=True) if gone]
+        out = [rival for rival, p in zip(rivals, beaten, strict=True) if p <= _ALPHA]
         field_ = [config for config in field_ if all(config is not gone for gone in out)]
         if len(field_) <= 1:
             break

@@ -5,7 +5,7 @@ them, and what they add to answers about one configuration.
 import numpy as np
 import pytest
 
-pytest.importorskip("statsmodels")
+pytest.importorskip("scipy")
 
 import truth
 from broadleaf_lab.analysis import frame as frames

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-pytest.importorskip("statsmodels")
+pytest.importorskip("scipy")
 
 import truth
 from broadleaf_lab.analysis import frame as frames

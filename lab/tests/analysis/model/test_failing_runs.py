@@ -8,7 +8,7 @@ from broadleaf_lab.cli import command as lab
 from broadleaf_lab.spec.factors import Factor
 from click.testing import CliRunner
 
-pytest.importorskip("statsmodels")
+pytest.importorskip("scipy")
 from broadleaf_lab.analysis import failures
 
 pytestmark = [pytest.mark.statistics, pytest.mark.timeout(300)]

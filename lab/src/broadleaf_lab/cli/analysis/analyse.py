@@ -57,7 +57,7 @@ def command(
     Writes effects.csv and interactions.csv beside the study file, unless some runs are left out with --where, or
     another response is asked for.
     """
-    require(("numpy", "pandas", "scipy", "statsmodels"), "`broadleaf-lab analyse`")
+    require(("numpy", "pandas", "scipy"), "`broadleaf-lab analyse`")
     from broadleaf_lab.analysis import failures
     from broadleaf_lab.analysis import frame as frames
     from broadleaf_lab.analysis.summary import summarise

@@ -36,7 +36,7 @@ def command(order: str, study_path: Path, all_steps: bool, again: int | None, as
     (--again, then run), and otherwise what the model predicts. Writes paths.csv and, if random orders were run,
     path_vectors.csv.
     """
-    require(("numpy", "pandas", "scipy", "statsmodels"), "`broadleaf-lab path`")
+    require(("numpy", "pandas", "scipy"), "`broadleaf-lab path`")
     from broadleaf_lab.analysis import frame as frames
     from broadleaf_lab.analysis.model.fit import fit
     from broadleaf_lab.analysis.paths import remeasure

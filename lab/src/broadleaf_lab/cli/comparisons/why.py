@@ -53,7 +53,7 @@ def command(
 
     study = load_study(study_path)
     if a is None:
-        require(("numpy", "pandas", "scipy", "statsmodels"), "`broadleaf-lab why` without settings")
+        require(("numpy", "pandas", "scipy"), "`broadleaf-lab why` without settings")
         settings = list(strongest_pair(study))
     else:
         settings = [*parse_settings(study, ",".join(filter(None, (a, b)))).items()]

@@ -25,7 +25,7 @@ def command(study_path: Path, max_tier: int, file: Path | None, as_json: bool) -
 
     Makes no runs. Settings that fail more often than their default are left out, and named first.
     """
-    require(("numpy", "pandas", "scipy", "statsmodels"), "`broadleaf-lab recommend`")
+    require(("numpy", "pandas", "scipy"), "`broadleaf-lab recommend`")
     from broadleaf_lab.report.recommend import keys, recommend, sentences, write
     from broadleaf_lab.spec.factors import column_value
 

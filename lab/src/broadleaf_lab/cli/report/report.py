@@ -10,7 +10,7 @@ from broadleaf_lab.cli.options import load_study, study_argument
 from broadleaf_lab.cli.terminal import console, require
 from broadleaf_lab.text import size
 
-_MODULES = ("numpy", "pandas", "scipy", "statsmodels", "sklearn", "altair", "jinja2", "vl_convert", "squarify")
+_MODULES = ("numpy", "pandas", "scipy", "sklearn", "altair", "jinja2", "vl_convert", "squarify")
 
 
 @click.command("report")

@@ -22,7 +22,7 @@ from broadleaf_lab.spec.runs import read_runs
 from broadleaf_lab.spec.study import StudySpec
 
 Grade = Literal["good", "advice", "bad"]
-_LIBRARIES = ("numpy", "scipy", "pandas", "statsmodels", "sklearn", "pydoe", "z3", "optuna", "ruptures", "altair")
+_LIBRARIES = ("numpy", "scipy", "pandas", "sklearn", "pydoe", "z3", "optuna", "ruptures", "altair")
 _LOOPS = 15
 
 

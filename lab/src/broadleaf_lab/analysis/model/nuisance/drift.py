@@ -7,7 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
+from broadleaf_lab.analysis.model.coding import bends as spline_bends
+
 _DAY_S = 86400.0
+_KNOTS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,16 +27,15 @@ def drift(frame: pd.DataFrame, bends: bool = True) -> Nuisance:
 
     The linear column runs from -1/2 to 1/2, so that its coefficient is the change from the first run to the last.
     """
-    from patsy import cr
-
     seconds = frame["started_unix"].to_numpy(dtype=float)
     span = float(np.ptp(seconds)) if len(seconds) else 0.0
     if not np.isfinite(span) or span <= 0 or len(np.unique(seconds)) < 8:
         return Nuisance(np.zeros((len(frame), 0)), ())
     part = (seconds - seconds.min()) / span - 0.5
     # Four knots span the constant, the line and two bends: three degrees of freedom besides the constant.
-    spline = np.asarray(cr(part, df=4))
+    knots = np.quantile(part, np.linspace(0, 1, _KNOTS))
     basis = np.column_stack([np.ones_like(part), part])
+    spline = np.column_stack(spline_bends(part, knots.tolist())) if len(np.unique(knots)) == _KNOTS else basis[:, :0]
     bent = spline - basis @ np.linalg.lstsq(basis, spline, rcond=None)[0]
     left, size, _ = np.linalg.svd(bent, full_matrices=False)
     some = bends and len(size) > 1 and size[1] > 1e-9 * size[0]
