@@ -112,6 +112,21 @@ class Ablation:
     settings: tuple[Kept, ...]
 
 
+def simplified(meter: Meter, winner: Config, model: PairModel, rope: float) -> Config:
+    """The winner without placebos, and without settings that the model predicts to do nothing beside the others: where
+    two do the same, the nicer one stays. Fresh runs are to confirm what is left.
+    """
+    settings = changed(winner, meter.factors)
+    idle = [factor.name for factor in meter.factors if factor.kind == "placebo" and factor.name in settings]
+    here = (_reset(meter, winner, idle) if idle else None) or winner
+    for name in sorted((name for name in settings if name not in idle), key=lambda name: -_tier(meter, name)):
+        fewer = _reset(meter, winner, [*idle, name])
+        if fewer is not None and model.cost(fewer) - model.cost(here) < rope / 2:
+            idle.append(name)
+            here = fewer
+    return here
+
+
 def ablate(
     meter: Meter, winner: Config, model: PairModel, rope: float, n_runs: int, rng: np.random.Generator
 ) -> Ablation:

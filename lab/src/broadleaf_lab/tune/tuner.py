@@ -249,6 +249,8 @@ def _decide(
 ) -> tuple[Config, Ratio | None, Ratio | None, tuple[race.Kept, ...]]:  # fmt: skip
     """The recommendation, its ratio, the winner's ratio, and the outcome of the winner's settings."""
     default = study.baseline
+    rope = math.log1p(study.rope_pct / 100)
+    winner = race.simplified(meter, winner, model, rope)
     if meter.id_of(winner) == meter.id_of(default):
         say("race: the default leads")
         return default, None, None, ()
@@ -260,7 +262,6 @@ def _decide(
         return default, first, first, ()
     if not first.high < 1:
         return default, first, first, ()
-    rope = math.log1p(study.rope_pct / 100)
     # The last pairs judge what ablation leaves, so their runs are set aside.
     ablation = race.ablate(meter, winner, model, rope, max(0, meter.left() - 2 * _MIN_PAIRS), rng)
     left = changed(ablation.config, meter.factors)
