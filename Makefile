@@ -41,7 +41,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 unless_unchanged = $(BIN)/python tools/unchanged.py --record $(STAMPS)/$(1).json $(if $(AGAIN),--again)
 
-.PHONY: help demo test test-all test-rust test-python test-sites test-lab test-statistics peer-tests test-peers fuzz soak bench gate figures docs lint lock clean build installed
+.PHONY: help demo test test-all test-rust test-python test-sites wheels test-lab test-statistics peer-tests test-peers fuzz soak bench gate figures docs lint lock clean build installed
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | expand -t 14
@@ -52,7 +52,7 @@ demo: $(STAMPS)/native ## Start four engines, run a map, print its result and ti
 # What has passed on the same files is skipped, unless AGAIN=1.
 test: test-rust test-python test-lab ## Run the tests that need nothing but this checkout; TEST_ARGS="tests/e2e -k map" chooses among those of Python
 
-test-all: test test-sites test-statistics test-peers fuzz ## Run all tests: also with schedulers, SSH, MPI, Dask and Ray, IPython Parallel's own, and fuzzing
+test-all: test test-sites test-statistics test-peers fuzz ## Run all tests: also with schedulers, SSH, MPI, Dask and Ray, of wheels, IPython Parallel's own, and fuzzing
 
 test-rust: $(STAMPS)/native
 	@$(call unless_unchanged,rust-tests) --inputs crates fuzz/src fuzz/corpus Cargo.toml Cargo.lock -- \
@@ -62,7 +62,7 @@ test-python: $(STAMPS)/native $(STAMPS)/test $(STAMPS)/lab
 	@$(call unless_unchanged,python-tests) -- \
 	  $(PYTEST) tests -m "not sites" $(TEST_ARGS)
 
-test-sites: $(STAMPS)/native $(STAMPS)/test $(STAMPS)/ray-venv
+test-sites: $(STAMPS)/native $(STAMPS)/test $(STAMPS)/ray-venv $(STAMPS)/peers-venv $(STAMPS)/release
 	@$(call unless_unchanged,site-tests) -- $(PYTEST) tests -m sites $(TEST_ARGS)
 
 # The laboratory needs nothing of Broadleaf.
@@ -84,7 +84,7 @@ test-peers: $(STAMPS)/native $(STAMPS)/peers-venv
 	@$(call unless_unchanged,peer-tests) -- $(PEERS_VENV)/bin/python tests/peers/run.py tests/peers/claimed.txt
 
 bench: $(STAMPS)/native $(STAMPS)/bench ## Run the benchmarks; BENCH_ARGS="latency --against ppe,ray" chooses which
-	$(BIN)/python -m broadleaf.bench $(BENCH_ARGS)
+	$(BIN)/python -m benchmarks $(BENCH_ARGS)
 
 gate: $(STAMPS)/native $(STAMPS)/test $(STAMPS)/lab ## Measure whether HEAD is slower than main; GATE_ARGS="--base v0.2" chooses
 	@for workload in $(GATE_WORKLOADS); do \
@@ -92,11 +92,14 @@ gate: $(STAMPS)/native $(STAMPS)/test $(STAMPS)/lab ## Measure whether HEAD is s
 	  $(WITH_RUST) $(BIN)/broadleaf-lab gate --study benchmarks/gate --at workload=$$workload $(GATE_ARGS) || exit; \
 	done
 
+wheels: $(STAMPS)/run $(STAMPS)/release ## Build the wheels and source archives of a release in dist/, and check them
+	@$(WITH_RUST) $(BIN)/python tools/wheels.py --profile $(PROFILE)
+
 soak: $(STAMPS)/native $(STAMPS)/test ## Attack a cluster for MINUTES, and look whether all is as it was afterwards
 	$(BIN)/python tests/attack/soak.py --minutes $(MINUTES)
 
 figures: $(STAMPS)/native $(STAMPS)/docs ## Make the tables and plots of README and docs from benchmarks/results
-	@$(BIN)/python tools/figures.py
+	@$(BIN)/python -m benchmarks.figures
 
 docs: $(STAMPS)/native $(STAMPS)/docs $(STAMPS)/lab ## Build the documentation in docs/_build/html
 	$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html
@@ -117,7 +120,7 @@ lint: $(STAMPS)/native $(STAMPS)/lint ## Check formatting, lints and types of th
 	$(WITH_RUST) cargo clippy --profile $(PROFILE) --locked --workspace --all-targets -- -D warnings
 
 # Everything that checks need.
-installed: $(STAMPS)/native $(STAMPS)/peers-venv $(STAMPS)/ray-venv $(STAMPS)/test $(STAMPS)/lint $(STAMPS)/docs $(STAMPS)/lab
+installed: $(STAMPS)/native $(STAMPS)/release $(STAMPS)/peers-venv $(STAMPS)/ray-venv $(STAMPS)/test $(STAMPS)/lint $(STAMPS)/docs $(STAMPS)/lab
 
 build: $(STAMPS)/native ## Build the native module and install the package into .venv
 
@@ -125,7 +128,7 @@ lock: $(STAMPS)/venv ## Update the versions in requirements/ (needs the network)
 	$(BIN)/python tools/lock.py
 
 clean: ## Remove everything that the targets made
-	rm -rf $(VENV) $(PEERS_VENV) $(RAY_VENV) .mpi-venvs .page-venvs .psij-packages .toolchain .bench-venvs .bed target fuzz/target docs/_build bench-results
+	rm -rf $(VENV) $(PEERS_VENV) $(RAY_VENV) dist .mpi-venvs .page-venvs .psij-packages .toolchain .bench-venvs .bed target fuzz/target docs/_build bench-results
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	rm -rf benchmarks/gate/.venv benchmarks/gate/.venvs benchmarks/gate/.lab benchmarks/gate/runs.lock
 	find python lab benchmarks tests tools examples docs -name __pycache__ -prune -exec rm -rf {} +

@@ -1,7 +1,8 @@
-"""Runs a command with a site on this machine: `python benchmarks/on_bed.py broadleaf bench clusters`.
+"""Runs a command with a site on this machine: `python benchmarks/on_bed.py python -m benchmarks clusters`.
 
 The site is the bed of the tests: hosts with networks, names and files of their own, with sshd and Slurm. The command
-finds its description through the environment variable that `broadleaf bench clusters` reads. Needs root and Debian.
+finds its description through the environment variable that `python -m benchmarks clusters` reads. Needs root and
+Debian.
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ def main() -> int:
     parser.add_argument("--hosts", type=int, default=4, help="hosts beside the one that engines are started from")
     parser.add_argument("command", nargs=argparse.REMAINDER, help="the command and its arguments")
     chosen = parser.parse_args()
-    sys.path[:0] = [str(TESTS), str(TESTS / "clusters")]
+    sys.path[:0] = [str(TESTS)]
     from bed import Bed
+    from bed.slurmd import start_slurm
+    from bed.sshd import open_with_key, start_sshd
     from debian_layer import LayerUnavailable
-    from slurmd import start_slurm
-    from sshd import open_with_key, start_sshd
 
     try:
         bed = Bed(chosen.hosts)

@@ -33,6 +33,8 @@ extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_co
 napoleon_numpy_docstring = False
 # Docstrings name code in single backticks.
 default_role = "code"
+# What a program prints is not there to be copied.
+copybutton_selector = "div:not(.highlight-output) > div.highlight > pre"
 autodoc_member_order = "groupwise"
 autodoc_typehints_format = "short"
 maximum_signature_line_length = 100

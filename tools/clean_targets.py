@@ -33,6 +33,7 @@ TARGETS = {
     "bench": ["BENCH_ARGS=latency --quick --against ppe"],
     "soak": ["MINUTES=1"],
     # A comparison of a commit with itself is rarely decided, so here it is not begun.
+    "wheels": [],
     "gate": ["GATE_ARGS=--help", "GATE_WORKLOADS=latency"],
     "test-rust": [],
     "test-python": ["TEST_ARGS=--collect-only -qq"],

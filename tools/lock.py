@@ -20,6 +20,7 @@ FILES = {
     "mpich": ["mpich"],
     "openmpi": ["openmpi"],
     "psij": ["psij"],
+    "release": ["release"],
     "lint": ["lint", "test", "bench", "lab"],
 }
 # Extras of the package whose requirements are in the file as well.

@@ -15,6 +15,7 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import broadleaf as ipp
 import numpy as np
@@ -53,7 +54,7 @@ def map_items(client: ipp.Client, n_tasks: int) -> None:
 def broadcast(client: ipp.Client, n_tasks: int) -> None:
     """Arrays for all engines. Each differs from the one before, so that none is there already."""
     view = client.broadcast_view()
-    array = np.zeros(ARRAY_BYTES, np.uint8)
+    array: Any = np.zeros(ARRAY_BYTES, np.uint8)
     for number in range(n_tasks):
         array[:8] = np.frombuffer(number.to_bytes(8, "little"), np.uint8)
         view.apply_sync(nothing, array)

@@ -1,4 +1,4 @@
-"""The zoo's command line; the standard library only, so that it runs in the environment of any system."""
+"""The zoo's command line, which runs in the environment of any system that has Broadleaf as well."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def main(arguments: list[str] | None = None) -> int:
         default="sleep",
         help="what the tasks of a bag, a chain or a fan-in do",
     )
-    parser.add_argument("--system", choices=tuple(systems.SYSTEMS), default="broadleaf")
+    parser.add_argument("--system", choices=systems.SYSTEMS, default="broadleaf")
     parser.add_argument("--engines", type=int, default=2)
     parser.add_argument("--tasks", type=int, default=200, help="tasks in one batch; leaves of a fan-in")
     parser.add_argument("--per-engine", action="store_true", help="--tasks is per engine, for weak scaling")
@@ -59,9 +59,11 @@ def main(arguments: list[str] | None = None) -> int:
         return 1
     found = score.measure(system, workload, given.engines, given.rounds)
     if given.json:
-        print(json.dumps(found.to_dict() | {"version": system.version(), "python": platform.python_version()}))
+        print(json.dumps(found.to_dict() | {"version": system.adapter.version(), "python": platform.python_version()}))
         return 0
-    print(f"{workload.name} on {system.name} {system.version()}, {found.engines} engines, {found.n_tasks} tasks")
+    print(
+        f"{workload.name} on {system.name} ({system.adapter.version()}), {found.engines} engines, {found.n_tasks} tasks"
+    )
     print(f"overhead over the optimum {found.overhead_us:.1f} us a task, efficiency {found.efficiency:.3f}")
     print(f"total {found.total_s:.4f} s, optimum {found.ideal_s:.4f} s"
           f" (critical path {found.critical_path_s:.4f} s, work {found.work_s:.4f} s)")  # fmt: skip

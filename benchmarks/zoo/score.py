@@ -49,9 +49,9 @@ class Score:
 def run_round(system: System, workload: Workload, engines: int) -> Score:
     """Submits every task, and waits for all values."""
     begin = time.perf_counter()
-    handles = _submit_all(system, workload) if system.takes_after else _submit_when_ready(system, workload)
+    handles = _submit_all(system, workload) if system.adapter.takes_after else _submit_when_ready(system, workload)
     submitted = time.perf_counter()
-    durations_s = system.collect(handles)
+    durations_s = system.adapter.collect(handles)
     total_s = time.perf_counter() - begin
     return Score(
         workload.name,
@@ -73,7 +73,7 @@ def measure(system: System, workload: Workload, engines: int, rounds: int = 3) -
         run_round(system, workload, engines)
         scores = [run_round(system, workload, engines) for _ in range(rounds)]
     finally:
-        system.stop()
+        system.adapter.stop()
     middle = statistics.median_low([score.overhead_us for score in scores])
     return next(score for score in scores if score.overhead_us == middle)
 
@@ -81,7 +81,7 @@ def measure(system: System, workload: Workload, engines: int, rounds: int = 3) -
 def _submit_all(system: System, workload: Workload) -> list[Any]:
     handles: list[Any] = []
     for task in workload.tasks:
-        handles.append(system.submit(workload.body, task.amount, [handles[i] for i in task.after]))
+        handles.append(system.adapter.submit(workload.body, task.amount, after=[handles[i] for i in task.after]))
     return handles
 
 
@@ -100,7 +100,7 @@ def _submit_when_ready(system: System, workload: Workload) -> list[Any]:
 
     def start(index: int) -> None:
         nonlocal left
-        handle = system.submit(workload.body, tasks[index].amount, ())
+        handle = system.adapter.submit(workload.body, tasks[index].amount)
         handles[index] = handle
         with lock:
             left -= 1

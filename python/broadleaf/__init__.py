@@ -80,6 +80,7 @@ if TYPE_CHECKING:
         wrap_exception,
     )
     from broadleaf.interop.joblib import register_joblib_backend
+    from broadleaf.interop.process_pools import Pool, ProcessPoolExecutor
     from broadleaf.requests import RequestFailed
     from broadleaf.serialize.decorators import depend, dependent, interactive, require
     from broadleaf.serialize.namespace import Reference, engine_cache
@@ -130,7 +131,9 @@ _HOMES = {
     "OverLimit": _ERRORS,
     "ParallelFunction": "broadleaf.client.functions",
     "PlaintextWarning": "broadleaf.cluster.addresses",
+    "Pool": "broadleaf.interop.process_pools",
     "PrePickled": "broadleaf.serialize.values",
+    "ProcessPoolExecutor": "broadleaf.interop.process_pools",
     "Reference": "broadleaf.serialize.namespace",
     "Relay": "broadleaf.cluster.relay",
     "RemoteError": _ERRORS,
@@ -220,7 +223,9 @@ __all__ = [
     "OverLimit",
     "ParallelFunction",
     "PlaintextWarning",
+    "Pool",
     "PrePickled",
+    "ProcessPoolExecutor",
     "Reference",
     "Relay",
     "RemoteError",
@@ -262,6 +267,10 @@ __all__ = [
     "zeros",
 ]
 
+
+if "t" in _sys.abiflags:
+    _name = "python{}.{}".format(*_sys.version_info)
+    raise ImportError(f"Broadleaf does not run on {_name}t, a free-threaded build of Python: use {_name}")
 
 _offer(
     {

@@ -1,4 +1,4 @@
-"""Something to do once a module has been imported, by whoever imports it."""
+"""Modules that somebody else imports: what to do once that has happened, and whether it has."""
 
 from __future__ import annotations
 
@@ -15,6 +15,12 @@ def after_import(name: str, action: Callable[[ModuleType], None]) -> None:
         action(module)
     else:
         sys.meta_path.insert(0, _Finder(name, action))
+
+
+def imported(name: str, attribute: str) -> Any:
+    """The module `name`, if it has been imported as far as this attribute: another thread may be importing it."""
+    module = sys.modules.get(name)
+    return module if hasattr(module, attribute) else None
 
 
 def is_awaited(name: str) -> bool:

@@ -1,15 +1,16 @@
-"""`broadleaf bench`: what it prints for people and for programs."""
+"""`broadleaf bench` and `python -m benchmarks`: what they print for people and for programs."""
 
 import json
-import subprocess
-import sys
 
 import pytest
-from broadleaf.bench.results import table
-from broadleaf.bench.results.record import Record, skipped
+from broadleaf.bench import table
+from broadleaf.bench.record import Record, skipped
 from broadleaf.cli import group
-from broadleaf.cli.bench.output import Records
+from broadleaf.cli.bench import Records
 from click.testing import CliRunner
+
+from benchmarks.commands import against_option
+from benchmarks.commands import group as benchmarks
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -29,6 +30,10 @@ def shown(records, capsys, json_file=None):
 
 def bench(*arguments):
     return CliRunner().invoke(group, ["bench", *arguments])
+
+
+def beside(*arguments):
+    return CliRunner().invoke(benchmarks, arguments, prog_name="python -m benchmarks")
 
 
 def test_columns_that_say_nothing_are_left_out(capsys):
@@ -98,7 +103,7 @@ def test_json_lines_go_to_a_file_beside_the_table(capsys, tmp_path):
 
 
 def test_a_run_prints_a_table_and_tells_what_happens_elsewhere():
-    done = bench("startup", "--quick", "--repeats", "1", "--engines", "1", "--only-peers", "--against", "ppe")
+    done = beside("startup", "--quick", "--repeats", "1", "--engines", "1", "--only-peers", "--against", "ppe")
     assert done.exit_code == 0, done.output
     assert done.stdout.split()[:4] == ["startup", "OF", "SYSTEM", "FIGURE"]
     assert "machine: processor" in done.stderr
@@ -106,17 +111,56 @@ def test_a_run_prints_a_table_and_tells_what_happens_elsewhere():
 
 
 def test_a_run_with_nothing_to_show_is_a_failure():
-    done = bench("latency", "--quick", "--repeats", "1", "--engines", "1", "--only-peers")
+    done = beside("latency", "--quick", "--repeats", "1", "--engines", "1", "--only-peers")
     # The bare machine is measured anyway.
     assert done.exit_code == 0
-    done = bench("startup", "--quick", "--repeats", "1", "--only-peers")
+    done = beside("startup", "--quick", "--repeats", "1", "--only-peers")
     assert done.exit_code == 1
     assert done.stderr.splitlines()[-1] == "error: nothing could be measured"
 
 
-def test_the_module_runs_the_same_command():
-    done = subprocess.run(
-        [sys.executable, "-m", "broadleaf.bench", "raw", "--help"], capture_output=True, text=True, timeout=50
-    )
-    assert done.returncode == 0
-    assert done.stdout.startswith("Usage: broadleaf bench raw")
+def test_broadleaf_alone_is_measured_without_other_libraries():
+    done = bench("latency", "--quick", "--repeats", "1", "--engines", "1", "--json", "-")
+    assert done.exit_code == 0, done.output
+    assert {json.loads(line)["peer"] for line in done.stdout.splitlines()} == {"raw", "broadleaf"}
+    assert "isolation none" in done.stderr
+    for option in ("--against", "--only-peers", "--record", "--plot", "--environments"):
+        assert bench("latency", option, "ppe").exit_code == 2
+
+
+def test_the_commands_of_the_repository_are_those_of_users_and_more():
+    users, all_of_them = (set(each.list_commands(None)) for each in (group.get_command(None, "bench"), benchmarks))
+    assert all_of_them - users == {"hosts", "clusters", "movers"}
+    assert users <= all_of_them
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["hosts", "--smal-task"], "Did you mean '--small-task'?"),
+        (["latency", "--against", "jobli"], "Did you mean 'joblib'?"),
+        (["hosts", "--hosts", "two"], "'two' is not a list of numbers"),
+        (["hosts", "--sizes", "1MB,x"], "'x' is not a size"),
+        (["hosts", "--topologies", "auto,tree"], "no topology is called 'tree'"),
+        (["hosts", "--option", "prefetch_mn=3"], "did you mean 'prefetch_min'"),
+        (["--json", "out.json", "hosts"], "--json comes before the case"),
+    ],
+)
+def test_a_mistake_is_told_in_a_line(arguments, said):
+    done = beside(*arguments)
+    assert (done.exit_code, done.stdout) == (2, "")
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("error: ")
+    assert said.lower() in line.lower()
+
+
+def test_peers_are_completed():
+    offered = against_option(["ppe", "loky", "ray"]).shell_complete(None, "ppe,l")
+    assert [each.value for each in offered] == ["ppe,loky"]
+
+
+def test_figures_are_explained():
+    for name, metric in (("latency", "roundtrip_median"), ("hosts", "last_engine"), ("movers", "last_host")):
+        shown = beside(name, "--help").stdout
+        assert metric in shown.partition("Figures:")[2]
+    assert beside("raw", "--help").stdout.startswith("Usage: python -m benchmarks raw")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from broadleaf.bench.hosts import network
+from bed import network
 
 
 @pytest.fixture

@@ -1,15 +1,17 @@
-"""Files of results: what `broadleaf bench --record` writes."""
+"""Files of results: what `python -m benchmarks --record` writes."""
 
 import json
 import subprocess
 import sys
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
-from broadleaf.bench.results import recorded
-from broadleaf.bench.results.record import Record
-from broadleaf.cli.bench.output import without_environments
+from broadleaf.bench.record import Record
 
+from benchmarks import recorded
+
+CHECKOUT = Path(__file__).resolve().parents[2]
 FACTS = {
     "processor": "P",
     "cores": 2,
@@ -25,19 +27,19 @@ WHEN = datetime(2026, 11, 24, 12, tzinfo=UTC)
 def test_a_file_has_machine_commit_conditions_and_figures(tmp_path, monkeypatch):
     monkeypatch.setattr(recorded, "commit", lambda: "0123456789ab-changed")
     record = Record("ppe", "1", "latency", {"workers": 4}, "roundtrip_median", [3.0, 1.0, 2.0])
-    path = recorded.write(tmp_path / "new", "latency", "broadleaf bench latency --record", FACTS, [record], WHEN)
+    path = recorded.write(tmp_path / "new", "latency", "python -m benchmarks latency --record", FACTS, [record], WHEN)
     assert path.name == "2026-11-24-latency-01234567.json"
     run = json.loads(path.read_text())
     assert run["machine"] == {name: FACTS[name] for name in ("processor", "cores", "memory", "kernel", "python")}
     assert run["conditions"] == {"load": "0.1", "isolation": "no"}
-    assert (run["commit"], run["command"]) == ("0123456789ab-changed", "broadleaf bench latency --record")
+    assert (run["commit"], run["command"]) == ("0123456789ab-changed", "python -m benchmarks latency --record")
     assert run["date"] == "2026-11-24T12:00:00+00:00"
     assert [(r["median"], r["min"], r["max"], r["n_runs"], r["unit"]) for r in run["records"]] == [(2, 1, 3, 3, "us")]
 
 
 def test_the_command_names_no_folder_of_this_machine():
-    given = ["bench", "map", "--environments", "/here/venvs", "--repeats", "3", "--environments=/there"]
-    assert list(without_environments(given)) == ["bench", "map", "--repeats", "3"]
+    given = ["map", "--environments", "/here/venvs", "--repeats", "3", "--environments=/there"]
+    assert list(recorded.without_environments(given)) == ["map", "--repeats", "3"]
 
 
 def test_no_file_is_written_over(tmp_path, monkeypatch):
@@ -49,11 +51,12 @@ def test_no_file_is_written_over(tmp_path, monkeypatch):
 @pytest.mark.timeout(60)
 def test_the_command_records_itself(tmp_path):
     pytest.importorskip("broadleaf._native", reason="the native module is not built")
-    command = [sys.executable, "-m", "broadleaf.bench", "latency", "--quick", "--repeats", "1", "--record", "results"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=50)
+    results = str(tmp_path / "results")
+    command = [sys.executable, "-m", "benchmarks", "latency", "--quick", "--repeats", "1", "--record", results]
+    done = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, timeout=50)
     assert done.returncode == 0, done.stderr
     (path,) = (tmp_path / "results").glob("*-latency*.json")
     run = json.loads(path.read_text())
-    assert run["command"] == "broadleaf bench latency --quick --repeats 1 --record results"
+    assert run["command"] == f"python -m benchmarks latency --quick --repeats 1 --record {results}"
     assert {r["metric"] for r in run["records"]} >= {"roundtrip_median", "roundtrip_p99"}
     assert f"results/{path.name}" in done.stderr

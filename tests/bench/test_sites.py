@@ -5,18 +5,20 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from broadleaf.bench import peers
-from broadleaf.bench.environments import ON_SITES, SYSTEMS
-from broadleaf.bench.meanings import FIGURES
-from broadleaf.bench.peers.site import VARIABLE, Site
-from broadleaf.bench.peers.systems.sites.jobs import Jobs, status_calls
-from broadleaf.bench.results.record import UNITS
-from broadleaf.bench.turn import Turn
-from broadleaf.cli import group
+from broadleaf.bench.record import UNITS
+from broadleaf.bench.turn import System, Turn
 from click.testing import CliRunner
+
+from benchmarks.commands import group
+from benchmarks.environments import ON_SITES, PEERS
+from benchmarks.sites.cases import FIGURES
+from benchmarks.sites.command import AtSite
+from benchmarks.sites.jobs import Jobs, status_calls
+from benchmarks.sites.site import VARIABLE, Site
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -98,8 +100,8 @@ def test_a_turn_runs_where_the_site_says(tmp_path, monkeypatch):
     login = [sys.executable, "-c", "import os, sys; os.environ.clear(); os.execvp(sys.argv[1], sys.argv[1:])"]
     site = Site(("n1", "n2"), str(tmp_path), tuple(login))
     asked = 'import os, sys; sys.stdin.readline(); print(\'{"seen": "%s"}\' % sorted(os.environ), flush=True)'
-    monkeypatch.setattr("broadleaf.bench.environments.command", lambda *_: [sys.executable, "-c", asked])
-    with Turn(SYSTEMS["ppe"], tmp_path, 1, site) as turn:
+    monkeypatch.setattr(System, "command", lambda *_: [sys.executable, "-c", asked])
+    with Turn(System("asked", ""), 1, AtSite(site)) as turn:
         seen = turn.ask({"do": "describe"})["seen"]
     assert VARIABLE in seen
     assert "OF_THIS_HOST" not in seen
@@ -117,7 +119,7 @@ def test_a_turn_runs_where_the_site_says(tmp_path, monkeypatch):
 def test_a_description_that_does_not_fit_is_explained(tmp_path, text, said):
     path = tmp_path / "site.toml"
     path.write_text(text)
-    done = CliRunner().invoke(group, ["bench", "clusters", "--site", str(path)])
+    done = CliRunner().invoke(group, ["clusters", "--site", str(path)])
     assert done.exit_code == 2
     assert said in done.stderr.replace("\n", " ")
 
@@ -134,12 +136,11 @@ def test_a_site_is_read_and_passed_on(tmp_path, monkeypatch):
 def test_a_case_that_there_is_not_is_refused(tmp_path):
     path = tmp_path / "site.toml"
     path.write_text('hosts = ["a"]\nshared = "/s"\n')
-    done = CliRunner().invoke(group, ["bench", "clusters", "--site", str(path), "--cases", "slrum"])
+    done = CliRunner().invoke(group, ["clusters", "--site", str(path), "--cases", "slrum"])
     assert done.exit_code == 2
     assert "slurm" in done.stderr
 
 
 def test_every_figure_has_a_unit_and_every_system_an_adapter():
-    assert FIGURES["clusters"].keys() <= UNITS.keys()
-    systems = Path(peers.__file__).parent / "systems"
-    assert all((systems / f"{system.adapter.replace('.', '/')}.py").exists() for system in ON_SITES.values())
+    assert FIGURES.keys() <= UNITS.keys()
+    assert all(find_spec(system.adapter) for system in (*PEERS.values(), *ON_SITES.values()))

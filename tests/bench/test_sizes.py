@@ -4,11 +4,14 @@ import json
 import pickle
 
 import pytest
+from broadleaf.bench import sizes, table
 from broadleaf.bench.cases import CASES, KINDS, Case, Session, Step
-from broadleaf.bench.peers import values
-from broadleaf.bench.results import sizes, table
-from broadleaf.bench.results.record import Record
+from broadleaf.bench.record import Record
 from broadleaf.bench.runner import Run
+from broadleaf.bench.turn import SYSTEMS
+from broadleaf.bench.workload import values
+
+from benchmarks.environments import PEERS
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -88,7 +91,7 @@ def test_what_ours_takes_beyond_the_pickler_is_set_against_others(ours, said):
     assert sizes.findings(records) == [f"sizes: {said}"]
 
 
-def test_the_pickler_of_the_same_round_kind_route_and_size_is_taken_off(tmp_path):
+def test_the_pickler_of_the_same_round_kind_route_and_size_is_taken_off():
     pytest.importorskip("numpy")
     steps = [
         Step("sizes", {"value": "str", "route": route, "size_bytes": n}, {"n": 1, "calls": 2, "warmup": 1})
@@ -96,7 +99,7 @@ def test_the_pickler_of_the_same_round_kind_route_and_size_is_taken_off(tmp_path
         for n in (1000, 2000)
     ]
     case = Case("sizes", "", lambda *_: [Session(1, steps, 2)], lambda quick: steps, floor=CASES["sizes"].floor)
-    records = list(Run(case, ["ppe"], tmp_path, 1, 2, True, lambda text: None).records())
+    records = list(Run(case, {"raw": SYSTEMS["raw"], "ppe": PEERS["ppe"]}, 1, 2, True, lambda text: None).records())
 
     def found(peer: str, metric: str) -> dict[str, list[float]]:
         return {

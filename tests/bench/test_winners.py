@@ -1,8 +1,9 @@
 """Which of several ways is the fastest."""
 
 import pytest
-from broadleaf.bench.results import winners
-from broadleaf.bench.results.record import Record
+from broadleaf.bench.record import Record
+
+from benchmarks import winners
 
 SLOW_ROUNDS = [1.0, 1.1, 5.0, 1.0, 1.2]
 

@@ -58,12 +58,12 @@ def test_commands_of_every_level():
     assert offered("broadleaf lab an") == ["analyse"]
     assert offered("broadleaf config ") == ["show"]
     assert offered("broadleaf bench la") == ["latency"]
-    assert {"all", "hosts"} <= set(offered("broadleaf bench "))
+    assert {"all", "raw"} <= set(offered("broadleaf bench "))
 
 
 def test_options():
     assert offered("broadleaf status --pro") == ["--profile", "--prometheus"]
-    assert "--small-task" in offered("broadleaf bench hosts --sm")
+    assert "--quick" in offered("broadleaf bench latency --qu")
 
 
 def test_clusters_that_run_and_profiles(base):
@@ -91,10 +91,6 @@ def test_options_of_a_cluster_and_their_values():
     levels = ("off", "error", "info", "debug")
     assert offered("broadleaf start -o log_level=") == [f"log_level={level}" for level in levels]
     assert offered("broadleaf config show tre") == ["tree_arity", "tree_depth"]
-
-
-def test_peers_of_a_benchmark():
-    assert offered("broadleaf bench latency --against ppe,l") == ["ppe,loky"]
 
 
 def test_completing_imports_no_command():

@@ -29,9 +29,7 @@ def finished(*arguments, cwd):
     ("arguments", "extra"),
     [
         (["plan", "--engines", "5", "--plot", "figures"], "plan"),
-        (["bench", "raw", "--quick", "--plot", "figures"], "bench"),
         (["bench", "echo", "--quick"], "bench"),
-        (["bench", "hosts"], "bench"),
     ],
 )
 def test_one_line_says_what_to_install(tmp_path, arguments, extra):

@@ -32,7 +32,7 @@ def text(*arguments):
 def test_every_command_of_every_level_is_known():
     assert ("lab", "analyse") in ALL
     assert ("bench", "latency") in ALL
-    assert ("bench", "hosts") in ALL
+    assert ("bench", "sizes") in ALL
     assert len(ALL) > 40
 
 
@@ -66,7 +66,6 @@ def test_columns_are_explained(command, columns):
 
 def test_figures_of_a_benchmark_are_explained():
     assert "roundtrip_median" in text("bench", "latency").partition("Figures:")[2]
-    assert "last_engine" in text("bench", "hosts").partition("Figures:")[2]
 
 
 def test_the_light_commands_load_nothing_heavy():

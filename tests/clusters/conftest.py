@@ -8,10 +8,10 @@ from collections.abc import Iterator
 
 import pytest
 from bed import Bed
+from bed.gridengine import start_gridengine
+from bed.slurmd import start_slurm
+from bed.sshd import open_with_key, start_sshd
 from debian_layer import LayerUnavailable
-from gridengine import start_gridengine
-from slurmd import start_slurm
-from sshd import open_with_key, start_sshd
 
 N_HOSTS = 4
 

@@ -1,6 +1,6 @@
 """Figures of the guide "A cluster from your laptop": direct TLS beside the ssh tunnel, on the bed's hosts.
 
-Run it as ``PYTHONPATH=tests:tests/clusters .venv/bin/python tests/clusters/measure_tunnel.py --rounds 5``. The head is
+Run it as ``PYTHONPATH=tests .venv/bin/python tests/clusters/measure_tunnel.py --rounds 5``. The head is
 the laptop; n1 has an sshd, and a controller with two engines.
 """
 
@@ -9,7 +9,8 @@ from __future__ import annotations
 import sys
 
 from bed import Bed
-from sshd import open_with_key, start_sshd
+from bed.sshd import open_with_key, start_sshd
+from debian_layer import CHECKOUT
 
 _FILE = "/root/.local/state/broadleaf/profiles/default/default/client.json"
 
@@ -23,8 +24,8 @@ def main() -> None:
         start_sshd(bed, "n1")
         bed.run("n1", *broadleaf, "start", "-n", "2", "--tcp", bed.host("n1").address)
         bed.write("head", "/root/client.json", bed.path("n1", _FILE).read_text(), 0o600)
-        measure = (sys.executable, "-m", "broadleaf.bench.hosts.tunnel_tasks", "/root/client.json", "n1",
-                   "--socket", *sys.argv[1:])  # fmt: skip
+        tasks = str(CHECKOUT / "benchmarks" / "hosts" / "tunnel_tasks.py")
+        measure = (sys.executable, tasks, "/root/client.json", "n1", "--socket", *sys.argv[1:])
         print(bed.run("head", *measure, timeout_s=3600).stdout)
     finally:
         bed.close()

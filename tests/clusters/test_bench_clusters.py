@@ -1,4 +1,4 @@
-"""`broadleaf bench clusters` on a bed."""
+"""`python -m benchmarks clusters` on a bed."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import subprocess
 import sys
 
 import pytest
+from debian_layer import CHECKOUT
 from programs import check_nothing_is_left
 from waiting import until
 
@@ -17,14 +18,14 @@ pytestmark = pytest.mark.timeout(300)
 def test_engines_are_started_and_measured(slurm, ssh_hosts, tmp_path):
     site = tmp_path / "site.toml"
     site.write_text(slurm.description())
-    command = [sys.executable, "-m", "broadleaf", "bench", "clusters", "--quick", "--repeats", "1", "--json", "-"]
+    command = [sys.executable, "-m", "benchmarks", "clusters", "--quick", "--repeats", "1", "--json", "-"]
     done = subprocess.run(
         command,
         env=os.environ | {"BROADLEAF_BENCH_SITE_FILE": str(site)},
         capture_output=True,
         text=True,
         timeout=250,
-        cwd=tmp_path,
+        cwd=CHECKOUT,
         check=False,
     )
     records = {(one["peer"], one["case"], one["metric"]): one for one in map(json.loads, done.stdout.splitlines())}

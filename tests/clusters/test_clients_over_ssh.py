@@ -9,8 +9,8 @@ import subprocess
 import sys
 
 import pytest
+from bed.sshd import start_sshd
 from programs import check_nothing_is_left
-from sshd import start_sshd
 from waiting import until
 
 pytestmark = pytest.mark.timeout(240)

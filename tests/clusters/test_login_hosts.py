@@ -9,8 +9,8 @@ import sys
 
 import pytest
 from bed import Bed
+from bed.sshd import start_sshd
 from programs import check_nothing_is_left, refusal
-from sshd import start_sshd
 from waiting import until
 
 pytestmark = pytest.mark.timeout(300)

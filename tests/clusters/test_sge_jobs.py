@@ -8,7 +8,7 @@ import subprocess
 import sys
 
 import pytest
-from gridengine import SLOTS_PER_HOST
+from bed.gridengine import SLOTS_PER_HOST
 from programs import SHARED, check_nothing_is_left, refusal, started
 from waiting import until
 

@@ -9,8 +9,8 @@ import sys
 
 import pytest
 from bed import Bed
+from bed.slurmd import status_calls
 from programs import SHARED, check_nothing_is_left, refusal, started
-from slurmd import status_calls
 from waiting import until
 
 pytestmark = pytest.mark.timeout(300)

@@ -9,9 +9,9 @@ import subprocess
 import sys
 
 import pytest
+from bed.sshd import start_sshd
 from debian_layer import CHECKOUT
 from programs import check_nothing_is_left, refusal, started
-from sshd import start_sshd
 from waiting import until
 
 pytestmark = pytest.mark.timeout(240)

@@ -1,6 +1,7 @@
 """The Python examples of the README and the pages run unchanged, each page from top to bottom as one script."""
 
 import codeop
+import doctest
 import importlib.util
 import itertools
 import json
@@ -19,6 +20,8 @@ from page_environments import declared, python_with, requirements_of
 
 ROOT = Path(__file__).resolve().parents[2]
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+# A block, and what the page shows as its output.
+SHOWN = re.compile(r"^```python\n((?:(?!^```).*\n)*)```\n\n```output\n((?:(?!^```).*\n)*)```$", re.MULTILINE)
 PAGES = {
     str(page.relative_to(ROOT)): "".join(BLOCK.findall(page.read_text()))
     for page in [
@@ -38,7 +41,30 @@ RUN = [name for name, code in PAGES.items() if code and name not in ELSEWHERE]
 
 
 def test_there_are_examples():
-    assert {"README.md", "docs/index.md", "docs/tour.md"} <= {name for name, code in PAGES.items() if code}
+    assert {"README.md", "docs/tour.md", "docs/guides/map.md"} <= {name for name, code in PAGES.items() if code}
+
+
+def test_the_front_page_is_the_first_part_of_the_readme():
+    """Written once: the front page includes it between two comments."""
+    include = re.search(
+        r"^```\{include\} (\S+)\n:start-after: (.+)\n:end-before: (.+)$",
+        (ROOT / "docs/index.md").read_text(),
+        re.MULTILINE,
+    )
+    assert include
+    assert (ROOT / "docs" / include[1]).resolve() == ROOT / "README.md"
+    first = (ROOT / "README.md").read_text().split(include[2])[1].split(include[3])[0]
+    marks = ("Broadleaf runs", "![", "```python", "```output", "## When to use it, and when not", "## Install")
+    assert [first.index(mark) for mark in marks] == sorted(first.index(mark) for mark in marks)
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/tour.md"])
+def test_the_first_pages_show_what_their_examples_print(page):
+    text = (ROOT / page).read_text()
+    assert [
+        block for block in BLOCK.findall(text) if "print(" in block and block not in dict(SHOWN.findall(text))
+    ] == []
+    assert SHOWN.search(text)
 
 
 def run(page, arguments, tmp_path, **options):
@@ -61,6 +87,30 @@ def test_examples_run_with_just_the_packages_that_the_page_names(page, tmp_path)
     assert done.returncode == 0, done.stderr[-3000:]
 
 
+# Between the outputs of two blocks.
+MARK = "--- the next block ---"
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("page", [page for page in RUN if "```output" in (ROOT / page).read_text()])
+def test_blocks_print_what_the_page_shows(page, tmp_path):
+    """Where a page shows `...`, anything may stand: numbers that differ from run to run."""
+    text = (ROOT / page).read_text()
+    shown = dict(SHOWN.findall(text))
+    assert len(shown) == text.count("```output"), "an output must follow its block, and two blocks must differ"
+    script = tmp_path / "page.py"
+    script.write_text("".join(f"{block}\nprint({MARK!r}, flush=True)\n" for block in BLOCK.findall(text)))
+    done = run(page, [str(script)], tmp_path)
+    assert done.returncode == 0, done.stderr[-3000:]
+    printed = dict(zip(BLOCK.findall(text), done.stdout.split(f"{MARK}\n"), strict=False))
+    matches = doctest.OutputChecker().check_output
+    assert {
+        block: printed[block]
+        for block, output in shown.items()
+        if not matches(output, printed[block], doctest.ELLIPSIS)
+    } == {}
+
+
 # Gives lines to a prompt as a paste does, and ends with the first error.
 PROMPT = """
 import code, json, sys
@@ -77,7 +127,7 @@ for block in json.load(sys.stdin):
 
 
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize("page", ["README.md", "docs/index.md", "docs/tour.md", "docs/guides/map.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/tour.md", "docs/cheat-sheet.md", "docs/guides/map.md"])
 def test_blocks_run_when_they_are_pasted_into_a_prompt(page, tmp_path):
     blocks = BLOCK.findall((ROOT / page).read_text())
     done = run(page, ["-c", PROMPT], tmp_path, input=json.dumps(blocks))
@@ -154,6 +204,40 @@ def test_the_gallery_has_ten_examples_that_are_there():
     assert len(shown) >= 10
     assert [page for page in shown if not (folder / f"{page}.md").exists()] == []
     assert {page.stem for page in folder.glob("*.md")} - {"index"} <= set(shown)
+
+
+@pytest.mark.parametrize(
+    "words", ["how many engines", "reconnect", "multiprocessing", "GPU", "chunk size", "random numbers"]
+)
+def test_headings_have_the_words_that_people_search_for(words):
+    """The search of the site puts pages with the words in a title or a heading first."""
+    found = [
+        page
+        for page, text in zip(PAGES, PAGE_TEXTS, strict=True)
+        if re.search(rf"^#+ .*{words}", text, re.MULTILINE | re.IGNORECASE)
+    ]
+    assert [page for page in found if page.startswith(("docs/guides/", "docs/faq"))]
+
+
+SIDES = re.compile(r"^::::\{container\} side-by-side\n(.*?)^::::$", re.MULTILINE | re.DOTALL)
+COMING_FROM = [page for page in PAGES if "/coming-from-" in page and SIDES.search((ROOT / page).read_text())]
+
+
+@pytest.mark.parametrize("page", COMING_FROM)
+def test_side_by_side_the_other_library_comes_first_and_ours_runs(page):
+    """Half of the column has room for 44 characters; a block says in its first line whose it is."""
+    for pair in SIDES.findall((ROOT / page).read_text()):
+        theirs, ours = re.findall(r"^```(\{code-block\} python|python)\n(.*?)^```$", pair, re.MULTILINE | re.DOTALL)
+        assert theirs[0] == "{code-block} python"
+        assert ours[0] == "python"
+        assert ours[1].startswith("# Broadleaf\n")
+        assert not theirs[1].startswith("# Broadleaf")
+        assert [line for _, block in (theirs, ours) for line in block.splitlines() if len(line) > 44] == []
+
+
+def test_there_is_a_page_for_those_who_come_from_each_library():
+    from_libraries = {"multiprocessing", "joblib", "dask", "ray", "mpi4py"}
+    assert {Path(page).stem.removeprefix("coming-from-") for page in COMING_FROM} == from_libraries
 
 
 @pytest.mark.parametrize("page", PAGES)

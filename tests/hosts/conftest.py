@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import pytest
-from broadleaf.bench.hosts.network import HostedCluster, Network, why_not
+from bed.network import HostedCluster, Network, why_not
 from far_clients import FarClients
 
 REASON = why_not()

@@ -8,8 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from bed.network import Network
 from broadleaf import Cluster
-from broadleaf.bench.hosts.network import Network
 
 _PRELUDE = """
 import gc, hashlib, json, os, sys, time

@@ -1,4 +1,4 @@
-"""`broadleaf bench movers`: every way brings the same data over the links, and the fastest is named."""
+"""`python -m benchmarks movers`: every way brings the same data over the links, and the fastest is named."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ import subprocess
 import sys
 
 import pytest
-from broadleaf.bench.hosts import network
-from broadleaf.bench.hosts.by_mpi import MOVERS, MPI_WAYS, TCP
+from bed import network
 from mpi_environments import CHECKOUT, EnvironmentUnavailable, mpi_python
+
+from benchmarks.hosts.by_mpi import MOVERS, MPI_WAYS, TCP
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -21,7 +22,7 @@ def bench(*arguments: str) -> subprocess.CompletedProcess[str]:
         python = str(mpi_python("mpich"))
     except EnvironmentUnavailable as error:
         pytest.skip(str(error))
-    command = [sys.executable, "-m", "broadleaf", "bench", "movers", "--python", python, *arguments]
+    command = [sys.executable, "-m", "benchmarks", "movers", "--python", python, *arguments]
     return subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, timeout=200, check=False)
 
 

@@ -9,7 +9,7 @@ import re
 import signal
 
 import pytest
-from broadleaf.bench.hosts.network import wait_until
+from bed.network import wait_until
 from far_clients import FarClients
 
 pytestmark = pytest.mark.timeout(180)

@@ -11,8 +11,8 @@ from pathlib import Path
 import broadleaf
 import numpy as np
 import pytest
+from bed.network import wait_until
 from broadleaf import interactive
-from broadleaf.bench.hosts.network import wait_until
 
 pytestmark = pytest.mark.timeout(180)
 

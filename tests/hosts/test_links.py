@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from broadleaf.bench.hosts.network import HostedCluster, Network, wait_until, why_not
+from bed.network import HostedCluster, Network, wait_until, why_not
 
 pytestmark = pytest.mark.timeout(240)
 REASON = why_not()

@@ -11,10 +11,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from broadleaf.bench.hosts.movers import World, start_movers
-from broadleaf.bench.hosts.network import HostedCluster, wait_until
-from broadleaf.bench.peers import measure
+from bed.network import HostedCluster, wait_until
+from broadleaf.bench.workload import measure
 from mpi_environments import EnvironmentUnavailable, mpi_python
+
+from benchmarks.hosts.movers import World, start_movers
 
 pytestmark = pytest.mark.timeout(240)
 

@@ -6,7 +6,7 @@ import subprocess
 
 import numpy as np
 import pytest
-from broadleaf.bench.hosts.network import Host, Network, wait_until
+from bed.network import Host, Network, wait_until
 from far_clients import FarClients
 
 pytestmark = pytest.mark.timeout(180)

@@ -58,7 +58,7 @@ def test_the_demo_installs_what_it_runs_with_and_no_more(clone):
 
 ADDED = {
     "test": ["test"],
-    "test-all": ["test", "ray", "peers"],
+    "test-all": ["test", "ray", "peers", "release"],
     "peer-tests": ["peers"],
     "docs": ["docs"],
     "lint": ["lint"],
@@ -91,9 +91,11 @@ RUNS = {
     "demo": ["examples/demo.py"],
     "fuzz": ["tools/fuzz.py"],
     "soak": ["tests/attack/*.py"],
-    "figures": ["tools/figures.py"],
+    "figures": ["benchmarks/figures.py"],
+    "bench": ["benchmarks/*.py"],
     "docs": ["docs/conf.py", "docs/extensions/*.py"],
     "lock": ["tools/lock.py"],
+    "wheels": ["tools/wheels.py"],
     "test-python": ["tests/*.py", "tests/[!p]*/**/*.py", "tests/property/*.py", "tests/plan/*.py"],
     "test-sites": ["tests/clusters/*.py", "tests/hosts/*.py"],
     "test-lab": ["lab/tests/**/*.py"],

@@ -43,6 +43,10 @@ def balanced(view: ipp.LoadBalancedView, wait: bool) -> None:
     assert_type(view.map(length, ["a"], block=wait), Any)
     assert_type(view.imap(length, ["a"]), ipp.LazyMapIterator[int])
     assert_type(next(view.imap(awaited, ["1"])), float)
+    assert_type(view.imap_unordered(length, ["a"], chunksize=2), ipp.LazyMapIterator[int])
+    assert_type(view.starmap(length, [("a",)], block=True), list[int])
+    assert_type(view.starmap(awaited, [("1",)], block=False), ipp.AsyncMapResult[float])
+    assert_type(view.starmap(length, [("a",)]), Any)
 
 
 def direct(view: ipp.DirectView) -> None:
@@ -89,9 +93,22 @@ def clients(rc: ipp.Client) -> None:
     assert_type(rc.wait_for_engines(4, block=False), Future[None] | None)
     assert_type(rc.queue_status(0), dict[str, int])
     assert_type(rc.clear(block=False), ipp.AsyncResult[None | list[None]])
-    with rc.executor() as pool:
+    assert_type(rc.submit(length, "a"), ipp.AsyncResult[int])
+    assert_type(rc.submit(awaited, "1"), ipp.AsyncResult[float])
+    assert_type(rc.map(length, ["a"], chunksize=2), ipp.AsyncMapResult[int])
+    assert_type(rc.map(length, ["a"], return_exceptions=True), ipp.AsyncMapResult[Any])
+    with rc.executor(initializer=print, initargs=("a",)) as pool:
         assert_type(pool.map(length, ["a"]), Iterator[int])
+        assert_type(pool.map(length, ["a"], buffersize=2), Iterator[int])
         assert_type(pool.submit(length, "a"), ipp.AsyncResult)
+
+
+def pools(pool: ipp.Pool) -> None:
+    assert_type(pool.apply(length, ("a",)), int)
+    assert_type(pool.apply_async(length, ["a"]).get(), int)
+    assert_type(pool.map(length, ["a"]), list[int])
+    assert_type(pool.starmap_async(length, [("a",)]).get(), list[int])
+    assert_type(next(pool.imap_unordered(length, ["a"])), int)
 
 
 def data(values: NDArray[np.int32]) -> None:

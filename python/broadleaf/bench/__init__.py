@@ -1,6 +1,7 @@
-"""Benchmarks of Broadleaf beside its peers: `broadleaf bench`.
+"""Measures a cluster on this machine: `broadleaf bench`.
 
-Every figure in the documentation comes from here. Each system under test, including ours, runs in a child process of
-the same protocol (`peers/`), and the systems alternate in each repeat, so that a slow minute of the machine affects all
-of them.
+A case (`cases`) is run in rounds (`runner`). In each, every system takes a turn (`turn`): a child process that serves
+an adapter (`workload`), which uses only its system's public API. The figures become records (`record`), and these a
+table (`table`, `sizes`). Where other systems take turns with Broadleaf, as in the benchmarks of its repository, a slow
+minute of the machine affects all of them.
 """

@@ -1,11 +1,9 @@
 """What each benchmark runs: which steps, with how many workers, how often. Definitions: docs/benchmarks.md."""
 
 import importlib.util
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
-
-from .environments import System
 
 SLEEPS_MS = [1, 2, 4, 8, 16, 32, 64, 128]
 ECHO_SIZES = [(1_000, 100), (10_000, 100), (100_000, 100), (1_000_000, 100), (10_000_000, 20)]
@@ -50,8 +48,6 @@ class Case:
     sessions: Callable[[int, int, bool], list[Session]]
     raw: Callable[[bool], list[Step]] = lambda quick: []
     only_ours: bool = False
-    #: The systems that replace those of these names on a site.
-    systems: Mapping[str, System] = field(default_factory=dict)
     #: Whether one of its figures is the time until every worker has run a task.
     times_start: bool = False
     #: Metric, and a step and metric of the bare system: what the former takes beyond the latter is a figure, too.
@@ -294,4 +290,83 @@ CASES = {
         ),
         Case("bounded", "the growth of memory over many tasks whose results are dropped", bounded, only_ours=True),
     )
+}
+
+# What the figures of each case mean, for its help.
+_ROUND_TRIP = {
+    "roundtrip_median": "time of a call, from asking to having the result; half of the calls take less",
+    "roundtrip_p99": "the same; 99 in 100 calls take less",
+}
+_BROADCAST = {
+    "first": "time until the last worker has data in memory that nobody has touched yet, and the caller knows",
+    "delivered": "the same in memory that was used before",
+    "client_processor_N": "processor time that a call to N workers costs the caller",
+    "client_bytes_sent_N": "bytes that it sends",
+}
+_MEMCPY = {"memcpy": "bandwidth of copying memory", "copy_time": "time that copying the same arrays once takes"}
+
+FIGURES: dict[str, dict[str, str]] = {
+    "latency": _ROUND_TRIP,
+    "throughput": {
+        "sent": "tasks submitted in a second, without waiting for any",
+        "roundtrip": "tasks submitted and all results collected, in a second",
+    },
+    "map": {"items": "items that the system's own map gets through in a second"},
+    "sleep-map": {
+        "efficiency": "share of the workers' time that was spent in sleeping tasks; 1 is the best possible",
+        "efficiency_of_plain": "the same, by the length that the sleep has in a plain process",
+        "elapsed": "time that all tasks took",
+        "last_short_task": "with one long task among short ones: when the last short one ended",
+        "stranded": "short tasks that ended after the long one",
+        "sleep": "length of the sleep in a plain process",
+    },
+    "echo": {
+        "bandwidth": "bytes sent and received in a second",
+        "time_per_task": "time of one task with its array",
+        "copies": "copies of the bytes made in the client",
+        "returns": "time until the caller of a send goes on",
+        "complete": "time until the send is complete",
+        "copy_time": _MEMCPY["copy_time"],
+    },
+    "sizes": {
+        "per_value": "time of a call by the number of its values, which is 4 in `map` and `scatter`, and else 1",
+        "beyond_raw": "that time beyond the pickler's own, in the same rounds",
+        "of_larger_size": "the time of a value over that of a larger one: the most that is found",
+        "of_one_worker": "the time of a value to many workers over that to one",
+    },
+    "startup": {"ready": "time from nothing until every worker has run a task"},
+    "memory": {
+        "pss_per_worker": "memory of a worker, shared pages counted by their share",
+        "pss_other_processes": "memory of all other processes of the system",
+    },
+    "raw": {
+        **_ROUND_TRIP,
+        "bandwidth": "bytes through a socket in a second",
+        "memcpy": _MEMCPY["memcpy"],
+        "time": "time of one pickling or process start",
+    },
+    "overhead": {
+        "rate_with": "tasks a second with the feature",
+        "rate_without": "tasks a second without it",
+        "rate_ratio": "median ratio of pairs of runs, with its 95 % interval",
+    },
+    "broadcast": _BROADCAST,
+    "dagger": {
+        **{name: _BROADCAST[name] for name in ("first", "delivered")},
+        "pss_growth": "memory that all processes gained",
+        "pss_share": "that, in copies of the data",
+        "payload": "size of the data",
+        "memcpy": _MEMCPY["memcpy"],
+    },
+    "in-place": {
+        "delivered": _BROADCAST["delivered"],
+        "client_faults": "page faults of the client in all rounds",
+        "node_faults": "page faults of the controller",
+        "client_faults_of_small": "the same with small arrays: what bookkeeping takes",
+        "node_faults_of_small": "the same with small arrays",
+    },
+    "bounded": {
+        "client_growth": "memory that the client gained",
+        "controller_growth": "memory that the controller gained",
+    },
 }

@@ -3,17 +3,13 @@
 import json
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from . import environments
+from . import sizes, table
 from .cases import Case, Session, Step
-from .environments import ON_SITES, OURS, RAW, SYSTEMS
-from .peers.site import Site
-from .results import bootstrap, sizes, table
-from .results.record import Record, skipped
-from .turn import Turn, TurnFailed
+from .record import OURS, RAW, Record, ratio_interval, skipped
+from .turn import Place, System, Turn, TurnFailed
 
 # A step that takes longer than this is repeated at most that many times.
 REPEAT_LIMITS = ((60.0, 1), (20.0, 3))
@@ -33,25 +29,23 @@ def _shown(params: dict[str, Any]) -> str:
 
 
 class Run:
-    """One case over several systems, named as in `environments.SYSTEMS`, or `ON_SITES` if there is a site; they
-    alternate in that order.
+    """One case over several systems, which alternate in this order. The bare machine, if it is among them, takes its
+    turn only where the case asks for it.
     """
 
     def __init__(
         self,
         case: Case,
-        systems: list[str],
-        root: Path,
+        systems: Mapping[str, System],
         workers: int,
         repeats: int,
         quick: bool,
         say: Callable[[str], None],
-        site: Site | None = None,
+        place: Place | None = None,
     ) -> None:
         self.case: Case = case
-        self.site: Site | None = site
-        self.systems: list[str] = systems
-        self.root: Path = root
+        self.place: Place | None = place
+        self.systems: Mapping[str, System] = systems
         self.quick: bool = quick
         self.say: Callable[[str], None] = say
         self.sessions: list[Session] = case.sessions(workers, repeats, quick)
@@ -87,16 +81,15 @@ class Run:
         yield from self.failures.values()
 
     def _child(self, name: str, workers: int) -> Turn:
-        systems = SYSTEMS if self.site is None else {**ON_SITES, **self.case.systems}
-        return Turn(systems[name], self.root, workers, self.site)
+        return Turn(self.systems[name], workers, self.place)
 
     def _describe(self) -> None:
         """Versions and settings; an unavailable system is left out, with a record that says why."""
-        for name in dict.fromkeys([RAW, *self.systems]):
+        for name in self.systems:
             try:
                 with self._child(name, 1) as turn:
                     known = turn.ask({"do": "describe"})
-            except (TurnFailed, environments.InstallFailed) as error:
+            except TurnFailed as error:
                 self._fail(name, self.case.name, {}, str(error))
                 continue
             self.versions[name] = known["version"]
@@ -227,6 +220,6 @@ class Run:
                 case,
                 json.loads(params),
                 "rate_ratio",
-                list(bootstrap.ratio(with_it, without)),
+                list(ratio_interval(with_it, without)),
                 f"median of the ratios of {len(with_it)} pairs; min and max are its 95 % bootstrap interval",
             )

@@ -13,24 +13,20 @@ import time
 import uuid
 from collections.abc import Iterator
 from contextlib import suppress
-from functools import cache
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self
 
-from . import environments
-from .environments import System
-from .peers.site import VARIABLE as SITE_VARIABLE
-from .peers.site import Site
+from .record import OURS, RAW
 
+SOURCES = Path(__file__).resolve().parents[2]
+#: Every process of a turn carries it, so that it can be found.
+TAG_VARIABLE = "BROADLEAF_BENCH_TAG"
 STEP_TIMEOUT_S = 180.0
 STOP_TIMEOUT_S = 60.0
 # Some systems take minutes to start a hundred.
 START_TIMEOUT_S_PER_WORKER = 5.0
-# And longer on several hosts, where jobs are queued as well.
-START_TIMEOUT_S_ON_SITE = 900.0
-# IPython Parallel stops engines by one login after the other.
-STOP_TIMEOUT_S_ON_SITE = 300.0
 PR_SET_PDEATHSIG = 1
 libc: ctypes.CDLL = ctypes.CDLL(None)
 
@@ -39,21 +35,45 @@ class TurnFailed(Exception):
     """The child refused a request, did not answer in time, or died; shows its last output."""
 
 
-@cache
-def isolation() -> tuple[str, ...]:
-    """The command that gives a child its own network (only loopback) and its own process ids, or nothing if that is not
-    permitted.
+@dataclass(frozen=True)
+class System:
+    """A system under test, by the module of its adapter."""
 
-    Some systems turn 127.0.0.1 into the address of another interface and listen there; and with a process
-    namespace nothing outlives a turn, however it ends.
-    """
-    tool = shutil.which("unshare")
-    if not tool:
-        return ()
-    user = () if os.geteuid() == 0 else ("--user", "--map-root-user")
-    command = (tool, *user, "--net", "--pid", "--fork", "--kill-child", "--mount-proc")
-    tried = subprocess.run([*command, sys.executable, "-c", ""], capture_output=True, check=False)
-    return command if tried.returncode == 0 else ()
+    name: str
+    adapter: str
+
+    def command(self, workers: int) -> list[str]:
+        """The command that serves the system for this many workers. Raises `TurnFailed` if it cannot be made."""
+        return [sys.executable, *self.serving()]
+
+    def serving(self) -> list[str]:
+        """The interpreter's arguments that make it serve the adapter."""
+        return ["-m", "broadleaf.bench.workload", self.adapter]
+
+    def path(self) -> list[str]:
+        """Where the child finds Broadleaf: the one that this process uses."""
+        return [str(SOURCES)]
+
+
+#: What takes part without any other library.
+SYSTEMS = {
+    system.name: system
+    for system in (System(OURS, "broadleaf.bench.workload.own"), System(RAW, "broadleaf.bench.workload.raw"))
+}
+
+
+class Place:
+    """Where turns run: beside this process."""
+
+    #: How turns are kept apart, as records say it.
+    isolation: str = "none"
+    #: The least time that a system gets to start its workers, and the time that it gets to stop them.
+    start_timeout_s: float = 0.0
+    stop_timeout_s: float = STOP_TIMEOUT_S
+
+    def process(self, command: list[str], variables: dict[str, str]) -> tuple[list[str], dict[str, str]]:
+        """The command line and the environment of the process that runs a system's command with these variables."""
+        return command, variables
 
 
 def end_with_parent() -> None:
@@ -64,27 +84,22 @@ def end_with_parent() -> None:
 class Turn:
     """A child that serves `system`. Use it as a context manager: leaving it ends every process of the turn."""
 
-    def __init__(self, system: System, root: Path, workers: int, site: Site | None = None) -> None:
+    def __init__(self, system: System, workers: int, place: Place | None = None) -> None:
         self.system = system
-        self.site = site
+        self.place: Place = place or Place()
         self.tag: str = uuid.uuid4().hex
         self.owing: bool = False
         self.started: bool = False
-        command = environments.command(system, root, workers)
-        prefix = isolation() if site is None else ()
-        variables = environments.variables(system, self.tag, bool(prefix))
+        served = system.command(workers)
         self.errors: IO[str] = tempfile.TemporaryFile("w+", prefix="bench-")  # noqa: SIM115
         self.folder: str = tempfile.mkdtemp(prefix="bench-")
         self.began: float = time.perf_counter()
-        variables["TMPDIR"] = self.folder
-        if site is not None:
-            variables[SITE_VARIABLE] = site.text()
-            if site.login:
-                # Variables of this host are not meant for another one.
-                passed = ("PYTHONPATH", environments.TAG_VARIABLE, SITE_VARIABLE)
-                prefix = (*site.login, "env", *(f"{name}={variables[name]}" for name in passed))
+        variables = clean_environment() | {
+            "PYTHONPATH": os.pathsep.join(system.path()), TAG_VARIABLE: self.tag, "TMPDIR": self.folder
+        }  # fmt: skip
+        command, variables = self.place.process(served, variables)
         self.process: subprocess.Popen[bytes] = subprocess.Popen(
-            [*prefix, *command],
+            command,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self.errors,
@@ -100,7 +115,7 @@ class Turn:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         try:
             if self.started and self.usable:
-                self.ask({"do": "stop"}, STOP_TIMEOUT_S if self.site is None else STOP_TIMEOUT_S_ON_SITE)
+                self.ask({"do": "stop"}, self.place.stop_timeout_s)
         finally:
             self.end()
 
@@ -108,8 +123,7 @@ class Turn:
         """Starts the system's workers; seconds until each had run a task."""
         launched = self.ask({"do": "describe"})["launched"]
         timeout_s = STEP_TIMEOUT_S + START_TIMEOUT_S_PER_WORKER * workers
-        if self.site is not None:
-            timeout_s = max(timeout_s, START_TIMEOUT_S_ON_SITE)
+        timeout_s = max(timeout_s, self.place.start_timeout_s)
         reply = self.ask({"do": "start", "workers": workers, "config": config}, timeout_s)
         self.started = True
         return time.perf_counter() - self.began if launched else float(reply["ready_s"])
@@ -117,7 +131,7 @@ class Turn:
     def run(
         self, case: str, arguments: dict[str, Any], timeout_s: float | None = None
     ) -> dict[str, float | list[float]]:
-        """One measurement, by default with time for 200 tasks a second: the slowest peers do more."""
+        """One measurement, by default with time for 200 tasks a second: the slowest systems do more."""
         limit_s: float = timeout_s or STEP_TIMEOUT_S + arguments.get("n", 0) / 200
         request = {"do": "run", "case": case, "arguments": arguments}
         values: dict[str, float | list[float]] = self.ask(request, limit_s)["values"]
@@ -176,7 +190,7 @@ class Turn:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def _left(self) -> Iterator[int]:
-        mark = f"{environments.TAG_VARIABLE}={self.tag}".encode()
+        mark = f"{TAG_VARIABLE}={self.tag}".encode()
         for name in os.listdir("/proc"):
             if name.isdigit() and int(name) != os.getpid():
                 try:
@@ -189,3 +203,9 @@ class Turn:
         self.errors.seek(0)
         tail = self.errors.read().strip()[-600:]
         return f"{self.system.name}: {what}" + (f"; it wrote: {tail}" if tail else "")
+
+
+def clean_environment() -> dict[str, str]:
+    """This process's environment without what would change another Python. Children may write bytecode."""
+    dropped = ("PYTHONDONTWRITEBYTECODE", "PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
+    return {name: value for name, value in os.environ.items() if name not in dropped}

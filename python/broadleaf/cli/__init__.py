@@ -29,7 +29,7 @@ _COMMANDS = {
     "logs": "Show what the controller or an engine of a cluster has written.",
     "config": "Show every option, its value and where the value comes from.",
     "plan": "Estimate what it costs to send the same data to many engines.",
-    "bench": "Measure Broadleaf on this machine, alone or beside other libraries.",
+    "bench": "Measure Broadleaf on this machine.",
     "lab": "Find the settings that make a workload fast, and how sure that is.",
 }
 

@@ -80,7 +80,7 @@ def suggestion(word: str, known: list[str]) -> str:
 
 EXTRAS: dict[str, tuple[str, ...]] = {
     "dashboard": ("tornado",),
-    "bench": ("matplotlib", "numpy"),
+    "bench": ("numpy",),
     "plan": ("matplotlib",),
 }
 """The modules that each extra of the package installs."""

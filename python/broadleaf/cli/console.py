@@ -72,15 +72,6 @@ def complete_assignments(ctx: click.Context, parameter: click.Parameter, incompl
     return [f"{name}={value}" for value in values if f"{name}={value}".startswith(incomplete)]
 
 
-def complete_peers(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
-    """Peers of the benchmarks, except those before the last comma."""
-    from broadleaf.bench.environments import PEERS
-
-    before, comma, last = incomplete.rpartition(",")
-    taken = before.split(",")
-    return [f"{before}{comma}{name}" for name in PEERS if name.startswith(last) and name not in taken]
-
-
 # What all commands share: choosing a cluster, and how things look on a terminal.
 
 

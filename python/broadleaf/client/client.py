@@ -26,7 +26,7 @@ from broadleaf.client.results.hub import Hub
 from broadleaf.client.results.pending import ResultTypes, result_types
 from broadleaf.client.task_index import TaskIndex, listed
 from broadleaf.client.task_options import TaskOptions
-from broadleaf.client.views.base import HISTORY_TASKS
+from broadleaf.client.views.base import HISTORY_TASKS, AsyncFunction, Function, Returned
 from broadleaf.config import OPTIONS
 from broadleaf.errors import ClusterConnectionError, DeathCertificate, NoEnginesRegistered
 from broadleaf.errors.os_limits import explained
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from broadleaf._native import Link
     from broadleaf.client.display.debugger import Debugging
     from broadleaf.client.results.async_result import AsyncResult
+    from broadleaf.client.results.maps import AsyncMapResult
     from broadleaf.client.views.balanced import LoadBalancedView
     from broadleaf.client.views.broadcast import BroadcastView
     from broadleaf.client.views.direct import DirectView
@@ -155,6 +156,7 @@ class Client(RegisteredResults, Interactive, PublicNames):
         self._n_deaths = 0
         self._left_behind = set()
         self._debugging: Debugging | None = None
+        self._view_of_submit: LoadBalancedView | None = None
         self._listeners = 0
         self._listeners_lock = threading.Lock()
         self._tunnel = tunnel_to(connection_info, profile, cluster_id, sshserver, sshkey, ssh_args, timeout)
@@ -562,11 +564,106 @@ class Client(RegisteredResults, Interactive, PublicNames):
             targets = None
         return LoadBalancedView(self, targets, **{"block": self.block, **flags})
 
-    def executor(self, targets: Any = None) -> ViewExecutor:
+    @overload
+    def submit(self, function: AsyncFunction[Returned], /, *args: Any, **kwargs: Any) -> AsyncResult[Returned]: ...
+
+    @overload
+    def submit(self, function: Function[Returned], /, *args: Any, **kwargs: Any) -> AsyncResult[Returned]: ...
+
+    def submit(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> AsyncResult[Any]:
+        """Calls `function(*args, **kwargs)` on a free engine: `apply_async` of a load-balanced view.
+
+        With retries, a timeout, a priority or dependencies, it is `load_balanced_view(retries=2).apply_async`.
+
+        Args:
+            function: The function to call. It is sent to engines that do not have it.
+            *args: Its positional arguments.
+            **kwargs: Its keyword arguments.
+
+        Returns:
+            The result of the call, which is a future.
+
+        Raises:
+            TypeError: The function cannot be called.
+            SerializationError: The function or an argument cannot be pickled.
+            LinkLost: The connection is closed or was lost.
+
+        Example:
+            >>> rc.submit(pow, 2, 10).get()
+            1024
+        """
+        return self._any_engine().apply_async(function, *args, **kwargs)
+
+    @overload
+    def map(
+        self,
+        function: AsyncFunction[Returned],
+        /,
+        *sequences: Any,
+        return_exceptions: Literal[False] = False,
+        **options: Any,
+    ) -> AsyncMapResult[Returned]: ...
+
+    @overload
+    def map(
+        self,
+        function: Function[Returned],
+        /,
+        *sequences: Any,
+        return_exceptions: Literal[False] = False,
+        **options: Any,
+    ) -> AsyncMapResult[Returned]: ...
+
+    @overload
+    def map(
+        self, function: Function[Any], /, *sequences: Any, return_exceptions: bool, **options: Any
+    ) -> AsyncMapResult[Any]: ...
+
+    def map(self, function: Callable[..., Any], /, *sequences: Any, **options: Any) -> AsyncMapResult[Any]:
+        """Calls `function` on each item, each on a free engine: `map_async` of a load-balanced view.
+
+        Args:
+            function: The function to call with an item of each sequence.
+            *sequences: Sequences or other iterables, cut to the shortest.
+            **options: Options of `LoadBalancedView.map` without `block`: `chunksize`, `ordered`, `return_exceptions`,
+                `label`.
+
+        Returns:
+            The result, to iterate over as values arrive; its `get` waits for the list of all.
+
+        Raises:
+            TypeError: There are no sequences, the function cannot be called, or an option does not exist.
+            SerializationError: The function or an item cannot be pickled.
+            LinkLost: The connection is closed or was lost.
+
+        Example:
+            >>> list(rc.map(lambda x: x * x, range(4)))
+            [0, 1, 4, 9]
+        """
+        # A view of its own: an option such as `label` changes the view while the map is submitted.
+        return self.load_balanced_view().map_async(function, *sequences, **options)
+
+    def _any_engine(self) -> LoadBalancedView:
+        """The view of `submit`, which keeps what was prepared for its calls."""
+        view = self._view_of_submit
+        if view is None:
+            view = self._view_of_submit = self.load_balanced_view()
+        return view
+
+    def executor(
+        self,
+        targets: Any = None,
+        *,
+        initializer: Callable[..., object] | None = None,
+        initargs: tuple[Any, ...] = (),
+    ) -> ViewExecutor:
         """A `concurrent.futures.Executor` over a load-balanced view.
 
         Args:
             targets: The engines to choose from, as `load_balanced_view` takes them.
+            initializer: A function that each engine calls before its first task for this executor: the present ones
+                now, those that join while this client is connected when they do.
+            initargs: Its arguments.
 
         Returns:
             The executor. Shutting it down does not stop the engines.
@@ -574,13 +671,16 @@ class Client(RegisteredResults, Interactive, PublicNames):
         Raises:
             NoEnginesRegistered: `targets` contains no engine.
             IndexError: One of the engines does not exist.
+            RemoteError: The initializer raised on an engine; a `CompositeError` if it did on several.
 
         Example:
             >>> with rc.executor() as pool:
             ...     list(pool.map(abs, [-1, 2, -3]))
             [1, 2, 3]
         """
-        return self.load_balanced_view(targets).executor
+        from broadleaf.client.views.executor import ViewExecutor
+
+        return ViewExecutor(self.load_balanced_view(targets), initializer, initargs)
 
     @overload
     def clear(self, targets: Any = None, *, block: Literal[True]) -> list[None] | None: ...

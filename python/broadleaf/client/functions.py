@@ -55,7 +55,7 @@ class RemoteFunction:
         return bool(self.view.block if self.block is None else self.block)
 
     @ends_with_ctrl_c
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         with self.view.temp_flags(**self.flags):
             result = self.view.apply_async(self.func, *args, **kwargs)
         return result.get() if self._blocking() else result

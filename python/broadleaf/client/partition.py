@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, islice
 from typing import Any
 
+from broadleaf.after_import import imported
+
 # Tables, series and sparse matrices of other libraries, cut by rows and joined again.
 #
 # The types of the values identify the libraries, which are never imported here.
@@ -176,7 +178,7 @@ def as_rows(items: Any) -> Any:
 
 def is_array(value: Any) -> bool:
     """Whether `value` is a numpy array; numpy is not imported for this."""
-    numpy = sys.modules.get("numpy")
+    numpy = imported("numpy", "ndarray")
     return numpy is not None and isinstance(value, numpy.ndarray)
 
 
@@ -190,6 +192,13 @@ def chunks(sequences: Sequence[Any], n_items: int, chunk_items: int) -> Iterator
     for low in range(0, n_items, chunk_items):
         high = min(low + chunk_items, n_items)
         yield tuple(sequence[low:high] for sequence in sequences)
+
+
+def as_columns(calls: Sequence[tuple[Any, ...]]) -> list[list[Any]]:
+    """The arguments of calls by position. Empty if the calls differ in how many they have, or have none."""
+    if len(set(map(len, calls))) != 1:
+        return []
+    return [list(column) for column in zip(*calls, strict=True)]
 
 
 def part_bounds(n_items: int, part: int, n_parts: int) -> tuple[int, int]:

@@ -197,3 +197,10 @@ class ViewSide(Protocol):
     def _engines_in_words(self, targets: str) -> str: ...
 
     def __len__(self) -> int: ...
+
+
+class BalancedSide(ViewSide, Protocol):
+    """A load-balanced view, for its lazy maps."""
+
+    def map_calls(self, function: Callable[..., Any], calls: list[tuple[Any, ...]], chunksize: int | None) -> Any:
+        """Calls a function with each of these arguments."""

@@ -10,6 +10,8 @@ import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from broadleaf.after_import import imported
+
 
 class StandingInput(io.TextIOWrapper):
     """Standard input that a task cannot close for the next one."""
@@ -85,9 +87,7 @@ class Surroundings:
 
 def _logging() -> Any:
     """The module, if somebody has imported it; an engine that starts does not need it."""
-    module = sys.modules.get("logging")
-    # Another thread may be importing it.
-    return module if hasattr(module, "root") else None
+    return imported("logging", "root")
 
 
 def _state() -> _State:

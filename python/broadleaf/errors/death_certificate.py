@@ -56,7 +56,7 @@ class DeathCertificate(NamedTuple):
     def advice(self) -> str:
         """What the user can do about it."""
         if self.cause == "not_started":
-            return "Its host was asked again for some seconds. Start fewer engines, or raise its limit on processes (`ulimit -u`)."
+            return "Start fewer engines there, or raise the limit on processes (`ulimit -u`)."
         if self.cause == "out_of_memory":
             return "Start fewer engines per host, or send less at a time."
         if self.block_end:

@@ -207,7 +207,7 @@ def register_joblib_backend(
     """
 
     def backend(**kwargs: Any) -> BroadleafBackend:
-        return BroadleafBackend(view=view, **kwargs)
+        return BroadleafBackend(**{"view": view, **kwargs})
 
     register_parallel_backend(name, backend, make_default=make_default)
     if name == NAMES[0]:

@@ -21,6 +21,7 @@ from types import BuiltinFunctionType, CodeType, FunctionType, MemberDescriptorT
 from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakKeyDictionary, WeakSet, ref
 
+from broadleaf.after_import import imported
 from broadleaf.errors import SerializationError
 from broadleaf.serialize import PROTOCOL, picklers
 from broadleaf.serialize.namespace import (
@@ -300,13 +301,13 @@ def _of_process(module: str, name: str) -> Any:
 
 def kind_of_generator(obj: Any) -> str | None:
     """The name of the type that an object has as a generator of random numbers; None if it is none."""
-    numpy_random = sys.modules.get("numpy.random")
+    numpy_random = imported("numpy.random", "RandomState")
     if numpy_random is not None:
         if isinstance(obj, numpy_random.Generator):
             return "Generator"
         if isinstance(obj, numpy_random.RandomState | numpy_random.BitGenerator):
             return "RandomState"
-    random = sys.modules.get("random")
+    random = imported("random", "SystemRandom")
     if random is not None and isinstance(obj, random.Random) and not isinstance(obj, random.SystemRandom):
         return "Random"
     return None

@@ -83,7 +83,7 @@ class dependent:
         if within is not None:
             within()
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         return self.f(*args, **kwargs)
 
 

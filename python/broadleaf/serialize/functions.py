@@ -259,7 +259,7 @@ class CallReference:
     def __init__(self, reference: Reference) -> None:
         self.reference: Reference = reference
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         return callable_of(_namespace.evaluate(self.reference.name))(*args, **kwargs)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -293,7 +293,7 @@ class Fresh:
         self._data = data
         self._chunk = chunk
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         return _ready(pickle.loads(self._data), self._chunk)(*args, **kwargs)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -363,7 +363,7 @@ class Kept:
         self._data = data
         self._chunk = chunk
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         return _kept(self._key, self._chunk, self._data, ())(*args, **kwargs)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -415,7 +415,7 @@ class Filled:
         self._data = data
         self._chunk = chunk
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         if not self._brought.bring_again():
             self._function, self._brought = _unpack(self._data, self._chunk)
         return self._function(*args, **kwargs)
@@ -566,7 +566,7 @@ class Conditional:
         self._call = call
         self._check = check
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         self._check()
         return self._call(*args, **kwargs)
 

@@ -10,6 +10,7 @@ from _thread import LockType, RLock
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from broadleaf.after_import import imported
 from broadleaf.serialize import PROTOCOL
 
 # NumPy's arrays: plain ones are built on the other side with one call, and those that show the same memory several
@@ -228,8 +229,8 @@ def reducers() -> dict[type, Reducer]:
 def _look() -> dict[type, Reducer]:
     global _reducers, _numpy, _pyarrow, _polars, _n_extensions
     made: dict[type, Reducer] = {}
-    # A module lacks its last names while another thread imports it.
-    _numpy, _pyarrow, _polars = _with("numpy", "ndarray"), _with("pyarrow", "concat_arrays"), _with("polars", "Series")
+    _numpy, _polars = imported("numpy", "ndarray"), imported("polars", "Series")
+    _pyarrow = imported("pyarrow", "concat_arrays")
     if _numpy is not None:
         made[_numpy.ndarray] = reduce_array
     if _pyarrow is not None:
@@ -239,11 +240,6 @@ def _look() -> dict[type, Reducer]:
         made |= {_polars.DataFrame: reduce_polars, _polars.Series: reduce_polars}
     _reducers = made
     return made
-
-
-def _with(module: str, name: str) -> Any:
-    found = sys.modules.get(module)
-    return found if hasattr(found, name) else None
 
 
 class _Parts(list[bytes]):
@@ -297,7 +293,7 @@ class _CompactingPickler(pickle.Pickler):
     """
 
     def reducer_override(self, value: Any) -> Any:
-        numpy = sys.modules.get("numpy")
+        numpy = imported("numpy", "ndarray")
         if numpy is None or not isinstance(value, numpy.ndarray) or value.dtype.hasobject:
             return NotImplemented
         kind = type(value)

@@ -11,9 +11,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from itertools import repeat
-from types import CoroutineType, ModuleType
+from types import CoroutineType, GeneratorType, ModuleType
 from typing import Any
 
+from broadleaf.after_import import imported
 from broadleaf.errors import SerializationError
 from broadleaf.serialize import picklers
 
@@ -79,7 +80,8 @@ def registered_by_value() -> set[str] | frozenset[str]:
     global _registered
     if _registered is None:
         # Whoever has registered a module has loaded cloudpickle.
-        _registered = getattr(sys.modules.get("cloudpickle.cloudpickle"), "_PICKLE_BY_VALUE_MODULES", None)
+        cloudpickle = imported("cloudpickle.cloudpickle", "_PICKLE_BY_VALUE_MODULES")
+        _registered = getattr(cloudpickle, "_PICKLE_BY_VALUE_MODULES", None)
     return _NOTHING if _registered is None else _registered
 
 
@@ -284,6 +286,8 @@ def advice_on(value: Any) -> str:
     """What to do if `value` cannot be pickled; empty if nothing is known."""
     if isinstance(value, CoroutineType):
         return "; await it first and send its value, or send its function"
+    if isinstance(value, GeneratorType):
+        return "; send what it yields, as a list"
     if picklers.dill_would_help(value):
         if importlib.util.find_spec("dill") is None:
             return "; with dill installed (pip install dill), client[:].use_dill() has dill send it"

@@ -144,6 +144,17 @@ def contents(file: Any) -> bytes:
         return file.read()
 
 
+def test_a_generator_is_sent_as_a_list(rc):
+    view = rc.load_balanced_view()
+    advice = "generator.*; send what it yields, as a list"
+    with pytest.raises(ipp.SerializationError, match=advice):
+        view.apply_sync(sum, (-n for n in range(3)))
+    with pytest.raises(ipp.RemoteError, match=advice):
+        view.apply_sync(lambda: (-n for n in range(3)))
+    assert view.apply_sync(sum, [-n for n in range(3)]) == -3
+    assert view.apply_sync(lambda: [-n for n in range(3)]) == [0, -1, -2]
+
+
 @follows("client[:].use_dill(", "pip install dill")
 @pytest.mark.parametrize("call", ["direct", "broadcast", "balanced", "map", "executor", "captured", "result"])
 def test_dill_sends_an_open_file(rc, tmp_path, call, monkeypatch):

@@ -2,6 +2,7 @@
 
 import asyncio
 import concurrent.futures
+import itertools
 import threading
 import time
 
@@ -84,6 +85,101 @@ def test_an_executors_map_over_nothing(rc, view_of, options):
         for nothing in ([], (), "", iter(())):
             assert list(executor.map(abs, nothing, **options)) == []
         assert list(executor.map(max, [1, 2], [], **options)) == []
+
+
+@pytest.mark.parametrize("chunksize", [1, 3])
+def test_an_executors_buffer_bounds_what_is_taken(rc, chunksize):
+    taken = itertools.count()
+    executor = rc.executor()
+    values = executor.map(str, taken, chunksize=chunksize, buffersize=4)
+    executor.shutdown(wait=True)
+    assert next(taken) == 4 * chunksize
+    assert next(values) == "0"
+    values.close()
+
+
+def test_an_executors_buffer_and_its_time_limit(rc, gate):
+    executor = rc.executor()
+    assert list(executor.map(abs, range(-9, 0), buffersize=2)) == list(range(9, 0, -1))
+    assert list(executor.map(abs, range(-9, 0), buffersize=2, chunksize=4, timeout=60)) == list(range(9, 0, -1))
+    assert list(executor.map(abs, buffersize=2)) == []
+    values = executor.map(gate.task_for(1), range(3), buffersize=2, timeout=0.2)
+    assert next(values) == 0
+    with pytest.raises(concurrent.futures.TimeoutError):
+        next(values)
+    gate.open()
+
+
+def test_an_executors_buffersize_is_checked(rc):
+    executor = rc.executor()
+    for wrong in ("foo", 2.0):
+        with pytest.raises(TypeError, match="buffersize must be an integer or None"):
+            executor.map(str, range(4), buffersize=wrong)
+    for wrong in (0, -1):
+        with pytest.raises(ValueError, match="buffersize must be None or > 0"):
+            executor.map(str, range(4), buffersize=wrong)
+    with pytest.raises(TypeError, match="load-balanced"):
+        rc[:].executor.map(str, range(4), buffersize=1)
+
+
+@ipp.interactive
+def set_table(key, value):
+    global table
+    table = {**globals().get("table", {}), key: value}
+
+
+@ipp.interactive
+def count_call():
+    global calls
+    calls = globals().get("calls", 0) + 1
+
+
+@ipp.interactive
+def read_calls(_):
+    return calls
+
+
+def test_an_executors_initializer_runs_once_on_each_engine(rc):
+    with rc.executor(initializer=set_table, initargs=("a", 1)), rc.executor(initializer=set_table, initargs=("b", 2)):
+        assert rc[:]["table"] == [{"a": 1, "b": 2}] * 4
+    with rc.executor(initializer=count_call) as executor:
+        assert list(executor.map(read_calls, range(20))) == [1] * 20
+    with pytest.raises(TypeError, match="initializer must be a callable"):
+        rc.executor(initializer=1)
+
+
+def test_an_initializer_runs_on_engines_that_come_later():
+    with ipp.Cluster(n=1) as rc:
+        executor = rc.executor(initializer=count_call)
+        rc.cluster.start_engines_sync(1)
+        rc.wait_for_engines(2, timeout=30)
+        assert rc[:]["calls"] == [1, 1]
+        executor.shutdown()
+
+
+def test_an_initializer_that_raises_is_told_of_at_once(rc):
+    def fails():
+        raise LookupError("no table here")
+
+    with pytest.raises(ipp.CompositeError, match="no table here"):
+        rc.executor(initializer=fails)
+    with pytest.raises(LookupError, match="no table here"):
+        rc.executor(targets=[0], initializer=fails)
+
+
+def test_a_client_submits_and_maps_on_any_engine(rc):
+    future = rc.submit(pow, 2, exp=5)
+    assert isinstance(future, concurrent.futures.Future)
+    assert future.get(20) == 32
+    mapped = rc.map(pow, range(20), [2] * 20, chunksize=3, label="squares")
+    assert isinstance(mapped, ipp.AsyncMapResult)
+    assert list(mapped) == [n * n for n in range(20)]
+    assert mapped.metadata[0].label == "squares"
+    assert rc.map(abs, []).get() == []
+    with pytest.raises(ZeroDivisionError):
+        rc.submit(divmod, 1, 0).get(20)
+    with pytest.raises(TypeError):
+        rc.map(abs, [1], block=True)
 
 
 def test_an_executor_cancels_no_other_tasks_than_its_own(gate):

@@ -115,6 +115,11 @@ def test_at_most_n_jobs_engines_work(n_jobs, engines):
         Parallel(n_jobs=0, backend="broadleaf")(delayed(abs)(i) for i in range(2))
 
 
+def test_a_view_may_be_named_beside_the_registered_one(rc):
+    with joblib.parallel_config("broadleaf", n_jobs=2, view=rc.load_balanced_view([1, 2])):
+        assert set(Parallel()(delayed(os.getpid)() for _ in range(8))) <= set(rc[1, 2].apply_sync(os.getpid))
+
+
 def test_results_as_they_come():
     calls = Parallel(n_jobs=4, backend="broadleaf", return_as="generator")
     assert list(calls(delayed(pow)(i, 2) for i in range(50))) == [i**2 for i in range(50)]

@@ -7,8 +7,8 @@ from pathlib import Path
 import broadleaf as ipp
 import numpy as np
 import pytest
+from bed.network import wait_until
 from broadleaf import error
-from broadleaf.bench.hosts.network import wait_until
 
 pytestmark = pytest.mark.timeout(60)
 LARGE = 300_000

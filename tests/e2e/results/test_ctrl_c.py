@@ -77,6 +77,12 @@ SUBMISSIONS = {
     "map of chunks": lambda rc: rc.load_balanced_view().map_async(wait_long, ITEMS, chunksize=5),
     "imap": lambda rc: rc.load_balanced_view().imap(wait_long, ITEMS, max_outstanding=0),
     "imap unordered": lambda rc: rc.load_balanced_view().imap(wait_long, ITEMS, max_outstanding=0, ordered=False),
+    "imap of chunks": lambda rc: rc.load_balanced_view().imap(wait_long, ITEMS, max_outstanding=0, chunksize=5),
+    "starmap": lambda rc: rc.load_balanced_view().starmap(wait_long, [(item,) for item in ITEMS]),
+    "starmap of chunks": lambda rc: rc.load_balanced_view().starmap(wait_long, zip(ITEMS, strict=True), chunksize=5),
+    "client.map": lambda rc: rc.map(wait_long, ITEMS),
+    "pool": lambda rc: ipp.Pool(client=rc).map(wait_long, ITEMS),
+    "pool's imap": lambda rc: ipp.Pool(client=rc).imap(wait_long, ITEMS),
     "executor.map": lambda rc: rc.executor().map(wait_long, ITEMS),
     "executor.map of chunks": lambda rc: rc.executor().map(wait_long, ITEMS, chunksize=5),
     "parallel map": lambda rc: rc.load_balanced_view().parallel()(wait_long).map(ITEMS),
@@ -116,6 +122,7 @@ def test_ctrl_c_before_a_submission_leaves_earlier_ones_alone(rc, gate):
         lambda: rc[0].apply_async(wait_long, CtrlC()),
         lambda: rc[:].push({"a": CtrlC()}),
         lambda: rc.executor().submit(wait_long, CtrlC()),
+        lambda: rc.submit(wait_long, CtrlC()),
     ):
         with pytest.raises(KeyboardInterrupt):
             interrupted_call()

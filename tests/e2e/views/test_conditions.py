@@ -35,6 +35,8 @@ CALLS = {
 }
 CHUNKS = {
     "map of chunks": lambda view, f: view.map_sync(f, range(8), chunksize=3),
+    "imap of chunks": lambda view, f: list(view.imap(f, range(8), chunksize=3)),
+    "starmap": lambda view, f: view.starmap(f, [(n,) for n in range(8)], chunksize=3, block=True),
     "executor map of chunks": lambda view, f: list(view.executor.map(f, range(8), chunksize=3)),
 }
 

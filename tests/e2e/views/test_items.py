@@ -36,6 +36,19 @@ ROUTES = {
     "broadcast": lambda rc: rc.broadcast_view().map_async(add_one, range(N)).get(return_exceptions=True),
     "direct imap": lambda rc: list(rc[:].imap(add_one, range(N), return_exceptions=True)),
     "balanced imap": lambda rc: list(rc.load_balanced_view().imap(add_one, range(N), return_exceptions=True)),
+    "starmap": lambda rc: rc.load_balanced_view().starmap(
+        add_one, [(n,) for n in range(N)], return_exceptions=True, block=True
+    ),
+    "starmap of an iterator": lambda rc: rc.load_balanced_view().starmap(
+        add_one, ([n] for n in range(N)), return_exceptions=True, block=True
+    ),
+    "imap of chunks": lambda rc: list(
+        rc.load_balanced_view().imap(add_one, range(N), chunksize=300, return_exceptions=True)
+    ),
+    "client": lambda rc: rc.map(add_one, range(N), return_exceptions=True).get(),
+    "executor with a buffer": lambda rc: list(
+        rc.executor().map(add_one, range(N), chunksize=300, buffersize=3, return_exceptions=True)
+    ),
     "parallel function": lambda rc: (
         rc.load_balanced_view().parallel(return_exceptions=True, block=True, chunksize=300)(add_one).map(range(N))
     ),

@@ -1,5 +1,6 @@
 """Direct views: calls, code, variables, targets."""
 
+import functools
 import os
 
 import broadleaf as ipp
@@ -332,3 +333,31 @@ def test_closed_client(cluster):
         view.apply_async(lambda: 1)
     with pytest.raises(ipp.LinkLost):
         client.load_balanced_view().apply_async(lambda: 1)
+
+
+NAMED = dict.fromkeys(["self", "function", "fn", "args", "kwargs", "targets", "timeout", "label", "mode", "view"], 0)
+
+
+def names_given(*args, **kwargs):
+    return args, sorted(kwargs)
+
+
+@pytest.mark.parametrize("kind", ["function", "lambda", "cached", "partial"])
+def test_arguments_may_have_any_name(rc, kind):
+    function = {
+        "function": names_given,
+        "lambda": lambda *args, **kwargs: (args, sorted(kwargs)),
+        "cached": functools.lru_cache(names_given),
+        "partial": functools.partial(names_given),
+    }[kind]
+    balanced, direct = rc.load_balanced_view(), rc[0]
+    answers = [
+        balanced.apply_sync(function, 1, **NAMED),
+        balanced.map_sync(functools.partial(function, **NAMED), [1])[0],
+        balanced.remote(block=True)(function)(1, **NAMED),
+        direct.apply_sync(function, 1, **NAMED),
+        direct.remote(block=True)(function)(1, **NAMED),
+        rc.broadcast_view([0]).apply_sync(function, 1, **NAMED)[0],
+        rc.executor().submit(function, 1, **NAMED).result(),
+    ]
+    assert answers == [((1,), sorted(NAMED))] * len(answers)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from queue import SimpleQueue
+from itertools import islice
+from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Generic, cast
 
 from broadleaf.client.display.reprs import PublicNames
@@ -19,7 +21,7 @@ from broadleaf.serialize.functions import function_name
 
 if TYPE_CHECKING:
     from broadleaf._native import History
-    from broadleaf.client.protocols import ViewSide
+    from broadleaf.client.protocols import BalancedSide
 
 
 # Results of maps: items in chunks.
@@ -52,7 +54,7 @@ class AsyncMapResult(AsyncResult[list[Value]]):
     """Whether a task's value is its one item rather than a list of its items."""
     _join: Callable[[list[Any]], Any] | None = None
     _kind = "AsyncMapResult"
-    _internal_names = frozenset(("bare", "first_item", "ordered", "returned", "values_within"))
+    _internal_names = frozenset(("bare", "first_item", "item_outcomes", "ordered", "returned", "values_within"))
 
     def __len__(self) -> int:
         return self._n_items
@@ -117,6 +119,13 @@ class AsyncMapResult(AsyncResult[list[Value]]):
             return items
         # A whole chunk is lost, say, with its engine.
         return [items or Failure(error)] * self._items_in(part)
+
+    def item_outcomes(self) -> Iterator[Any]:
+        """The value of each item, or its `Failure`. All tasks are done."""
+        for part in range(self.n_parts):
+            outcome = self._part_outcome(part)
+            failed = isinstance(outcome, Failure)
+            yield from self._item_outcomes(part, outcome.error) if failed else self._items_of(part, outcome)
 
     def __iter__(self) -> Iterator[Value]:
         return self.values_within(None)
@@ -270,6 +279,10 @@ class MapIterator(Generic[Value]):
 Numbered = tuple[int, AsyncResult]
 
 
+class NotReady(TimeoutError):
+    """A value has not come in time, as opposed to a `TimeoutError` that a task raised."""
+
+
 class _Arrivals:
     """The results of an unordered map in the order in which they are done. Results refer to it until then, and it does
     not refer to the iterator, which may be dropped before."""
@@ -296,40 +309,47 @@ class LazyMapIterator(PublicNames, Generic[Value]):
 
     Args:
         view: The view whose engines run it.
-        function: The function to call with an item of each sequence.
-        sequences: The sequences.
-        ordered: Whether values come in the order of the sequences.
+        function: The function to call.
+        calls: The arguments of each call.
+        ordered: Whether values come in the order of the calls.
         max_outstanding: Maximum number of tasks under way; 0: no bound.
         return_exceptions: Whether an item that raised yields its exception instead of a value.
+        chunksize: Number of calls per task.
         history: Where its tasks are recorded, besides those of client and view.
+        timeout_s: Seconds from now on after which a value that has not come is a `TimeoutError`; None: never.
     """
 
     is_wanted: bool = True
     """Whether dropping it aborts its tasks: nobody can get their values then."""
     raises_original = False
     """Whether a failure is raised as what the task raised, as executors do, in place of a `RemoteError`."""
-    _internal_names = frozenset(("is_wanted", "raises_original"))
+    _internal_names = frozenset(("is_wanted", "raises_original", "submit_rest", "take"))
 
     def __init__(
         self,
-        view: ViewSide,
+        view: BalancedSide,
         function: Callable[..., Any],
-        sequences: tuple[Any, ...],
+        calls: Iterable[tuple[Any, ...]],
         ordered: bool,
         max_outstanding: int,
         return_exceptions: bool,
+        chunksize: int = 1,
         history: History | None = None,
+        timeout_s: float | None = None,
     ) -> None:
-        self._submit = view.apply_async
+        self._view = view
         self._client = view.client
         self._function = function
-        self._calls: Iterator[tuple[Any, ...]] | None = zip(*sequences, strict=False)
+        self._calls: Iterator[tuple[Any, ...]] | None = iter(calls)
         self._ordered = ordered
         self._max_outstanding = max_outstanding
         self._return_exceptions = return_exceptions
+        self._chunksize = chunksize
         self._history = history
-        # Results that were not taken, by the positions of their items.
+        self._deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        # Results that were not taken, by their numbers, and what became of the items of a chunk that was.
         self._waiting: dict[int, AsyncResult] = {}
+        self._taken: deque[Any] = deque()
         self._arrivals = _Arrivals()
         self._n_submitted = 0
         self._n_taken = 0
@@ -345,42 +365,70 @@ class LazyMapIterator(PublicNames, Generic[Value]):
         self._client.link.start_call()
         while self._calls is not None and not (0 < bound <= len(waiting)):
             try:
-                arguments = next(self._calls)
+                calls = [next(self._calls)] if self._chunksize == 1 else list(islice(self._calls, self._chunksize))
             except StopIteration:
-                self._calls = None
-                return
+                calls = []
             except Exception as error:
                 # Raised in place of its value, so earlier results are not lost.
                 self._calls, self._input_error = None, error
                 return
+            if not calls:
+                self._calls = None
+                return
             index = self._n_submitted
-            waiting[index] = result = self._submit(self._function, *arguments)
+            waiting[index] = result = self._submit(index, calls)
             self._n_submitted = index + 1
             if self._history is not None:
-                self._history.record(result.seq, 1)
+                for first, n_tasks in result.task_ranges():
+                    self._history.record(first, n_tasks)
             if not self._ordered:
                 self._arrivals.expect((index, result))
+
+    def _submit(self, index: int, calls: list[tuple[Any, ...]]) -> AsyncResult:
+        if self._chunksize == 1:
+            single: AsyncResult = self._view.apply_async(self._function, *calls[0])
+            return single
+        chunk: AsyncMapResult = self._view.map_calls(self._function, calls, self._chunksize)
+        chunk.first_item = index * self._chunksize
+        return chunk
+
+    def submit_rest(self) -> None:
+        """Submits all that is left, whatever is under way."""
+        self._max_outstanding = 0
+        self._submit_more()
 
     def __iter__(self) -> LazyMapIterator[Value]:
         return self
 
     def __next__(self) -> Value:
+        return self.take(None if self._deadline is None else max(0.0, self._deadline - time.monotonic()))
+
+    def take(self, timeout_s: float | None) -> Value:
+        """The next value; raises `TimeoutError` if it has not come in this time, and `StopIteration` after the last."""
         self.is_wanted = True
         try:
-            return self._take()
+            return self._next_of_chunk() if self._taken else self._take(timeout_s)
         except KeyboardInterrupt:
             self._abort_interrupted()
             raise
 
-    def _take(self) -> Value:
+    def _take(self, timeout_s: float | None) -> Value:
         self._submit_more()
         if not self._waiting:
             if self._input_error is not None:
                 error, self._input_error = self._input_error, None
                 raise error
             raise StopIteration
-        index = self._n_taken if self._ordered else self._next_done()
+        index = self._n_taken if self._ordered else self._next_done(timeout_s)
         result = self._waiting[index]
+        if timeout_s is not None and not result.wait(timeout_s):
+            raise NotReady(f"{result._name} is not ready: its next value has not come")
+        if self._chunksize != 1:
+            result.wait()
+            self._taken.extend(cast("AsyncMapResult[Any]", result).item_outcomes())
+            self._note_taken(index)
+            self._submit_more()
+            return self._next_of_chunk()
         value: Any = None
         raised: BaseException | None = None
         try:
@@ -389,17 +437,31 @@ class LazyMapIterator(PublicNames, Generic[Value]):
                 value.item_index = index
         except RemoteError as error:
             error.item_index = index
-            raised = error.as_original() if self.raises_original else error
+            raised = self._as_raised(error)
         finally:
             # A result that raised counts as taken, so the caller may continue with the next one.
             if result.done():
-                self._waiting.pop(index, None)
-                self._n_taken += 1
+                self._note_taken(index)
         if raised is not None:
             raise raised
         # This is done before the caller works on the value, so that the engines have work in the meantime.
         self._submit_more()
         return value  # type: ignore[no-any-return]
+
+    def _next_of_chunk(self) -> Value:
+        outcome = self._taken.popleft()
+        if not isinstance(outcome, Failure):
+            return outcome  # type: ignore[no-any-return]
+        if self._return_exceptions:
+            return outcome.error  # type: ignore[return-value]
+        raise self._as_raised(outcome.error)
+
+    def _as_raised(self, error: BaseException) -> BaseException:
+        return error.as_original() if self.raises_original and isinstance(error, RemoteError) else error
+
+    def _note_taken(self, index: int) -> None:
+        self._waiting.pop(index, None)
+        self._n_taken += 1
 
     def __aiter__(self) -> LazyMapIterator[Value]:
         return self
@@ -407,18 +469,10 @@ class LazyMapIterator(PublicNames, Generic[Value]):
     async def __anext__(self) -> Value:
         import asyncio
 
-        from broadleaf.client.results.iteration import Wake, resolved
-
         self.is_wanted = True
         try:
-            self._submit_more()
-            if self._waiting and self._ordered:
-                await resolved(self._waiting[self._n_taken])
-            elif self._waiting:
-                wake = Wake()
-                self._arrivals.on_done = wake.set
-                while self._arrivals.done.empty():
-                    await wake.wait()
+            if not self._taken:
+                await self._wait_for_next()
             return next(self)
         except StopIteration:
             raise StopAsyncIteration from None
@@ -426,14 +480,32 @@ class LazyMapIterator(PublicNames, Generic[Value]):
             self._abort_interrupted()
             raise
 
+    async def _wait_for_next(self) -> None:
+        from broadleaf.client.results.iteration import Wake, resolved
+
+        self._submit_more()
+        if self._waiting and self._ordered:
+            await resolved(self._waiting[self._n_taken])
+        elif self._waiting:
+            wake = Wake()
+            self._arrivals.on_done = wake.set
+            while self._arrivals.done.empty():
+                await wake.wait()
+
     def __repr__(self) -> str:
         name = function_name(self._function)
-        return f"<LazyMapIterator({name}): {self._n_taken:,} taken, {len(self._waiting):,} under way>"
+        what = "" if self._chunksize == 1 else " chunks"
+        return f"<LazyMapIterator({name}): {self._n_taken:,}{what} taken, {len(self._waiting):,} under way>"
 
-    def _next_done(self) -> int:
+    def _next_done(self, timeout_s: float | None) -> int:
         done = self._arrivals.done
-        wait_until(self._client.link, lambda: not done.empty(), lambda _: None, None)
-        return done.get()[0]
+        wait_until(self._client.link, lambda: not done.empty(), lambda _: None, timeout_s)
+        try:
+            if self._client.link.frees_engine():
+                return done.get_nowait()[0]
+            return done.get(timeout=timeout_s)[0]
+        except Empty:
+            raise NotReady(f"{function_name(self._function)} is not ready: its next value has not come") from None
 
     def cancel(self) -> None:
         """Takes no more items. Pending results still arrive."""
@@ -451,7 +523,7 @@ class LazyMapIterator(PublicNames, Generic[Value]):
     def _end(self) -> list[int]:
         """Ends the iteration. Returns the numbers of the tasks that are not done."""
         self._calls = self._input_error = None
-        left = [result.seq for result in self._waiting.values() if not result.done()]
+        left = [seq for result in self._waiting.values() for seq in result._unfinished_seqs()]
         self._waiting.clear()
         return left
 

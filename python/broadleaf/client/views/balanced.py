@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 from broadleaf.client.ctrl_c import ends_with_ctrl_c
 from broadleaf.client.failures import link_lost
-from broadleaf.client.partition import as_rows, as_sequence, automatic_chunk_items, chunks, in_blocks
+from broadleaf.client.partition import as_columns, as_rows, as_sequence, automatic_chunk_items, chunks, in_blocks
 from broadleaf.client.protocols import Origin
 from broadleaf.client.results.async_result import AsyncResult
 from broadleaf.client.results.combined import EmptyMapResult, JoinedMapResult
@@ -297,23 +297,142 @@ class LoadBalancedView(View):
             SerializationError: The function or an item cannot be pickled.
             LinkLost: The connection is closed or was lost.
         """
+        check_map(function, sequences)
+        return self._map(self._map_items, function, sequences, block, chunksize, ordered, return_exceptions, label)
+
+    @overload
+    def starmap(
+        self,
+        function: AsyncFunction[Returned],
+        items: Iterable[Iterable[Any]],
+        /,
+        *,
+        block: Literal[True],
+        chunksize: int | None = None,
+        ordered: bool = True,
+        return_exceptions: Literal[False] = False,
+        label: str | None = None,
+    ) -> list[Returned]: ...
+
+    @overload
+    def starmap(
+        self,
+        function: Function[Returned],
+        items: Iterable[Iterable[Any]],
+        /,
+        *,
+        block: Literal[True],
+        chunksize: int | None = None,
+        ordered: bool = True,
+        return_exceptions: Literal[False] = False,
+        label: str | None = None,
+    ) -> list[Returned]: ...
+
+    @overload
+    def starmap(
+        self,
+        function: AsyncFunction[Returned],
+        items: Iterable[Iterable[Any]],
+        /,
+        *,
+        block: Literal[False],
+        chunksize: int | None = None,
+        ordered: bool = True,
+        return_exceptions: Literal[False] = False,
+        label: str | None = None,
+    ) -> AsyncMapResult[Returned]: ...
+
+    @overload
+    def starmap(
+        self,
+        function: Function[Returned],
+        items: Iterable[Iterable[Any]],
+        /,
+        *,
+        block: Literal[False],
+        chunksize: int | None = None,
+        ordered: bool = True,
+        return_exceptions: Literal[False] = False,
+        label: str | None = None,
+    ) -> AsyncMapResult[Returned]: ...
+
+    @overload
+    def starmap(
+        self,
+        function: Function[Any],
+        items: Iterable[Iterable[Any]],
+        /,
+        *,
+        block: bool | None = None,
+        chunksize: int | None = None,
+        ordered: bool = True,
+        return_exceptions: bool = False,
+        label: str | None = None,
+    ) -> Any: ...
+
+    @ends_with_ctrl_c
+    def starmap(
+        self,
+        function: Callable[..., Any],
+        items: Iterable[Iterable[Any]],
+        /,
+        *,
+        block: bool | None = None,
+        chunksize: int | None = None,
+        ordered: bool = True,
+        return_exceptions: bool = False,
+        label: str | None = None,
+    ) -> Any:
+        """`map` over tuples of arguments: calls `function(*item)` for each item.
+
+        Args:
+            function: The function to call.
+            items: The arguments of each call. They may differ in number; then each call is a task.
+            block: As for `map`.
+            chunksize: As for `map`.
+            ordered: As for `map`.
+            return_exceptions: As for `map`.
+            label: As for `map`.
+
+        Returns:
+            An `AsyncMapResult`; with `block`, the list of values in the order of the items.
+
+        Raises:
+            CompositeError: As for `map`.
+            TypeError: The function cannot be called, or an item cannot be iterated over.
+            ValueError: `chunksize` is negative.
+            InvalidDependency: As for `map`.
+            SerializationError: As for `map`.
+            LinkLost: As for `map`.
+
+        Example:
+            >>> rc.load_balanced_view().starmap(pow, [(2, 5), (3, 2)], block=True)
+            [32, 9]
+        """
+        check_map(function, (items,))
+        return self._map(self._star_items, function, (items,), block, chunksize, ordered, return_exceptions, label)
+
+    def _map(
+        self,
+        submit: Callable[[Callable[..., Any], Sequence[Any], int | None], AsyncMapResult],
+        function: Callable[..., Any],
+        sequences: Sequence[Any],
+        block: bool | None,
+        chunksize: int | None,
+        ordered: bool,
+        return_exceptions: bool,
+        label: str | None,
+    ) -> Any:
+        """`submit` makes one result of sequences; iterators are taken in blocks, and each makes one."""
         if label is not None and label != self.label:
             with self.temp_flags(label=label):
-                return self.map(
-                    function,
-                    *sequences,
-                    block=block,
-                    chunksize=chunksize,
-                    ordered=ordered,
-                    return_exceptions=return_exceptions,
-                )
-        check_map(function, sequences)
+                return self._map(submit, function, sequences, block, chunksize, ordered, return_exceptions, None)
         if all(hasattr(sequence, "__len__") for sequence in sequences):
-            result = self._map_items(function, sequences, chunksize)
+            result = submit(function, sequences, chunksize)
             result.ordered = ordered
             result._return_exceptions = return_exceptions
             return result.get() if (self.block if block is None else block) else result
-        result = self._map_in_blocks(function, sequences, chunksize)
+        result = self._map_in_blocks(submit, function, sequences, chunksize)
         try:
             result.ordered = ordered
             result._return_exceptions = return_exceptions
@@ -330,13 +449,40 @@ class LoadBalancedView(View):
         cut, n_items, items = self._cut(sequences, chunksize)
         if items == 1:
             # No chunks in this case: an item needs no list around it in either direction.
-            result = self._submit_map(function, zip(*cut, strict=False), n_items, n_items, 1)
-            result.bare = True
-            return result
+            return self._submit_calls(function, zip(*cut, strict=False), n_items)
         return self._submit_map(MapChunk(function), chunks(cut, n_items, items), -(-n_items // items), n_items, items)
 
-    def _map_in_blocks(
+    def _star_items(
         self, function: Callable[..., Any], sequences: Sequence[Any], chunksize: int | None
+    ) -> AsyncMapResult:
+        self._check_cut(sequences, chunksize)
+        return self.map_calls(function, [tuple(item) for item in sequences[0]], chunksize)
+
+    def map_calls(
+        self, function: Callable[..., Any], calls: list[tuple[Any, ...]], chunksize: int | None
+    ) -> AsyncMapResult:
+        """Calls `function` with each of these arguments."""
+        columns = as_columns(calls)
+        return (
+            self._map_items(function, columns, chunksize)
+            if columns
+            else self._submit_calls(function, calls, len(calls))
+        )
+
+    def _submit_calls(
+        self, function: Callable[..., Any], calls: Iterable[tuple[Any, ...]], n_calls: int
+    ) -> AsyncMapResult:
+        """Submits one task for each call."""
+        result = self._submit_map(function, calls, n_calls, n_calls, 1)
+        result.bare = True
+        return result
+
+    def _map_in_blocks(
+        self,
+        submit: Callable[[Callable[..., Any], Sequence[Any], int | None], AsyncMapResult],
+        function: Callable[..., Any],
+        sequences: Sequence[Any],
+        chunksize: int | None,
     ) -> AsyncMapResult:
         """A map over iterators, taken in blocks.
 
@@ -347,7 +493,7 @@ class LoadBalancedView(View):
         n_items = 0
         try:
             for block in in_blocks(sequences, self.client.link.max_outstanding_bytes // _BLOCKS_UNDER_WAY):
-                result = self._map_items(function, block, chunksize)
+                result = submit(function, block, chunksize)
                 blocks.append(result)
                 result.first_item = n_items
                 n_items += len(result)
@@ -415,6 +561,7 @@ class LoadBalancedView(View):
         ordered: bool = True,
         max_outstanding: int | str = "auto",
         return_exceptions: Literal[False] = False,
+        chunksize: int = 1,
     ) -> LazyMapIterator[Returned]: ...
 
     @overload
@@ -426,6 +573,7 @@ class LoadBalancedView(View):
         ordered: bool = True,
         max_outstanding: int | str = "auto",
         return_exceptions: Literal[False] = False,
+        chunksize: int = 1,
     ) -> LazyMapIterator[Returned]: ...
 
     @overload
@@ -437,6 +585,7 @@ class LoadBalancedView(View):
         ordered: bool = True,
         max_outstanding: int | str = "auto",
         return_exceptions: bool,
+        chunksize: int = 1,
     ) -> LazyMapIterator[Any]: ...
 
     def imap(
@@ -447,6 +596,7 @@ class LoadBalancedView(View):
         ordered: bool = True,
         max_outstanding: int | str = "auto",
         return_exceptions: bool = False,
+        chunksize: int = 1,
     ) -> LazyMapIterator[Any]:
         """A lazy map over sequences that may be endless.
 
@@ -458,13 +608,14 @@ class LoadBalancedView(View):
             ordered: Whether values come in the order of the sequences. With False, they come as they arrive.
             max_outstanding: Maximum number of unfinished tasks. 'auto': 10 per engine; 0: no bound.
             return_exceptions: Whether an item that raised yields its exception instead of a value.
+            chunksize: Items per task. With more than 1, short calls cost less, and values come a chunk at a time.
 
         Returns:
             An iterator over the values, for `for` and `async for`, with a method `cancel`.
 
         Raises:
             TypeError: The function cannot be called.
-            ValueError: `max_outstanding` is neither a number of tasks nor 'auto'.
+            ValueError: `max_outstanding` is neither a number of tasks nor 'auto', or `chunksize` is less than 1.
 
         Example:
             >>> import itertools
@@ -473,24 +624,102 @@ class LoadBalancedView(View):
             [0, 1, 4, 9]
             >>> squares.cancel()
         """
-        return self.lazy_map(function, sequences, ordered, max_outstanding, return_exceptions)
+        check_map(function, sequences)
+        calls = zip(*sequences, strict=False)
+        return self.lazy_map(function, calls, ordered, max_outstanding, return_exceptions, chunksize)
+
+    @overload
+    def imap_unordered(
+        self,
+        function: AsyncFunction[Returned],
+        /,
+        *sequences: Any,
+        max_outstanding: int | str = "auto",
+        return_exceptions: Literal[False] = False,
+        chunksize: int = 1,
+    ) -> LazyMapIterator[Returned]: ...
+
+    @overload
+    def imap_unordered(
+        self,
+        function: Function[Returned],
+        /,
+        *sequences: Any,
+        max_outstanding: int | str = "auto",
+        return_exceptions: Literal[False] = False,
+        chunksize: int = 1,
+    ) -> LazyMapIterator[Returned]: ...
+
+    @overload
+    def imap_unordered(
+        self,
+        function: Function[Any],
+        /,
+        *sequences: Any,
+        max_outstanding: int | str = "auto",
+        return_exceptions: bool,
+        chunksize: int = 1,
+    ) -> LazyMapIterator[Any]: ...
+
+    def imap_unordered(
+        self,
+        function: Callable[..., Any],
+        /,
+        *sequences: Any,
+        max_outstanding: int | str = "auto",
+        return_exceptions: bool = False,
+        chunksize: int = 1,
+    ) -> LazyMapIterator[Any]:
+        """`imap` whose values come as they arrive: `imap` with `ordered=False`.
+
+        Args:
+            function: The function to call with an item of each sequence.
+            *sequences: Sequences or other iterables; it ends with the shortest.
+            max_outstanding: As for `imap`.
+            return_exceptions: As for `imap`.
+            chunksize: As for `imap`.
+
+        Returns:
+            An iterator over the values, as of `imap`.
+
+        Raises:
+            TypeError: The function cannot be called.
+            ValueError: As for `imap`.
+
+        Example:
+            >>> sorted(rc.load_balanced_view().imap_unordered(abs, [-3, 1, -2]))
+            [1, 2, 3]
+        """
+        return self.imap(
+            function,
+            *sequences,
+            ordered=False,
+            max_outstanding=max_outstanding,
+            return_exceptions=return_exceptions,
+            chunksize=chunksize,
+        )
 
     def lazy_map(
         self,
         function: Callable[..., Any],
-        sequences: tuple[Any, ...],
+        calls: Iterable[tuple[Any, ...]],
         ordered: bool = True,
         max_outstanding: int | str = "auto",
         return_exceptions: bool = False,
+        chunksize: int = 1,
         history: History | None = None,
+        timeout_s: float | None = None,
     ) -> LazyMapIterator[Any]:
-        """`imap` that records its tasks in `history`, too."""
-        check_map(function, sequences)
+        """`imap` over the arguments of calls, which records its tasks in `history`, too."""
         if max_outstanding == "auto":
             max_outstanding = 10 * max(1, len(self))
         if not isinstance(max_outstanding, int) or max_outstanding < 0:
             raise ValueError(f"max_outstanding is a number of tasks or 'auto', not {max_outstanding!r}")
-        return LazyMapIterator(self, function, sequences, ordered, max_outstanding, return_exceptions, history)
+        if chunksize < 1:
+            raise ValueError(f"chunksize is a number of items, not {chunksize}")
+        return LazyMapIterator(
+            self, function, calls, ordered, max_outstanding, return_exceptions, chunksize, history, timeout_s
+        )
 
     def register_joblib_backend(self, name: str = "broadleaf", make_default: bool = False) -> None:
         """Makes this view a joblib backend: `Parallel(backend=name)`.

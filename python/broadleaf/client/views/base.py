@@ -55,7 +55,7 @@ class Flag:
 class View(PublicNames):
     """Common base of `DirectView` and `LoadBalancedView`. Views come from a client."""
 
-    _internal_names = frozenset(("flag_names", "lazy_map", "map_chunks", "map_parts", "on_flag_changed"))
+    _internal_names = frozenset(("flag_names", "lazy_map", "map_calls", "map_chunks", "map_parts", "on_flag_changed"))
 
     flag_names: ClassVar[tuple[str, ...]] = ()
 

@@ -9,12 +9,28 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 from broadleaf.client.results.maps import LazyMapIterator, MapIterator
+from broadleaf.serialize.callables import check_map
+from broadleaf.serialize.once import Once
 
 if TYPE_CHECKING:
     from broadleaf.client.protocols import Client, ViewSide
     from broadleaf.client.results.async_result import AsyncResult
 
 Returned = TypeVar("Returned")
+
+
+def initialize(view: ViewSide, initializer: Callable[..., object], initargs: tuple[Any, ...]) -> None:
+    """Has each engine call `initializer(*initargs)` once, those that join later when they do.
+
+    Raises what it raised on engines of `view`.
+    """
+    if not callable(initializer):
+        raise TypeError("initializer must be a callable")
+    once = Once(initializer, initargs)
+    view.client.on_join(once)
+    if len(view):
+        # Where it raised, an engine has only logged that.
+        view.client.direct_view(view.targets).apply_sync(once)
 
 
 class ViewExecutor(Executor):
@@ -27,6 +43,12 @@ class ViewExecutor(Executor):
 
     Args:
         view: The view; `view.executor` and `Client.executor` make executors.
+        initializer: A function that each engine calls before its first task for this executor: the present ones when
+            this is made, those that join while the client is connected when they do.
+        initargs: Its arguments.
+
+    Raises:
+        RemoteError: The initializer raised on an engine; a `CompositeError` if it did on several.
 
     Example:
         >>> with rc.load_balanced_view().executor as pool:
@@ -34,7 +56,11 @@ class ViewExecutor(Executor):
         256
     """
 
-    def __init__(self, view: ViewSide) -> None:
+    def __init__(
+        self, view: ViewSide, initializer: Callable[..., object] | None = None, initargs: tuple[Any, ...] = ()
+    ) -> None:
+        if initializer is not None:
+            initialize(view, initializer, initargs)
         self.view = view
         self._max_workers = len(view)
         self._shut_down = False
@@ -89,6 +115,7 @@ class ViewExecutor(Executor):
         *iterables: Any,
         timeout: float | None = None,
         chunksize: int | None = 1,
+        buffersize: int | None = None,
         return_exceptions: Literal[False] = False,
         **options: Any,
     ) -> Iterator[Returned]: ...
@@ -100,6 +127,7 @@ class ViewExecutor(Executor):
         *iterables: Any,
         timeout: float | None = None,
         chunksize: int | None = 1,
+        buffersize: int | None = None,
         return_exceptions: Literal[False] = False,
         **options: Any,
     ) -> Iterator[Returned]: ...
@@ -111,6 +139,7 @@ class ViewExecutor(Executor):
         *iterables: Any,
         timeout: float | None = None,
         chunksize: int | None = 1,
+        buffersize: int | None = None,
         return_exceptions: bool,
         **options: Any,
     ) -> Iterator[Any]: ...
@@ -121,15 +150,18 @@ class ViewExecutor(Executor):
         *iterables: Any,
         timeout: float | None = None,
         chunksize: int | None = 1,
+        buffersize: int | None = None,
         **options: Any,
     ) -> Iterator[Any]:
-        """Calls `fn` on each item. Everything is submitted at once.
+        """Calls `fn` on each item. Everything is submitted at once, unless `buffersize` is given.
 
         Args:
             fn: The function to call with an item of each iterable.
             *iterables: The items, cut to the shortest.
             timeout: Seconds from this call on in which values have to come; None: forever.
             chunksize: On a load-balanced view, items per task; None: as `LoadBalancedView.map` chooses.
+            buffersize: On a load-balanced view, the maximum number of tasks whose values were not taken: further items
+                are taken from the iterables as values are taken from the iterator, so the iterables may be endless.
             **options: Options of the view's `map`, such as `return_exceptions`.
 
         Returns:
@@ -137,24 +169,20 @@ class ViewExecutor(Executor):
 
         Raises:
             RuntimeError: The executor has been shut down.
-            ValueError: `chunksize` is less than 1.
+            ValueError: `chunksize` or `buffersize` is less than 1.
+            TypeError: `buffersize` is not an int, or the view is not a load-balanced one.
             SerializationError: The function or an item cannot be pickled.
             LinkLost: The connection is closed or was lost.
         """
         if chunksize is not None and chunksize < 1:
             raise ValueError("chunksize must be >= 1.")
+        self._check_buffersize(buffersize)
         with self._lock:
             if self._shut_down:
                 raise RuntimeError("cannot schedule new futures after shutdown")
         if hasattr(self.view, "map_chunks"):
-            if timeout is None and chunksize == 1:
-                options.setdefault("max_outstanding", 0)
-                view: Any = self.view
-                lazy: LazyMapIterator[Any] = view.lazy_map(fn, iterables, history=self._history, **options)
-                lazy.raises_original = True
-                # As by other executors: a map that nobody iterates over is run.
-                lazy.is_wanted = False
-                return lazy
+            if buffersize is not None or (timeout is None and chunksize == 1):
+                return self._map_lazily(fn, iterables, timeout, chunksize or 1, buffersize or 0, options)
             options["chunksize"] = chunksize
         result = self.view.map_async(fn, *iterables, **options)
         result.raises_original = True
@@ -163,6 +191,41 @@ class ViewExecutor(Executor):
         values = MapIterator(result, timeout)
         values.is_wanted = False
         return values
+
+    def _check_buffersize(self, buffersize: Any) -> None:
+        if buffersize is None:
+            return
+        if not isinstance(buffersize, int):
+            raise TypeError("buffersize must be an integer or None")
+        if buffersize < 1:
+            raise ValueError("buffersize must be None or > 0")
+        if not hasattr(self.view, "map_chunks"):
+            raise TypeError("buffersize is for load-balanced views: a direct view sends each engine its part at once")
+
+    def _map_lazily(
+        self,
+        fn: Callable[..., Any],
+        iterables: tuple[Any, ...],
+        timeout: float | None,
+        chunksize: int,
+        buffersize: int,
+        options: dict[str, Any],
+    ) -> Iterator[Any]:
+        check_map(fn, iterables)
+        options.setdefault("max_outstanding", buffersize)
+        view: Any = self.view
+        lazy: LazyMapIterator[Any] = view.lazy_map(
+            fn,
+            zip(*iterables, strict=False),
+            chunksize=chunksize,
+            history=self._history,
+            timeout_s=timeout,
+            **options,
+        )
+        lazy.raises_original = True
+        # As by other executors: a map that nobody iterates over is run.
+        lazy.is_wanted = False
+        return lazy
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Accepts no more calls.

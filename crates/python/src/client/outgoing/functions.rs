@@ -1,6 +1,8 @@
 //! Functions on their way to the controller: their templates once per connection, and their captured values with each
 //! call.
 
+use std::sync::Arc;
+
 use broadleaf_proto::task::FunctionRecord;
 use broadleaf_proto::{FrameKind, FunctionHash, FunctionId};
 use bytes::Bytes;
@@ -16,12 +18,13 @@ use crate::payload::lock;
 /// Number of functions cached by identity before the cache is cleared.
 const MAX_CACHED_FUNCTIONS: usize = 10_000;
 
-/// Names given to functions on this connection.
+/// Names given to functions on this connection. No Python code may run while they are locked, and nothing of Python's may
+/// be dropped or looked up by name: another thread could have the interpreter and wait for them.
 #[derive(Default)]
 pub struct Functions {
-    pub(in crate::client) by_identity: FxHashMap<usize, Cached>,
+    pub(in crate::client) by_identity: FxHashMap<usize, Arc<Cached>>,
     by_hash: FxHashMap<FunctionHash, FunctionId>,
-    modules: Option<Modules>,
+    modules: Option<Arc<Modules>>,
 }
 
 /// What decides whether a function is sent by its name: the modules that are loaded, and those that the user registered
@@ -34,25 +37,27 @@ struct Modules {
 }
 
 impl Modules {
-    fn read(py: Python<'_>) -> PyResult<Self> {
+    /// As they are now. `None` while another thread imports cloudpickle.
+    fn read(py: Python<'_>) -> PyResult<Option<Self>> {
         let loaded = py.import(intern!(py, "sys"))?;
         let loaded = loaded
             .getattr(intern!(py, "modules"))?
             .cast_into::<PyDict>()?;
         let by_value = match loaded.get_item(intern!(py, "cloudpickle.cloudpickle"))? {
             Some(cloudpickle) => {
-                let set = cloudpickle.getattr(intern!(py, "_PICKLE_BY_VALUE_MODULES"))?;
+                let set = cloudpickle.getattr_opt(intern!(py, "_PICKLE_BY_VALUE_MODULES"))?;
+                let Some(set) = set else { return Ok(None) };
                 let set = set.cast_into::<PySet>()?;
                 let before = PyFrozenSet::new(py, &set)?.unbind();
                 Some((set.unbind(), before))
             }
             None => None,
         };
-        Ok(Self {
+        Ok(Some(Self {
             n_loaded: loaded.len(),
             loaded: loaded.unbind(),
             by_value,
-        })
+        }))
     }
 
     fn are_as_before(&self, py: Python<'_>) -> bool {
@@ -61,18 +66,6 @@ impl Modules {
                 let (set, before) = (set.bind(py), before.bind(py));
                 set.len() == before.len() && (set.is_empty() || set.eq(before).unwrap_or(false))
             })
-    }
-}
-
-impl Functions {
-    /// Forgets the functions that have been sent, if some of them might now be sent in another way. Returns them: what is
-    /// dropped may run code, which may need the lock.
-    fn follow_modules(&mut self, py: Python<'_>) -> PyResult<FxHashMap<usize, Cached>> {
-        if (self.modules.as_ref()).is_some_and(|modules| modules.are_as_before(py)) {
-            return Ok(FxHashMap::default());
-        }
-        self.modules = Some(Modules::read(py)?);
-        Ok(std::mem::take(&mut self.by_identity))
     }
 }
 
@@ -105,17 +98,23 @@ impl Link {
         many: bool,
     ) -> PyResult<(FunctionId, Vec<Bound<'py, PyAny>>)> {
         let identity = function.as_ptr() as usize;
-        let forgotten;
+        let (modules, cached) = {
+            let functions = lock(&self.functions);
+            let cached = functions.by_identity.get(&identity).cloned();
+            (functions.modules.clone(), cached)
+        };
+        let is_current = (modules.as_ref()).is_some_and(|modules| modules.are_as_before(py));
+        if is_current
+            && let Some(cached) = cached
+            && cached.holds(function)?
         {
-            let mut functions = lock(&self.functions);
-            forgotten = functions.follow_modules(py)?;
-            if let Some(cached) = functions.by_identity.get(&identity)
-                && cached.holds(function)?
-            {
-                return Ok((cached.id, Vec::new()));
-            }
+            return Ok((cached.id, Vec::new()));
         }
-        drop(forgotten);
+        let modules = if is_current {
+            modules
+        } else {
+            self.follow_modules(py)?
+        };
         let out_of_band = !many || self.shared.data.on_this_host();
         let resolved = self
             .hooks
@@ -145,16 +144,40 @@ impl Link {
                 id,
                 parts,
             };
-            let mut forgotten = FxHashMap::default();
-            let mut functions = lock(&self.functions);
-            if functions.by_identity.len() >= MAX_CACHED_FUNCTIONS {
-                forgotten = std::mem::take(&mut functions.by_identity);
-            }
-            let before = functions.by_identity.insert(identity, cached);
-            drop(functions);
-            drop((before, forgotten));
+            self.keep_function(identity, Arc::new(cached), modules.as_ref());
         }
         Ok((id, buffers))
+    }
+
+    /// Forgets the functions that have been sent: some of them might now be sent in another way. Returns what decides that
+    /// now.
+    fn follow_modules(&self, py: Python<'_>) -> PyResult<Option<Arc<Modules>>> {
+        let modules = Modules::read(py)?.map(Arc::new);
+        let mut functions = lock(&self.functions);
+        let before = std::mem::replace(&mut functions.modules, modules.clone());
+        let forgotten = std::mem::take(&mut functions.by_identity);
+        drop(functions);
+        drop((before, forgotten));
+        Ok(modules)
+    }
+
+    /// Remembers a function that was pickled with these modules, if they still decide.
+    fn keep_function(&self, identity: usize, cached: Arc<Cached>, modules: Option<&Arc<Modules>>) {
+        let mut forgotten = FxHashMap::default();
+        let mut functions = lock(&self.functions);
+        let is_current = match (&functions.modules, modules) {
+            (Some(now), Some(then)) => Arc::ptr_eq(now, then),
+            _ => false,
+        };
+        if !is_current {
+            return;
+        }
+        if functions.by_identity.len() >= MAX_CACHED_FUNCTIONS {
+            forgotten = std::mem::take(&mut functions.by_identity);
+        }
+        let before = functions.by_identity.insert(identity, cached);
+        drop(functions);
+        drop((before, forgotten));
     }
 
     /// The exception for a call that does not fit into a message, which names what is large about it.

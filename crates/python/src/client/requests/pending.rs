@@ -121,11 +121,17 @@ impl Pending {
         if outcomes.len() <= index {
             outcomes.resize_with(index + 1, || None);
         }
-        let kept = outcomes[index].get_or_insert(outcome);
-        if !is_atom(py, kept) {
+        // Another thread may have decoded it as well. What is not kept is dropped without the lock: that may run code.
+        let (kept, spare) = match &mut outcomes[index] {
+            Some(kept) => (clone_outcome(py, kept), Some(outcome)),
+            empty => (clone_outcome(py, empty.insert(outcome)), None),
+        };
+        drop(outcomes);
+        drop(spare);
+        if !is_atom(py, &kept) {
             track(slf);
         }
-        Ok(clone_outcome(py, kept))
+        Ok(kept)
     }
 }
 

@@ -1,1 +1,0 @@
-"""One adapter per system under test, which uses only its public API."""

@@ -1,1 +1,0 @@
-"""The figures of a benchmark: records, tables and plots."""
