@@ -44,7 +44,7 @@ def command(
 
     Exit codes: 0 everything is decided; 2 a wrong option; 3 could not run; 4 something is not decided.
     """
-    require(("numpy"), "`broadleaf-lab settle`")
+    require(("numpy", "scipy"), "`broadleaf-lab settle`")
     from broadleaf_lab.run.single import Quiet
     from broadleaf_lab.settle.measured import settle
 
