@@ -155,11 +155,12 @@ class Contrasts:
             sums = rows @ blocks.T
             number = len(blocks)
             together = (sums**2).sum(axis=1)
+            # Decided by the blocks alone: with the next ones, chance would decide in one answer of twenty.
+            alike = self.inflation * together > own * (1 + _BEYOND_CHANCE * np.sqrt(2 / number))
             # What is slower than a block is also in the next ones (Newey and West, 1987).
             for lag, weight in _LAGS.items():
                 together += 2 * weight * np.maximum((sums[:, lag:] * sums[:, :-lag]).sum(axis=1), 0.0)
             together *= self.inflation
-            alike = together > own * (1 + _BEYOND_CHANCE * np.sqrt(2 / number))
             square = np.where(alike, square + together - own, square)
             equal = np.where(alike, np.maximum(equal, square), equal)
             degrees = np.where(alike, np.minimum(degrees, number / 2), degrees)

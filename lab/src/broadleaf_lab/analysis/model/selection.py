@@ -22,6 +22,7 @@ from broadleaf_lab.analysis.model import robust
 from broadleaf_lab.analysis.model.background import penalty_of
 from broadleaf_lab.analysis.model.coding import Coding
 from broadleaf_lab.analysis.model.contrasts import Contrasts, Interval, Pair, intervals
+from broadleaf_lab.analysis.model.linear import Linear
 from broadleaf_lab.analysis.model.nuisance import covariate
 from broadleaf_lab.analysis.model.sample import Sample
 from broadleaf_lab.analysis.multiplicity import pair_rates
@@ -213,18 +214,16 @@ def _fitted(
     kind = sample.choose_blocks(blocks, len(full.column_names) - len(outside))
     penalty = np.zeros(len(full.column_names))
     penalty[outside] = 1.0
-    linear = sample.linear(full, kind, penalty)
-    y = sample.y
-    for _ in range(_ROUNDS):
+
+    def under(linear: Linear, y: np.ndarray) -> robust.Estimate:
         penalty[outside] = penalty_of(linear, y)
-        linear = sample.linear(full, kind, penalty)
-        estimate = robust.estimate(linear, sample.y, sample.level(linear), use_robust)
-        # Runs far from the model say nothing about the size of pairs.
-        linear, y = estimate.linear, estimate.pseudo
+        made = sample.linear(full, kind, penalty)
+        return robust.estimate(made, sample.y, sample.level(made), use_robust)
+
+    first = under(sample.linear(full, kind, penalty), sample.y)
+    # Runs far from the model say nothing about the size of pairs.
+    estimate = under(first.linear, first.pseudo)
     return penalty, Contrasts(estimate, unsure=covariate.doubt(sample, full, estimate.linear, estimate.params))
-
-
-_ROUNDS = 2
 
 
 def _p_values(
