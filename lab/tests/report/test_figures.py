@@ -15,7 +15,6 @@ from broadleaf_lab.report.figures.base import (  # noqa: E402
     Missing,
     Unit,
     axis_values,
-    listed,
     number,
     on_off,
     percent,
@@ -35,6 +34,7 @@ from broadleaf_lab.report.figures.quality.convergence import convergence  # noqa
 from broadleaf_lab.report.figures.quality.drift import drift  # noqa: E402
 from broadleaf_lab.report.figures.quality.model import actual_predicted, half_normal, tiles  # noqa: E402
 from broadleaf_lab.report.figures.registry import ENTRIES, draw_all  # noqa: E402
+from broadleaf_lab.text import listed  # noqa: E402
 from converter import vl_convert  # noqa: E402
 
 
@@ -418,7 +418,7 @@ def test_what_cannot_be_drawn_says_why() -> None:
     assert [figure.key for figure in found if isinstance(figure, Figure)] == ["means"]
     missing = {figure.key: figure.reason for figure in found if isinstance(figure, Missing)}
     assert missing["waterfall_best"] == "nothing is proven to help"
-    assert missing["before_after_first"] == "no factor plays the part: the one that saves most"
+    assert missing["before_after_first"] == "no factor is known to play the part: the one that saves most"
 
 
 def test_numbers_in_words() -> None:

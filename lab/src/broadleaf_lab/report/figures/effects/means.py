@@ -6,18 +6,8 @@ import altair as alt
 import numpy as np
 import pandas as pd
 
-from broadleaf_lab.report.figures.base import (
-    CATEGORIES,
-    FASTER,
-    INK,
-    NEUTRAL,
-    SLOWER,
-    Figure,
-    Unit,
-    finish,
-    listed,
-    require,
-)
+from broadleaf_lab.report.figures.base import CATEGORIES, FASTER, INK, NEUTRAL, SLOWER, Figure, Unit, finish, require
+from broadleaf_lab.text import listed
 
 COLUMNS = ("name", "mean_us", "ci_low_us", "ci_high_us", "n")
 EFFECTS = ("faster", "slower", "not known")
