@@ -242,7 +242,7 @@ def test_tiles_are_symmetric_and_put_negatives_top_right() -> None:
     assert spec["layer"][0]["encoding"]["y"]["sort"][0] == "z", "and first on y, which is the top"
     drawn(figure)
     ratios = tiles(pairs.assign(estimate=[0.1, 0.0, 0.0]), 18, "tiles", "log")
-    assert "+10.5\u00a0%" in ratios.title
+    assert "together 1.11 times the time" in ratios.title
     assert max(v["value"] for v in next(iter(ratios.chart.to_dict()["datasets"].values()))) == pytest.approx(10.517)
 
 

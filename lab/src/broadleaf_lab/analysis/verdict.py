@@ -64,7 +64,7 @@ class Verdict:
 
 
 def setting_name(factor: str, level: Level) -> str:
-    """`lazy`, `batch=64`"""
+    """Such as `lazy` or `batch=64`."""
     return factor if isinstance(level, bool) else f"{factor}={level}"
 
 

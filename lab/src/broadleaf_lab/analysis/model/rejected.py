@@ -70,7 +70,7 @@ class Tail:
 
     @property
     def text(self) -> str:
-        """`12 of 80 runs with it took about 2.0 times as long as the model says, 1 of 80 without it`"""
+        """Such as `12 of 80 runs with it took about 2.0 times as long as the model says, 1 of 80 without it`."""
         took = f"took about {self.times:.1f} times as long as the model says"
         without = f"{self.default_far or 'none'} of {self.default_runs} without it"
         return f"{self.far} of {self.runs} runs with it {took}, {without}"
