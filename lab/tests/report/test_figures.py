@@ -322,7 +322,7 @@ def test_drift_has_an_interval_and_is_not_claimed_without_one() -> None:
         }
     )
     title = drift(runs, 22, "drift").title
-    assert title.startswith("No steady drift is known: from the first run to the last ")
+    assert title.startswith("No steady drift is known: from the first control to the last ")
     assert "95 % interval \u2212" in title
     # Two disturbed runs do not make all runs scatter more.
     assert "runs scatter by 3.35 % around the model" in title
