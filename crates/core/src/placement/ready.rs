@@ -18,7 +18,8 @@ pub(crate) struct Rank {
 /// Slot of a group of tasks that may run on the same engines; 0 is the group of all engines.
 pub(crate) type GroupId = u32;
 
-/// Tasks of one client at one rank; once it is empty, another client may have it. Tasks removed from the middle leave their stale key behind.
+/// Tasks of one client at one rank; once it is empty, another client may have it. Tasks removed from the middle leave
+/// their stale key behind.
 #[derive(Clone, Debug)]
 struct Lane {
     client: ClientId,
