@@ -65,7 +65,7 @@ def _topologies(ctx: click.Context, parameter: click.Parameter, text: str) -> li
     for topology in found:
         if topology.partition(":")[0] not in _TOPOLOGIES:
             raise click.BadParameter(
-                f"no topology is called {topology!r}; there are {', '.join(_TOPOLOGIES)}", ctx, parameter
+                f"unknown topology {topology!r}; there are {', '.join(_TOPOLOGIES)}", ctx, parameter
             )
     return found
 

@@ -25,7 +25,8 @@ def test_the_version_is_that_of_the_workspace():
     assert broadleaf.version_info[:3] == tuple(map(int, version.split(".")[:3]))
     assert "version" in read("pyproject.toml")["project"]["dynamic"]
     for manifest in CHECKOUT.glob("crates/*/Cargo.toml"):
-        assert tomllib.loads(manifest.read_text())["package"]["version"] == {"workspace": True}
+        if manifest.parent.name != "fuzz":  # never released
+            assert tomllib.loads(manifest.read_text())["package"]["version"] == {"workspace": True}
     locked = {package["name"]: package["version"] for package in read("Cargo.lock")["package"]}
     assert {v for name, v in locked.items() if name.startswith("broadleaf-")} == {version}
 

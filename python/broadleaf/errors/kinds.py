@@ -1,7 +1,5 @@
 """What tasks raised, by kind, as engines describe it and the controller counts it: rows for pages and terminals."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple

@@ -248,7 +248,7 @@ def test_a_view_without_engines_waits_for_them():
         assert client.load_balanced_view().apply_sync(int) == 0
 
 
-@follows("cluster.start_engines_sync(")
+@follows("cluster.scale_sync(")
 def test_a_death_advises_to_retry_and_to_start_engines_again(tmp_path):
     marker = tmp_path / "died"
 
@@ -270,7 +270,7 @@ def test_a_death_advises_to_retry_and_to_start_engines_again(tmp_path):
         cluster.restart_engines_sync()
         client.wait_for_engines(3, timeout=30)
         n_engines = len(client)
-        cluster.start_engines_sync(1)
+        cluster.scale_sync(n_engines + 1)
         client.wait_for_engines(n_engines + 1, timeout=30)
         assert client[:].apply_sync(int) == [0] * (n_engines + 1)
 

@@ -405,7 +405,8 @@ def test_what_is_left_out_of_a_module_is_explained(loaded):
             for function in (use, lambda name: getattr(module, name)(1)):
                 assert client[0].apply_sync(function, "scaled") == 3
                 with pytest.raises(
-                    ipp.RemoteError, match=r"no attribute 'locked' here: .*client.ship_module\('weather_a'\)"
+                    ipp.RemoteError,
+                    match=r"no attribute 'locked' here, and your session's .*client.ship_module\('weather_a'\)",
                 ):
                     client[0].apply_sync(function, "locked")
                 with pytest.raises(ipp.RemoteError, match=r"no attribute 'nothing'$"):

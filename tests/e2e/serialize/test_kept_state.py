@@ -339,7 +339,7 @@ PROGRAMS = {
         "import string\n"
         "def count(_):\n    string.n_calls = getattr(string, 'n_calls', 0) + 1\n    return string.n_calls\n"
     ),
-    "`sys.stdout` and its kin, filters of `warnings`, levels of loggers": (
+    "`sys.stdout` and `sys.stderr`, filters of `warnings`, levels of loggers": (
         "import logging\n"
         "def count(_):\n    logging.root.setLevel(logging.root.level + 1)\n"
         "    return logging.root.level - logging.WARNING\n"

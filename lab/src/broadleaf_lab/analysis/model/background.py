@@ -125,6 +125,21 @@ class Triples:
         drawn: np.ndarray = np.sqrt(self._variance) * missed @ rng.standard_normal((missed.shape[1], number))
         return drawn
 
+    @property
+    def spread(self) -> float:
+        """The standard deviation of a coefficient of theirs."""
+        return float(np.sqrt(self._variance))
+
+    @property
+    def terms(self) -> list[tuple[str, ...]]:
+        """The factors of each, in the order of their columns."""
+        return [term.factors for term in self._wide.terms if min(term.columns, default=0) >= self._start]
+
+    @property
+    def share(self) -> np.ndarray:
+        """What the model's coefficients (rows) take over of each of their columns."""
+        return self._share
+
     def _missed(self, rows: np.ndarray, configs: Sequence[Mapping[str, Level]]) -> np.ndarray:
         found: np.ndarray = rows @ self._share - self._wide.rows(configs)[:, self._start :]
         return found

@@ -24,9 +24,14 @@ _EXACT_RUNS = 1500
 """With more runs the residual degrees of freedom are so many that the exact ones would not change an interval."""
 _SATURATED = 0.999
 _MIN_BLOCKS, _MIN_IN_BLOCK = 6, 4
-_LAGS = {1: 2 / 3, 2: 1 / 3}
+LAGS = {1: 2 / 3, 2: 1 / 3}
 _BEYOND_CHANCE = 3.0
 """By how many standard errors the runs of a block have to err together before errors are those of blocks."""
+
+
+def beyond_chance(n_blocks: int) -> float:
+    """From which ratio on, of the squared errors of so many blocks to those of their runs, errors are those of blocks."""
+    return float(1 + _BEYOND_CHANCE * np.sqrt(2 / n_blocks))
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,15 +109,17 @@ class Contrasts:
         if self.kind == "nonrobust":
             equal: np.ndarray = self.inflation * self.sigma_square * self._inverse + self.doubt @ self.doubt.T
             return equal
-        answer: np.ndarray = self.inflation * self._noise
+        answer: np.ndarray = self.noise.copy()
         drawn = self._inverse * self.linear.penalty
         answer += self.inflation * self.sigma_square * (drawn @ self._inverse) + self.doubt @ self.doubt.T
         return answer
 
     @functools.cached_property
-    def _noise(self) -> np.ndarray:
+    def noise(self) -> np.ndarray:
         """The covariance of the parameters by the noise of the runs alone."""
-        return self.linear.sandwich(self.variances(self.linear.leverages, self.residuals, self.linear.df))
+        variances = self.variances(self.linear.leverages, self.residuals, self.linear.df)
+        answer: np.ndarray = self.inflation * self.linear.sandwich(variances)
+        return answer
 
     def degrees(self, rows: np.ndarray) -> np.ndarray:
         """The degrees of freedom of each row's standard error."""
@@ -149,31 +156,30 @@ class Contrasts:
         equal = self.inflation * self.sigma_square * ((here @ self._inverse[part]) * here).sum(axis=1)
         equal += ((here @ self.doubt[used]) ** 2).sum(axis=1)
         square, equal, degrees = square + aside, equal + aside, self.degrees(rows)
-        if (blocks := self._by_block) is not None:
+        if (blocks := self.by_block) is not None:
             # What drifts slowly moves all runs of a block alike, and more where a setting is sensitive to it.
-            own = self.inflation * ((here @ self._noise[part]) * here).sum(axis=1)
+            own = ((here @ self.noise[part]) * here).sum(axis=1)
             sums = rows @ blocks.T
             number = len(blocks)
             together = (sums**2).sum(axis=1)
             # Decided by the blocks alone: with the next ones, chance would decide in one answer of twenty.
-            alike = self.inflation * together > own * (1 + _BEYOND_CHANCE * np.sqrt(2 / number))
+            alike = together > own * beyond_chance(number)
             # What is slower than a block is also in the next ones (Newey and West, 1987).
-            for lag, weight in _LAGS.items():
+            for lag, weight in LAGS.items():
                 together += 2 * weight * np.maximum((sums[:, lag:] * sums[:, :-lag]).sum(axis=1), 0.0)
-            together *= self.inflation
             square = np.where(alike, square + together - own, square)
             equal = np.where(alike, np.maximum(equal, square), equal)
             degrees = np.where(alike, np.minimum(degrees, number / 2), degrees)
         return intervals(rows @ self.params, square, degrees, equal, self.linear.df, self.alpha)
 
     @functools.cached_property
-    def _by_block(self) -> np.ndarray | None:
+    def by_block(self) -> np.ndarray | None:
         """What each block contributes to the errors of the parameters; None if there are too few or too small ones."""
         number = self.linear.groups.number
         if self.kind == "nonrobust" or number < _MIN_BLOCKS or self.linear.n_runs < _MIN_IN_BLOCK * number:
             return None
         errors = self.residuals / np.sqrt(np.maximum(1 - self.linear.leverages, 1e-9))
-        found: np.ndarray = np.sqrt(number / (number - 1)) * self.linear.by_block(errors)
+        found: np.ndarray = np.sqrt(self.inflation * number / (number - 1)) * self.linear.by_block(errors)
         return found
 
 

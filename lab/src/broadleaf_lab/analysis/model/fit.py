@@ -229,7 +229,7 @@ class Fit:
 
     def contrasts_of(self, rows: Sequence[np.ndarray] | np.ndarray) -> list[Interval]:
         """Many combinations at once."""
-        return self.contrasts.intervals(self._whole(rows))
+        return self.contrasts.intervals(self.whole(rows))
 
     def changes(
         self, after: Sequence[Mapping[str, Level]], before: Sequence[Mapping[str, Level]] | None = None
@@ -241,7 +241,7 @@ class Fit:
         rows = self.coding.rows(after)
         if before is not None:
             rows = rows - self.coding.rows(before)
-        whole = self._whole(rows)
+        whole = self.whole(rows)
         return self.contrasts.intervals(whole, self.triples.squares(whole, after, before))
 
     @functools.cached_property
@@ -250,7 +250,8 @@ class Fit:
         real = [frozenset((p.a, p.b)) for p in self.interactions() if p.q <= _Q] if self.coding.pairs else []
         return Triples(self.coding, self.sample, self.contrasts, real)
 
-    def _whole(self, rows: Sequence[np.ndarray] | np.ndarray) -> np.ndarray:
+    def whole(self, rows: Sequence[np.ndarray] | np.ndarray) -> np.ndarray:
+        """Combinations of the treatments' coefficients as combinations of all parameters."""
         asked = np.asarray(rows, dtype=float).reshape(-1, len(self.kept))
         answer: np.ndarray = np.hstack([asked[:, self.kept], np.zeros((len(asked), len(self.params) - self._size))])
         return answer
@@ -262,7 +263,7 @@ class Fit:
             return None
         position = np.cumsum(self.kept) - 1
         freed = selection.Freed(self.contrasts, position[list(term.columns)].tolist())
-        return freed.intervals(self._whole(rows)) if freed.told else None
+        return freed.intervals(self.whole(rows)) if freed.told else None
 
     def df_quantile(self, probability: float) -> float:
         """The quantile of t at the fit's degrees of freedom."""
@@ -318,7 +319,7 @@ class Fit:
         """What each configuration (a row) may be, on the fit's scale: `number` draws, each of all of them at once."""
         rows = self.coding.rows(configs)
         drawn: np.ndarray = rows[:, self.kept] @ self.bootstrap(rng, number)
-        drawn += self.triples.draws(self._whole(rows), configs, rng, number)
+        drawn += self.triples.draws(self.whole(rows), configs, rng, number)
         return drawn
 
     # --- the data --------------------------------------------------------------------------------------------------
