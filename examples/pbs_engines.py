@@ -1,6 +1,6 @@
 """Engines in jobs of PBS, as an example of a set for a batch scheduler: `ipp.Cluster(n=8, engines=PBS(queue="short"))`.
 
-What all batch schedulers have in common is in `BatchSet`: scripts and files of jobs, logs, login hosts, when to ask for news.
+What all batch schedulers have in common is in `BatchSet`: scripts, files and logs of jobs, login hosts, when to ask.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ _BEYOND_CHANCE = 3.0
 
 
 def beyond_chance(n_blocks: int) -> float:
-    """From which ratio on, of the squared errors of so many blocks to those of their runs, errors are those of blocks."""
+    """The ratio of the squared errors of blocks to those of their runs from which errors are those of blocks."""
     return float(1 + _BEYOND_CHANCE * np.sqrt(2 / n_blocks))
 
 
