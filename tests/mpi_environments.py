@@ -26,7 +26,7 @@ def mpi_python(name: str) -> Path:
 
     Raises `EnvironmentUnavailable`.
     """
-    requirements = CHECKOUT / "requirements" / f"{name}.txt"
+    requirements = CHECKOUT / ".ci" / "requirements" / f"{name}.txt"
     key = hashlib.sha256(requirements.read_bytes() + sys.version.encode()).hexdigest()[:12]
     _CACHE.mkdir(exist_ok=True)
     with open(_CACHE / f"{name}.lock", "w") as lock:

@@ -318,7 +318,7 @@ with ipp.Client("ssh://n4/far", ssh_args=["-J", "n3"]) as rc:
 def test_the_command_line_shows_a_cluster_on_another_host(login_host):
     shown = login_host.run("head", *BROADLEAF, "status", "--cluster", "ssh://n1").stdout
     assert "cluster default" in shown
-    assert len(re.findall("^ +[01] +up ", shown, re.MULTILINE)) == 2, shown
+    assert len(re.findall(r"^ +[01] +\S+ +up ", shown, re.MULTILINE)) == 2, shown
     status = json.loads(login_host.run("head", *BROADLEAF, "status", "--cluster", "ssh://n1", "--json").stdout)
     assert len(status["engines"]) == 2
     assert login_host.run(
