@@ -1,23 +1,6 @@
-"""Durations, sizes and lists as people read them."""
+"""Durations and sizes as people read them."""
 
 from __future__ import annotations
-
-from collections.abc import Iterable
-
-
-def listed(words: Iterable[str], max_items: int = 3) -> str:
-    """Words as a list in a sentence; if there are many, the last ones are counted."""
-    items = list(words)
-    if len(items) > max_items:
-        items = [*items[: max_items - 1], f"{len(items) - max_items + 1} more"]
-    return items[0] if len(items) == 1 else ", ".join(items[:-1]) + " and " + items[-1] if items else "none"
-
-
-def change(ratio: float) -> str:
-    """A ratio of times as a change: `-12.3 %`; a time without end, or one that cannot be, in words."""
-    if ratio != ratio:
-        return "unknown"
-    return f"{100 * (ratio - 1):+.1f} %" if ratio < 1e6 else "unbounded"
 
 
 def duration(seconds: float) -> str:

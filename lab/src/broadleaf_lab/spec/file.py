@@ -12,7 +12,6 @@ from typing import Any, Literal, TypeVar, cast
 
 from broadleaf_lab.errors import ConstraintError, DesignError, StudyFileError
 from broadleaf_lab.spec.factors import KINDS, Factor, Level
-from broadleaf_lab.spec.hunks import hunks
 from broadleaf_lab.spec.runs import COLUMNS
 from broadleaf_lab.spec.study import DESIGNS, Calibrate, DesignSpec, StudySpec
 
@@ -53,7 +52,7 @@ _DESIGN = (
     "factor",
 )
 _UNITS_S = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86_400.0}
-TAKEN = {
+_TAKEN = {
     "treatment", "level_from", "level_to", "before_us", "after_us", "delta_us", "log2_ratio", "n_before", "n_after",
     "se_log2", "same_block", "gap_s", "source", "context_id", "y_us", "change", "config",
 }  # fmt: skip
@@ -251,7 +250,7 @@ def _responses(table: _Table, factors: Sequence[Factor]) -> tuple[str, ...]:
         raise table.wrong(
             "responses", f"{given!r} is not a list of names.", 'Write JSON keys of the output, such as ["joules"].'
         )
-    if taken := sorted({*given} & {*COLUMNS, *TAKEN, *(f.name for f in factors)}):
+    if taken := sorted({*given} & {*COLUMNS, *_TAKEN, *(f.name for f in factors)}):
         raise table.wrong("responses", f"{taken[0]!r} is already a column.", "Choose another name.")
     return tuple(dict.fromkeys(given))
 
@@ -282,31 +281,7 @@ def _calibrate(file: Path, values: object) -> Calibrate:
 def _factors(file: Path, values: object) -> tuple[Factor, ...]:
     if not isinstance(values, dict):
         raise StudyFileError(f"{file}: factors", f"{values!r} is not a table.", "Write sections [factors.NAME].")
-    found: list[Factor] = []
-    for name, entry in values.items():
-        if isinstance(entry, dict) and "levels_from_patch" in entry:
-            found += _hunks(file, name, entry)
-        else:
-            found.append(_factor(file, name, entry))
-    return tuple(found)
-
-
-def _hunks(file: Path, name: str, values: Mapping[str, object]) -> list[Factor]:
-    """A factor for each hunk of a patch."""
-    table = _Table(file, f"factors.{name}", values, ("levels_from_patch", "tier", "when"))
-    patch = table.text("levels_from_patch", "")
-    try:
-        parts = hunks((file.parent / patch).read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise table.wrong("levels_from_patch", f"{patch} cannot be read: {error}.") from None
-    if not parts:
-        raise table.wrong("levels_from_patch", f"{patch} has no hunk.", "Write a unified diff, as `git diff` does.")
-    rest = {key: value for key, value in values.items() if key != "levels_from_patch"}
-    digits = len(str(len(parts)))
-    return [
-        _factor(file, f"{name}_{number:0{digits}}", {**rest, "set": {"patch": patch, "hunk": number}, "loses": it.line})
-        for number, it in enumerate(parts, 1)
-    ]
+    return tuple(_factor(file, name, entry) for name, entry in values.items())
 
 
 def _factor(file: Path, name: str, values: object) -> Factor:
@@ -315,9 +290,9 @@ def _factor(file: Path, name: str, values: object) -> Factor:
         raise table.wrong(
             "", f"{name!r} cannot be both a column and a name in constraints.", "Use letters, digits and _."
         )
-    if keyword.iskeyword(name) or name in COLUMNS or name in TAKEN:
+    if keyword.iskeyword(name) or name in COLUMNS or name in _TAKEN:
         word = "a word of Python's" if keyword.iskeyword(name) else "a column of runs.csv"
-        taken = "a column of the laboratory's tables" if name in TAKEN else word
+        taken = "a column of the laboratory's tables" if name in _TAKEN else word
         raise table.wrong("", f"{name!r} is {taken} already.", "Choose another name.")
     kind, setting = _setting(table)
     levels = _levels(table, kind, setting)
@@ -378,9 +353,8 @@ def _kinds() -> str:
     return ", ".join(KINDS)
 
 
-_SET_MORE = ("values", "to", "hunk")
-"""Keys of `set` besides the kind: what each level means, the name under which a file is put in place, and which hunk of
-a patch."""
+_SET_MORE = ("values", "to")
+"""Keys of `set` besides the kind: what each level means, and the name under which a file is put in place."""
 _ON, _OFF = ("on", "true", "1"), ("off", "false", "0")
 
 

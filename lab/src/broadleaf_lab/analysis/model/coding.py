@@ -78,20 +78,19 @@ class _Coder:
         return rows
 
 
-def bends(at: np.ndarray, knots: Sequence[float]) -> list[np.ndarray]:
-    """The columns of a natural cubic spline besides the constant and the line: two fewer than knots."""
+def _natural_spline(at: np.ndarray) -> np.ndarray:
+    """A cubic spline through the levels, straight beyond the outer ones: orthogonal columns, centred over levels."""
+    known = np.unique(at)
+    knots = np.quantile(known, np.linspace(0, 1, _KNOTS))
+    last = knots[-1] - knots[-2]
 
     def bend(knot: float) -> np.ndarray:
         cubes = np.maximum(at - knot, 0.0) ** 3 - np.maximum(at - knots[-1], 0.0) ** 3
         bent: np.ndarray = cubes / (knots[-1] - knot)
         return bent
 
-    return [(bend(knot) - bend(knots[-2])) / (knots[-1] - knots[-2]) for knot in knots[:-2]]
-
-
-def _natural_spline(at: np.ndarray) -> np.ndarray:
-    """A cubic spline through the levels, straight beyond the outer ones: orthogonal columns, centred over levels."""
-    matrix = np.column_stack([at, *bends(at, np.quantile(np.unique(at), np.linspace(0, 1, _KNOTS)).tolist())])
+    columns = [at, *((bend(knot) - bend(knots[-2])) / last for knot in knots[:-2])]
+    matrix = np.column_stack(columns)
     matrix = (matrix - matrix.mean(axis=0)) / matrix.std(axis=0)
     left, _, _ = np.linalg.svd(matrix, full_matrices=False)
     scaled: np.ndarray = left * np.sqrt(len(at)) / 2

@@ -10,18 +10,16 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 import pandas as pd
 
-from broadleaf_lab.analysis.frame import cells, coded, configs
+from broadleaf_lab.analysis.frame import cells, configs
 from broadleaf_lab.analysis.model import scale as scales
 from broadleaf_lab.analysis.model.scale import Scale
 from broadleaf_lab.errors import AnalysisError
 from broadleaf_lab.spec.factors import Factor, Level
 
 if TYPE_CHECKING:
-    from broadleaf_lab.analysis.known import Known
     from broadleaf_lab.analysis.model.fit import Fit
     from broadleaf_lab.spec.constraints import Constraints
 
-_DRAWS = 2000
 Kind = Literal["greedy", "nice", "custom", "shapley", "measured"]
 
 
@@ -78,74 +76,48 @@ class Path:
 
 
 def greedy(
-    fit: Fit, constraints: Constraints | None = None, scale: Scale = "us", all_steps: bool = False,
-    known: Known | None = None,
-) -> Path:  # fmt: skip
+    fit: Fit, constraints: Constraints | None = None, scale: Scale = "us", all_steps: bool = False, tiers: bool = False
+) -> Path:
     """At each step, takes the possible treatment that leads to the lowest predicted time.
 
-    Stops if no treatment is proven to help (95 % interval of its ratio below 1), unless `all_steps` is set; with
-    `known`, only settings that help according to this record are taken. Steps chosen because they look good look better
-    than they are: measure `Path.configs` again and use `remeasured`.
+    Stops if no treatment is proven to help (95 % interval of its ratio below 1), unless `all_steps` is set. Steps
+    chosen because they look good look better than they are: measure `Path.configs` again and use `remeasured`. With
+    `tiers`, the treatments of a tier are exhausted before those of the next.
     """
-    return _predicted(fit, _greedy(fit, constraints, all_steps, known), "greedy", scale)
-
-
-def _greedy(
-    fit: Fit, constraints: Constraints | None, all_steps: bool, known: Known | None
-) -> list[tuple[Factor, Level]]:
     state = {f.name: f.default for f in fit.factors}
     chosen: list[tuple[Factor, Level]] = []
-    candidates = [
-        (factor, level)
-        for factor in fit.factors
-        for level in factor.others
-        if known is None or all_steps or known.can_help(factor.name, level)
-    ]
-    while True:
-        moves = [
-            (factor, level)
-            for factor, level in candidates
-            if factor.name not in {f.name for f, _ in chosen} and _possible(fit, constraints, state, factor, level)
-        ]
-        taken = None
-        for move in _ranked(fit, state, moves):
-            it = fit.changes([{**state, move[0].name: move[1]}], [state])[0]
-            if all_steps or (it.low > 0 if fit.scale == "rate" else it.high < 0):
-                taken = move
+    groups = sorted({f.tier for f in fit.factors}) if tiers else [None]
+    for tier in groups:
+        while True:
+            moves = [
+                (factor, level)
+                for factor in fit.factors
+                if (tier is None or factor.tier == tier) and factor.name not in {f.name for f, _ in chosen}
+                for level in factor.others
+                if _possible(fit, constraints, state, factor, level)
+            ]
+            if not moves:
                 break
-        if taken is None:
-            return chosen
-        chosen.append(taken)
-        state = {**state, taken[0].name: taken[1]}
+            rows = fit.coding.rows([{**state, f.name: level} for f, level in moves])
+            value = rows[:, fit.kept] @ fit.treatment_params
+            ranking = np.argsort(-value if fit.scale == "rate" else value, kind="stable")
+            taken = None
+            now = fit.coding.row(state)
+            for index in ranking:
+                it = fit.contrast(rows[index] - now)
+                if all_steps or (it.low > 0 if fit.scale == "rate" else it.high < 0):
+                    taken = moves[int(index)]
+                    break
+            if taken is None:
+                break
+            chosen.append(taken)
+            state = {**state, taken[0].name: taken[1]}
+    return _predicted(fit, chosen, "nice" if tiers else "greedy", scale)
 
 
-def _ranked(fit: Fit, state: Mapping[str, Level], moves: Sequence[tuple[Factor, Level]]) -> list[tuple[Factor, Level]]:
-    """The moves, the one that leads to the lowest predicted time first."""
-    if not moves:
-        return []
-    value = fit.coding.rows([{**state, f.name: level} for f, level in moves])[:, fit.kept] @ fit.treatment_params
-    return [moves[int(index)] for index in np.argsort(-value if fit.scale == "rate" else value, kind="stable")]
-
-
-def nice(
-    fit: Fit, constraints: Constraints | None = None, scale: Scale = "us", all_steps: bool = False,
-    known: Known | None = None,
-) -> Path:  # fmt: skip
-    """The treatments of the greedy path, those of the nicest tier first: shows what can be gained before anything has
-    to be given up. It ends where the greedy path ends.
-    """
-    state = {f.name: f.default for f in fit.factors}
-    left = _greedy(fit, constraints, all_steps, known)
-    chosen: list[tuple[Factor, Level]] = []
-    while left:
-        # A treatment that needs another waits for it.
-        possible = [move for move in left if _possible(fit, constraints, state, *move)] or left
-        tier = min(factor.tier for factor, _ in possible)
-        taken = _ranked(fit, state, [move for move in possible if move[0].tier == tier])[0]
-        left.remove(taken)
-        chosen.append(taken)
-        state = {**state, taken[0].name: taken[1]}
-    return _predicted(fit, chosen, "nice", scale)
+def nice(fit: Fit, constraints: Constraints | None = None, scale: Scale = "us", all_steps: bool = False) -> Path:
+    """Greedy within each tier, nicest tier first: shows what can be gained before anything has to be given up."""
+    return greedy(fit, constraints, scale, all_steps, tiers=True)
 
 
 def custom(
@@ -219,14 +191,11 @@ def _predicted(fit: Fit, chosen: Sequence[tuple[Factor, Level]], kind: Kind, sca
     rows = fit.coding.rows(nodes)
     model = rows[:, fit.kept] @ fit.treatment_params
     values = model if scale == fit.scale else scales.transform(scales.to_us(model, fit.scale), scale)
-    draws = None
-    if scale != fit.scale:
-        drawn = fit.draws(nodes, np.random.default_rng(1), _DRAWS)
-        draws = scales.transform(scales.to_us(drawn, fit.scale), scale)
+    draws = None if scale == fit.scale else _draws(fit, rows, scale)
     logs = []
     steps = []
-    changes = fit.changes(nodes[1:], nodes[:-1]) if chosen else []
-    for number, ((factor, level), it) in enumerate(zip(chosen, changes, strict=True)):
+    for number, (factor, level) in enumerate(chosen):
+        it = fit.contrast(rows[number + 1] - rows[number])
         if draws is None:
             low, high = it.low, it.high
         else:
@@ -237,6 +206,11 @@ def _predicted(fit: Fit, chosen: Sequence[tuple[Factor, Level]], kind: Kind, sca
             PathStep(factor.name, level, float(values[number]), float(values[number + 1]), low, high, factor.tier)
         )
     return Path(tuple(steps), kind, scale, float(values[0]), log_steps=tuple(logs))
+
+
+def _draws(fit: Fit, rows: np.ndarray, scale: Scale) -> np.ndarray:
+    predicted = rows[:, fit.kept] @ fit.bootstrap(np.random.default_rng(1), 2000)
+    return scales.transform(scales.to_us(predicted, fit.scale), scale)
 
 
 def remeasured(path: Path, factors: Sequence[Factor], frame: pd.DataFrame, scale: Scale = "us") -> Path:
@@ -310,8 +284,7 @@ class PathVectors:
 
 
 def path_vectors(frame: pd.DataFrame, factors: Sequence[Factor], log2: bool = False) -> PathVectors:
-    """The vectors of every complete measured path; without any, of orders that the runs hold by themselves. Raises
-    AnalysisError if there are none.
+    """The vectors of every complete measured path. Raises AnalysisError if there are none.
 
     If a path spans two blocks, its overlap run is in both, and a difference is taken within a block if possible.
     """
@@ -326,74 +299,12 @@ def path_vectors(frame: pd.DataFrame, factors: Sequence[Factor], log2: bool = Fa
             vectors.append([told[1].get(name, 0.0) for name in names])
             levels.append(told[2])
     if not ids:
-        for number, order in enumerate(_orders(frame, factors)):
-            ids.append(number)
-            orders.append(tuple(name for name, _ in order[1:]))
-            levels.append(tuple(us for _, us in order))
-            steps = {
-                name: float(np.log2(us / before)) if log2 else us - before
-                for (_, before), (name, us) in itertools.pairwise(order)
-            }
-            vectors.append([steps.get(name, 0.0) for name in names])
-    if not ids:
         raise AnalysisError(
-            "no complete order of factors among the runs: plan some with `[design] paths = 40`, run them, and analyse "
-            "again."
+            "no complete measured path: plan some with `[design] paths = 40`, run them, and analyse again."
         )
     return PathVectors(
         tuple(ids), tuple(names), np.array(vectors), tuple(orders), tuple(levels), _noise(frame, factors), log2
     )
-
-
-def _orders(frame: pd.DataFrame, factors: Sequence[Factor]) -> list[list[tuple[str, float]]]:
-    """Orders from the baseline to the configuration that differs from it in most factors, each step in one factor, that
-    share no configuration in between: per step its factor and the median time after it, the baseline first.
-    """
-    found = coded(frame, factors)
-    base = np.array(
-        [known.index(f.default) if f.default in known else -1 for f, known in zip(factors, found.levels, strict=True)]
-    )
-    if (base < 0).any():
-        return []
-    us = pd.Series(frame["y_us"].to_numpy(dtype=float)).groupby(found.index).median().to_numpy()
-    number = {tuple(codes): index for index, codes in enumerate(found.codes.tolist())}
-    changed = (found.codes != base).sum(axis=1)
-    start, goal = number.get(tuple(base.tolist())), int(np.argmax(changed))
-    if start is None or changed[goal] < 2:
-        return []
-    top = found.codes[goal].tolist()
-    # A configuration from which the goal cannot be reached, or that an order has, is not tried again.
-    left = set(number.values()) - {start, goal}
-    made = []
-    while (order := _order_from(start, goal, found.codes, top, number, left)) is not None:
-        left -= set(order)
-        names = ["", *(factors[int(np.flatnonzero(found.codes[a] != found.codes[b])[0])].name
-                       for a, b in itertools.pairwise(order))]  # fmt: skip
-        made.append([(name, float(us[index])) for name, index in zip(names, order, strict=True)])
-    return made
-
-
-def _order_from(
-    start: int, goal: int, codes: np.ndarray, top: Sequence[int], number: Mapping[tuple[int, ...], int], left: set[int]
-) -> list[int] | None:
-    stack = [(start, iter(range(len(top))))]
-    while stack:
-        here, positions = stack[-1]
-        if here == goal:
-            return [index for index, _ in stack]
-        for position in positions:
-            row = codes[here].tolist()
-            if row[position] == top[position]:
-                continue
-            row[position] = top[position]
-            following = number.get(tuple(row))
-            if following is not None and (following == goal or following in left):
-                left.discard(following)
-                stack.append((following, iter(range(len(top)))))
-                break
-        else:
-            stack.pop()
-    return None
 
 
 def _one_path(

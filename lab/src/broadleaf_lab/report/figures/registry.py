@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from broadleaf_lab.report.figures.base import Figure, Missing
+from broadleaf_lab.report.figures.base import Figure, Missing, listed
 from broadleaf_lab.report.figures.effects.before_after import before_after
 from broadleaf_lab.report.figures.effects.interaction import two_by_two
 from broadleaf_lab.report.figures.effects.means import means, side_by_side
@@ -21,7 +21,6 @@ from broadleaf_lab.report.figures.quality.convergence import convergence
 from broadleaf_lab.report.figures.quality.drift import drift
 from broadleaf_lab.report.figures.quality.failures import failures
 from broadleaf_lab.report.figures.quality.model import actual_predicted, half_normal, tiles
-from broadleaf_lab.text import listed
 
 BEST, NICE = "best first", "nicest first"
 
@@ -49,8 +48,7 @@ def _need(evidence: Evidence, name: str) -> Any:
 def _role(evidence: Evidence, name: str) -> str:
     value: str | None = getattr(evidence.roles, name)
     if value is None:
-        untold = evidence.reasons.get(name) or evidence.reasons.get("deltas")
-        raise _Lacking(untold or f"no factor is known to play the part: {_PARTS[name]}")
+        raise _Lacking(evidence.reasons.get("deltas") or f"no factor plays the part: {_PARTS[name]}")
     return value
 
 
@@ -141,7 +139,7 @@ ENTRIES = (
     Entry(23, "pairs_two_by_two", lambda e, n, k: two_by_two(_need(e, "cells"), n, k)),
     Entry(24, "response", lambda e, n, k: response(_need(e, "levels"), n, k)),
     Entry(25, "half_normal", lambda e, n, k: half_normal(_need(e, "terms"), n, k)),
-    Entry(26, "placebo", lambda e, n, k: placebo(_need(e, "placebo"), n, k, e.rope_pct, e.placebo_word)),
+    Entry(26, "placebo", lambda e, n, k: placebo(_need(e, "placebo"), n, k, e.rope_pct)),
     Entry(27, "failures", lambda e, n, k: failures(_need(e, "failures"), n, k)),
 )
 

@@ -8,8 +8,18 @@ import altair as alt
 import numpy as np
 import pandas as pd
 
-from broadleaf_lab.report.figures.base import CATEGORIES, INK, NEUTRAL, Figure, Unit, finish, number, require, thinned
-from broadleaf_lab.text import listed
+from broadleaf_lab.report.figures.base import (
+    CATEGORIES,
+    INK,
+    NEUTRAL,
+    Figure,
+    Unit,
+    finish,
+    listed,
+    number,
+    require,
+    thinned,
+)
 
 WIDTH = HEIGHT = 520
 MAX_ARROWS = 6

@@ -8,8 +8,17 @@ from collections.abc import Sequence
 import altair as alt
 import pandas as pd
 
-from broadleaf_lab.report.figures.base import NEUTRAL, TIER_COLOURS, TIERS, Figure, Unit, finish, number, require
-from broadleaf_lab.text import listed
+from broadleaf_lab.report.figures.base import (
+    NEUTRAL,
+    TIER_COLOURS,
+    TIERS,
+    Figure,
+    Unit,
+    finish,
+    listed,
+    number,
+    require,
+)
 
 WIDTH, HEIGHT = 620, 400
 KEY_PIXELS = 270
