@@ -1,6 +1,16 @@
-"""Durations and sizes as people read them."""
+"""Durations, sizes and lists as people read them."""
 
 from __future__ import annotations
+
+from collections.abc import Iterable
+
+
+def listed(words: Iterable[str], max_items: int = 3) -> str:
+    """Words as a list in a sentence; if there are many, the last ones are counted."""
+    items = list(words)
+    if len(items) > max_items:
+        items = [*items[: max_items - 1], f"{len(items) - max_items + 1} more"]
+    return items[0] if len(items) == 1 else ", ".join(items[:-1]) + " and " + items[-1] if items else "none"
 
 
 def duration(seconds: float) -> str:

@@ -8,8 +8,9 @@ import subprocess
 import pytest
 from broadleaf_lab.cli.report.export import command
 from broadleaf_lab.errors import RunError
-from broadleaf_lab.report.export import export, read_table
+from broadleaf_lab.report.export import export
 from broadleaf_lab.spec.factors import Factor
+from broadleaf_lab.spec.imported import read_table
 from broadleaf_lab.spec.runs import RunsFile
 from click.testing import CliRunner
 

@@ -15,7 +15,6 @@ from broadleaf_lab.report.figures.base import (  # noqa: E402
     Missing,
     Unit,
     axis_values,
-    listed,
     number,
     on_off,
     percent,
@@ -35,6 +34,7 @@ from broadleaf_lab.report.figures.quality.convergence import convergence  # noqa
 from broadleaf_lab.report.figures.quality.drift import drift  # noqa: E402
 from broadleaf_lab.report.figures.quality.model import actual_predicted, half_normal, tiles  # noqa: E402
 from broadleaf_lab.report.figures.registry import ENTRIES, draw_all  # noqa: E402
+from broadleaf_lab.text import listed  # noqa: E402
 from converter import vl_convert  # noqa: E402
 
 

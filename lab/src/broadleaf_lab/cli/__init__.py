@@ -10,6 +10,7 @@ from broadleaf_lab.cli.terminal import LabGroup
 
 _COMMANDS = {
     "designs.init": "Write a commented study file to start from.",
+    "designs.import_": "Make a study from runs that were made elsewhere.",
     "designs.plan": "Choose the runs of a study and show what they will tell.",
     "run.run": "Make the runs that are planned and not yet measured.",
     "run.settle": "Choose runs, make them, and stop when every question is decided.",

@@ -45,8 +45,9 @@ class LabGroup(click.Group):
 
     def __init__(self, *arguments: Any, texts: Mapping[str, str], package: str, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        self._texts = {module.rpartition(".")[2]: text for module, text in texts.items()}
-        self._modules = {module.rpartition(".")[2]: module for module in texts}
+        # `import` is a word of Python's: its module is `import_`.
+        self._texts = {module.rpartition(".")[2].rstrip("_"): text for module, text in texts.items()}
+        self._modules = {module.rpartition(".")[2].rstrip("_"): module for module in texts}
         self._package = package
 
     def list_commands(self, ctx: click.Context) -> list[str]:

@@ -11,10 +11,11 @@ from broadleaf_lab.analysis.convergence import MAX_TIMES_MORE, precision
 from broadleaf_lab.analysis.model.scale import answer
 from broadleaf_lab.analysis.verdict import Verdict, verdicts
 from broadleaf_lab.report.collect import CONTEXTS, Collected
-from broadleaf_lab.report.figures.base import Figure, Missing, Unit, listed, number
+from broadleaf_lab.report.figures.base import Figure, Missing, Unit, number
 from broadleaf_lab.report.page import Contents, Sentence, Table, explorer_data
 from broadleaf_lab.report.predictor import predictor_data
 from broadleaf_lab.spec.factors import Level, column_value
+from broadleaf_lab.text import listed
 
 MAX_PAIRS = 30
 METHOD = (

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from broadleaf_lab.errors import RunError, writing
+from broadleaf_lab.spec.imported import read_table
 from broadleaf_lab.spec.runs import replace_file
 
 DIALECTS = ("comma", "seed", "excel-es", "sqlite", "parquet")
@@ -44,19 +45,6 @@ def export(directory: Path, dialect: str, target: Path, tables: Sequence[str] = 
             _delimited(source, file, dialect)
         written.append(file)
     return written
-
-
-def read_table(path: Path) -> tuple[list[str], list[list[str]]]:
-    """Header and rows of one of the study's tables, with commas or semicolons."""
-    with open(path, newline="", encoding="utf-8-sig") as f:
-        text = f.read()
-    first = text.partition("\n")[0]
-    rows = list(
-        csv.reader(io.StringIO(text, newline=""), delimiter=";" if first.count(";") > first.count(",") else ",")
-    )
-    if not rows:
-        raise RunError(f"{path} is empty.")
-    return rows[0], rows[1:]
 
 
 def kinds(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:

@@ -52,7 +52,7 @@ _DESIGN = (
     "factor",
 )
 _UNITS_S = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86_400.0}
-_TAKEN = {
+TAKEN = {
     "treatment", "level_from", "level_to", "before_us", "after_us", "delta_us", "log2_ratio", "n_before", "n_after",
     "se_log2", "same_block", "gap_s", "source", "context_id", "y_us", "change", "config",
 }  # fmt: skip
@@ -250,7 +250,7 @@ def _responses(table: _Table, factors: Sequence[Factor]) -> tuple[str, ...]:
         raise table.wrong(
             "responses", f"{given!r} is not a list of names.", 'Write JSON keys of the output, such as ["joules"].'
         )
-    if taken := sorted({*given} & {*COLUMNS, *_TAKEN, *(f.name for f in factors)}):
+    if taken := sorted({*given} & {*COLUMNS, *TAKEN, *(f.name for f in factors)}):
         raise table.wrong("responses", f"{taken[0]!r} is already a column.", "Choose another name.")
     return tuple(dict.fromkeys(given))
 
@@ -290,9 +290,9 @@ def _factor(file: Path, name: str, values: object) -> Factor:
         raise table.wrong(
             "", f"{name!r} cannot be both a column and a name in constraints.", "Use letters, digits and _."
         )
-    if keyword.iskeyword(name) or name in COLUMNS or name in _TAKEN:
+    if keyword.iskeyword(name) or name in COLUMNS or name in TAKEN:
         word = "a word of Python's" if keyword.iskeyword(name) else "a column of runs.csv"
-        taken = "a column of the laboratory's tables" if name in _TAKEN else word
+        taken = "a column of the laboratory's tables" if name in TAKEN else word
         raise table.wrong("", f"{name!r} is {taken} already.", "Choose another name.")
     kind, setting = _setting(table)
     levels = _levels(table, kind, setting)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 import pandas as pd
 
-from broadleaf_lab.analysis.frame import cells, configs
+from broadleaf_lab.analysis.frame import cells, coded, configs
 from broadleaf_lab.analysis.model import scale as scales
 from broadleaf_lab.analysis.model.scale import Scale
 from broadleaf_lab.errors import AnalysisError
@@ -284,7 +284,8 @@ class PathVectors:
 
 
 def path_vectors(frame: pd.DataFrame, factors: Sequence[Factor], log2: bool = False) -> PathVectors:
-    """The vectors of every complete measured path. Raises AnalysisError if there are none.
+    """The vectors of every complete measured path; without any, of orders that the runs hold by themselves. Raises
+    AnalysisError if there are none.
 
     If a path spans two blocks, its overlap run is in both, and a difference is taken within a block if possible.
     """
@@ -299,12 +300,74 @@ def path_vectors(frame: pd.DataFrame, factors: Sequence[Factor], log2: bool = Fa
             vectors.append([told[1].get(name, 0.0) for name in names])
             levels.append(told[2])
     if not ids:
+        for number, order in enumerate(_orders(frame, factors)):
+            ids.append(number)
+            orders.append(tuple(name for name, _ in order[1:]))
+            levels.append(tuple(us for _, us in order))
+            steps = {
+                name: float(np.log2(us / before)) if log2 else us - before
+                for (_, before), (name, us) in itertools.pairwise(order)
+            }
+            vectors.append([steps.get(name, 0.0) for name in names])
+    if not ids:
         raise AnalysisError(
-            "no complete measured path: plan some with `[design] paths = 40`, run them, and analyse again."
+            "no complete order of factors among the runs: plan some with `[design] paths = 40`, run them, and analyse "
+            "again."
         )
     return PathVectors(
         tuple(ids), tuple(names), np.array(vectors), tuple(orders), tuple(levels), _noise(frame, factors), log2
     )
+
+
+def _orders(frame: pd.DataFrame, factors: Sequence[Factor]) -> list[list[tuple[str, float]]]:
+    """Orders from the baseline to the configuration that differs from it in most factors, each step in one factor, that
+    share no configuration in between: per step its factor and the median time after it, the baseline first.
+    """
+    found = coded(frame, factors)
+    base = np.array(
+        [known.index(f.default) if f.default in known else -1 for f, known in zip(factors, found.levels, strict=True)]
+    )
+    if (base < 0).any():
+        return []
+    us = pd.Series(frame["y_us"].to_numpy(dtype=float)).groupby(found.index).median().to_numpy()
+    number = {tuple(codes): index for index, codes in enumerate(found.codes.tolist())}
+    changed = (found.codes != base).sum(axis=1)
+    start, goal = number.get(tuple(base.tolist())), int(np.argmax(changed))
+    if start is None or changed[goal] < 2:
+        return []
+    top = found.codes[goal].tolist()
+    # A configuration from which the goal cannot be reached, or that an order has, is not tried again.
+    left = set(number.values()) - {start, goal}
+    made = []
+    while (order := _order_from(start, goal, found.codes, top, number, left)) is not None:
+        left -= set(order)
+        names = ["", *(factors[int(np.flatnonzero(found.codes[a] != found.codes[b])[0])].name
+                       for a, b in itertools.pairwise(order))]  # fmt: skip
+        made.append([(name, float(us[index])) for name, index in zip(names, order, strict=True)])
+    return made
+
+
+def _order_from(
+    start: int, goal: int, codes: np.ndarray, top: Sequence[int], number: Mapping[tuple[int, ...], int], left: set[int]
+) -> list[int] | None:
+    stack = [(start, iter(range(len(top))))]
+    while stack:
+        here, positions = stack[-1]
+        if here == goal:
+            return [index for index, _ in stack]
+        for position in positions:
+            row = codes[here].tolist()
+            if row[position] == top[position]:
+                continue
+            row[position] = top[position]
+            following = number.get(tuple(row))
+            if following is not None and (following == goal or following in left):
+                left.discard(following)
+                stack.append((following, iter(range(len(top)))))
+                break
+        else:
+            stack.pop()
+    return None
 
 
 def _one_path(

@@ -109,14 +109,6 @@ def percent(log_ratio: float) -> str:
     return number(100 * math.expm1(log_ratio), signed=True) + JOINED + "%"
 
 
-def listed(words: Iterable[str], max_items: int = 3) -> str:
-    """Words as a list in a sentence; if there are many, the last ones are counted."""
-    items = list(words)
-    if len(items) > max_items:
-        items = [*items[: max_items - 1], f"{len(items) - max_items + 1} more"]
-    return items[0] if len(items) == 1 else ", ".join(items[:-1]) + " and " + items[-1] if items else "none"
-
-
 def on_off(level: Any) -> str:
     """A level as shown in the legend."""
     if isinstance(level, (bool, np.bool_)):

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from broadleaf_lab.report.figures.base import Figure, Missing, listed
+from broadleaf_lab.report.figures.base import Figure, Missing
 from broadleaf_lab.report.figures.effects.before_after import before_after
 from broadleaf_lab.report.figures.effects.interaction import two_by_two
 from broadleaf_lab.report.figures.effects.means import means, side_by_side
@@ -21,6 +21,7 @@ from broadleaf_lab.report.figures.quality.convergence import convergence
 from broadleaf_lab.report.figures.quality.drift import drift
 from broadleaf_lab.report.figures.quality.failures import failures
 from broadleaf_lab.report.figures.quality.model import actual_predicted, half_normal, tiles
+from broadleaf_lab.text import listed
 
 BEST, NICE = "best first", "nicest first"
 

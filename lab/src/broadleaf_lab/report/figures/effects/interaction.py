@@ -13,11 +13,11 @@ from broadleaf_lab.report.figures.base import (
     axis_values,
     finish,
     in_order,
-    listed,
     log_domain,
     on_off,
     require,
 )
+from broadleaf_lab.text import listed
 
 PANEL_WIDTH, PANEL_HEIGHT, COLUMNS = 250, 190, 3
 

@@ -15,9 +15,9 @@ from broadleaf_lab.report.figures.base import (
     Figure,
     Unit,
     finish,
-    listed,
     require,
 )
+from broadleaf_lab.text import listed
 
 COLUMNS = ("name", "mean_us", "ci_low_us", "ci_high_us", "n")
 EFFECTS = ("faster", "slower", "not known")

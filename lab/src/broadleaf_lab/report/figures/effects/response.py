@@ -12,11 +12,11 @@ from broadleaf_lab.report.figures.base import (
     Unit,
     axis_values,
     finish,
-    listed,
     log_domain,
     on_off,
     require,
 )
+from broadleaf_lab.text import listed
 
 PANEL_WIDTH, PANEL_HEIGHT, COLUMNS = 290, 210, 3
 

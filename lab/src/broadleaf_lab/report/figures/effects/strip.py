@@ -16,11 +16,11 @@ from broadleaf_lab.report.figures.base import (
     Unit,
     axis_values,
     finish,
-    listed,
     log_domain,
     require,
     thinned,
 )
+from broadleaf_lab.text import listed
 
 WIDTH = 640
 ROW_PIXELS = 27

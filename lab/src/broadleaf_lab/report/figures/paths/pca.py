@@ -15,11 +15,11 @@ from broadleaf_lab.report.figures.base import (
     Figure,
     Unit,
     finish,
-    listed,
     number,
     require,
     thinned,
 )
+from broadleaf_lab.text import listed
 
 WIDTH = HEIGHT = 520
 MAX_ARROWS = 6

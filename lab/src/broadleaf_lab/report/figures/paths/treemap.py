@@ -15,10 +15,10 @@ from broadleaf_lab.report.figures.base import (
     Figure,
     Unit,
     finish,
-    listed,
     number,
     require,
 )
+from broadleaf_lab.text import listed
 
 WIDTH, HEIGHT = 620, 400
 KEY_PIXELS = 270

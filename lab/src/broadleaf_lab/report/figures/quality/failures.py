@@ -5,7 +5,8 @@ from __future__ import annotations
 import altair as alt
 import pandas as pd
 
-from broadleaf_lab.report.figures.base import FASTER, INK, NEUTRAL, SLOWER, Figure, finish, listed, require
+from broadleaf_lab.report.figures.base import FASTER, INK, NEUTRAL, SLOWER, Figure, finish, require
+from broadleaf_lab.text import listed
 
 WIDTH = 560
 _ORDER = ("fails more", "may fail more", "no more than its default")

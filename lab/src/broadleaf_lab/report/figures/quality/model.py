@@ -19,13 +19,13 @@ from broadleaf_lab.report.figures.base import (
     Unit,
     axis_values,
     finish,
-    listed,
     log_domain,
     number,
     percent,
     require,
     thinned,
 )
+from broadleaf_lab.text import listed
 
 WIDTH = HEIGHT = 460
 
