@@ -208,7 +208,7 @@ def test_a_cluster_of_another_host_says_where_it_runs(login_host):
     try:
         assert "runs on n1 and listens on that host's socket only: log in to n1" in refusal(login_host, "'ssh://n2'")
     finally:
-        shutil.rmtree(login_host.path("n2", state))
+        shutil.rmtree(login_host.path("n2", f"{state}/profiles"))
 
 
 def test_a_cluster_that_was_killed_has_ended(cluster_on, ssh_hosts):
