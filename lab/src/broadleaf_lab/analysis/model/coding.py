@@ -78,18 +78,22 @@ class _Coder:
         return rows
 
 
-def _natural_spline(at: np.ndarray) -> np.ndarray:
-    """A cubic spline through the levels, straight beyond the outer ones: orthogonal columns, centred over levels."""
-    known = np.unique(at)
-    knots = np.quantile(known, np.linspace(0, 1, _KNOTS))
-    last = knots[-1] - knots[-2]
+def bends(at: np.ndarray, knots: np.ndarray) -> list[np.ndarray]:
+    """What a natural cubic spline adds to the constant and the line: two columns fewer than knots (Hastie, Tibshirani and
+    Friedman, The Elements of Statistical Learning, section 5.2.1)."""
 
     def bend(knot: float) -> np.ndarray:
         cubes = np.maximum(at - knot, 0.0) ** 3 - np.maximum(at - knots[-1], 0.0) ** 3
         bent: np.ndarray = cubes / (knots[-1] - knot)
         return bent
 
-    columns = [at, *((bend(knot) - bend(knots[-2])) / last for knot in knots[:-2])]
+    return [bend(knot) - bend(knots[-2]) for knot in knots[:-2]]
+
+
+def _natural_spline(at: np.ndarray) -> np.ndarray:
+    """A cubic spline through the levels, straight beyond the outer ones: orthogonal columns, centred over levels."""
+    known = np.unique(at)
+    columns = [at, *bends(at, np.quantile(known, np.linspace(0, 1, _KNOTS)))]
     matrix = np.column_stack(columns)
     matrix = (matrix - matrix.mean(axis=0)) / matrix.std(axis=0)
     left, _, _ = np.linalg.svd(matrix, full_matrices=False)

@@ -7,7 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
+from broadleaf_lab.analysis.model.coding import bends
+
 _DAY_S = 86400.0
+_KNOTS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,21 +26,19 @@ def drift(frame: pd.DataFrame) -> Nuisance:
 
     The linear column runs from -1/2 to 1/2, so that its coefficient is the change from the first run to the last.
     """
-    from patsy import cr
-
     seconds = frame["started_unix"].to_numpy(dtype=float)
     span = float(np.ptp(seconds)) if len(seconds) else 0.0
     if not np.isfinite(span) or span <= 0 or len(np.unique(seconds)) < 8:
         return Nuisance(np.zeros((len(frame), 0)), ())
     part = (seconds - seconds.min()) / span - 0.5
     # Four knots span the constant, the line and two bends: three degrees of freedom besides the constant.
-    spline = np.asarray(cr(part, df=4))
+    spline = np.column_stack(bends(part, np.quantile(np.unique(part), np.linspace(0, 1, _KNOTS))))
     basis = np.column_stack([np.ones_like(part), part])
-    bends = spline - basis @ np.linalg.lstsq(basis, spline, rcond=None)[0]
-    left, size, _ = np.linalg.svd(bends, full_matrices=False)
-    bends = left[:, :2] * np.sqrt(len(part)) if len(size) > 1 and size[1] > 1e-9 * size[0] else left[:, :0]
-    columns = [part, *bends.T]
-    names = ["time", *[f"time~{number}" for number in range(1, bends.shape[1] + 1)]]
+    bent = spline - basis @ np.linalg.lstsq(basis, spline, rcond=None)[0]
+    left, size, _ = np.linalg.svd(bent, full_matrices=False)
+    bent = left[:, :2] * np.sqrt(len(part)) if len(size) > 1 and size[1] > 1e-9 * size[0] else left[:, :0]
+    columns = [part, *bent.T]
+    names = ["time", *[f"time~{number}" for number in range(1, bent.shape[1] + 1)]]
     if span > _DAY_S:
         angle = 2 * np.pi * (seconds % _DAY_S) / _DAY_S
         columns += [np.cos(angle), np.sin(angle)]
