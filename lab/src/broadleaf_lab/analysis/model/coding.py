@@ -79,8 +79,8 @@ class _Coder:
 
 
 def bends(at: np.ndarray, knots: np.ndarray) -> list[np.ndarray]:
-    """What a natural cubic spline adds to the constant and the line: two columns fewer than knots (Hastie, Tibshirani and
-    Friedman, The Elements of Statistical Learning, section 5.2.1)."""
+    """What a natural cubic spline adds to the constant and the line: two columns fewer than knots (Hastie, Tibshirani
+    and Friedman, The Elements of Statistical Learning, section 5.2.1)."""
 
     def bend(knot: float) -> np.ndarray:
         cubes = np.maximum(at - knot, 0.0) ** 3 - np.maximum(at - knots[-1], 0.0) ** 3
