@@ -87,7 +87,7 @@ def bends(at: np.ndarray, knots: np.ndarray) -> list[np.ndarray]:
         bent: np.ndarray = cubes / (knots[-1] - knot)
         return bent
 
-    return [bend(knot) - bend(knots[-2]) for knot in knots[:-2]]
+    return [bend(float(knot)) - bend(float(knots[-2])) for knot in knots[:-2]]
 
 
 def _natural_spline(at: np.ndarray) -> np.ndarray:
