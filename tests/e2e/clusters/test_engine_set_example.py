@@ -48,8 +48,8 @@ def pbs(tmp_path, monkeypatch):
 
 
 def test_engines_run_in_a_job_and_the_job_ends_with_the_cluster(pbs, tmp_path):
-    with ipp.Cluster(n=2, engines=pbs.PBS(queue="short", walltime="1:00:00")) as rc:
-        assert rc[:].apply_sync(lambda: 6 * 7) == [42, 42]
+    with ipp.Cluster(n=3, engines=pbs.PBS(queue="short", walltime="1:00:00")) as rc:
+        assert rc[:].apply_sync(lambda: 6 * 7) == [42, 42, 42]
         script = (tmp_path / "script").read_text()
         job = int((tmp_path / "pid").read_text())
     assert "#PBS -q short\n#PBS -l walltime=1:00:00\n" in script

@@ -555,6 +555,19 @@ class BatchSet(EngineSet):
         self.news.expect_first()
         return self.submitted(request, self.job_of(said))
 
+    def host_engines(self, request: BlockRequest) -> int:
+        """How many engines each host of a job has.
+
+        Args:
+            request: What was asked for.
+
+        Returns:
+            That number: `engines_per_host`, or all that were asked for where jobs have one host. 0: the host has as many as
+            it has cores.
+        """
+        has_one_host = self.on_hosts == BatchSet.on_hosts
+        return self.engines_per_host or (request.n if has_one_host and request.n else 0)
+
     def submitted(self, request: BlockRequest, job: str) -> list[Block]:
         """The blocks of a job that was submitted: by default one.
 
@@ -652,7 +665,7 @@ class BatchSet(EngineSet):
         """
         directory = self.submit_host.directory(request)
         package = self.submit_host.keep_package() if self.ship else None
-        self.submit_host.write(self.order_file(directory), self.join_order(request))
+        self.submit_host.write(self.order_file(directory), self.join_order(request, n=self.host_engines(request)))
         return self.batch_script(request, directory, package)
 
     def order_file(self, directory: Path) -> Path:
