@@ -242,7 +242,7 @@ def test_tiles_are_symmetric_and_put_negatives_top_right() -> None:
     assert spec["layer"][0]["encoding"]["y"]["sort"][0] == "z", "and first on y, which is the top"
     drawn(figure)
     ratios = tiles(pairs.assign(estimate=[0.1, 0.0, 0.0]), 18, "tiles", "log")
-    assert "+10.5\u00a0%" in ratios.title
+    assert "together 1.11 times the time" in ratios.title
     assert max(v["value"] for v in next(iter(ratios.chart.to_dict()["datasets"].values()))) == pytest.approx(10.517)
 
 
@@ -322,7 +322,7 @@ def test_drift_has_an_interval_and_is_not_claimed_without_one() -> None:
         }
     )
     title = drift(runs, 22, "drift").title
-    assert title.startswith("No steady drift is known: from the first run to the last ")
+    assert title.startswith("No steady drift is known: from the first control to the last ")
     assert "95 % interval \u2212" in title
     # Two disturbed runs do not make all runs scatter more.
     assert "runs scatter by 3.35 % around the model" in title
@@ -418,7 +418,7 @@ def test_what_cannot_be_drawn_says_why() -> None:
     assert [figure.key for figure in found if isinstance(figure, Figure)] == ["means"]
     missing = {figure.key: figure.reason for figure in found if isinstance(figure, Missing)}
     assert missing["waterfall_best"] == "nothing is proven to help"
-    assert missing["before_after_first"] == "no factor plays the part: the one that saves most"
+    assert missing["before_after_first"] == "no factor is known to play the part: the one that saves most"
 
 
 def test_numbers_in_words() -> None:

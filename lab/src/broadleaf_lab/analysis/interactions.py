@@ -92,7 +92,7 @@ def interactions(fit: Fit, rope_pct: float = 1.0) -> list[Interaction]:
 
     rope = practical(fit, rope_pct)
     found = []
-    for a, b in fit.full.pairs:
+    for a, b in fit.coding.pairs:
         found += _told_of(fit, a, b, UNITS[fit.scale])
     # The levels of a pair share the runs of their defaults, so their errors are correlated: each test is corrected for
     # all levels of its pair (Bonferroni).
@@ -108,10 +108,11 @@ def interactions(fit: Fit, rope_pct: float = 1.0) -> list[Interaction]:
 def _told_of(fit: Fit, a: str, b: str, unit: str) -> list[Interaction]:
     """Every two levels of a pair that the runs can show, without q values and classes."""
     by_name = {f.name: f for f in fit.factors}
-    inside = fit.coding.term_of(a, b) is not None
-    coding = fit.coding if inside else fit.full
+    inside = (a, b) not in fit.background
     levels = list(itertools.product(levels_of(fit, by_name[a]), levels_of(fit, by_name[b])))
-    corners = coding.rows(
+    if not levels:
+        return []
+    corners = fit.coding.rows(
         [
             {a: x, b: y}
             for a_level, b_level in levels
@@ -127,7 +128,7 @@ def _told_of(fit: Fit, a: str, b: str, unit: str) -> list[Interaction]:
         answers = fit.contrasts_of(rows[told].reshape(-1, rows.shape[2]))
     else:
         told = [index for index in range(len(levels)) if not np.isnan(rows[index, 0]).any()]
-        found = fit.contrasts_beside((a, b), rows[told].reshape(-1, rows.shape[2])) if told else []
+        found = fit.contrasts_freed((a, b), rows[told].reshape(-1, rows.shape[2])) if told else []
         if found is None:
             return []
         answers = found

@@ -49,7 +49,8 @@ def _need(evidence: Evidence, name: str) -> Any:
 def _role(evidence: Evidence, name: str) -> str:
     value: str | None = getattr(evidence.roles, name)
     if value is None:
-        raise _Lacking(evidence.reasons.get("deltas") or f"no factor plays the part: {_PARTS[name]}")
+        untold = evidence.reasons.get(name) or evidence.reasons.get("deltas")
+        raise _Lacking(untold or f"no factor is known to play the part: {_PARTS[name]}")
     return value
 
 
@@ -140,7 +141,7 @@ ENTRIES = (
     Entry(23, "pairs_two_by_two", lambda e, n, k: two_by_two(_need(e, "cells"), n, k)),
     Entry(24, "response", lambda e, n, k: response(_need(e, "levels"), n, k)),
     Entry(25, "half_normal", lambda e, n, k: half_normal(_need(e, "terms"), n, k)),
-    Entry(26, "placebo", lambda e, n, k: placebo(_need(e, "placebo"), n, k, e.rope_pct)),
+    Entry(26, "placebo", lambda e, n, k: placebo(_need(e, "placebo"), n, k, e.rope_pct, e.placebo_word)),
     Entry(27, "failures", lambda e, n, k: failures(_need(e, "failures"), n, k)),
 )
 

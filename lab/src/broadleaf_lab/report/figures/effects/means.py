@@ -6,17 +6,7 @@ import altair as alt
 import numpy as np
 import pandas as pd
 
-from broadleaf_lab.report.figures.base import (
-    CATEGORIES,
-    FASTER,
-    INK,
-    NEUTRAL,
-    SLOWER,
-    Figure,
-    Unit,
-    finish,
-    require,
-)
+from broadleaf_lab.report.figures.base import CATEGORIES, FASTER, INK, NEUTRAL, SLOWER, Figure, Unit, finish, require
 from broadleaf_lab.text import listed
 
 COLUMNS = ("name", "mean_us", "ci_low_us", "ci_high_us", "n")

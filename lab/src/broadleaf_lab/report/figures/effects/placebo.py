@@ -8,12 +8,15 @@ import pandas as pd
 from broadleaf_lab.report.figures.base import FASTER, INK, SLOWER, Figure, finish, number, require
 
 WIDTH = 560
+_SEEMS = ("helps", "hinders", "slows some runs", "fails more")
 
 
-def placebo(estimates: pd.DataFrame, fig_number: int, key: str, rope_pct: float) -> Figure:
+def placebo(
+    estimates: pd.DataFrame, fig_number: int, key: str, rope_pct: float, word: str = "no practical difference"
+) -> Figure:
     """Every estimate of the placebo's effect, with its interval, against zero and the range of no practical difference.
 
-    `estimates` has way (how it was estimated), estimate_pct, ci_low_pct and ci_high_pct.
+    `estimates` has way (how it was estimated), estimate_pct, ci_low_pct and ci_high_pct; `word` is the verdict on it.
     """
     require(estimates, ("way", "estimate_pct", "ci_low_pct", "ci_high_pct"), key)
     table = estimates.reset_index(drop=True)
@@ -24,12 +27,14 @@ def placebo(estimates: pd.DataFrame, fig_number: int, key: str, rope_pct: float)
         f"[{number(first['ci_low_pct'], signed=True)}, {number(first['ci_high_pct'], signed=True)}]"
     )
     wrong = int((~table["covers_zero"]).sum())
-    if wrong == 0:
-        text = f"The placebo does nothing, as it should: {span} covers zero"
-    elif bool(first["covers_zero"]):
-        text = f"The placebo's average effect covers zero ({span}), but {wrong} of {len(table)} estimates of it do not"
-    else:
+    if word in _SEEMS or not bool(first["covers_zero"]):
         text = f"The placebo seems to do something ({span}): find out why before believing small effects here"
+    elif wrong:
+        text = f"The placebo's average effect covers zero ({span}), but {wrong} of {len(table)} estimates of it do not"
+    elif word == "no practical difference":
+        text = f"The placebo does nothing, as it should: {span} covers zero"
+    else:
+        text = f"The placebo is not known to do anything, as it should: {span} covers zero, and more than that"
     reading = (
         "Point and line: estimate and 95 % interval of a factor without any effect. "
         f"Grey: ±{number(rope_pct)} %, no practical difference."

@@ -6,16 +6,7 @@ import altair as alt
 import numpy as np
 import pandas as pd
 
-from broadleaf_lab.report.figures.base import (
-    CATEGORIES,
-    Figure,
-    Unit,
-    axis_values,
-    finish,
-    log_domain,
-    on_off,
-    require,
-)
+from broadleaf_lab.report.figures.base import CATEGORIES, Figure, Unit, axis_values, finish, log_domain, on_off, require
 from broadleaf_lab.text import listed
 
 PANEL_WIDTH, PANEL_HEIGHT, COLUMNS = 290, 210, 3

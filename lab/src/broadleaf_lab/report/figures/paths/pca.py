@@ -8,17 +8,7 @@ import altair as alt
 import numpy as np
 import pandas as pd
 
-from broadleaf_lab.report.figures.base import (
-    CATEGORIES,
-    INK,
-    NEUTRAL,
-    Figure,
-    Unit,
-    finish,
-    number,
-    require,
-    thinned,
-)
+from broadleaf_lab.report.figures.base import CATEGORIES, INK, NEUTRAL, Figure, Unit, finish, number, require, thinned
 from broadleaf_lab.text import listed
 
 WIDTH = HEIGHT = 520

@@ -8,16 +8,7 @@ from collections.abc import Sequence
 import altair as alt
 import pandas as pd
 
-from broadleaf_lab.report.figures.base import (
-    NEUTRAL,
-    TIER_COLOURS,
-    TIERS,
-    Figure,
-    Unit,
-    finish,
-    number,
-    require,
-)
+from broadleaf_lab.report.figures.base import NEUTRAL, TIER_COLOURS, TIERS, Figure, Unit, finish, number, require
 from broadleaf_lab.text import listed
 
 WIDTH, HEIGHT = 620, 400

@@ -96,9 +96,12 @@ def tiles(pairs: pd.DataFrame, fig_number: int, key: str, scale: str = "us", q_l
         text = f"None of {len(table)} pairs interacts for certain"
     else:
         top = real.loc[real["estimate"].abs().idxmax()]
+        size = shown_of(top["estimate"])
+        if log:
+            size = f"together {number(math.exp(top['estimate']))} times the time that both alone make likely"
         text = (
             f"{len(real)} of {len(table)} pairs {'interacts' if len(real) == 1 else 'interact'} for certain; "
-            f"most of all {top['a']} with {top['b']} ({shown_of(top['estimate'])})"
+            f"most of all {top['a']} with {top['b']} ({size})"
         )
     values = 100 * np.expm1(both["estimate"]) if log else both["estimate"] / unit.us
     shown = pd.DataFrame({"a": both["a"], "b": both["b"], "value": values, "real": both["q"] <= q_limit})
@@ -117,14 +120,14 @@ def tiles(pairs: pd.DataFrame, fig_number: int, key: str, scale: str = "us", q_l
         x=alt.X("a:N", sort=order, title=None, axis=alt.Axis(labelAngle=-45)),
         y=alt.Y("b:N", sort=order[::-1], title=None),
     )
-    what = "% of the time" if log else unit.name
+    what = "%" if log else unit.name
     quarter = [-1, -0.5, 0, 0.5, 1]
     names = [number(math.copysign(q * q, q) * limit, signed=True) for q in quarter]
     cases = " : ".join(f"abs(datum.value - {q}) < 0.01 ? '{n}'" for q, n in zip(quarter, names, strict=True)) + " : ''"
     rects = base.mark_rect().encode(
         color=alt.Color(
             "colour:Q",
-            title=["both together", f"add ({what})"],
+            title=["both together against", f"both alone ({what})"] if log else ["both together", f"add ({what})"],
             scale=alt.Scale(domain=[-1, 0, 1], range=[FASTER, "#f7f7f7", SLOWER]),
             legend=alt.Legend(values=quarter, labelExpr=cases, gradientLength=180),
         ),
@@ -138,7 +141,12 @@ def tiles(pairs: pd.DataFrame, fig_number: int, key: str, scale: str = "us", q_l
             )
         )
     reading = (
-        "A cell: what both together add beyond the sum of each alone (red: they save less together; blue: more). "
+        (
+            "A cell: the time with both, against what each alone makes likely "
+            if log
+            else "A cell: what both together add beyond the sum of each alone "
+        )
+        + "(red: they save less together; blue: more). "
         + (
             f"Numbers are shown where the pair is real at a false discovery rate of {number(100 * q_limit)} %."
             if small
