@@ -84,16 +84,16 @@ def _quantile(degrees: float, alpha: float) -> float:
 
 def _blocks(fit: Fit, degrees: float, size: int) -> dict[str, Any] | None:
     """What intervals need where the runs of a block err together; None where that is not asked."""
-    sums = fit.contrasts.by_block
-    if sums is None:
+    blocks = fit.contrasts.by_block
+    if blocks is None:
         return None
     noise = fit.contrasts.noise[:size, :size]
     return {
-        "sums": base64.b64encode(sums[:, :size].astype("<f4").tobytes()).decode(),
+        "sums": base64.b64encode(blocks.sums[:, :size].astype("<f4").tobytes()).decode(),
         "noise": base64.b64encode(noise[np.triu_indices(size)].astype("<f4").tobytes()).decode(),
-        "beyond_chance": contrasts.beyond_chance(len(sums)),
+        "beyond_chance": blocks.beyond_chance,
         "lags": [[lag, weight] for lag, weight in contrasts.LAGS.items()],
-        "quantile": _quantile(min(degrees, len(sums) / 2), fit.contrasts.alpha),
+        "quantile": _quantile(min(degrees, blocks.df / 2), fit.contrasts.alpha),
     }
 
 

@@ -118,7 +118,7 @@ def test_pairs_beside_a_model_of_few_runs_hold_too():
         known, rows = planted(number, size=60, flags=8)
         frame = frames.load(rows, factors)
         made, plain = fit(factors, frame, covariate="work"), fit(factors, frame)
-        assert made.full is not made.coding
+        assert made.background
         for pair in made.interactions():
             true = known.interaction(pair.a, pair.b, pair.a_level, pair.b_level)
             held.append(pair.ci_low <= true <= pair.ci_high)

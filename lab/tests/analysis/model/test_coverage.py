@@ -12,8 +12,6 @@ from broadleaf_lab.spec.factors import Factor
 
 pytestmark = pytest.mark.statistics
 
-pytestmark = pytest.mark.statistics
-
 SETS = 12
 
 

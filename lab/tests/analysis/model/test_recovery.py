@@ -11,8 +11,6 @@ from broadleaf_lab.synthetic.system import seedlike, simulate
 
 pytestmark = pytest.mark.statistics
 
-pytestmark = pytest.mark.statistics
-
 SYSTEM = seedlike()
 LOGGING = ("cfg_no_init_logging", "src_submit_biglogs_remove")
 

@@ -27,11 +27,8 @@ _MIN_BLOCKS, _MIN_IN_BLOCK = 6, 4
 LAGS = {1: 2 / 3, 2: 1 / 3}
 _BEYOND_CHANCE = 3.0
 """By how many standard errors the runs of a block have to err together before errors are those of blocks."""
-
-
-def beyond_chance(n_blocks: int) -> float:
-    """The ratio of the squared errors of blocks to those of their runs from which errors are those of blocks."""
-    return float(1 + _BEYOND_CHANCE * np.sqrt(2 / n_blocks))
+_SEEN = 1e-3
+"""A direction of a block's errors of which residuals show less than this part is not estimated from them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,28 +156,75 @@ class Contrasts:
         if (blocks := self.by_block) is not None:
             # What drifts slowly moves all runs of a block alike, and more where a setting is sensitive to it.
             own = ((here @ self.noise[part]) * here).sum(axis=1)
-            sums = rows @ blocks.T
-            number = len(blocks)
+            sums = rows @ blocks.sums.T
             together = (sums**2).sum(axis=1)
             # Decided by the blocks alone: with the next ones, chance would decide in one answer of twenty.
-            alike = together > own * beyond_chance(number)
+            alike = together > own * blocks.beyond_chance
             # What is slower than a block is also in the next ones (Newey and West, 1987).
             for lag, weight in LAGS.items():
                 together += 2 * weight * np.maximum((sums[:, lag:] * sums[:, :-lag]).sum(axis=1), 0.0)
             square = np.where(alike, square + together - own, square)
             equal = np.where(alike, np.maximum(equal, square), equal)
-            degrees = np.where(alike, np.minimum(degrees, number / 2), degrees)
+            degrees = np.where(alike, np.minimum(degrees, blocks.df / 2), degrees)
         return intervals(rows @ self.params, square, degrees, equal, self.linear.df, self.alpha)
 
     @functools.cached_property
-    def by_block(self) -> np.ndarray | None:
-        """What each block contributes to the errors of the parameters; None if there are too few or too small ones."""
-        number = self.linear.groups.number
-        if self.kind == "nonrobust" or number < _MIN_BLOCKS or self.linear.n_runs < _MIN_IN_BLOCK * number:
+    def by_block(self) -> ByBlock | None:
+        """The errors by block; None if there are too few or too small blocks."""
+        linear = self.linear
+        number = linear.groups.number
+        if self.kind == "nonrobust" or number < _MIN_BLOCKS or linear.n_runs < _MIN_IN_BLOCK * number:
             return None
-        errors = self.residuals / np.sqrt(np.maximum(1 - self.linear.leverages, 1e-9))
-        found: np.ndarray = np.sqrt(self.inflation * number / (number - 1)) * self.linear.by_block(errors)
+        if linear.n_runs > _EXACT_RUNS:
+            # With so many runs their fit hardly makes errors smaller, but for the mean over blocks.
+            errors = self.residuals / np.sqrt(np.maximum(1 - linear.leverages, 1e-9))
+            sums = np.sqrt(self.inflation * number / (number - 1)) * linear.by_block(errors)
+            return ByBlock(sums, float(number - 1))
+        sums = np.sqrt(self.inflation) * linear.by_block(self._raised(self.residuals))
+        return ByBlock(sums, self._block_degrees())
+
+    def _raised(self, residuals: np.ndarray) -> np.ndarray:
+        """Residuals raised to the size of errors, block by block (Bell and McCaffrey, 2002). A run's own leverage does
+        not tell by how much: a setting times a block may be nearly a pair of the model, and then hardly any of what
+        that block contributes is left in its residuals; of another setting, all of it is.
+        """
+        found = np.zeros(residuals.shape)
+        for block in range(self.linear.groups.number):
+            here = np.flatnonzero(self.linear.groups.index == block)
+            left, basis = np.linalg.eigh(self.linear.hat[np.ix_(here, here)])
+            factor = np.where(left > _SEEN, 1 / np.sqrt(np.maximum(left, _SEEN)), 0.0)
+            found[here] = (basis * factor) @ (basis.T @ residuals[here])
         return found
+
+    def _block_degrees(self) -> float:
+        """With how many degrees of freedom squared errors by block tell a variance: the median over the parameters of
+        treatments (Satterthwaite).
+        """
+        linear = self.linear
+        own = np.flatnonzero(linear.penalty[: linear.size] == 0)[1:]
+        influence = linear.design @ linear.solve(np.eye(linear.width)[:, own])
+        found = []
+        for raised in self._raised(influence).T:
+            moved = linear.by_block(raised)
+            square = np.bincount(linear.groups.index, raised**2, linear.groups.number)
+            together = np.diag(square) - moved @ linear.gram @ moved.T
+            found.append(np.trace(together) ** 2 / (together**2).sum())
+        return float(np.median(found)) if found else float(linear.groups.number - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class ByBlock:
+    """What each block (a row) contributes to the errors of the parameters, and with how many degrees of freedom the
+    squares of that tell their variance.
+    """
+
+    sums: np.ndarray
+    df: float
+
+    @property
+    def beyond_chance(self) -> float:
+        """The ratio of the squared errors of blocks to those of their runs from which errors are those of blocks."""
+        return float(1 + _BEYOND_CHANCE * np.sqrt(2 / self.df))
 
 
 def intervals(
