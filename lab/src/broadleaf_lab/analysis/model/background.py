@@ -8,7 +8,7 @@ effects; the intervals would then say that there are none.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -62,14 +62,17 @@ class Triples:
     the truth in a single configuration, so an answer about one has to allow for them.
     """
 
-    def __init__(self, coding: Coding, sample: Sample, known: Contrasts, likely: Sequence[frozenset[str]]) -> None:
-        """`likely` are pairs that are real: where there are very many triples, only those with one of them count."""
+    def __init__(
+        self, coding: Coding, sample: Sample, known: Contrasts, likely: Callable[[], Sequence[frozenset[str]]]
+    ) -> None:
+        """`likely` gives the pairs that are real: where there are very many triples, only those with one of them count."""
         linear = known.linear
         inside = set(coding.triples)
         names = [f.name for f in coding.factors]
         outside = [triple for triple in itertools.combinations(names, 3) if triple not in inside]
         if len(outside) > _MAX_TRIPLES:
-            outside = [triple for triple in outside if any(pair <= set(triple) for pair in likely)][:_MAX_TRIPLES]
+            real = likely()
+            outside = [triple for triple in outside if any(pair <= set(triple) for pair in real)][:_MAX_TRIPLES]
         self._wide = coding.but(coding.pairs, (*coding.triples, *outside))
         self._start = len(coding.column_names)
         self._variance, self._share = 0.0, np.zeros((linear.width, 0))

@@ -247,8 +247,11 @@ class Fit:
     @functools.cached_property
     def triples(self) -> Triples:
         """What is not in the model of three factors at once."""
-        real = [frozenset((p.a, p.b)) for p in self.interactions() if p.q <= _Q] if self.coding.pairs else []
-        return Triples(self.coding, self.sample, self.contrasts, real)
+        return Triples(self.coding, self.sample, self.contrasts, self.real_pairs)
+
+    def real_pairs(self) -> list[frozenset[str]]:
+        """The pairs that certainly interact."""
+        return [frozenset((p.a, p.b)) for p in self.interactions() if p.q <= _Q] if self.coding.pairs else []
 
     def whole(self, rows: Sequence[np.ndarray] | np.ndarray) -> np.ndarray:
         """Combinations of the treatments' coefficients as combinations of all parameters."""
@@ -499,7 +502,7 @@ def _selected(sample: Sample, full: Coding, options: FitOptions, notes: list[str
 
 
 def _triples(made: Fit) -> list[tuple[str, str, str]]:
-    significant = {frozenset((pair.a, pair.b)) for pair in made.interactions() if pair.q <= _Q}
+    significant = set(made.real_pairs())
     names = [f.name for f in made.factors]
     found = [
         (a, b, c)

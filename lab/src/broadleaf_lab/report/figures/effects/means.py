@@ -40,7 +40,7 @@ def means(table: pd.DataFrame, number: int, key: str, where: str = "over all del
     )
     base = alt.Chart(shown).encode(
         y=alt.Y("name:N", sort=list(shown["name"]), title=None),
-        tooltip=["name", alt.Tooltip("mean", format=".3~g"), "n"],
+        tooltip=[alt.Tooltip("name"), alt.Tooltip("mean", format=".3~g"), alt.Tooltip("n")],
     )
     bars = base.mark_bar(height={"band": 0.7}).encode(
         x=alt.X("mean:Q", title=f"mean change of time per task ({unit.name})", axis=alt.Axis(format=",.6~g")),
@@ -50,8 +50,8 @@ def means(table: pd.DataFrame, number: int, key: str, where: str = "over all del
             title="on average",
         ),
     )
-    lines = base.mark_rule(color=INK, strokeWidth=1.4).encode(x=alt.X("low:Q"), x2="high:Q")
-    zero = alt.Chart(pd.DataFrame({"zero": [0]})).mark_rule(color=INK).encode(x="zero:Q")
+    lines = base.mark_rule(color=INK, strokeWidth=1.4).encode(x=alt.X("low:Q"), x2=alt.X2("high:Q"))
+    zero = alt.Chart(pd.DataFrame({"zero": [0]})).mark_rule(color=INK).encode(x=alt.X("zero:Q"))
     chart = alt.layer(bars, lines, zero).properties(width=WIDTH, height=alt.Step(ROW_PIXELS))
     return Figure(number, key, text, reading, finish(chart, text, reading, WIDTH + 160), table)
 
@@ -97,10 +97,10 @@ def side_by_side(
             scale=alt.Scale(domain=list(names), range=[CATEGORIES[0], CATEGORIES[1]]),
             legend=alt.Legend(orient="top", columns=1, labelLimit=WIDTH),
         ),
-        tooltip=["name", "which", alt.Tooltip("mean", format=".3~g")],
+        tooltip=[alt.Tooltip("name"), alt.Tooltip("which"), alt.Tooltip("mean", format=".3~g")],
     )
-    lines = base.mark_rule(color=INK, strokeWidth=1.2).encode(x="low:Q", x2="high:Q")
-    zero = alt.Chart(pd.DataFrame({"zero": [0]})).mark_rule(color=INK).encode(x="zero:Q")
+    lines = base.mark_rule(color=INK, strokeWidth=1.2).encode(x=alt.X("low:Q"), x2=alt.X2("high:Q"))
+    zero = alt.Chart(pd.DataFrame({"zero": [0]})).mark_rule(color=INK).encode(x=alt.X("zero:Q"))
     chart = alt.layer(bars, lines, zero).properties(
         width=WIDTH, height=alt.Step(ROW_PIXELS * 0.65, **{"for": "offset"})
     )

@@ -44,7 +44,7 @@ def placebo(
     band = (
         alt.Chart(pd.DataFrame({"low": [-rope_pct], "high": [rope_pct]}))
         .mark_rect(color="#dddddd", opacity=0.7)
-        .encode(x="low:Q", x2="high:Q")
+        .encode(x=alt.X("low:Q"), x2=alt.X2("high:Q"))
     )
     base = alt.Chart(shown).encode(
         y=alt.Y("way:N", sort=list(shown["way"]), title=None),
@@ -57,11 +57,11 @@ def placebo(
         title="effect of the placebo on the time per task (%)",
         scale=alt.Scale(domain=[-reach, reach]),
     )
-    zero = alt.Chart(pd.DataFrame({"zero": [0]})).mark_rule(color=INK).encode(x="zero:Q")
+    zero = alt.Chart(pd.DataFrame({"zero": [0]})).mark_rule(color=INK).encode(x=alt.X("zero:Q"))
     chart = alt.layer(
         band,
         zero,
-        base.mark_rule(strokeWidth=2.2).encode(x="ci_low_pct:Q", x2="ci_high_pct:Q"),
+        base.mark_rule(strokeWidth=2.2).encode(x=alt.X("ci_low_pct:Q"), x2=alt.X2("ci_high_pct:Q")),
         base.mark_circle(size=90, opacity=1).encode(x=x),
     ).properties(width=WIDTH, height=alt.Step(42))
     return Figure(fig_number, key, text, reading, finish(chart, text, reading, WIDTH + 180), table)

@@ -44,7 +44,7 @@ def response(levels: pd.DataFrame, fig_number: int, key: str) -> Figure:
         panels.append(
             alt.layer(
                 base.mark_line(color=CATEGORIES[0], strokeWidth=2).encode(y=y),
-                base.mark_rule(strokeWidth=1.6).encode(y=alt.Y("low:Q"), y2="high:Q"),
+                base.mark_rule(strokeWidth=1.6).encode(y=alt.Y("low:Q"), y2=alt.Y2("high:Q")),
                 base.mark_circle(size=70, color=CATEGORIES[0], opacity=1).encode(y=y),
             ).properties(width=PANEL_WIDTH, height=PANEL_HEIGHT)
         )

@@ -78,7 +78,11 @@ def colour_strip(deltas: pd.DataFrame, number: int, key: str, flips: Sequence[st
                 ),
                 legend=alt.Legend(gradientLength=180, values=[-ends, -ends / 2, 0, ends / 2, ends], format="+.2f"),
             ),
-            tooltip=["treatment", alt.Tooltip("before", format=".3~g"), alt.Tooltip("colour", format="+.2f")],
+            tooltip=[
+                alt.Tooltip("treatment"),
+                alt.Tooltip("before", format=".3~g"),
+                alt.Tooltip("colour", format="+.2f"),
+            ],
         )
         .properties(width=WIDTH, height=alt.Step(ROW_PIXELS), usermeta=ON_WHITE)
     )

@@ -58,7 +58,7 @@ def drift(runs: pd.DataFrame, fig_number: int, key: str) -> Figure:
         title=f"time since the first run ({unit})",
         scale=alt.Scale(domain=[0, span / size or 1], nice=False),
     )
-    zero = alt.Chart(pd.DataFrame({"zero": [0]})).mark_rule(color=INK, strokeDash=[5, 4]).encode(y="zero:Q")
+    zero = alt.Chart(pd.DataFrame({"zero": [0]})).mark_rule(color=INK, strokeDash=[5, 4]).encode(y=alt.Y("zero:Q"))
     above = pd.DataFrame(
         {
             "elapsed": controls["elapsed_s"] / size,
@@ -73,7 +73,11 @@ def drift(runs: pd.DataFrame, fig_number: int, key: str) -> Figure:
             "control:N", title="control", scale=alt.Scale(domain=["baseline", "all on"], range=list(CATEGORIES[:2]))
         ),
     )
-    smooth = alt.Chart(_smoothed(above)).mark_line(color=INK, strokeWidth=2).encode(x="elapsed:Q", y="percent:Q")
+    smooth = (
+        alt.Chart(_smoothed(above))
+        .mark_line(color=INK, strokeWidth=2)
+        .encode(x=alt.X("elapsed:Q"), y=alt.Y("percent:Q"))
+    )
     top = alt.layer(zero, base.mark_circle(size=42, opacity=0.7), smooth).properties(width=WIDTH, height=HEIGHT)
     edge = _FAR * spread
     below = pd.DataFrame(

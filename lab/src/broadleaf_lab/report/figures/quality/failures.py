@@ -34,8 +34,8 @@ def failures(rates: pd.DataFrame, fig_number: int, key: str) -> Figure:
     )
     x = alt.X("share_pct:Q", title="runs that failed (%)", scale=alt.Scale(domain=[0, 100]))
     chart = alt.layer(
-        base.mark_rule(strokeWidth=2.2).encode(x="ci_low_pct:Q", x2="ci_high_pct:Q"),
+        base.mark_rule(strokeWidth=2.2).encode(x=alt.X("ci_low_pct:Q"), x2=alt.X2("ci_high_pct:Q")),
         base.mark_circle(size=90, opacity=1).encode(x=x),
-        base.mark_tick(thickness=2, size=16, opacity=0.7).encode(x="default_pct:Q", color=alt.value(INK)),
+        base.mark_tick(thickness=2, size=16, opacity=0.7).encode(x=alt.X("default_pct:Q"), color=alt.ColorValue(INK)),
     ).properties(width=WIDTH, height=alt.Step(26))
     return Figure(fig_number, key, text, reading, finish(chart, text, reading, WIDTH + 180), table)

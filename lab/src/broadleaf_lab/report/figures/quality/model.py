@@ -68,7 +68,9 @@ def actual_predicted(
         )
     )
     line = alt.Chart(pd.DataFrame({"actual": bounds, "predicted": bounds}))
-    diagonal = line.mark_line(color=INK, strokeDash=[5, 4], strokeWidth=1.2).encode(x="actual:Q", y="predicted:Q")
+    diagonal = line.mark_line(color=INK, strokeDash=[5, 4], strokeWidth=1.2).encode(
+        x=alt.X("actual:Q"), y=alt.Y("predicted:Q")
+    )
     chart = alt.layer(points, diagonal).properties(width=WIDTH, height=HEIGHT)
     return Figure(fig_number, key, text, reading, finish(chart, text, reading, WIDTH + 100), table)
 
@@ -131,13 +133,13 @@ def tiles(pairs: pd.DataFrame, fig_number: int, key: str, scale: str = "us", q_l
             scale=alt.Scale(domain=[-1, 0, 1], range=[FASTER, "#f7f7f7", SLOWER]),
             legend=alt.Legend(values=quarter, labelExpr=cases, gradientLength=180),
         ),
-        tooltip=["a", "b", "value"],
+        tooltip=[alt.Tooltip("a"), alt.Tooltip("b"), alt.Tooltip("value")],
     )
     layers = [rects]
     if small:
         layers.append(
             base.mark_text(fontSize=11 if cell > 40 else 10).encode(
-                text="label:N", color=alt.Color("ink:N", scale=None)
+                text=alt.Text("label:N"), color=alt.Color("ink:N", scale=None)
             )
         )
     reading = (
@@ -210,19 +212,25 @@ def half_normal(terms: pd.DataFrame, fig_number: int, key: str) -> Figure:
         color=alt.Color(
             "kind:N", title=None, scale=alt.Scale(domain=["real", "may be noise"], range=[CATEGORIES[5], "#8c8c8c"])
         ),
-        tooltip=["name", alt.Tooltip("estimate", format="+.3~g")],
+        tooltip=[alt.Tooltip("name"), alt.Tooltip("estimate", format="+.3~g")],
     )
     sides: list[tuple[str, Literal["left", "right"], int]] = [("right", "left", 9), ("left", "right", -9)]
     labels = [
         alt.Chart(shown[shown["side"] == side])
         .mark_text(align=align, dx=shift, fontSize=12, limit=320)
-        .encode(x="quantile:Q", y="size:Q", text="label:N")
+        .encode(x=alt.X("quantile:Q"), y=alt.Y("size:Q"), text=alt.Text("label:N"))
         for side, align, shift in sides
     ]
     # A straight line appears bent if the axis shows roots.
     line = pd.DataFrame({"quantile": np.linspace(0, end, 60), "size": np.linspace(0, end * error, 60)})
-    noise = alt.Chart(line).mark_line(color=INK, strokeDash=[5, 4], strokeWidth=1.2).encode(x="quantile:Q", y="size:Q")
-    limit = alt.Chart(pd.DataFrame({"size": [margin]})).mark_rule(color=INK, strokeDash=[2, 3]).encode(y="size:Q")
+    noise = (
+        alt.Chart(line)
+        .mark_line(color=INK, strokeDash=[5, 4], strokeWidth=1.2)
+        .encode(x=alt.X("quantile:Q"), y=alt.Y("size:Q"))
+    )
+    limit = (
+        alt.Chart(pd.DataFrame({"size": [margin]})).mark_rule(color=INK, strokeDash=[2, 3]).encode(y=alt.Y("size:Q"))
+    )
     chart = alt.layer(noise, limit, points, *labels).properties(width=620, height=420)
     return Figure(fig_number, key, text, reading, finish(chart, text, reading, 740), table)
 
