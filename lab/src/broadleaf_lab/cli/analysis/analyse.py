@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 import click
 
 from broadleaf_lab.cli.options import load_study, study_argument
-from broadleaf_lab.cli.terminal import add_plain_row, console, require
+from broadleaf_lab.cli.terminal import add_plain_row, compute_in_one_thread, console, require
 from broadleaf_lab.text import change
 
 if TYPE_CHECKING:
@@ -58,6 +58,7 @@ def command(
     another response is asked for.
     """
     require(("numpy", "pandas", "scipy"), "`broadleaf-lab analyse`")
+    compute_in_one_thread()
     from broadleaf_lab.analysis import failures
     from broadleaf_lab.analysis import frame as frames
     from broadleaf_lab.analysis.summary import summarise

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from broadleaf_lab.cli.options import load_study, study_argument
-from broadleaf_lab.cli.terminal import console, fail
+from broadleaf_lab.cli.terminal import compute_in_one_thread, console, fail
 from broadleaf_lab.spec.study import DESIGNS
 from broadleaf_lab.text import duration
 
@@ -52,8 +51,7 @@ def command(
 
     Writes plan.json beside the study file. The same study and seed give the same plan.
     """
-    # The matrices are so small that threads only wait for each other: nine factors took 31 s of processor time, not 3.
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    compute_in_one_thread()
     from broadleaf_lab.run.environments.counters import lacking
 
     study = load_study(study_path)
