@@ -65,7 +65,7 @@ class Triples:
     def __init__(
         self, coding: Coding, sample: Sample, known: Contrasts, likely: Callable[[], Sequence[frozenset[str]]]
     ) -> None:
-        """`likely` gives the pairs that are real: where there are very many triples, only those with one of them count."""
+        """`likely` gives the pairs that are real: of very many triples, those with one of them count."""
         linear = known.linear
         inside = set(coding.triples)
         names = [f.name for f in coding.factors]

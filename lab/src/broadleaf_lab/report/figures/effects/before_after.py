@@ -88,7 +88,7 @@ def before_after(
         .encode(x=alt.X("before:Q"), y=alt.Y("after:Q"), text=alt.Text("text:N"))
         for align in ("left", "right")
     ]
-    chart = alt.layer(points, diagonal, *words).properties(width=WIDTH, height=HEIGHT)
+    chart = alt.layer(points, diagonal, *words, width=WIDTH, height=HEIGHT)
     coloured = f", coloured by {colour_by} in the context" if colour_by else ""
     reading = (
         f"A point is one context measured without and with {treatment}{coloured}. On the dashed line it does nothing."

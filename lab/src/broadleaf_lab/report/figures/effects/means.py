@@ -52,7 +52,7 @@ def means(table: pd.DataFrame, number: int, key: str, where: str = "over all del
     )
     lines = base.mark_rule(color=INK, strokeWidth=1.4).encode(x=alt.X("low:Q"), x2=alt.X2("high:Q"))
     zero = alt.Chart(pd.DataFrame({"zero": [0]})).mark_rule(color=INK).encode(x=alt.X("zero:Q"))
-    chart = alt.layer(bars, lines, zero).properties(width=WIDTH, height=alt.Step(ROW_PIXELS))
+    chart = alt.layer(bars, lines, zero, width=WIDTH, height=alt.Step(ROW_PIXELS))
     return Figure(number, key, text, reading, finish(chart, text, reading, WIDTH + 160), table)
 
 
@@ -101,9 +101,7 @@ def side_by_side(
     )
     lines = base.mark_rule(color=INK, strokeWidth=1.2).encode(x=alt.X("low:Q"), x2=alt.X2("high:Q"))
     zero = alt.Chart(pd.DataFrame({"zero": [0]})).mark_rule(color=INK).encode(x=alt.X("zero:Q"))
-    chart = alt.layer(bars, lines, zero).properties(
-        width=WIDTH, height=alt.Step(ROW_PIXELS * 0.65, **{"for": "offset"})
-    )
+    chart = alt.layer(bars, lines, zero, width=WIDTH, height=alt.Step(ROW_PIXELS * 0.65, **{"for": "offset"}))
     return Figure(number, key, text, reading, finish(chart, text, reading, WIDTH + 160), both)
 
 

@@ -81,7 +81,7 @@ def biplot(
         base = alt.Chart(side).encode(x=alt.X("label_x:Q"), y=alt.Y("label_y:Q"), text=alt.Text("name:N"))
         labels.append(base.mark_text(align=align, fontSize=13, stroke="white", strokeWidth=4, strokeJoin="round"))
         labels.append(base.mark_text(align=align, fontSize=13, color=INK))
-    chart = alt.layer(dots, lines, heads, *labels).properties(width=WIDTH + 160, height=HEIGHT)
+    chart = alt.layer(dots, lines, heads, *labels, width=WIDTH + 160, height=HEIGHT)
     return Figure(fig_number, key, text, reading, finish(chart, text, reading, WIDTH + 220), table)
 
 
@@ -153,5 +153,5 @@ def scree(variance: pd.DataFrame, fig_number: int, key: str) -> Figure:
     layers = [bars, base.mark_text(dy=-8, fontSize=12).encode(y=alt.Y("top:Q"), text=alt.Text("share:N"))]
     if "noise" in shown.columns:
         layers.append(base.mark_tick(color=INK, thickness=2.5, width=30).encode(y=alt.Y("noise:Q")))
-    chart = alt.layer(*layers).properties(width=alt.Step(36), height=340)
+    chart = alt.layer(*layers, width=alt.Step(36), height=340)
     return Figure(fig_number, key, text, reading, finish(chart, text, reading, 700), table)

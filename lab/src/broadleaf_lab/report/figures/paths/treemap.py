@@ -127,7 +127,7 @@ def _chart(parts: pd.DataFrame, unit: Unit, tiered: bool) -> alt.HConcatChart:
     names = named.mark_text(dy=-8, fontSize=13, fontWeight="bold").encode(text=alt.Text("name:N"))
     amounts = named.mark_text(dy=10, fontSize=12.5).encode(text=alt.Text("amount:N"))
     ranks = middle.transform_filter("!datum.named").mark_text(fontSize=11).encode(text=alt.Text("rank_text:N"))
-    area = alt.layer(tiles, names, amounts, ranks).properties(width=WIDTH, height=HEIGHT)
+    area = alt.layer(tiles, names, amounts, ranks, width=WIDTH, height=HEIGHT)
     shown["line"] = [f"{r}  {n}  {a}" for r, n, a in zip(shown["rank"], shown["name"], shown["amount"], strict=True)]
     rows = alt.Chart(shown).encode(
         y=alt.Y("rank:O", axis=None),
@@ -135,9 +135,7 @@ def _chart(parts: pd.DataFrame, unit: Unit, tiered: bool) -> alt.HConcatChart:
     squares = rows.mark_square(size=120, x=10, opacity=1).encode(color=alt.Color("fill:N", scale=None))
     lines = rows.mark_text(align="left", x=24, fontSize=12, limit=KEY_PIXELS - 26).encode(text=alt.Text("line:N"))
     # As many rows as tiles: if the list comes below the area, no gap comes with it.
-    legend = alt.layer(squares, lines).properties(
-        width=KEY_PIXELS - 20, height=min(HEIGHT, _LINE_PIXELS * len(shown)), view=BARE
-    )
+    legend = alt.layer(squares, lines, width=KEY_PIXELS - 20, height=min(HEIGHT, _LINE_PIXELS * len(shown)), view=BARE)
     if tiered:
         used = sorted({int(t) for t in shown["tier"] if t})
         note = pd.DataFrame({"i": used, "text": [TIERS[t] for t in used], "fill": [TIER_COLOURS[t - 1] for t in used]})

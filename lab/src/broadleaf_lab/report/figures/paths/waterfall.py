@@ -85,7 +85,7 @@ def waterfall(
     layers: list[Any] = [bars, labels]
     if {"ci_low_us", "ci_high_us"} <= set(table.columns):
         layers.insert(1, base.mark_rule(color=INK, strokeWidth=1.3).encode(x=alt.X("low:Q"), x2=alt.X2("high:Q")))
-    chart = alt.layer(*layers).properties(width=WIDTH, height=alt.Step(ROW_PIXELS))
+    chart = alt.layer(*layers, width=WIDTH, height=alt.Step(ROW_PIXELS))
     reading = (
         "Read downwards: each bar starts where the one above ended. The label is what the step changes, then where it "
         "arrives."

@@ -69,5 +69,5 @@ def convergence(table: pd.DataFrame, fig_number: int, key: str, half_width_pct: 
                 baseline="top",
             ).encode(x=alt.X("runs:Q"), y=alt.YValue(4), text=alt.Text("text:N"))
         )
-    chart = alt.layer(*layers).properties(width=WIDTH, height=HEIGHT)
+    chart = alt.layer(*layers, width=WIDTH, height=HEIGHT)
     return Figure(fig_number, key, text, reading, finish(chart, text, reading, WIDTH + 220), table)

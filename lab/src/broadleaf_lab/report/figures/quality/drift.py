@@ -78,7 +78,7 @@ def drift(runs: pd.DataFrame, fig_number: int, key: str) -> Figure:
         .mark_line(color=INK, strokeWidth=2)
         .encode(x=alt.X("elapsed:Q"), y=alt.Y("percent:Q"))
     )
-    top = alt.layer(zero, base.mark_circle(size=42, opacity=0.7), smooth).properties(width=WIDTH, height=HEIGHT)
+    top = alt.layer(zero, base.mark_circle(size=42, opacity=0.7), smooth, width=WIDTH, height=HEIGHT)
     edge = _FAR * spread
     below = pd.DataFrame(
         {"elapsed": table["elapsed_s"] / size, "percent": 100 * np.expm1(np.clip(residual, -edge, edge)), "far": far}
@@ -90,7 +90,7 @@ def drift(runs: pd.DataFrame, fig_number: int, key: str) -> Figure:
         .mark_point(shape="triangle", filled=True, size=60, opacity=0.9, color=CATEGORIES[5])
         .encode(x=x, y=y),
     )
-    bottom = alt.layer(zero, dots).properties(width=WIDTH, height=HEIGHT)
+    bottom = alt.layer(zero, dots, width=WIDTH, height=HEIGHT)
     chart = alt.vconcat(top, bottom)
     table["far"] = far
     columns = ["elapsed_s", "control", "y_us", "control_log_ratio", "residual_log", "far"]

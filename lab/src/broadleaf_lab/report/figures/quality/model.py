@@ -71,7 +71,7 @@ def actual_predicted(
     diagonal = line.mark_line(color=INK, strokeDash=[5, 4], strokeWidth=1.2).encode(
         x=alt.X("actual:Q"), y=alt.Y("predicted:Q")
     )
-    chart = alt.layer(points, diagonal).properties(width=WIDTH, height=HEIGHT)
+    chart = alt.layer(points, diagonal, width=WIDTH, height=HEIGHT)
     return Figure(fig_number, key, text, reading, finish(chart, text, reading, WIDTH + 100), table)
 
 
@@ -156,8 +156,8 @@ def tiles(pairs: pd.DataFrame, fig_number: int, key: str, scale: str = "us", q_l
         )
     )
     # The words' colours are values, not part of a scale.
-    chart = alt.layer(*layers).resolve_scale(color="independent")
-    chart = chart.properties(width=alt.Step(cell), height=alt.Step(cell * 0.8), usermeta=ON_WHITE)
+    chart = alt.layer(*layers, width=alt.Step(cell), height=alt.Step(cell * 0.8), usermeta=ON_WHITE)
+    chart = chart.resolve_scale(color="independent")
     return Figure(fig_number, key, text, reading, finish(chart, text, reading, cell * len(order) + 220), table)
 
 
@@ -231,7 +231,7 @@ def half_normal(terms: pd.DataFrame, fig_number: int, key: str) -> Figure:
     limit = (
         alt.Chart(pd.DataFrame({"size": [margin]})).mark_rule(color=INK, strokeDash=[2, 3]).encode(y=alt.Y("size:Q"))
     )
-    chart = alt.layer(noise, limit, points, *labels).properties(width=620, height=420)
+    chart = alt.layer(noise, limit, points, *labels, width=620, height=420)
     return Figure(fig_number, key, text, reading, finish(chart, text, reading, 740), table)
 
 
