@@ -5,6 +5,8 @@ are made with numpy alone.
 import csv
 import os
 import re
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -18,8 +20,9 @@ from broadleaf_lab.report.figures.registry import draw_all
 from broadleaf_lab.report.recommend import recommend, sentences
 from broadleaf_lab.study import Study
 
-# A report takes some seconds: 500 are for whoever changes the sentences.
-REPORTS = int(os.environ.get("REPORTS", "40"))
+# As many as end in two minutes. Whoever changes the sentences looks at 500, in ten minutes:
+# REPORTS=500 make test-statistics TEST_ARGS="-k many_reports"
+REPORTS = int(os.environ.get("REPORTS", "100"))
 
 
 def generated(folder, seed):
@@ -112,31 +115,52 @@ def disagreements(said, texts):
     return found
 
 
-def judged(tmp_path, seeds):
+def judged(folder, seed):
+    """How many verdicts of help and harm a report gives, and how many of them are wrong."""
+    folder.mkdir()
+    known, study = generated(folder, seed)
+    said, texts, _ = said_of(study)
+    assert not disagreements(said, texts), seed
     wrong = claims = 0
-    for seed in seeds:
-        folder = tmp_path / str(seed)
-        folder.mkdir()
-        known, study = generated(folder, seed)
-        said, texts, _ = said_of(study)
-        assert not disagreements(said, texts), seed
-        for name, words in said.items():
-            effect = known.effect(name, True)
-            for _, word in words & {("verdict", "helps"), ("verdict", "hinders")}:
-                claims += 1
-                wrong += (effect < 0) != (word == "helps") or effect == 0
+    for name, words in said.items():
+        effect = known.effect(name, True)
+        for _, word in words & {("verdict", "helps"), ("verdict", "hinders")}:
+            claims += 1
+            wrong += (effect < 0) != (word == "helps") or effect == 0
     return wrong, claims
 
 
 @pytest.mark.timeout(300)
-def test_no_two_sentences_of_a_report_disagree(tmp_path):
-    judged(tmp_path, range(8))
+@pytest.mark.parametrize("seed", range(8))
+def test_no_two_sentences_of_a_report_disagree(seed, tmp_path):
+    judged(tmp_path / "study", seed)
+
+
+WORKER = """
+import pathlib, sys, test_agreement
+folder, first, end, step = pathlib.Path(sys.argv[1]), *map(int, sys.argv[2:])
+for seed in range(first, end, step):
+    print(*test_agreement.judged(folder / str(seed), seed))
+"""
 
 
 @pytest.mark.statistics
 @pytest.mark.timeout(3600)
 def test_no_two_sentences_of_many_reports_disagree_and_few_are_wrong(tmp_path):
-    wrong, claims = judged(tmp_path, range(REPORTS))
+    step = os.cpu_count() or 1
+    path = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    workers = [
+        subprocess.Popen(
+            [sys.executable, "-c", WORKER, str(tmp_path), *map(str, (first, REPORTS, step))],
+            env=path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        )
+        for first in range(min(step, REPORTS))
+    ]  # fmt: skip
+    outputs = [worker.communicate()[0] for worker in workers]
+    assert [worker.returncode for worker in workers] == [0] * len(workers), "\n".join(outputs)
+    told = np.array([line.split() for output in outputs for line in output.splitlines()], dtype=int)
+    assert len(told) == REPORTS
+    wrong, claims = told.sum(axis=0)
     assert claims > REPORTS
     assert wrong <= 0.05 * claims
 
