@@ -9,8 +9,11 @@ from pathlib import Path
 
 COVERAGE = {
     "scenario": "Scenario",
+    "sets": "Sets",
     "runs": "Runs",
     "main": "Average effects",
+    "baseline": "At the baseline",
+    "best": "At the best",
     "pair": "Pairs",
     "planted": "Real pairs",
     "found": "Real pairs found",
@@ -18,7 +21,7 @@ COVERAGE = {
     "fdr": "False, mean of sets",
     "false": "False, of all",
 }
-SHARES = ("main", "pair", "planted", "found", "fdr", "false")
+SHARES = ("main", "baseline", "best", "pair", "planted", "found", "fdr", "false")
 FAILURES = {
     "chance": "Fails in",
     "background": "Others fail in",

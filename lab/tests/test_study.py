@@ -24,7 +24,7 @@ def test_runs_and_deltas(study):
 def test_effects_of_a_fit_are_those_planted(study):
     found = {effect.factor: effect for effect in study.fit("log").effects("baseline")}
     for name, planted in {"f1": -0.5, "f2": -0.3, "f6": 0.05, "f8": 0.0}.items():
-        assert abs(found[name].estimate - planted) < 4 * found[name].se < 0.06
+        assert abs(found[name].estimate - planted) < 4 * found[name].se < 0.09
 
 
 @pytest.mark.parametrize("order", ["greedy", "nice", "shapley", ["f3", "f1"]])

@@ -96,15 +96,17 @@ class Study(StudySpec):
     ) -> AppliedPath:
         """From the slow to the fast setting: "greedy", "nice", "shapley", or factors in an order of your own."""
         from broadleaf_lab.analysis import failures
+        from broadleaf_lab.analysis.known import Known
         from broadleaf_lab.analysis.paths import path as paths
 
         # Settings that fail are on no path that the laboratory chooses; a path that you name is your choice.
-        made, rules = self.fit("log"), failures.without(self, failures.of_study(self.runs_path, self.factors)).rules()
+        made, failed = self.fit("log"), failures.of_study(self.runs_path, self.factors)
+        rules, known = failures.without(self, failed).rules(), Known(made, self.rope_pct, failed)
         match order:
             case "greedy":
-                return paths.greedy(made, rules, scale, all_steps)
+                return paths.greedy(made, rules, scale, all_steps, known)
             case "nice":
-                return paths.nice(made, rules, scale, all_steps)
+                return paths.nice(made, rules, scale, all_steps, known)
             case "shapley":
                 return paths.shapley(made, None, scale)
             case str():

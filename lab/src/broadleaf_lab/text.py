@@ -13,6 +13,13 @@ def listed(words: Iterable[str], max_items: int = 3) -> str:
     return items[0] if len(items) == 1 else ", ".join(items[:-1]) + " and " + items[-1] if items else "none"
 
 
+def change(ratio: float) -> str:
+    """A ratio of times as a change: `-12.3 %`; a time without end, or one that cannot be, in words."""
+    if ratio != ratio:
+        return "unknown"
+    return f"{100 * (ratio - 1):+.1f} %" if ratio < 1e6 else "unbounded"
+
+
 def duration(seconds: float) -> str:
     """A duration in a suitable unit, and from a minute on in the two largest: `226 ms`, `5 min`, `3 d 4 h`.
 

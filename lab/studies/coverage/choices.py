@@ -144,12 +144,12 @@ def main() -> None:
     heads = ("scenario", "way", "null held", "planted held", "no interval", "found", "false", "half width", "unbounded")
     print(" ".join(f"{head:>13}" for head in heads))
     for name, (way, judge) in itertools.product(asked.names, WAYS.items()):
-        made, size, noise = truth.scenarios()[name]
+        made, size, noise, design = truth.scenarios()[name]
         null, planted, widths, flagged, false, found, real = [], [], [], 0, 0, 0, 0
         for number in range(asked.sets):
             rng = np.random.default_rng([asked.seed, number])
             known = made(rng) if callable(made) else made
-            told = judge(known, truth.runs(known, size, noise, rng), noise.sd)
+            told = judge(known, truth.runs(known, size, noise, rng, design), noise.sd)
             of = {frozenset(pair): known.interaction(*pair, True, True) for pair in known.pairs}
             real += len(of)
             planted += [told[pair][0] <= value <= told[pair][1] for pair, value in of.items() if pair in told]

@@ -6,8 +6,9 @@ For every scenario of lab/tests/truth.py whose name starts with one of the words
 many sets of runs with numpy alone, passes them to the laboratory's analysis, and prints one line. `--csv FILE` keeps
 the lines in FILE, after every 20 sets; those of other scenarios stay. coverage.csv is what was recorded.
 
-`main`, `pair` and `planted` are the shares of intervals that contain the truth: of average effects, of all pairs, and
-of the pairs that are not zero. `fdr` is the share of the flagged pairs that are not real, in each set (0 in one that
+`main`, `baseline`, `best`, `pair` and `planted` are the shares of intervals that contain the truth: of effects on
+average, at the baseline and at the best configuration that the laboratory names, of all pairs, and of the pairs that
+are not zero. `fdr` is the share of the flagged pairs that are not real, in each set (0 in one that
 flags none), averaged over the sets; `false` is the same share of the flagged pairs of all sets together.
 
 The limit of 6 % is for `fdr`. It is what somebody with one study has to expect, and the false discovery rate as
@@ -46,6 +47,8 @@ class Count:
 
     def __init__(self) -> None:
         self.main: list[bool] = []
+        self.corner: dict[str, list[bool]] = {"baseline": [], "best": []}
+        self.corner_width: dict[str, list[float]] = {"baseline": [], "best": []}
         self.pair: list[bool] = []
         self.planted: list[bool] = []
         self.flagged = self.false = self.found = self.truly = self.refused = self.told = self.sets = 0
@@ -60,6 +63,8 @@ class Count:
             "sets": self.sets,
             "refused": self.refused,
             "main": _share(self.main),
+            "baseline": _share(self.corner["baseline"]),
+            "best": _share(self.corner["best"]),
             "pair": _share(self.pair),
             "planted": _share(self.planted),
             "flagged": self.flagged,
@@ -67,6 +72,9 @@ class Count:
             "fdr": round(float(np.mean(self.share)), 4) if self.share else 0.0,
             "found": round(self.found / self.truly, 3) if self.truly else "",
             "half_width": round(float(np.median(self.main_width)), 4) if self.main_width else "",
+            "corner_width": round(float(np.median(self.corner_width["baseline"])), 4)
+            if self.corner["baseline"]
+            else "",
             "runs": round(self.told / max(self.sets - self.refused, 1)),
             "cpu_s_per_set": round(self.seconds / max(self.sets, 1), 3),
         }
@@ -92,6 +100,7 @@ def one_set(known: truth.Truth, rows: list[dict[str, object]], count: Count) -> 
     try:
         made = fit(factors, frames.load(rows, factors))
         effects, pairs = made.effects(), made.interactions()
+        corners = {"baseline": made.effects("baseline"), "best": made.effects("best")}
     except AnalysisError:
         count.refused += 1
         return
@@ -101,6 +110,11 @@ def one_set(known: truth.Truth, rows: list[dict[str, object]], count: Count) -> 
     for e in effects:
         count.main.append(e.ci_low <= known.effect(e.factor, e.level) <= e.ci_high)
         count.main_width.append((e.ci_high - e.ci_low) / 2)
+    for where, listed in corners.items():
+        config = known.baseline if where == "baseline" else made.best_config
+        for e in listed:
+            count.corner[where].append(e.ci_low <= known.effect_at(e.factor, e.level, config) <= e.ci_high)
+            count.corner_width[where].append((e.ci_high - e.ci_low) / 2)
     flagged = false = 0
     real = {frozenset(pair) for pair in known.pairs}
     seen = set()
@@ -124,12 +138,12 @@ def one_set(known: truth.Truth, rows: list[dict[str, object]], count: Count) -> 
 
 def scenario(name: str, sets: int, seed: int) -> Iterator[Count]:
     """All sets of a scenario: the count after every 20 sets, and after the last."""
-    made, size, noise = truth.scenarios()[name]
+    made, size, noise, design = truth.scenarios()[name]
     count = Count()
     for number in range(sets):
         rng = np.random.default_rng([seed, number])
         known = made(rng) if callable(made) else made
-        one_set(known, truth.runs(known, size, noise, rng), count)
+        one_set(known, truth.runs(known, size, noise, rng, design), count)
         if count.sets % _KEPT_EVERY == 0 or count.sets == sets:
             yield count
 

@@ -230,8 +230,8 @@ def test_main_effects_are_told_where_pairs_cannot_be(tmp_path):
     study = written(tmp_path / "few", kind="full", n_paths=0, replicates=1)
     runs = frames.load(study.runs_path, study.factors).iloc[:12]
     found = summarise(study.factors, runs)
-    # Estimated beside the main effects, one by one, and none of them known.
-    assert not found.fit.coding.pairs
+    # Tested before the background of all others, and none of them known.
+    assert set(found.fit.coding.pairs) == found.fit.background
     assert all(pair.q > 0.05 for pair in found.interactions)
     assert any(note.startswith("Too few runs to fit all 6 pairs") for note in found.notes)
     with pytest.raises(AnalysisError, match="same configuration"):

@@ -7,7 +7,7 @@ import pytest
 from broadleaf_lab.cli import command as lab
 from click.testing import CliRunner
 
-pytest.importorskip("statsmodels")
+pytest.importorskip("scipy")
 
 from broadleaf_lab.analysis import frame as frames
 from broadleaf_lab.analysis.paths.path import path_vectors

@@ -1,6 +1,7 @@
 """`broadleaf-lab init`, `plan`, `synth` and `power`."""
 
 import json
+import os
 import subprocess
 import sys
 
@@ -115,3 +116,15 @@ def test_a_wrong_study_file_ends_in_a_sentence(tmp_path, capsys):
     assert capsys.readouterr().err == (
         f"error: {tmp_path}/study.toml: study.scor: no such key. Did you mean 'score'?\n"
     )
+
+
+def test_planning_needs_no_threads(tmp_path):
+    run("init", tmp_path / "study")
+    code = (
+        "import os, sys\nfrom broadleaf_lab.cli import main\n"
+        f"try:\n    main(['plan', {str(tmp_path / 'study')!r}])\nexcept SystemExit: pass\n"
+        "assert 'numpy' in sys.modules\nprint(len(os.listdir('/proc/self/task')), file=sys.stderr)\n"
+    )
+    environment = {name: value for name, value in os.environ.items() if not name.endswith("_NUM_THREADS")}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, timeout=50)
+    assert done.stderr.split()[-1] == "1", done.stderr

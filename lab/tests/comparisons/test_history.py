@@ -178,3 +178,15 @@ def test_the_command_tells_what_it_found(repository):
     assert "made baseline slower" in done.stdout
     assert "number 3" in done.stdout
     assert (repository / "history-otava.csv").is_file()
+
+
+def test_a_configuration_that_never_runs_stops_the_history_after_a_round():
+    made = []
+
+    def measure(commit, config, *, purpose, block):
+        made.append(config)
+        return 100.0 if config == "good" else None
+
+    with pytest.raises(AnalysisError, match="none of 6 runs in the first round ended well"):
+        search(6, ["good", "bad"], measure, replicates=5)
+    assert len(made) == 12

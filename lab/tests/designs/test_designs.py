@@ -412,3 +412,11 @@ def test_loose_runs_are_dealt_into_blocks_of_equal_size():
     sizes = Counter(row.block for row in rows)
     assert set(sizes.values()) <= {17, 18}
     assert sorted(row.config["x"] for row in rows if row.purpose == "design") == list(range(50))
+
+
+def test_a_plan_that_is_stopped_early_has_designed_runs():
+    """At every point at least about half of the runs are designed, until none are left: a quarter were."""
+    purposes = [row.purpose for row in study(12, kind="auto").plan().rows]
+    designed = [index for index, purpose in enumerate(purposes) if purpose == "design"]
+    for stop in range(60, designed[-1], 20):
+        assert sum(purpose == "design" for purpose in purposes[:stop]) > 0.4 * stop

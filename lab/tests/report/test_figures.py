@@ -35,12 +35,12 @@ from broadleaf_lab.report.figures.quality.drift import drift  # noqa: E402
 from broadleaf_lab.report.figures.quality.model import actual_predicted, half_normal, tiles  # noqa: E402
 from broadleaf_lab.report.figures.registry import ENTRIES, draw_all  # noqa: E402
 from broadleaf_lab.text import listed  # noqa: E402
-from converter import vl_convert  # noqa: E402
+from converter import validated, vl_convert  # noqa: E402
 
 
 def drawn(figure: Figure) -> str:
-    """The figure as SVG. Altair checks the chart against Vega-Lite's schema, the conversion that it compiles."""
-    spec = figure.chart.to_dict()
+    """The figure as SVG: the chart follows Vega-Lite's schema, and compiles."""
+    spec = validated(figure)
     svg: str = vl_convert.vegalite_to_svg(spec)
     assert figure.title.split()[0] in svg
     assert svg.count("NaN") == 0
@@ -233,7 +233,7 @@ def test_tiles_are_symmetric_and_put_negatives_top_right() -> None:
     figure = tiles(pairs, 18, "tiles")
     assert figure.title == "2 of 3 pairs interact for certain; most of all x with y (+358\u00a0us)"
     assert len(figure.table) == 3
-    spec = figure.chart.to_dict()
+    spec = validated(figure)
     values = next(iter(spec["datasets"].values()))
     found = {(v["a"], v["b"]): v["value"] for v in values}
     assert found[("x", "y")] == found[("y", "x")] == 358
@@ -242,8 +242,8 @@ def test_tiles_are_symmetric_and_put_negatives_top_right() -> None:
     assert spec["layer"][0]["encoding"]["y"]["sort"][0] == "z", "and first on y, which is the top"
     drawn(figure)
     ratios = tiles(pairs.assign(estimate=[0.1, 0.0, 0.0]), 18, "tiles", "log")
-    assert "+10.5\u00a0%" in ratios.title
-    assert max(v["value"] for v in next(iter(ratios.chart.to_dict()["datasets"].values()))) == pytest.approx(10.517)
+    assert "together 1.11 times the time" in ratios.title
+    assert max(v["value"] for v in next(iter(ratios.spec["datasets"].values()))) == pytest.approx(10.517)
 
 
 def test_half_normal_finds_the_planted_terms() -> None:
@@ -322,12 +322,12 @@ def test_drift_has_an_interval_and_is_not_claimed_without_one() -> None:
         }
     )
     title = drift(runs, 22, "drift").title
-    assert title.startswith("No steady drift is known: from the first run to the last ")
+    assert title.startswith("No steady drift is known: from the first control to the last ")
     assert "95 % interval \u2212" in title
     # Two disturbed runs do not make all runs scatter more.
     assert "runs scatter by 3.35 % around the model" in title
     assert title.endswith("2 of 400 are far from it")
-    assert "triangle" in str(drift(runs, 22, "drift").chart.to_dict())
+    assert "triangle" in str(drift(runs, 22, "drift").spec)
     steady = runs.assign(y_us=runs["y_us"] * np.exp(np.linspace(0, 0.2, 400)))
     assert drift(steady, 22, "drift").title.startswith("The machine drifted by +2")
 
@@ -351,7 +351,7 @@ def test_two_by_two_has_a_panel_per_pair() -> None:
     )
     figure = two_by_two(cells, 23, "pairs")
     assert figure.title == "Pairs that matter most: x \u00d7 y (either-or) and x \u00d7 z (additive)"
-    assert len(figure.chart.to_dict()["concat"]) == 2
+    assert len(figure.spec["concat"]) == 2
     assert len(figure.table) == 8
     drawn(figure)
 
@@ -418,7 +418,7 @@ def test_what_cannot_be_drawn_says_why() -> None:
     assert [figure.key for figure in found if isinstance(figure, Figure)] == ["means"]
     missing = {figure.key: figure.reason for figure in found if isinstance(figure, Missing)}
     assert missing["waterfall_best"] == "nothing is proven to help"
-    assert missing["before_after_first"] == "no factor plays the part: the one that saves most"
+    assert missing["before_after_first"] == "no factor is known to play the part: the one that saves most"
 
 
 def test_numbers_in_words() -> None:

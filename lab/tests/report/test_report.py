@@ -14,7 +14,6 @@ import pytest
 
 pytest.importorskip("scipy")
 pytest.importorskip("altair")
-import converter  # noqa: F401
 import pandas as pd
 from broadleaf_lab.errors import AnalysisError
 from broadleaf_lab.report import collect as collecting
@@ -23,6 +22,7 @@ from broadleaf_lab.report.figures.base import Figure, Missing
 from broadleaf_lab.report.figures.registry import draw_all
 from broadleaf_lab.study import Study
 from broadleaf_lab.synthetic.system import SyntheticSystem, simulate
+from converter import validated
 from planted import DEBUG_OFF, LINES_OFF, LOG_OFF, PIN, planted, written_study
 
 
@@ -57,7 +57,7 @@ def test_every_figure_can_be_drawn_from_a_complete_study(found: collecting.Colle
     assert [f.key for f in figures if isinstance(f, Missing)] == ["failures"], "no run of it failed"
     for figure in figures[:-1]:
         assert isinstance(figure, Figure)
-        figure.chart.to_dict()
+        validated(figure)
         assert len(figure.table) > 0
 
 

@@ -54,7 +54,7 @@ def test_what_fails_seldom_is_not_recommended_without_a_word():
             assert "crash may fail more (" in lines[0]
         if found.config["crash"]:
             # At least all of its own runs were good, or the default's were no better.
-            assert not found.winner_failing.word
+            assert not found.winner_failing.suspect
 
 
 def test_a_winner_whose_own_runs_fail_is_not_recommended():
@@ -122,3 +122,27 @@ def test_the_command_prints_what_it_cannot_write(tmp_path):
     assert done.exit_code == 3
     assert json.loads(done.stdout)["recommended"]["fast"] == 1
     assert "cannot be written" in done.stderr
+
+
+@pytest.mark.parametrize("runs", [80, 140])
+def test_ties_go_to_fewer_and_nicer_settings_and_no_placebo_is_recommended(runs):
+    """Two settings save the same work: either is enough, and one of them gives nothing up."""
+    factors = (
+        Factor("log_off", "flag", tier=3, loses="the log"),
+        Factor("log_lazy", "flag"),
+        Factor("good", "flag"),
+        Factor("placebo", "placebo"),
+    )
+    world = SyntheticSystem(
+        factors, 1000.0, {"log_off": -0.5, "log_lazy": -0.5, "good": -0.15}, {("log_off", "log_lazy"): 0.5}, noise=0.01
+    )
+    both = 0
+    for seed in range(4):
+        rng = np.random.default_rng([30, seed])
+        found = tune(world.study(), lambda config, /, *, purpose, block, rng=rng: world.time_us(config, rng, 0.0),
+                     Budget(runs=runs), seed=seed)  # fmt: skip
+        assert found.config["good"]
+        assert found.config["log_off"] or found.config["log_lazy"]
+        assert not found.config["placebo"]
+        both += found.config["log_off"] and found.config["log_lazy"]
+    assert both <= 1

@@ -12,14 +12,13 @@ import pandas as pd
 
 from broadleaf_lab.analysis.model.coding import Coding
 from broadleaf_lab.analysis.model.scale import Scale
+from broadleaf_lab.analysis.verdict import MAX_TIMES_MORE
 from broadleaf_lab.errors import AnalysisError
 from broadleaf_lab.spec.factors import Factor
 
 if TYPE_CHECKING:
     from broadleaf_lab.analysis.model.fit import Fit
 
-MAX_TIMES_MORE = 10
-"""Beyond this many times the runs that were made, "about N more runs" is useless advice."""
 _LARGE = 250
 """A model of more columns takes seconds to fit."""
 

@@ -44,6 +44,8 @@ class Effect:
     context: str = "average"
     ratio_low: float = float("nan")
     ratio_high: float = float("nan")
+    ratio_low_simultaneous: float = float("nan")
+    ratio_high_simultaneous: float = float("nan")
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,19 +103,24 @@ def effects(fit: Fit, context: Context = "average") -> list[Effect]:
         for level in levels_of(fit, factor):
             row = contrast_row(fit, factor, level, config)
             if fit.estimable(row):
-                asked.append((factor, level, row))
+                asked.append((factor, level))
     if not asked:
         return []
-    told = [_widened(fit, it, factor) for (factor, _, _), it in
-            zip(asked, fit.contrasts_of([row for _, _, row in asked]), strict=True)]  # fmt: skip
+    others = {} if config is None else config
+    changes = fit.changes(
+        [{**others, f.name: level} for f, level in asked], [{**others, f.name: f.default} for f, _ in asked]
+    )
+    told = [_widened(fit, it, factor) for (factor, _), it in zip(asked, changes, strict=True)]
     wide = stats.t.ppf(1 - fit.alpha / (2 * len(asked)), [it.df for it in told])
     found = []
-    for (factor, level, _), it, quantile in zip(asked, told, wide.tolist(), strict=True):
+    for (factor, level), it, quantile in zip(asked, told, wide.tolist(), strict=True):
         half = quantile * it.se
         ratio, low, high = _ratio(fit, factor, level, config, it.estimate, it.low, it.high)
+        all_low, all_high = it.estimate - half, it.estimate + half
+        _, wide_low, wide_high = _ratio(fit, factor, level, config, it.estimate, all_low, all_high)
         found.append(
-            Effect(factor.name, level, it.estimate, it.low, it.high, it.estimate - half, it.estimate + half, it.p,
-                   ratio, scales.UNITS[fit.scale], it.se, name, low, high)
+            Effect(factor.name, level, it.estimate, it.low, it.high, all_low, all_high, it.p,
+                   ratio, scales.UNITS[fit.scale], it.se, name, low, high, wide_low, wide_high)
         )  # fmt: skip
     return found
 
@@ -134,10 +141,14 @@ def _ratio(
         return float(np.exp(estimate)), float(np.exp(low)), float(np.exp(high))
     others = {} if config is None else dict(config)
     before = float(fit.coding.row({**others, factor.name: factor.default})[fit.kept] @ fit.treatment_params)
-    ratios = [(before + change) / before for change in (estimate, low, high)]
+    if before <= 0:
+        return float("nan"), 0.0, float("inf")
+    # A time or a rate below zero cannot be: the model of this scale has nothing to say there, and the interval ends.
+    middle, least, most = (max((before + change) / before, 0.0) for change in (estimate, low, high))
     if fit.scale == "us":
-        return ratios[0], ratios[1], ratios[2]
-    return tuple(1 / r if r > 0 else float("nan") for r in (ratios[0], ratios[2], ratios[1]))  # type: ignore[return-value]
+        return middle or float("nan"), least, most
+    slowest, fastest = (1 / rate if rate else float("inf") for rate in (least, most))
+    return 1 / middle if middle else float("nan"), fastest, slowest
 
 
 def differences_us(fit: Fit, context: Context = "average", seed: int = 1, draws: int = _DRAWS) -> list[DifferenceUs]:
@@ -148,7 +159,6 @@ def differences_us(fit: Fit, context: Context = "average", seed: int = 1, draws:
     distribution (`Fit.bootstrap`).
     """
     rng = np.random.default_rng(seed)
-    params = fit.bootstrap(rng, draws)
     config = context_config(fit, context)
     contexts = fit.measured_configs if config is None else [config]
     if len(contexts) > _MAX_CONTEXTS:
@@ -159,15 +169,19 @@ def differences_us(fit: Fit, context: Context = "average", seed: int = 1, draws:
         here = [c for c in contexts if fit.coding.exists(factor.name, c)]
         if not here:
             continue
-        before_rows = fit.coding.rows([{**c, factor.name: factor.default} for c in here])[:, fit.kept]
-        before = scales.to_us(before_rows @ fit.treatment_params, fit.scale).mean()
-        before_draws = scales.to_us(before_rows @ params, fit.scale).mean(axis=0)
+        start = [{**c, factor.name: factor.default} for c in here]
+        before = scales.to_us(fit.coding.rows(start)[:, fit.kept] @ fit.treatment_params, fit.scale).mean()
         for level in levels_of(fit, factor):
             if not fit.estimable(contrast_row(fit, factor, level, config)):
                 continue
-            rows = fit.coding.rows([{**c, factor.name: level} for c in here])[:, fit.kept]
-            after = scales.to_us(rows @ fit.treatment_params, fit.scale).mean()
-            low, high = np.quantile(scales.to_us(rows @ params, fit.scale).mean(axis=0) - before_draws, [0.025, 0.975])
+            goal = [{**c, factor.name: level} for c in here]
+            after = scales.to_us(fit.coding.rows(goal)[:, fit.kept] @ fit.treatment_params, fit.scale).mean()
+            if not np.isfinite(after - before):
+                # The scale has no time there.
+                continue
+            drawn = scales.to_us(fit.draws([*start, *goal], rng, draws), fit.scale)
+            changes = drawn[len(here) :].mean(axis=0) - drawn[: len(here)].mean(axis=0)
+            low, high = np.nanquantile(changes, [0.025, 0.975])
             found.append(
                 DifferenceUs(
                     factor.name,

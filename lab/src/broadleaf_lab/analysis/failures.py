@@ -1,8 +1,9 @@
 """Which settings make runs fail: the failure rate as a separate response, with exact intervals.
 
 A run that failed, ran out of time or gave no usable score counts as failed; one that this machine could not make
-(`skipped`) does not count. Settings are compared with their default by Fisher's exact test. What one setting explains
-does not count against the others: its runs are set aside before the next one is tested.
+(`skipped`) does not count. Settings are compared with their default by Fisher's exact test, at 5 % over all settings
+together, so that few studies accuse an innocent one. What one setting explains does not count against the others: its
+runs are set aside before the next one is tested.
 """
 
 from __future__ import annotations
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 
 BAD = ("failed", "timeout", "invalid")
 FAILS = "fails more"
-MAY_FAIL = "may fail more"
 _ALPHA = 0.05
 
 
@@ -50,9 +50,9 @@ class Rate:
 
 @dataclass(frozen=True, slots=True)
 class Failing:
-    """How often a level of a factor fails, compared with the factor's default. `p` is Fisher's, one-sided: the null
-    hypothesis is that it fails no more often. `with_setting` is another setting with which nearly all of its failures
-    occurred, `message` the commonest error.
+    """How often a level of a factor fails, compared with the factor's default. `p` is Fisher's, one-sided, times the
+    number of settings that were tested: the null hypothesis is that it fails no more often. `with_setting` is another
+    setting with which nearly all of its failures occurred, `message` the commonest error.
     """
 
     factor: str
@@ -76,10 +76,13 @@ class Failing:
 
     @property
     def word(self) -> str:
-        """`fails more`; `may fail more` if the default never failed and nothing is proven; otherwise nothing."""
-        if self.proven:
-            return FAILS
-        return MAY_FAIL if self.worse and self.default.failed == 0 else ""
+        """`fails more` if that is proven; otherwise nothing."""
+        return FAILS if self.proven else ""
+
+    @property
+    def suspect(self) -> bool:
+        """Whether it fails more often, or only it failed and never its default."""
+        return self.proven or (self.worse and self.default.failed == 0)
 
     @property
     def name(self) -> str:
@@ -173,11 +176,13 @@ def of_runs(rows: Iterable[Mapping[str, Any]], factors: Sequence[Factor], where:
     left: np.ndarray = np.ones(len(kept), dtype=bool)
     found: dict[tuple[str, Level], Failing] = {}
     candidates = [(f, level) for f in factors for level in f.others]
+    family = 1
     while bad[left].any():
         tested = [_tested(f, level, at[f.name], bad, left) for f, level in candidates if (f.name, level) not in found]
         known = [it for it in tested if it is not None]
         first = min(known, key=lambda it: (it.p, -it.rate.share), default=None)
-        if first is None or first.p * len(known) > _ALPHA:
+        family = max(len(known), 1)
+        if first is None or first.p * family > _ALPHA:
             break
         factor = next(f for f in factors if f.name == first.factor)
         mine = left & (at[factor.name] == factor.levels.index(first.level))
@@ -185,7 +190,9 @@ def of_runs(rows: Iterable[Mapping[str, Any]], factors: Sequence[Factor], where:
         messages = [str(row.get("error") or row["status"]) for row, yes in zip(kept, mine & bad, strict=True) if yes]
         message = Counter(messages).most_common(1)[0][0][:120].rstrip(".")
         beside = None if partner is None else (partner[0].name, partner[1])
-        found[factor.name, first.level] = replace(first, is_cause=True, with_setting=beside, message=message)
+        found[factor.name, first.level] = replace(
+            first, p=first.p * family, is_cause=True, with_setting=beside, message=message
+        )
         if partner is not None and beside is not None and partner[1] != partner[0].default:
             other = _tested(*partner, at[partner[0].name], bad, left)
             if other is not None and other.worse:
@@ -197,7 +204,7 @@ def of_runs(rows: Iterable[Mapping[str, Any]], factors: Sequence[Factor], where:
         # A level that was only run together with a cause is compared over all runs: there is nothing better.
         it = it or _tested(factor, level, at[factor.name], bad, np.ones(len(kept), dtype=bool))
         if it is not None:
-            found.setdefault((factor.name, level), it)
+            found.setdefault((factor.name, level), replace(it, p=min(1.0, it.p * family)))
     return Failures(rate(int(bad.sum()), len(kept)), tuple(statuses.most_common()), tuple(found.values()))
 
 
@@ -218,8 +225,8 @@ def of_study(runs_path: Path, factors: Sequence[Factor], where: str | None = Non
 
 
 def judged(verdicts: Sequence[Verdict], failures: Failures) -> list[Verdict]:
-    """The verdicts, with failures stated first. A setting that fails more often, or whose default alone never failed,
-    is not called a help; a setting of which no run ended well gets a verdict too.
+    """The verdicts, with failures stated first. A setting that fails more often is not called a help; a setting of
+    which no run ended well gets a verdict too.
     """
     from broadleaf_lab.analysis.verdict import Verdict
 
@@ -237,16 +244,16 @@ def judged(verdicts: Sequence[Verdict], failures: Failures) -> list[Verdict]:
     for it in failures.worse:
         if (it.factor, it.level) not in seen:
             said.append(Verdict(it.word or "unknown", it.sentence, None, it.factor, it.level))
-    return sorted(said, key=lambda v: {FAILS: 0, MAY_FAIL: 1}.get(v.word, 2))
+    return sorted(said, key=lambda v: v.word != FAILS)
 
 
-def without(study: StudySpec, failures: Failures, *, suspected: bool = False) -> StudySpec:
+def without(study: StudySpec, failures: Failures) -> StudySpec:
     """The study with constraints that exclude the settings proven to fail more often, for a path that can be
-    recommended; with `suspected`, also those that may fail more often.
+    recommended.
     """
     rules = dict(study.constraints)
     for it in failures.levels:
-        if it.proven or (suspected and it.word):
+        if it.proven:
             here = _condition(study.factor(it.factor), it.level)
             partner = (
                 ""

@@ -232,6 +232,16 @@ def measured(frame: pd.DataFrame, factors: Sequence[Factor]) -> dict[str, tuple[
     return found
 
 
+def designed(frame: pd.DataFrame) -> pd.DataFrame:
+    """The runs without those of sweeps, unless there are no others. A sweep varies one factor in one configuration of
+    the rest: its many levels would be in a model of all factors without a single pair that the runs can show.
+    """
+    if "purpose" not in frame:
+        return frame
+    swept = (frame["purpose"].astype(str) == "sweep").to_numpy(dtype=bool)
+    return frame if swept.all() or not swept.any() else frame[~swept].reset_index(drop=True)
+
+
 def select(frame: pd.DataFrame, factors: Sequence[Factor], where: str) -> pd.DataFrame:
     """The runs whose configuration satisfies an expression over the factors. ConstraintError if it cannot be read."""
     node = expressions.parse(where, {factor.name: factor for factor in factors}, "the condition")

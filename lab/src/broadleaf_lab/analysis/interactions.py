@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
@@ -91,9 +92,7 @@ def interactions(fit: Fit, rope_pct: float = 1.0) -> list[Interaction]:
     from broadleaf_lab.analysis.model.scale import UNITS
 
     rope = practical(fit, rope_pct)
-    found = []
-    for a, b in fit.full.pairs:
-        found += _told_of(fit, a, b, UNITS[fit.scale])
+    found = _told(fit, UNITS[fit.scale])
     # The levels of a pair share the runs of their defaults, so their errors are correlated: each test is corrected for
     # all levels of its pair (Bonferroni).
     levels = Counter((pair.a, pair.b) for pair in found)
@@ -105,57 +104,63 @@ def interactions(fit: Fit, rope_pct: float = 1.0) -> list[Interaction]:
     return sorted(classed, key=lambda pair: (pair.q, -abs(pair.estimate)) if pair.q == pair.q else (2.0, 0.0))
 
 
-def _told_of(fit: Fit, a: str, b: str, unit: str) -> list[Interaction]:
+def _told(fit: Fit, unit: str) -> list[Interaction]:
     """Every two levels of a pair that the runs can show, without q values and classes."""
     by_name = {f.name: f for f in fit.factors}
-    inside = fit.coding.term_of(a, b) is not None
-    coding = fit.coding if inside else fit.full
-    levels = list(itertools.product(levels_of(fit, by_name[a]), levels_of(fit, by_name[b])))
-    corners = coding.rows(
-        [
-            {a: x, b: y}
-            for a_level, b_level in levels
-            for x in (by_name[a].default, a_level) for y in (by_name[b].default, b_level)
-        ]
-    ).reshape(len(levels), 4, -1)  # fmt: skip
+    asked = [
+        (a, b, a_level, b_level)
+        for a, b in fit.coding.pairs
+        for a_level, b_level in itertools.product(levels_of(fit, by_name[a]), levels_of(fit, by_name[b]))
+    ]
+    found = []
+    for start in range(0, len(asked), _AT_ONCE):
+        here = asked[start : start + _AT_ONCE]
+        for (a, b, a_level, b_level), answer in zip(here, _answers(fit, here), strict=True):
+            if answer is not None:
+                g, a_alone, a_with_b, b_alone, b_with_a, joint = answer
+                found.append(
+                    Interaction(
+                        a, b, a_level, b_level, estimate=g.estimate, ci_low=g.low, ci_high=g.high, p=g.p,
+                        q=float("nan"), kind="undetermined", se=g.se, a_alone=a_alone, a_with_b=a_with_b,
+                        b_alone=b_alone, b_with_a=b_with_a, joint=joint, unit=unit,
+                    )
+                )  # fmt: skip
+    return found
+
+
+_AT_ONCE = 20
+"""Answering many at once is faster; each takes memory for every block of runs."""
+
+
+def _answers(fit: Fit, asked: Sequence[tuple[str, str, Level, Level]]) -> list[list[Interval] | None]:
+    """For every two levels: how much one changes the effect of the other, both alone and with each other, and together;
+    None if the runs do not tell.
+    """
+    default = {f.name: f.default for f in fit.factors}
+    corners = fit.coding.rows(
+        [{a: x, b: y} for a, b, a_level, b_level in asked for x in (default[a], a_level) for y in (default[b], b_level)]
+    ).reshape(len(asked), 4, -1)
     none, only_b, only_a, both = corners.transpose(1, 0, 2)
     rows = np.stack(
         [both - only_a - only_b + none, only_a - none, both - only_b, only_b - none, both - only_a, both - none], axis=1
     )
-    if inside:
-        told = [index for index in range(len(levels)) if _told(fit, rows[index, 0])]
-        answers = fit.contrasts_of(rows[told].reshape(-1, rows.shape[2]))
-    else:
-        told = [index for index in range(len(levels)) if not np.isnan(rows[index, 0]).any()]
-        found = fit.contrasts_beside((a, b), rows[told].reshape(-1, rows.shape[2])) if told else []
-        if found is None:
-            return []
-        answers = found
-    return [
-        Interaction(
-            a,
-            b,
-            *levels[index],
-            estimate=g.estimate,
-            ci_low=g.low,
-            ci_high=g.high,
-            p=g.p,
-            q=float("nan"),
-            kind="undetermined",
-            se=g.se,
-            a_alone=a_alone,
-            a_with_b=a_with_b,
-            b_alone=b_alone,
-            b_with_a=b_with_a,
-            joint=joint,
-            unit=unit,
-        )
-        for index, (g, a_alone, a_with_b, b_alone, b_with_a, joint) in zip(told, _sixes(answers), strict=True)
-    ]
-
-
-def _sixes(answers: list[Interval]) -> list[list[Interval]]:
-    return [answers[start : start + 6] for start in range(0, len(answers), 6)]
+    beside: dict[tuple[str, str], list[int]] = {}
+    inside: list[int] = []
+    for index, (a, b, *_) in enumerate(asked):
+        if (a, b) not in fit.background:
+            if _shown(fit, rows[index, 0]):
+                inside.append(index)
+        elif not np.isnan(rows[index, 0]).any():
+            beside.setdefault((a, b), []).append(index)
+    found: list[list[Interval] | None] = [None] * len(asked)
+    for indices, told in (
+        (inside, fit.contrasts_of(rows[inside].reshape(-1, rows.shape[2]))),
+        *((its, fit.contrasts_freed(pair, rows[its].reshape(-1, rows.shape[2]))) for pair, its in beside.items()),
+    ):
+        if told is not None:
+            for place, index in enumerate(indices):
+                found[index] = told[6 * place : 6 * place + 6]
+    return found
 
 
 def practical(fit: Fit, rope_pct: float) -> float:
@@ -165,7 +170,7 @@ def practical(fit: Fit, rope_pct: float) -> float:
     return abs(float(fit.treatment_params[0])) * rope_pct / 100
 
 
-def _told(fit: Fit, row: np.ndarray) -> bool:
+def _shown(fit: Fit, row: np.ndarray) -> bool:
     if np.isnan(row).any():
         return False
     used = np.flatnonzero(row)

@@ -13,10 +13,11 @@ from broadleaf_lab.analysis import failures as failing
 from broadleaf_lab.analysis.convergence import Precision, precision
 from broadleaf_lab.analysis.effects import DifferenceUs, Effect
 from broadleaf_lab.analysis.interactions import Interaction
+from broadleaf_lab.analysis.known import Known
 from broadleaf_lab.analysis.model.fit import Fit, LackOfFit, fit
 from broadleaf_lab.analysis.model.scale import LambdaProfile, Scale, answer
 from broadleaf_lab.analysis.model.sensitivity import Shift
-from broadleaf_lab.analysis.verdict import Verdict, verdicts
+from broadleaf_lab.analysis.verdict import Verdict
 from broadleaf_lab.errors import AnalysisError
 from broadleaf_lab.spec.factors import Factor
 
@@ -111,7 +112,7 @@ def summarise(
         notes.append(f"Not told apart by these runs: {', '.join(made.dropped)}.")
     return Summary(
         fit=made,
-        verdicts=tuple(failing.judged(verdicts(made, rope_pct), failures) if failures else verdicts(made, rope_pct)),
+        verdicts=Known(made, rope_pct, failures).verdicts,
         effects={context: tuple(made.effects(context)) for context in _CONTEXTS},
         differences=tuple(made.differences_us("baseline")),
         interactions=tuple(made.interactions(rope_pct)),

@@ -9,17 +9,22 @@ from typing import TYPE_CHECKING, Literal
 
 from broadleaf_lab.errors import AnalysisError
 from broadleaf_lab.spec.factors import Factor, Level
+from broadleaf_lab.text import change
 
 if TYPE_CHECKING:
     from broadleaf_lab.analysis.effects import Effect
     from broadleaf_lab.analysis.model.contrasts import Interval
     from broadleaf_lab.analysis.model.fit import Fit
+    from broadleaf_lab.analysis.model.rejected import Tail
 
+SLOWS = "slows some runs"
 Word = Literal["helps", "hinders", "no practical difference", "depends on", "unknown"]
 _NINETY = 1.645 / 1.96
 _MAX_NAMED = 3
-_Q = 0.05
-_MAX_TIMES_MORE = 10
+Q = 0.05
+"""Pairs count as real up to this false discovery rate."""
+MAX_TIMES_MORE = 10
+"""Beyond this many times the runs that were made, "about N more runs" is useless advice."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +41,8 @@ class Conditional:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The answer for one factor or change. `word` is helps, hinders, no practical difference, unknown, or "depends on
-    A, B"; `needs_runs` is about how many more runs an unknown one needs.
+    """The answer for one factor or change. `word` is helps, hinders, slows some runs, no practical difference,
+    unknown, or "depends on A, B"; `needs_runs` is about how many more runs an unknown one needs.
     """
 
     word: str
@@ -49,8 +54,18 @@ class Verdict:
     conditionals: tuple[Conditional, ...] = ()
 
     @property
+    def name(self) -> str:
+        """The setting's name."""
+        return setting_name(self.factor, self.level)
+
+    @property
     def known(self) -> bool:
         return self.word != "unknown"
+
+
+def setting_name(factor: str, level: Level) -> str:
+    """Such as `lazy` or `batch=64`."""
+    return factor if isinstance(level, bool) else f"{factor}={level}"
 
 
 def word_for(low: float, high: float, estimate: float, rope_pct: float) -> Word:
@@ -84,16 +99,24 @@ def verdict(
     conditionals: Sequence[Conditional] = (),
     rope_pct: float = 1.0,
     n_runs: int | None = None,
+    tail: Tail | None = None,
 ) -> Verdict:
     """The verdict on an effect. `conditionals` are the effects at the levels of factors that change it: if they
-    disagree, the verdict is that it depends on these; otherwise they show where it is strongest.
+    disagree, the verdict is that it depends on these; otherwise they show where it is strongest. `tail` are its slow
+    runs, which the effect is without: a setting that makes some runs slow is not called harmless.
     """
     low, high, estimate = (
-        math.log(r) if r > 0 else -math.inf for r in (effect.ratio_low, effect.ratio_high, effect.ratio)
+        math.log(r) if r != 0 else -math.inf for r in (effect.ratio_low, effect.ratio_high, effect.ratio)
     )
-    name = f"{effect.factor}" + ("" if isinstance(effect.level, bool) else f"={effect.level}")
+    name = setting_name(effect.factor, effect.level)
     size = _size(effect.ratio, effect.ratio_low, effect.ratio_high)
     word = word_for(low, high, estimate, rope_pct)
+    if tail is not None and tail.proven and word != "hinders":
+        sentence = f"{name} {SLOWS}: {tail.text}. The other runs: {size}."
+        return Verdict(SLOWS, sentence, None, effect.factor, effect.level, (), tuple(conditionals))
+    if tail is not None and tail.possible and word == "no practical difference":
+        sentence = f"{name}: unknown, needs more runs: {size}, but {tail.text}, which may be chance."
+        return Verdict("unknown", sentence, n_runs, effect.factor, effect.level, (), tuple(conditionals))
     split = _disagreeing(conditionals)
     if split:
         shown = split[:_MAX_NAMED]
@@ -106,11 +129,14 @@ def verdict(
         return Verdict(word_of, sentence, None, effect.factor, effect.level, tuple(split), tuple(conditionals))
     note = _strength(conditionals) if word in ("helps", "hinders") else ""
     if word == "unknown":
-        more = runs_needed(low, high, estimate, rope_pct, n_runs) if n_runs else None
+        is_finite = math.isfinite(high - low) and math.isfinite(estimate)
+        more = runs_needed(low, high, estimate, rope_pct, n_runs) if n_runs and is_finite else None
         need = f"needs about {more} more runs" if more else "needs more runs"
-        if more and n_runs and more > _MAX_TIMES_MORE * n_runs:
+        if more and n_runs and more > MAX_TIMES_MORE * n_runs:
             need = "out of reach of these runs (their spread is too large for so small an effect)"
         side = "faster" if high < 0 else "slower" if low > 0 else ""
+        if math.isnan(estimate):
+            size = "this scale has no time there"
         seen = f"{side}, but perhaps by too little to matter" if side else "it may help, hinder or do nothing"
         sentence = f"{name}: unknown, {need}: {seen} ({size})."
         return Verdict(word, sentence, more, effect.factor, effect.level, (), tuple(conditionals))
@@ -134,17 +160,22 @@ def verdict_of(fit: Fit, factor: str, level: Level | None = None, rope_pct: floa
     """The verdict on a factor of a fit, with what it depends on."""
     for effect in fit.effects():
         if effect.factor == factor and level in (None, effect.level):
-            found = verdict(effect, conditionals(fit, factor, effect.level, rope_pct), rope_pct, fit.n_runs)
-            return found
+            return _judged(fit, effect, rope_pct)
     raise AnalysisError(f"the runs do not show the effect of {factor!r}: was it ever varied?")
+
+
+def _judged(fit: Fit, effect: Effect, rope_pct: float) -> Verdict:
+    if (why := fit.disowned) is not None:
+        name = setting_name(effect.factor, effect.level)
+        size = _size(effect.ratio, effect.ratio_low, effect.ratio_high)
+        return Verdict("unknown", f"{name}: unknown, {why} ({size}).", None, effect.factor, effect.level)
+    given = conditionals(fit, effect.factor, effect.level, rope_pct)
+    return verdict(effect, given, rope_pct, fit.n_runs, fit.tails.get((effect.factor, effect.level)))
 
 
 def verdicts(fit: Fit, rope_pct: float = 1.0) -> list[Verdict]:
     """A verdict per factor and level: first those that depend on others, then the strongest effects, then the rest."""
-    found = [
-        (effect, verdict(effect, conditionals(fit, effect.factor, effect.level, rope_pct), rope_pct, fit.n_runs))
-        for effect in fit.effects()
-    ]
+    found = [(effect, _judged(fit, effect, rope_pct)) for effect in fit.effects()]
     order = {"helps": 0, "hinders": 0, "no practical difference": 2, "unknown": 1}
     found.sort(key=lambda pair: (order.get(pair[1].word, 0), -abs(math.log(max(pair[0].ratio, 1e-300)))))
     return [v for _, v in found]
@@ -154,7 +185,7 @@ def conditionals(fit: Fit, factor: str, level: Level, rope_pct: float = 1.0) -> 
     """The effect of a factor at each level of those that it significantly interacts with, strongest first."""
     by_name = {f.name: f for f in fit.factors}
     found = []
-    pairs = [pair for pair in fit.interactions(rope_pct) if pair.q <= _Q]
+    pairs = [pair for pair in fit.interactions(rope_pct) if pair.q <= Q]
     for pair in sorted(pairs, key=lambda pair: -abs(pair.estimate)):
         if (factor, level) == (pair.a, pair.a_level):
             other, other_level, alone, together = pair.b, pair.b_level, pair.a_alone, pair.a_with_b
@@ -175,6 +206,8 @@ def _conditional(fit: Fit, factor: Factor, other: str, at: Level, it: Interval, 
     else:
         row = fit.coding.rows([{factor.name: factor.default, other: at}])[0]
         before = float(row[fit.kept] @ fit.treatment_params)
+        if min(before, before + it.estimate) <= 0:
+            return Conditional(other, at, "unknown", math.nan, 0.0, math.inf)
         low, mid, high = (math.log(max((before + x) / before, 1e-12)) for x in (it.low, it.estimate, it.high))
         if fit.scale == "rate":
             low, mid, high = -high, -mid, -low
@@ -208,11 +241,10 @@ def _brief(it: Conditional) -> str:
 
 
 def _percent(ratio: float) -> str:
-    return f"{100 * (ratio - 1):+.1f} % time"
+    return f"{change(ratio)} time"
 
 
 def _size(ratio: float, low: float, high: float) -> str:
-    change = 100 * (ratio - 1)
-    direction = "less" if change < 0 else "more"
-    interval = f"95 % interval {100 * (low - 1):+.1f} to {100 * (high - 1):+.1f} %"
-    return f"{abs(change):.1f} % {direction} time per task ({interval})"
+    direction = "less" if ratio < 1 else "more"
+    interval = f"95 % interval {change(low).removesuffix(' %')} to {change(high)}"
+    return f"{change(ratio).lstrip('+-')} {direction} time per task ({interval})"

@@ -14,9 +14,11 @@ from itertools import pairwise
 from typing import Protocol
 
 import numpy as np
+from scipy.special import stdtr
 
-from broadleaf_lab.analysis.pairs.intervals import mean_interval, t_cdf
-from broadleaf_lab.analysis.pairs.paired import Ratio, holm, ratio
+from broadleaf_lab.analysis.multiplicity import holm
+from broadleaf_lab.analysis.pairs.intervals import mean_interval
+from broadleaf_lab.analysis.pairs.paired import Ratio, ratio
 from broadleaf_lab.errors import AnalysisError
 
 REPLICATES = 5
@@ -143,6 +145,11 @@ def search(
                 rounds[config].append(statistics.fmean(ended.values()))
             for entry, log in ended.items():
                 logs[entry].append(log - rounds[config][-1])
+        if number == 0 and (failed := [config for config in configs if not rounds[config]]):
+            raise AnalysisError(
+                f"configuration {failed[0]!r}: none of {len(grid)} runs in the first round ended well, so no more were "
+                "made. history.csv has their errors."
+            )
         say(f"round {number + 1} of {replicates}: {len(entries)} runs")
     spread = pooled_sd(list(logs.values()))
     level = {config: statistics.fmean(means) for config, means in rounds.items() if means}
@@ -220,7 +227,7 @@ def two_sided_p(differences: Sequence[float]) -> float:
     if sd == 0:
         return 1.0 if differences[0] == 0 else 0.0
     t = abs(statistics.fmean(differences)) / (sd / math.sqrt(len(differences)))
-    return min(1.0, 2 * (1 - t_cdf(t, len(differences) - 1)))
+    return float(2 * stdtr(len(differences) - 1, -t))
 
 
 @dataclass
@@ -249,12 +256,12 @@ def _decide(
             suspect.first, suspect.last, suspect.config, pairs_for(suspect.step, spread)
         )
     # Half of the error budget goes to the candidates as found, half to the wider search.
-    adjusted, proven = _holm([s.p for s in suspects], ALPHA / 2)
+    adjusted = holm([s.p for s in suspects])
     changes: list[Change] = []
     unresolved: list[Unresolved] = []
     missed: list[_Suspect] = []
-    for suspect, p, real in zip(suspects, adjusted, proven, strict=True):
-        if real:
+    for suspect, p in zip(suspects, adjusted, strict=True):
+        if p <= ALPHA / 2:
             _settle(runs, suspect, p, spread, changes, unresolved)
         else:
             missed.append(suspect)
@@ -264,10 +271,10 @@ def _decide(
         suspect.differences = runs.differences(
             suspect.first, suspect.last, suspect.config, pairs_for(suspect.step, spread)
         )
-    adjusted, proven = _holm([s.p for s in wider], ALPHA / 2)
-    for suspect, p, real in zip(wider, adjusted, proven, strict=True):
+    adjusted = holm([s.p for s in wider])
+    for suspect, p in zip(wider, adjusted, strict=True):
         known = any(c.config == suspect.config and suspect.first < c.commit <= suspect.last for c in changes)
-        if real and not known:
+        if p <= ALPHA / 2 and not known:
             _settle(runs, suspect, p, spread, changes, unresolved)
     for change in changes:
         say(f"commit {change.commit}: {change.config} takes {change.ratio} of the time before it")
@@ -318,13 +325,3 @@ def _side(runs: _Runs, first: int, middle: int, last: int, config: str, step: fl
         return None
     found = mean_interval(scores, 0.2)
     return None if found.low <= 0 <= found.high else (1 if found.low > 0 else -1)
-
-
-def _holm(p_values: Sequence[float], alpha: float) -> tuple[list[float], list[bool]]:
-    """Holm's adjusted p values, and which hypotheses it rejects."""
-    adjusted = [1.0] * len(p_values)
-    highest = 0.0
-    for rank, index in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
-        highest = max(highest, min(1.0, p_values[index] * (len(p_values) - rank)))
-        adjusted[index] = highest
-    return adjusted, holm(p_values, alpha)

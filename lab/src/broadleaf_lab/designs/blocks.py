@@ -1,7 +1,12 @@
-"""From runs to an order: blocks of about equal size, each with its own controls, everything shuffled by the seed."""
+"""From runs to an order: blocks of about equal size, each with its own controls, everything shuffled by the seed.
+
+Blocks of paths and of designed runs take turns as long as there are both. A study that is stopped early would else
+consist mostly of paths, whose runs show little of averages: they are the greater part of most plans.
+"""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -28,8 +33,14 @@ def arrange(
     than a block is cut, with the run at the cut in both parts. Every block has each of the `controls` at least once.
     """
     pieces = [piece for group in groups for piece in cut(group, block_size)]
-    blocks = [*_packed(pieces, block_size), *_dealt(loose, block_size - len(controls), rng)]
-    ordered = [blocks[int(i)] for i in rng.permutation(len(blocks))]
+    paths = [piece for piece in pieces if piece[0].purpose == "path"]
+    designed = [piece for piece in pieces if piece[0].purpose != "path"]
+    dealt = _dealt(loose, block_size - len(controls), rng)
+    kinds = [
+        [kind[int(i)] for i in rng.permutation(len(kind))]
+        for kind in ([*_packed(designed, block_size), *dealt], _packed(paths, block_size))
+    ]
+    ordered = [block for turn in itertools.zip_longest(*kinds) for block in turn if block is not None]
     rows: list[PlanRow] = []
     for number, block in enumerate(ordered, 1):
         entries = [*block, *_missing(controls, block, number)]

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -12,8 +12,8 @@ import pandas as pd
 from broadleaf_lab.analysis import failures as failing
 from broadleaf_lab.analysis import frame as frames
 from broadleaf_lab.analysis.convergence import convergence
+from broadleaf_lab.analysis.known import Known
 from broadleaf_lab.analysis.model import fit as fits
-from broadleaf_lab.analysis.model import scale as scales
 from broadleaf_lab.analysis.pairs import deltas as delta_tables
 from broadleaf_lab.analysis.paths import path as paths
 from broadleaf_lab.analysis.paths.remeasure import measured_again
@@ -23,6 +23,7 @@ from broadleaf_lab.report.components import components_of
 from broadleaf_lab.report.figures import roles
 from broadleaf_lab.report.figures.evidence import Evidence, Model, Roles
 from broadleaf_lab.spec.factors import Factor, Level, column_value
+from broadleaf_lab.text import listed
 
 if TYPE_CHECKING:
     from broadleaf_lab.analysis.interactions import Interaction
@@ -50,6 +51,7 @@ class Collected:
     failures: failing.Failures
     log: fits.Fit | None = None
     pairs: tuple[Interaction, ...] = ()
+    known: Known = field(default_factory=lambda: Known(None, 1.0))
     deltas: pd.DataFrame | None = None
     paths: dict[str, paths.Path] = field(default_factory=dict)
     evidence: Evidence | None = None
@@ -69,10 +71,15 @@ def collect(study: StudySpec) -> Collected:
     found.log = _fitted(found, reasons)
     if found.log is not None:
         found.pairs = tuple(found.log.interactions(study.rope_pct))
+    found.known = Known(found.log, study.rope_pct, found.failures)
     _find_deltas(found, reasons)
     means = _means(found, None, varied)
     main, pair_model, coefficients, pairs_us = _models(found, reasons)
     chosen = _roles(found, pairs_us)
+    chosen = replace(chosen, flips=tuple(dict.fromkeys((*chosen.flips, *found.known.changing_sides))))
+    if chosen.puzzle is None and (dependent := found.known.dependent):
+        pairs = listed([f"{name} (on {others[0]})" for name, others in dependent.items()], 3)
+        reasons["puzzle"] = f"the factors whose effect depends on another are those of other figures: {pairs}"
     kept, words = _kept(found, chosen, reasons)
     greedy, nice = _paths(found, reasons)
     found.evidence = Evidence(
@@ -103,6 +110,7 @@ def collect(study: StudySpec) -> Collected:
         levels=_levels(found),
         terms=_terms(found.log, found.pairs),
         placebo=_placebo(found, means),
+        placebo_word=_placebo_word(found),
         reasons={
             "failures": "no run failed",
             "levels": "no factor was run at more than two levels",
@@ -262,23 +270,25 @@ def _paths(found: Collected, reasons: dict[str, str]) -> tuple[pd.DataFrame | No
             again = measured_again(plan, found.frame, found.study.factors, order, "us") if plan is not None else None
         except AnalysisError as error:
             found.notes.append(f"The path {name} is the model's: {error}")
-        path = again or make(found.log, rules, "us")
+        path = again or make(found.log, rules, "us", known=found.known)
         found.paths[name] = path
         tables.append(path_table(path, by_name) if path.order else None)
     if tables[0] is None:
-        reasons["greedy"] = reasons["nice"] = "no treatment is proven to help, so there is no path to a faster setting"
+        reasons["greedy"] = reasons["nice"] = f"there is no path to a faster setting: {found.known.no_step}"
     return tables[0], tables[1]
 
 
 def _models(
     found: Collected, reasons: dict[str, str]
 ) -> tuple[Model | None, Model | None, pd.DataFrame | None, pd.DataFrame | None]:
-    """In microseconds, as the published study fitted them: main effects with time, then with all pairs; with blocks."""
+    """In microseconds, as the published study fitted them: least squares of main effects with the time and the hour,
+    then with all pairs.
+    """
     main = pair_model = coefficients = pairs_us = None
     by_name = {f.name: f for f in found.factors}
     try:
-        fitted = fits.fit(found.factors, found.frame, scale="us", pairs=False)
-        main = Model(_predictions(fitted), fitted.r_squared, "Main effects and time alone")
+        fitted = fits.fit(found.factors, found.frame, scale="us", pairs=False, **_PLAIN)
+        main = _model(fitted, "Main effects and time alone")
         coefficients = pd.DataFrame(
             [
                 {
@@ -294,22 +304,25 @@ def _models(
     except AnalysisError as error:
         reasons["main_model"] = reasons["coefficients"] = str(error)
     try:
-        fitted = fits.fit(found.factors, found.frame, scale="us", pairs=True)
-        pair_model = Model(_predictions(fitted), fitted.r_squared, "With all pairs")
+        fitted = fits.fit(found.factors, found.frame, scale="us", pairs=True, **_PLAIN)
+        pair_model = _model(fitted, "With all pairs")
         pairs_us = _pair_table(fitted.interactions(found.study.rope_pct))
     except AnalysisError as error:
         reasons["pair_model"] = reasons["pairs_us"] = str(error)
     return main, pair_model, coefficients, pairs_us
 
 
-def _predictions(fitted: fits.Fit) -> pd.DataFrame:
-    return pd.DataFrame(
-        {
-            "run_id": fitted.frame["run_id"] if "run_id" in fitted.frame else range(fitted.n_runs),
-            "actual_us": fitted.frame["y_us"].to_numpy(dtype=float),
-            "predicted_us": scales.to_us(fitted.fitted, fitted.scale),
-        }
-    )
+_PLAIN: Any = {"blocks": "none", "drift": "line", "robust": False, "triples": False}
+
+
+def _model(fitted: fits.Fit, words: str) -> Model:
+    """Every run beside its prediction, and the R squared of these points."""
+    actual = fitted.frame["y_us"].to_numpy(dtype=float)
+    rest = actual - fitted.fitted
+    share = 1 - float(rest @ rest) / float(((actual - actual.mean()) ** 2).sum() or 1.0)
+    run_ids = fitted.frame["run_id"] if "run_id" in fitted.frame else range(fitted.n_runs)
+    table = pd.DataFrame({"run_id": run_ids, "actual_us": actual, "predicted_us": fitted.fitted})
+    return Model(table, share, words)
 
 
 def _drift(found: Collected) -> pd.DataFrame | None:
@@ -347,7 +360,7 @@ def _failures(failures: failing.Failures) -> pd.DataFrame | None:
                 "ci_low_pct": 100 * it.rate.low,
                 "ci_high_pct": 100 * it.rate.high,
                 "default_pct": 100 * it.default.share,
-                "verdict": it.word or "no more than its default",
+                "verdict": it.word or "no more than chance",
             }
             for it in failures.levels
         ]
@@ -401,8 +414,7 @@ def _levels(found: Collected) -> pd.DataFrame | None:
         return None
     rows = []
     for factor in found.factors:
-        run = set(found.frame[factor.name].unique())
-        levels = [level for level in factor.levels if column_value(level) in run]
+        levels = [level for level in factor.levels if found.log.coding.measured(factor.name, level)]
         if len(levels) < 3:
             continue
         ordered = sorted(levels, key=float) if factor.is_numeric else levels
@@ -462,6 +474,11 @@ def _placebo(found: Collected, means: pd.DataFrame | None) -> pd.DataFrame | Non
     table = pd.DataFrame(rows, columns=["way", "estimate_pct", "ci_low_pct", "ci_high_pct"])
     table[["estimate_pct", "ci_low_pct", "ci_high_pct"]] *= 100
     return table
+
+
+def _placebo_word(found: Collected) -> str:
+    placebos = {f.name for f in found.factors if f.kind == "placebo"}
+    return next((v.word for v in found.known.verdicts if v.factor in placebos), "unknown")
 
 
 def _convergence(found: Collected, reasons: dict[str, str]) -> pd.DataFrame | None:

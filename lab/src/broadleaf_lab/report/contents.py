@@ -6,16 +6,16 @@ import math
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 
-from broadleaf_lab.analysis import failures as failing
-from broadleaf_lab.analysis.convergence import MAX_TIMES_MORE, precision
+from broadleaf_lab.analysis.convergence import precision
+from broadleaf_lab.analysis.effects import Effect
 from broadleaf_lab.analysis.model.scale import answer
-from broadleaf_lab.analysis.verdict import Verdict, verdicts
+from broadleaf_lab.analysis.verdict import MAX_TIMES_MORE, SLOWS, Verdict
 from broadleaf_lab.report.collect import CONTEXTS, Collected
 from broadleaf_lab.report.figures.base import Figure, Missing, Unit, number
 from broadleaf_lab.report.page import Contents, Sentence, Table, explorer_data
 from broadleaf_lab.report.predictor import predictor_data
 from broadleaf_lab.spec.factors import Level, column_value
-from broadleaf_lab.text import listed
+from broadleaf_lab.text import change, listed
 
 MAX_PAIRS = 30
 METHOD = (
@@ -37,8 +37,7 @@ def contents_of(found: Collected, figures: Sequence[Figure | Missing]) -> Conten
     """The page of a study."""
     evidence = found.evidence
     assert evidence is not None, "collect() fills it in"
-    timed = verdicts(found.log, found.study.rope_pct) if found.log else []
-    decided = tuple(failing.judged(timed, found.failures))
+    decided = found.known.verdicts
     explorer, note = None, ""
     if found.deltas is not None:
         tables = {"best first": evidence.greedy, "nicest first": evidence.nice}
@@ -95,13 +94,14 @@ def _summary(found: Collected, decided: Sequence[Verdict]) -> Iterable[str]:
             f"{listed(steps, 12)}."
         )
     else:
-        yield "No treatment is proven to make the baseline faster."
+        yield found.known.no_step
     for word, verb in (
         ("helps", "help"),
         ("hinders", "hinder"),
+        (SLOWS, "slow some runs"),
         ("no practical difference", "make no practical difference"),
     ):
-        names = [v.factor for v in decided if v.word == word]
+        names = found.known.settings(word)
         if names:
             yield f"{listed(dict.fromkeys(names), 8)} {verb if len(names) > 1 else _singular(word)}."
     depending = [v for v in decided if v.word.startswith("depends")]
@@ -109,13 +109,36 @@ def _summary(found: Collected, decided: Sequence[Verdict]) -> Iterable[str]:
         yield v.sentence
     for pair in [p for p in found.pairs if p.q <= 0.05 and p.kind in ("either-or", "sign-flip")][:4]:
         yield pair.sentence
+    yield from _hunks(found)
     unknown = [v for v in decided if v.word == "unknown"]
     if unknown:
         more = max((v.needs_runs or 0 for v in unknown), default=0)
         more = more if more <= MAX_TIMES_MORE * len(found.frame) else 0
-        yield f"Not yet known: {listed(dict.fromkeys(v.factor for v in unknown), 8)}" + (
+        yield f"Not yet known: {listed([v.name for v in unknown], 8)}" + (
             f" (about {more} more runs)." if more else "."
         )
+
+
+def _hunks(found: Collected) -> Iterable[str]:
+    """Of patches that are a factor for each hunk: which of these are dear."""
+    if found.log is None:
+        return
+    effects = {e.factor: e for e in found.log.effects()}
+    patches: dict[str, list[Effect]] = {}
+    for factor in found.factors:
+        if "hunk" in factor.setting and factor.name in effects:
+            patches.setdefault(str(factor.setting["patch"]), []).append(effects[factor.name])
+    for patch, its in patches.items():
+        dear = [e for e in its if found.known.can_help(e.factor, e.level)]
+        dear.sort(key=lambda e: e.ratio)
+        told = [f"{e.factor} ({change(e.ratio)}: {found.study.factor(e.factor).loses})" for e in dear]
+        text = f"Of the {len(its)} hunks of {patch}, {listed(told, 8)} {'saves' if len(dear) == 1 else 'save'} time"
+        most = min((e.ratio_low for e in its if e not in dear), default=1.0)
+        rest = f"none of the others saves more than {100 * (1 - most):.1f} %" if len(dear) < len(its) else ""
+        if not dear:
+            text = f"None of the {len(its)} hunks of {patch} is known to save time"
+            rest = rest.replace("the others", "them")
+        yield "; ".join(part for part in (text, rest) if part) + "."
 
 
 def _setting(factor: str, level: Level) -> str:
@@ -157,7 +180,7 @@ def _tables(found: Collected) -> Iterable[Table]:
             tuple(
                 (it.name, str(it.rate.failed), str(it.rate.runs), f"{100 * it.rate.share:.1f} %",
                  f"{100 * it.rate.low:.1f} to {100 * it.rate.high:.1f} %",
-                 f"{it.default.failed} of {it.default.runs}", it.word or "no more than its default",
+                 f"{it.default.failed} of {it.default.runs}", it.word or "no more than chance",
                  "" if it.with_setting is None else _setting(*it.with_setting))
                 for it in found.failures.levels
             ),

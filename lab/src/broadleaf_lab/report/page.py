@@ -76,7 +76,7 @@ def render(contents: Contents) -> str:
     from markupsafe import Markup
 
     drawn = [f for f in contents.figures if isinstance(f, Figure)]
-    specs = {f"chart-{f.number}": f.chart.to_dict() for f in drawn}
+    specs = {f"chart-{f.number}": f.spec for f in drawn}
     bundle = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")
     page: str = template.render(
         name=contents.name,

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import base64
-import statistics
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from broadleaf_lab.analysis.model import contrasts
 from broadleaf_lab.report.figures.base import Unit, on_off
 from broadleaf_lab.spec.factors import Factor, Level
 
@@ -56,7 +56,7 @@ def predictor_data(
             }
         )
     configs = fit.measured_configs[:_LOOKED_AT]
-    told = fit.contrasts_of(coding.rows(configs))
+    degrees = float(np.median(fit.contrasts.degrees(fit.whole(coding.rows(configs)))))
     baseline_us = float(fit.predict([{f.name: f.default for f in fit.factors}])[0][0])
     unit = Unit.of([baseline_us])
     wanted = [*(name for name in order if name in names), *(name for name in names if name not in order)]
@@ -66,11 +66,47 @@ def predictor_data(
         "kept": kept.tolist(),
         "coefficients": [float(f"{value:.8g}") for value in fit.treatment_params],
         "covariance": base64.b64encode(square[np.triu_indices(size)].astype("<f4").tobytes()).decode(),
-        "quantile": statistics.median((it.high - it.low) / 2 / it.se for it in told if it.se > 0),
+        "quantile": _quantile(degrees, fit.contrasts.alpha),
+        "blocks": _blocks(fit, degrees, size),
+        "missed": _missed(fit, names, size),
         "rules": [{"name": name, "text": text} for name, text in rules.items() if _speaks_of(text, factors, names)],
         "order": [names.index(name) for name in wanted],
         "unit": unit.name,
         "unit_us": unit.us,
+    }
+
+
+def _quantile(degrees: float, alpha: float) -> float:
+    from scipy.special import stdtrit
+
+    return float(stdtrit(degrees, 1 - alpha / 2))
+
+
+def _blocks(fit: Fit, degrees: float, size: int) -> dict[str, Any] | None:
+    """What intervals need where the runs of a block err together; None where that is not asked."""
+    blocks = fit.contrasts.by_block
+    if blocks is None:
+        return None
+    noise = fit.contrasts.noise[:size, :size]
+    return {
+        "sums": base64.b64encode(blocks.sums[:, :size].astype("<f4").tobytes()).decode(),
+        "noise": base64.b64encode(noise[np.triu_indices(size)].astype("<f4").tobytes()).decode(),
+        "beyond_chance": blocks.beyond_chance,
+        "lags": [[lag, weight] for lag, weight in contrasts.LAGS.items()],
+        "quantile": _quantile(min(degrees, blocks.df / 2), fit.contrasts.alpha),
+    }
+
+
+def _missed(fit: Fit, names: Sequence[str], size: int) -> dict[str, Any] | None:
+    """What the intervals of whole configurations allow for three factors together; None if that is nothing."""
+    triples = fit.triples
+    if not triples.spread:
+        return None
+    share = (triples.spread * triples.share[:size]).astype("<f4")
+    return {
+        "terms": [[names.index(name) for name in term] for term in triples.terms],
+        "spread": triples.spread,
+        "share": base64.b64encode(share.tobytes()).decode(),
     }
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from broadleaf_lab.analysis import failures
 from broadleaf_lab.analysis.failures import Failing
+from broadleaf_lab.analysis.known import Known
 from broadleaf_lab.analysis.model.fit import of_study as fit_of_study
 from broadleaf_lab.analysis.paths import path as paths
 from broadleaf_lab.errors import RunError, writing
@@ -29,8 +30,8 @@ FILE_KINDS = ("config", "env")
 @dataclass(frozen=True, slots=True)
 class Recommendation:
     """The settings proven to help one after the other, and the ratio of times to the default that the model of all runs
-    predicts, with its 95 % interval. `left_out` fail more often than their default or may do so; `worse` are
-    recommended and failed more often, but no more than chance allows.
+    predicts, with its 95 % interval. `left_out` fail more often than their default; `worse` are
+    recommended and failed more often, but no more than chance allows. `why_default` says why nothing is recommended.
     """
 
     config: dict[str, Level]
@@ -38,13 +39,14 @@ class Recommendation:
     left_out: tuple[Failing, ...]
     gives_up: tuple[str, ...]
     worse: tuple[Failing, ...] = ()
+    why_default: str = ""
 
 
 def recommend(study: StudySpec, max_tier: int = 4) -> Recommendation:
     """What the runs recommend, among settings of at most `max_tier`. Raises AnalysisError if they show nothing."""
     made = fit_of_study(study)
     found = failures.of_study(study.runs_path, study.factors)
-    sound = failures.without(study, found, suspected=True)
+    sound = failures.without(study, found)
     allowed = replace(
         sound,
         constraints={
@@ -52,16 +54,17 @@ def recommend(study: StudySpec, max_tier: int = 4) -> Recommendation:
             **{f"tier_{f.name}": _at_default(f.name, f.default) for f in study.factors if f.tier > max_tier},
         },
     )
-    order = paths.greedy(made, allowed.rules(), "us").order
+    known = Known(made, study.rope_pct, found)
+    order = paths.greedy(made, allowed.rules(), "us", known=known).order
     config = {**study.baseline, **{step.factor: step.level for step in order}}
     varied = {f.name for f in made.factors}
-    row, base = made.coding.rows([{n: v for n, v in one.items() if n in varied} for one in (config, study.baseline)])
-    it = made.contrast(row - base) if order else None
+    ends = [{n: v for n, v in one.items() if n in varied} for one in (config, study.baseline)]
+    it = made.changes(ends[:1], ends[1:])[0] if order else None
     ratio = (1.0, 1.0, 1.0) if it is None else (math.exp(it.estimate), math.exp(it.low), math.exp(it.high))
     lost = tuple(f"{n}: {study.factor(n).loses}" for n in changed(config, study.factors) if study.factor(n).loses)
     left_out = tuple(it for it in found.worse if it.word)
     worse = tuple(it for it in found.worse if not it.word and config.get(it.factor) == it.level)
-    return Recommendation(config, ratio, left_out, lost, worse)
+    return Recommendation(config, ratio, left_out, lost, worse, "" if order else known.no_step)
 
 
 def _at_default(name: str, default: Level) -> str:
@@ -80,7 +83,7 @@ def sentences(study: StudySpec, found: Recommendation) -> list[str]:
     )
     setting = describe(found.config, study.factors)
     if setting == "baseline":
-        return [f"Recommended: the default{but}. No setting is proven to help."]
+        return [f"Recommended: the default{but}. {found.why_default}"]
     at, low, high = (f"{100 * (ratio - 1):+.1f} %" for ratio in found.ratio)
     lines = [
         f"Recommended: {setting}{but}.",

@@ -12,6 +12,7 @@ from typing import Any, Literal, TypeVar, cast
 
 from broadleaf_lab.errors import ConstraintError, DesignError, StudyFileError
 from broadleaf_lab.spec.factors import KINDS, Factor, Level
+from broadleaf_lab.spec.hunks import hunks
 from broadleaf_lab.spec.runs import COLUMNS
 from broadleaf_lab.spec.study import DESIGNS, Calibrate, DesignSpec, StudySpec
 
@@ -281,7 +282,31 @@ def _calibrate(file: Path, values: object) -> Calibrate:
 def _factors(file: Path, values: object) -> tuple[Factor, ...]:
     if not isinstance(values, dict):
         raise StudyFileError(f"{file}: factors", f"{values!r} is not a table.", "Write sections [factors.NAME].")
-    return tuple(_factor(file, name, entry) for name, entry in values.items())
+    found: list[Factor] = []
+    for name, entry in values.items():
+        if isinstance(entry, dict) and "levels_from_patch" in entry:
+            found += _hunks(file, name, entry)
+        else:
+            found.append(_factor(file, name, entry))
+    return tuple(found)
+
+
+def _hunks(file: Path, name: str, values: Mapping[str, object]) -> list[Factor]:
+    """A factor for each hunk of a patch."""
+    table = _Table(file, f"factors.{name}", values, ("levels_from_patch", "tier", "when"))
+    patch = table.text("levels_from_patch", "")
+    try:
+        parts = hunks((file.parent / patch).read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise table.wrong("levels_from_patch", f"{patch} cannot be read: {error}.") from None
+    if not parts:
+        raise table.wrong("levels_from_patch", f"{patch} has no hunk.", "Write a unified diff, as `git diff` does.")
+    rest = {key: value for key, value in values.items() if key != "levels_from_patch"}
+    digits = len(str(len(parts)))
+    return [
+        _factor(file, f"{name}_{number:0{digits}}", {**rest, "set": {"patch": patch, "hunk": number}, "loses": it.line})
+        for number, it in enumerate(parts, 1)
+    ]
 
 
 def _factor(file: Path, name: str, values: object) -> Factor:
@@ -353,8 +378,9 @@ def _kinds() -> str:
     return ", ".join(KINDS)
 
 
-_SET_MORE = ("values", "to")
-"""Keys of `set` besides the kind: what each level means, and the name under which a file is put in place."""
+_SET_MORE = ("values", "to", "hunk")
+"""Keys of `set` besides the kind: what each level means, the name under which a file is put in place, and which hunk of
+a patch."""
 _ON, _OFF = ("on", "true", "1"), ("off", "false", "0")
 
 

@@ -49,5 +49,7 @@ def suspects(found: Failures, config: Config, meter: Meter) -> tuple[Failing, ..
     return tuple(
         it
         for it in told
-        if it is not None and it.word and (it.with_setting is None or config[it.with_setting[0]] == it.with_setting[1])
+        if it is not None
+        and it.suspect
+        and (it.with_setting is None or config[it.with_setting[0]] == it.with_setting[1])
     )

@@ -27,13 +27,14 @@ def sentences(study: StudySpec, tuned: Tuned) -> list[str]:
     lines: list[str] = []
     n_runs = len(tuned.trials)
     if tuned.is_default:
-        refused = tuned.winner_failing.word
+        winner = tuned.winner_failing
+        refused = winner.word or ("may fail more" if winner.suspect else "")
         why = f"the fastest candidate {refused}" if refused else "nothing was proven to be faster"
         lines.append(f"Recommended: the default{_without(tuned)}; {why}.")
         if refused:
-            beside = tuned.winner_failing.default
+            beside = winner.default
             lines.append(
-                f"Of the candidate's own runs: {tuned.winner_failing.rate.text}, {beside.failed or 'none'} of "
+                f"Of the candidate's own runs: {winner.rate.text}, {beside.failed or 'none'} of "
                 f"{beside.runs} of the default."
             )
         if tuned.ratio is not None:
@@ -75,7 +76,7 @@ def _counted(it: Failing) -> str:
     """Such as `x, which fails more (24 of 60 runs, 0 of 55 without it)`."""
     where = f" with {it.with_setting[0]}={it.with_setting[1]}" if it.with_setting else ""
     counts = f"{it.rate.failed} of {it.rate.runs} runs, {it.default.failed} of {it.default.runs} without it"
-    return f"{it.name}, which {it.word}{where} ({counts})" if it.proven else f"{it.name} {it.word} ({counts})"
+    return f"{it.name}, which {it.word}{where} ({counts})" if it.proven else f"{it.name} may fail more ({counts})"
 
 
 def front_sentences(study: StudySpec, front: Sequence[Point]) -> list[str]:

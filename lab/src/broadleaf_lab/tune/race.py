@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from broadleaf_lab.analysis.pairs.paired import Ratio, holm, ratio, slower_p
+from broadleaf_lab.analysis.multiplicity import holm
+from broadleaf_lab.analysis.pairs.paired import Ratio, ratio, slower_p
 from broadleaf_lab.spec.factors import Config, Level, changed
 from broadleaf_lab.tune.meter import Meter
 from broadleaf_lab.tune.surrogate import PairModel
@@ -17,6 +18,7 @@ from broadleaf_lab.tune.surrogate import PairModel
 _FIRST_DECISION = 4
 _MIN_PAIRS = 3
 _MODEL_PAIRS = 4
+_ALPHA = 0.05
 _LEAVE_OUT_SHARE = 0.6
 
 
@@ -75,7 +77,7 @@ def race(
         leader = min([*field_, default], key=blocks.mean)
         rivals = [config for config in field_ if config is not leader]
         beaten = holm([slower_p(blocks.differences(rival, leader)) for rival in rivals])
-        out = [rival for rival, gone in zip(rivals, beaten, strict=True) if gone]
+        out = [rival for rival, p in zip(rivals, beaten, strict=True) if p <= _ALPHA]
         field_ = [config for config in field_ if all(config is not gone for gone in out)]
         if len(field_) <= 1:
             break
@@ -108,6 +110,21 @@ class Ablation:
 
     config: dict[str, Level]
     settings: tuple[Kept, ...]
+
+
+def simplified(meter: Meter, winner: Config, model: PairModel, rope: float) -> Config:
+    """The winner without placebos, and without settings that the model predicts to do nothing beside the others: where
+    two do the same, the nicer one stays. Fresh runs are to confirm what is left.
+    """
+    settings = changed(winner, meter.factors)
+    idle = [factor.name for factor in meter.factors if factor.kind == "placebo" and factor.name in settings]
+    here = (_reset(meter, winner, idle) if idle else None) or winner
+    for name in sorted((name for name in settings if name not in idle), key=lambda name: -_tier(meter, name)):
+        fewer = _reset(meter, winner, [*idle, name])
+        if fewer is not None and model.cost(fewer) - model.cost(here) < rope / 2:
+            idle.append(name)
+            here = fewer
+    return here
 
 
 def ablate(

@@ -137,7 +137,7 @@ def tune(
     order = [
         (value, config)
         for value, config in ranked(meter, model, explored, noise_sd)
-        if meter.constraints.allows(config) and not failing.beside_default(meter, config, default).word
+        if meter.constraints.allows(config) and not failing.beside_default(meter, config, default).suspect
     ]
     candidates = _distinct(meter, [c for _, c in order], model, rng, with_model=algorithm == "tpe")
     winner, _ = race.race(meter, candidates, default, min(round(_RACE * total), meter.left() - 2 * _MIN_PAIRS), rng)
@@ -249,18 +249,19 @@ def _decide(
 ) -> tuple[Config, Ratio | None, Ratio | None, tuple[race.Kept, ...]]:  # fmt: skip
     """The recommendation, its ratio, the winner's ratio, and the outcome of the winner's settings."""
     default = study.baseline
+    rope = math.log1p(study.rope_pct / 100)
+    winner = race.simplified(meter, winner, model, rope)
     if meter.id_of(winner) == meter.id_of(default):
         say("race: the default leads")
         return default, None, None, ()
     n_pairs = min(max(_MIN_PAIRS, round(_CONFIRM * total / 2)), meter.left() // 2)
     first = race.confirm(meter, winner, default, n_pairs, rng)
     say(f"confirmation on {first.n} fresh pairs: {first} of the default's time")
-    if (fault := failing.beside_default(meter, winner, default)).word:
+    if (fault := failing.beside_default(meter, winner, default)).suspect:
         say(f"confirmation: {fault.rate.text}; none of {fault.default.runs} of the default's")
         return default, first, first, ()
     if not first.high < 1:
         return default, first, first, ()
-    rope = math.log1p(study.rope_pct / 100)
     # The last pairs judge what ablation leaves, so their runs are set aside.
     ablation = race.ablate(meter, winner, model, rope, max(0, meter.left() - 2 * _MIN_PAIRS), rng)
     left = changed(ablation.config, meter.factors)
@@ -270,14 +271,14 @@ def _decide(
         say(f"ablation: {stay} of {len(tested)} settings that were left out in turn stay, {len(left)} in all")
     else:
         say("ablation: the budget did not reach for leaving settings out in turn; all stay")
-    if ablation.config == dict(winner) and not failing.beside_default(meter, winner, default).word:
+    if ablation.config == dict(winner) and not failing.beside_default(meter, winner, default).suspect:
         return winner, first, first, ablation.settings
     if left and meter.left() >= 2 * _MIN_PAIRS:
         last = race.confirm(meter, ablation.config, default, min(n_pairs, meter.left() // 2), rng)
-        if last.high < 1 and not failing.beside_default(meter, ablation.config, default).word:
+        if last.high < 1 and not failing.beside_default(meter, ablation.config, default).suspect:
             return ablation.config, last, first, ablation.settings
     # What is left is not proven by itself; the winner is, unless it has failed since.
-    if failing.beside_default(meter, winner, default).word:
+    if failing.beside_default(meter, winner, default).suspect:
         return default, first, first, ()
     kept = tuple(replace(setting, kept=True) for setting in ablation.settings)
     return winner, first, first, kept

@@ -9,8 +9,6 @@ from broadleaf_lab.synthetic.system import simulate
 
 pytestmark = pytest.mark.statistics
 
-pytestmark = pytest.mark.statistics
-
 
 @pytest.mark.timeout(120)
 def test_intervals_contain_the_truth_as_often_as_they_say():

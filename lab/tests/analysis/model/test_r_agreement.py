@@ -15,9 +15,12 @@ from broadleaf_lab.analysis.pairs import deltas as tables
 from broadleaf_lab.analysis.paths import path as paths
 from broadleaf_lab.analysis.paths.pca import pca
 from broadleaf_lab.designs.plan import Plan
+from broadleaf_lab.report.collect import collect
 from broadleaf_lab.spec.factors import Factor
+from broadleaf_lab.spec.imported import import_runs
 from broadleaf_lab.spec.runs import RunsFile, read_runs
-from broadleaf_lab.synthetic.system import SyntheticSystem, simulate
+from broadleaf_lab.study import Study
+from broadleaf_lab.synthetic.system import SyntheticSystem, seedlike, simulate
 from debian_layer import LayerUnavailable, in_layer, layer
 
 pytestmark = pytest.mark.statistics
@@ -137,6 +140,76 @@ def test_coefficients_are_those_of_lm(by_r, study, kind):
         assert value == pytest.approx(theirs, abs=1e-8)
         compared += 1
     assert compared == (7 if kind == "main" else 7 + 19)
+
+
+PUBLISHED = r"""
+given <- commandArgs(TRUE)
+runs <- read.csv(given[1], sep = given[2], check.names = FALSE)
+us <- runs[[given[3]]]
+at <- runs[[given[4]]]
+names(runs) <- gsub("[^A-Za-z0-9_]", "_", names(runs))
+x <- as.data.frame(lapply(runs[strsplit(given[5], ",")[[1]]], function(v) as.numeric(as.logical(v))))
+span <- max(at) - min(at)
+time <- data.frame(elapsed = (at - min(at)) / span)
+if (span > 86400) time <- cbind(time, cos = cos(2 * pi * at / 86400), sin = sin(2 * pi * at / 86400))
+main <- lm(us ~ ., cbind(us, x, time))
+for (name in names(x)) cat("main", name, sprintf("%.17g", coef(main)[name]), "\n")
+cat("main", "r2", sprintf("%.17g", summary(main)$r.squared), "\n")
+pairs <- lm(reformulate(c(paste0("(", paste(names(x), collapse = "+"), ")^2"), names(time)), "us"), cbind(us, x, time))
+cat("pairs", "r2", sprintf("%.17g", summary(pairs)$r.squared), "\n")
+"""
+
+
+def seedlike_runs(directory):
+    """Runs of the published study's synthetic twin, as the laboratory writes them."""
+    system = seedlike()
+    plan = Plan.make(system.study(kind="random", runs=300, paths=10, seed=3))
+    study = system.study(directory)
+    with RunsFile(study.runs_path, system.factors) as file:
+        for planned, row in zip(plan.rows, simulate(plan, system, 3), strict=True):
+            file.append(row, planned.config)
+    return study, ["runs.csv", ",", "time_per_task_us", "started_unix"]
+
+
+def imported_runs(directory):
+    """Runs of some days in a table with semicolons, made with numpy alone: R reads it as it is."""
+    rng = np.random.default_rng(6)
+    names = ("cfg_no_init_logging", "src_lazy", "affinity", "python313t-nogil")
+    lines = [";".join([*names, "unix_timestamp", "us_per_task"])]
+    for number in range(900):
+        on = rng.integers(0, 2, len(names))
+        us = 1182 * np.prod(np.where(on, (0.35, 0.5, 0.9, 1.2), 1.0)) * np.exp(0.03 * rng.standard_normal())
+        lines.append(";".join([*("True" if v else "False" for v in on), f"{1.7e9 + 200 * number}", f"{us:.6f}"]))
+    (directory / "published.csv").write_text("\n".join(lines) + "\n")
+    import_runs(directory / "published.csv", directory / "imported", "us_per_task", "unix_timestamp")
+    return Study.load(directory / "imported"), ["published.csv", ";", "us_per_task", "unix_timestamp"]
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("made", [seedlike_runs, imported_runs])
+def test_the_published_figures_are_those_of_lm(rscript, study, made):
+    """Figures 15 to 17: coefficients, and R squared of the points that are drawn."""
+    directory = study[0] / made.__name__
+    directory.mkdir()
+    its, table = made(directory)
+    (directory / "check.R").write_text(PUBLISHED)
+    found = collect(its)
+    names = [f.name for f in found.factors]
+    done = subprocess.run(
+        [*rscript, "--vanilla", "check.R", *table, ",".join(names)],
+        cwd=directory, capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    theirs = {(kind, name): float(value) for kind, name, value in map(str.split, done.stdout.splitlines())}
+    ours = found.evidence.coefficients.set_index("name")["mean_us"]
+    assert set(ours.index) == set(names)
+    for name in names:
+        assert ours[name] == pytest.approx(theirs["main", name], rel=1e-6)
+    for kind, model in (("main", found.evidence.main_model), ("pairs", found.evidence.pair_model)):
+        assert model.r_squared == pytest.approx(theirs[kind, "r2"], rel=1e-6)
+        drawn = model.table
+        rest = drawn["actual_us"] - drawn["predicted_us"]
+        assert 1 - rest.var() / drawn["actual_us"].var() == pytest.approx(theirs[kind, "r2"], rel=1e-6)
 
 
 @pytest.mark.timeout(600)

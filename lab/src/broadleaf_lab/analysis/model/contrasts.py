@@ -8,7 +8,7 @@ degrees of freedom.
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -23,6 +23,12 @@ Pair = tuple[str, str]
 _EXACT_RUNS = 1500
 """With more runs the residual degrees of freedom are so many that the exact ones would not change an interval."""
 _SATURATED = 0.999
+_MIN_BLOCKS, _MIN_IN_BLOCK = 6, 4
+LAGS = {1: 2 / 3, 2: 1 / 3}
+_BEYOND_CHANCE = 3.0
+"""By how many standard errors the runs of a block have to err together before errors are those of blocks."""
+_SEEN = 1e-3
+"""A direction of a block's errors of which residuals show less than this part is not estimated from them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,47 +50,12 @@ class Interval:
         return self.low > 0 or self.high < 0
 
 
-@dataclass(frozen=True, slots=True)
-class Doubt:
-    """What may be wrong with estimates besides noise. Pairs outside the model: each contributes as much as it does
-    beside the model, times the root of the probability that it is real. And what treatments may do to a covariate.
-
-    `params` has a row for each parameter, `runs` for each run; both have a column for each pair or part. `own` is the
-    index of the pair of interest, about which there is no doubt; -1 if there is none.
-    """
-
-    pairs: tuple[Pair, ...]
-    params: np.ndarray
-    runs: np.ndarray
-
-    own: int = -1
-
-    def but(self, pair: Pair) -> Doubt:
-        """The doubt about all other pairs."""
-        return replace(self, own=self.pairs.index(pair) if pair in self.pairs else -1)
-
-    def and_of(self, other: Doubt | None) -> Doubt:
-        """Both doubts; `own` stays an index of this one's pairs."""
-        if other is None:
-            return self
-        runs = np.hstack([self.runs, other.runs])
-        return Doubt(self.pairs + other.pairs, np.hstack([self.params, other.params]), runs, self.own)
-
-    def squares(self, rows: np.ndarray, influence: np.ndarray) -> np.ndarray:
-        """What is added to the squared errors of combinations `rows` of parameters, to which the runs contribute
-        `influence` besides.
-        """
-        added = rows @ self.params + influence.T @ self.runs
-        if self.own >= 0:
-            added[:, self.own] = 0.0
-        found: np.ndarray = (added**2).sum(axis=1)
-        return found
-
-
 class Contrasts:
     """The errors of an estimate. `rows` contain one number per parameter.
 
-    `doubt` is what else may be wrong with the parameters (`Doubt.params`); it widens all intervals.
+    Random effects (columns with a penalty) count as what is still unknown of them: drawing them to zero is an error,
+    too. `strays` are what some of them may be beyond their common variance, and `unsure` is what else may be wrong with
+    the parameters: roots of covariances, with a row for each parameter.
     """
 
     def __init__(
@@ -92,7 +63,8 @@ class Contrasts:
         estimate: Estimate,
         covariance: Covariance = "HC2",
         alpha: float = 0.05,
-        doubt: np.ndarray | None = None,
+        unsure: np.ndarray | None = None,
+        strays: np.ndarray | None = None,
     ) -> None:
         linear = estimate.linear
         self.linear: Linear = linear
@@ -101,22 +73,27 @@ class Contrasts:
         self.slope: float = estimate.slope
         self.alpha: float = alpha
         self.inflation: float = (estimate.inflation / estimate.slope) ** 2
+        self.pseudo: np.ndarray = estimate.pseudo
         moved = linear.transform(estimate.pseudo)
         # With random blocks or weights these are whitened residuals.
         self.residuals: np.ndarray = moved - linear.transform(linear.values(estimate.params))
         self.moved: np.ndarray = moved
         self.spread: np.ndarray = estimate.spread * linear.root
-        self.doubt: np.ndarray = np.zeros((linear.width, 0)) if doubt is None else doubt
+        none = np.zeros((linear.width, 0))
+        self.unsure: np.ndarray = none if unsure is None else unsure
+        self.strays: np.ndarray = none if strays is None else strays
+        # A random effect is wrong by the part of it that the penalty keeps out of the estimates.
+        self.doubt: np.ndarray = np.hstack([self.unsure, linear.solve(linear.penalty[:, None] * self.strays)])
 
     @functools.cached_property
     def sigma_square(self) -> float:
         """The mean square of the residuals."""
         return float(self.residuals @ self.residuals / max(self.linear.df, 1))
 
-    def variances(self, leverages: np.ndarray, residuals: np.ndarray) -> np.ndarray:
-        """Every run's variance, estimated from its residual."""
+    def variances(self, leverages: np.ndarray, residuals: np.ndarray, df: int) -> np.ndarray:
+        """Every run's variance, estimated from residuals with `df` degrees of freedom."""
         if self.kind == "nonrobust":
-            return np.full(len(residuals), self.sigma_square)
+            return np.full(len(residuals), residuals @ residuals / max(df, 1))
         left = np.maximum(1 - leverages, 1e-9)
         own = residuals**2 / (left if self.kind == "HC2" else left**2)
         # A run that is fitted exactly says nothing about its own error.
@@ -129,10 +106,16 @@ class Contrasts:
         if self.kind == "nonrobust":
             equal: np.ndarray = self.inflation * self.sigma_square * self._inverse + self.doubt @ self.doubt.T
             return equal
-        answer: np.ndarray = self.inflation * self.linear.sandwich(
-            self.variances(self.linear.leverages, self.residuals)
-        )
-        answer += self.doubt @ self.doubt.T
+        answer: np.ndarray = self.noise.copy()
+        drawn = self._inverse * self.linear.penalty
+        answer += self.inflation * self.sigma_square * (drawn @ self._inverse) + self.doubt @ self.doubt.T
+        return answer
+
+    @functools.cached_property
+    def noise(self) -> np.ndarray:
+        """The covariance of the parameters by the noise of the runs alone."""
+        variances = self.variances(self.linear.leverages, self.residuals, self.linear.df)
+        answer: np.ndarray = self.inflation * self.linear.sandwich(variances)
         return answer
 
     def degrees(self, rows: np.ndarray) -> np.ndarray:
@@ -158,8 +141,8 @@ class Contrasts:
     def _kernel(self) -> np.ndarray:
         return self.linear.hat**2
 
-    def intervals(self, rows: np.ndarray) -> list[Interval]:
-        """The interval of each row's combination."""
+    def intervals(self, rows: np.ndarray, aside: np.ndarray | float = 0.0) -> list[Interval]:
+        """The interval of each row's combination; `aside` are squared errors of what is not in the model."""
         if not len(rows):
             return []
         # A contrast involves only few of many columns.
@@ -169,7 +152,79 @@ class Contrasts:
         square = ((here @ self.covariance[part]) * here).sum(axis=1)
         equal = self.inflation * self.sigma_square * ((here @ self._inverse[part]) * here).sum(axis=1)
         equal += ((here @ self.doubt[used]) ** 2).sum(axis=1)
-        return intervals(rows @ self.params, square, self.degrees(rows), equal, self.linear.df, self.alpha)
+        square, equal, degrees = square + aside, equal + aside, self.degrees(rows)
+        if (blocks := self.by_block) is not None:
+            # What drifts slowly moves all runs of a block alike, and more where a setting is sensitive to it.
+            own = ((here @ self.noise[part]) * here).sum(axis=1)
+            sums = rows @ blocks.sums.T
+            together = (sums**2).sum(axis=1)
+            # Decided by the blocks alone: with the next ones, chance would decide in one answer of twenty.
+            alike = together > own * blocks.beyond_chance
+            # What is slower than a block is also in the next ones (Newey and West, 1987).
+            for lag, weight in LAGS.items():
+                together += 2 * weight * np.maximum((sums[:, lag:] * sums[:, :-lag]).sum(axis=1), 0.0)
+            square = np.where(alike, square + together - own, square)
+            equal = np.where(alike, np.maximum(equal, square), equal)
+            degrees = np.where(alike, np.minimum(degrees, blocks.df / 2), degrees)
+        return intervals(rows @ self.params, square, degrees, equal, self.linear.df, self.alpha)
+
+    @functools.cached_property
+    def by_block(self) -> ByBlock | None:
+        """The errors by block; None if there are too few or too small blocks."""
+        linear = self.linear
+        number = linear.groups.number
+        if self.kind == "nonrobust" or number < _MIN_BLOCKS or linear.n_runs < _MIN_IN_BLOCK * number:
+            return None
+        if linear.n_runs > _EXACT_RUNS:
+            # With so many runs their fit hardly makes errors smaller, but for the mean over blocks.
+            errors = self.residuals / np.sqrt(np.maximum(1 - linear.leverages, 1e-9))
+            sums = np.sqrt(self.inflation * number / (number - 1)) * linear.by_block(errors)
+            return ByBlock(sums, float(number - 1))
+        sums = np.sqrt(self.inflation) * linear.by_block(self._raised(self.residuals))
+        return ByBlock(sums, self._block_degrees())
+
+    def _raised(self, residuals: np.ndarray) -> np.ndarray:
+        """Residuals raised to the size of errors, block by block (Bell and McCaffrey, 2002). A run's own leverage does
+        not tell by how much: a setting times a block may be nearly a pair of the model, and then hardly any of what
+        that block contributes is left in its residuals; of another setting, all of it is.
+        """
+        found = np.zeros(residuals.shape)
+        for block in range(self.linear.groups.number):
+            here = np.flatnonzero(self.linear.groups.index == block)
+            left, basis = np.linalg.eigh(self.linear.hat[np.ix_(here, here)])
+            factor = np.where(left > _SEEN, 1 / np.sqrt(np.maximum(left, _SEEN)), 0.0)
+            found[here] = (basis * factor) @ (basis.T @ residuals[here])
+        return found
+
+    def _block_degrees(self) -> float:
+        """With how many degrees of freedom squared errors by block tell a variance: the median over the parameters of
+        treatments (Satterthwaite).
+        """
+        linear = self.linear
+        own = np.flatnonzero(linear.penalty[: linear.size] == 0)[1:]
+        influence = linear.design @ linear.solve(np.eye(linear.width)[:, own])
+        found = []
+        for raised in self._raised(influence).T:
+            moved = linear.by_block(raised)
+            square = np.bincount(linear.groups.index, raised**2, linear.groups.number)
+            together = np.diag(square) - moved @ linear.gram @ moved.T
+            found.append(np.trace(together) ** 2 / (together**2).sum())
+        return float(np.median(found)) if found else float(linear.groups.number - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class ByBlock:
+    """What each block (a row) contributes to the errors of the parameters, and with how many degrees of freedom the
+    squares of that tell their variance.
+    """
+
+    sums: np.ndarray
+    df: float
+
+    @property
+    def beyond_chance(self) -> float:
+        """The ratio of the squared errors of blocks to those of their runs from which errors are those of blocks."""
+        return float(1 + _BEYOND_CHANCE * np.sqrt(2 / self.df))
 
 
 def intervals(

@@ -16,7 +16,7 @@ than is significant.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -24,7 +24,6 @@ import numpy as np
 import pandas as pd
 
 from broadleaf_lab.analysis.model.coding import Coding, Term
-from broadleaf_lab.analysis.model.contrasts import Doubt
 from broadleaf_lab.analysis.model.drift import Nuisance
 from broadleaf_lab.analysis.model.linear import Linear
 from broadleaf_lab.analysis.model.sample import Sample
@@ -78,32 +77,31 @@ def numbers(frame: pd.DataFrame, name: str) -> np.ndarray | str:
 
 def centred(name: str, values: np.ndarray, made: Fit, sample: Sample) -> Covariate:
     """The covariate's column; `made` is the model of `values` over the runs that have one."""
-    full, width = made.full, len(made.full.column_names)
+    coding, width = made.coding, len(made.coding.column_names)
     position = dict(zip(np.flatnonzero(made.kept).tolist(), range(made.linear.size), strict=True))
-    full_of = {term.factors: term.columns for term in full.terms}
     tests: list[_Test] = []
     estimate = np.zeros(width)
     covariance = np.zeros((width, width))
-    for term in made.coding.terms:
-        pairs = [(position[c], f) for c, f in zip(term.columns, full_of[term.factors], strict=True) if c in position]
-        if pairs:
-            own, at = (list(column) for column in zip(*pairs, strict=True))
+    # What a pair in the background may do to the covariate counts as an error, as everywhere.
+    background: list[_Test] = []
+    for term in coding.terms:
+        at = [c for c in term.columns if c in position]
+        own = [position[c] for c in at]
+        if (pair := term.factors) in made.background:
+            freed = made.contrasts_freed((pair[0], pair[1]), np.eye(width)[at])
+            if freed is not None:
+                smallest_p = min((it.p for it in freed if it.p == it.p), default=1.0)
+                gamma = np.array([it.estimate for it in freed])
+                background.append(_Test(term, tuple(at), gamma, min(1.0, smallest_p * len(freed))))
+        elif at:
             tests.append(_Test.of(term, at, made.params[own], made.covariance[np.ix_(own, own)], made.df))
     inside = len(tests)
-    own = [i for c, i in position.items() if c]
-    at = [_in_full(made.coding, full_of)[c] for c in position if c]
-    covariance[np.ix_(at, at)] = made.covariance[np.ix_(own, own)]
-    for term in full.terms:
-        if made.coding.term_of(*term.factors) is None:
-            eye = np.eye(width)[list(term.columns)]
-            beside = made.contrasts_beside((term.factors[0], term.factors[1]), eye)
-            if beside is not None:
-                smallest_p = min((it.p for it in beside if it.p == it.p), default=1.0)
-                gamma = np.array([it.estimate for it in beside])
-                tests.append(_Test(term, tuple(term.columns), gamma, min(1.0, smallest_p * len(beside))))
+    tests += background
+    known = [c for test in tests[:inside] for c in test.columns]
+    own = [position[c] for c in known]
+    covariance[np.ix_(known, known)] = made.covariance[np.ix_(own, own)]
     likely = _probabilities(tests)
     weight = np.zeros(width)
-    # What a pair outside the covariate's model may do counts as an error, as everywhere.
     strays = []
     for number, (test, probability) in enumerate(zip(tests, likely, strict=True)):
         part = np.zeros(width)
@@ -119,11 +117,11 @@ def centred(name: str, values: np.ndarray, made: Fit, sample: Sample) -> Covaria
     length = np.abs(unsure).max(axis=0)
     unsure = unsure[:, length > _NEGLIGIBLE * max(float(length.max()), _NEGLIGIBLE)]
     told = np.isfinite(values)
-    rest = values - (full.cell_rows(sample.cells) @ estimate)[sample.cells.index]
+    rest = values - (coding.cell_rows(sample.cells) @ estimate)[sample.cells.index]
     # A run without the number counts as an average one.
     rest = np.where(told, rest - rest[told].mean(), 0.0)
     changed = [" x ".join(t.term.factors) for t, p in zip(tests, likely, strict=True) if p > _LIKELY]
-    return Covariate(name, rest, unsure, full, tuple(changed))
+    return Covariate(name, rest, unsure, coding, tuple(changed))
 
 
 def adjusted(sample: Sample, covariate: Covariate) -> Sample:
@@ -140,7 +138,7 @@ def slope(sample: Sample, linear: Linear, params: np.ndarray) -> float:
     return float(params[-1])
 
 
-def doubt(sample: Sample, coding: Coding, linear: Linear, params: np.ndarray) -> Doubt | None:
+def doubt(sample: Sample, coding: Coding, linear: Linear, params: np.ndarray) -> np.ndarray | None:
     """What is not known of the treatments' effects on the covariate, as a doubt about the parameters of a model of
     `sample`; None without a covariate.
     """
@@ -151,27 +149,21 @@ def doubt(sample: Sample, coding: Coding, linear: Linear, params: np.ndarray) ->
     unsure = steep * it.unsure
     columns_of = {term.factors: term.columns for term in coding.terms}
     position = np.cumsum(linear.kept) - 1
-    moved = np.zeros((linear.width, unsure.shape[1]))
+    moved: np.ndarray = np.zeros((linear.width, unsure.shape[1]))
     outside: list[int] = []
     for term in it.coding.terms:
         columns = columns_of.get(term.factors)
         if columns is None:
-            outside += term.columns
+            outside += [column for column in term.columns if np.any(unsure[column])]
             continue
         for mine, full in zip(columns, term.columns, strict=True):
             if linear.kept[mine]:
                 moved[position[mine]] += unsure[full]
-    runs: np.ndarray = np.broadcast_to(0.0, (linear.n_runs, unsure.shape[1]))
-    outside = [column for column in outside if np.any(unsure[column])]
     if outside:
         # Terms outside the model act through the columns that overlap with theirs.
         seen = it.coding.cell_rows(sample.cells)[:, outside][sample.cells.index]
-        share = linear.solve(np.column_stack([linear.cross(column) for column in seen.T]))
-        rest = np.column_stack([linear.transform(column) for column in seen.T])
-        rest -= np.column_stack([linear.transform(linear.values(part)) for part in share.T])
-        moved += share @ unsure[outside]
-        runs = rest @ unsure[outside]
-    return Doubt(tuple((it.name, str(number)) for number in range(unsure.shape[1])), moved, runs)
+        moved += linear.solve(np.column_stack([linear.cross(column) for column in seen.T])) @ unsure[outside]
+    return moved
 
 
 def sentence(covariate: Covariate, steep: float, sigma: float) -> str:
@@ -183,14 +175,6 @@ def sentence(covariate: Covariate, steep: float, sigma: float) -> str:
         text += f" Changed by {', '.join(covariate.changed)}: that stays part of their effects,"
         text += " whose intervals are no narrower."
     return text
-
-
-def _in_full(coding: Coding, full_of: Mapping[tuple[str, ...], Sequence[int]]) -> dict[int, int]:
-    """The column of the full coding for each of a smaller one."""
-    found = {0: 0}
-    for term in coding.terms:
-        found.update(zip(term.columns, full_of[term.factors], strict=True))
-    return found
 
 
 @dataclass(frozen=True, slots=True)

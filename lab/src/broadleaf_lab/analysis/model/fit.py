@@ -13,15 +13,15 @@ import pandas as pd
 
 from broadleaf_lab.analysis import frame as frames
 from broadleaf_lab.analysis.model import covariate as covariates
-from broadleaf_lab.analysis.model import curves, misfit, robust, selection
+from broadleaf_lab.analysis.model import curves, misfit, rejected, robust, selection
 from broadleaf_lab.analysis.model import scale as scales
+from broadleaf_lab.analysis.model.background import Triples
 from broadleaf_lab.analysis.model.coding import Coding
-from broadleaf_lab.analysis.model.contrasts import Contrasts, Covariance, Doubt, Interval
+from broadleaf_lab.analysis.model.contrasts import Contrasts, Covariance, Interval
 from broadleaf_lab.analysis.model.linear import Blocks, Linear
 from broadleaf_lab.analysis.model.misfit import LackOfFit
 from broadleaf_lab.analysis.model.sample import Sample
 from broadleaf_lab.analysis.model.scale import LambdaProfile, Scale
-from broadleaf_lab.analysis.model.selection import Beside
 from broadleaf_lab.errors import AnalysisError
 from broadleaf_lab.spec.factors import Factor, Level
 from broadleaf_lab.spec.study import StudySpec
@@ -29,6 +29,7 @@ from broadleaf_lab.spec.study import StudySpec
 if TYPE_CHECKING:
     from broadleaf_lab.analysis.effects import Context, DifferenceUs, Effect
     from broadleaf_lab.analysis.interactions import Interaction
+    from broadleaf_lab.analysis.model.rejected import Quadrant, Tail
     from broadleaf_lab.analysis.model.robust import Estimate
     from broadleaf_lab.analysis.model.sensitivity import Shift
 
@@ -61,9 +62,9 @@ class FitOptions:
 class Fit:
     """A fitted model. Made by `fit`; rows of contrasts have one number per `coding.column_names`.
 
-    `full` is the coding with all requested pairs: if the runs do not suffice for all at once, `coding` contains those
-    of the model, the others are estimated beside it, and `doubt` says what they may add to it. `linear` may be passed
-    if another fit of the same runs has already computed it.
+    If the runs do not suffice for all pairs at once, those in `background` are random effects, and `penalty` is that of
+    every column (`strays` are those of `Contrasts`). `linear` may be passed if another fit of the same runs has already
+    computed it.
     """
 
     def __init__(
@@ -72,9 +73,9 @@ class Fit:
         coding: Coding,
         options: FitOptions | None = None,
         notes: tuple[str, ...] = (),
-        full: Coding | None = None,
         linear: Linear | None = None,
-        doubt: Doubt | None = None,
+        penalty: np.ndarray | None = None,
+        strays: np.ndarray | None = None,
     ) -> None:
         options = options or FitOptions()
         self.options: FitOptions = options
@@ -84,11 +85,16 @@ class Fit:
         self.scale: Scale = sample.scale
         self.frame: pd.DataFrame = sample.frame
         self.factors: tuple[Factor, ...] = coding.factors
-        self.full: Coding = coding if full is None else full
+        self.penalty: np.ndarray | None = penalty
+        self.background: frozenset[tuple[str, ...]] = frozenset(
+            () if penalty is None else (t.factors for t in coding.terms if penalty[list(t.columns)].any())
+        )
         self.stray: Mapping[str, float] = options.stray
         self.alpha: float = options.alpha
         if linear is None:
-            linear = sample.linear(coding, sample.choose_blocks(options.blocks, len(coding.column_names)))
+            drawn = 0 if penalty is None else int((penalty > 0).sum())
+            kind = sample.choose_blocks(options.blocks, len(coding.column_names) - drawn)
+            linear = sample.linear(coding, kind, penalty)
         if linear.df < 1:
             raise AnalysisError(
                 f"{linear.n_runs} runs cannot determine {linear.n_parameters} parameters: make more runs, or leave out "
@@ -101,13 +107,11 @@ class Fit:
         self.block_share: float = self.linear.ratio
         self.params: np.ndarray = self.estimate.params
         unsure = covariates.doubt(sample, coding, self.linear, self.params)
-        self._doubt: Doubt | None = unsure if doubt is None else doubt.and_of(unsure)
-        self.contrasts: Contrasts = Contrasts(
-            self.estimate, options.covariance, options.alpha, None if self._doubt is None else self._doubt.params
-        )
+        self.contrasts: Contrasts = Contrasts(self.estimate, options.covariance, options.alpha, unsure, strays)
         self.df: int = linear.df
         self._size = linear.size
         self._pairs: dict[float, list[Interaction]] = {}
+        self.quadrant: Quadrant | None = None
 
     # --- what was fitted -------------------------------------------------------------------------------------------
 
@@ -143,6 +147,11 @@ class Fit:
     def fitted(self) -> np.ndarray:
         """The model's value of every run, on the fit's scale, with its block and time."""
         return self.linear.fitted(self.params, self.estimate.pseudo)
+
+    @property
+    def fitted_us(self) -> np.ndarray:
+        """The same in microseconds per task."""
+        return scales.to_us(self.fitted, self.scale)
 
     @property
     def residuals(self) -> np.ndarray:
@@ -220,35 +229,44 @@ class Fit:
 
     def contrasts_of(self, rows: Sequence[np.ndarray] | np.ndarray) -> list[Interval]:
         """Many combinations at once."""
-        return self.contrasts.intervals(self._whole(rows))
+        return self.contrasts.intervals(self.whole(rows))
 
-    def _whole(self, rows: Sequence[np.ndarray] | np.ndarray) -> np.ndarray:
+    def changes(
+        self, after: Sequence[Mapping[str, Level]], before: Sequence[Mapping[str, Level]] | None = None
+    ) -> list[Interval]:
+        """The differences between configurations, or their means without `before`; factors that both omit are at their
+        average. Unlike a combination of coefficients, a difference between whole configurations also contains what the
+        model has no coefficients for, and its interval allows for that.
+        """
+        rows = self.coding.rows(after)
+        if before is not None:
+            rows = rows - self.coding.rows(before)
+        whole = self.whole(rows)
+        return self.contrasts.intervals(whole, self.triples.squares(whole, after, before))
+
+    @functools.cached_property
+    def triples(self) -> Triples:
+        """What is not in the model of three factors at once."""
+        return Triples(self.coding, self.sample, self.contrasts, self.real_pairs)
+
+    def real_pairs(self) -> list[frozenset[str]]:
+        """The pairs that certainly interact."""
+        return [frozenset((p.a, p.b)) for p in self.interactions() if p.q <= _Q] if self.coding.pairs else []
+
+    def whole(self, rows: Sequence[np.ndarray] | np.ndarray) -> np.ndarray:
+        """Combinations of the treatments' coefficients as combinations of all parameters."""
         asked = np.asarray(rows, dtype=float).reshape(-1, len(self.kept))
         answer: np.ndarray = np.hstack([asked[:, self.kept], np.zeros((len(asked), len(self.params) - self._size))])
         return answer
 
-    def contrasts_beside(self, pair: tuple[str, str], rows: np.ndarray) -> list[Interval] | None:
-        """Combinations of the full coding's coefficients in the model with one additional pair; None if the runs cannot
-        show that pair.
-        """
-        term = self.full.term_of(*pair)
+    def contrasts_freed(self, pair: tuple[str, str], rows: np.ndarray) -> list[Interval] | None:
+        """Combinations in the model in which a pair of the background is a parameter; None if the runs do not tell."""
+        term = self.coding.term_of(*pair)
         if term is None or not term.columns:
             return None
-        beside = Beside(self.contrasts, self._full_rows[:, list(term.columns)][self.sample.cells.index])
-        if not beside.told:
-            return None
-        doubt = None if self._doubt is None else self._doubt.but(pair)
-        return beside.intervals(self._whole(rows[:, self._in_full]), rows[:, list(term.columns)], doubt)
-
-    @functools.cached_property
-    def _in_full(self) -> list[int]:
-        """The positions of the model's columns among those of the full coding."""
-        columns_of = {term.factors: term.columns for term in self.full.terms}
-        return [0, *(column for term in self.coding.terms for column in columns_of[term.factors])]
-
-    @functools.cached_property
-    def _full_rows(self) -> np.ndarray:
-        return self.full.cell_rows(self.sample.cells)
+        position = np.cumsum(self.kept) - 1
+        freed = selection.Freed(self.contrasts, position[list(term.columns)].tolist())
+        return freed.intervals(self.whole(rows)) if freed.told else None
 
     def df_quantile(self, probability: float) -> float:
         """The quantile of t at the fit's degrees of freedom."""
@@ -283,7 +301,7 @@ class Fit:
 
     def predict(self, configs: Sequence[Mapping[str, Level]]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Microseconds per task of configurations with the 95 % interval of that mean, at the mean block and time."""
-        told = self.contrasts_of(self.coding.rows(configs))
+        told = self.changes(configs)
         centre, low, high = (
             scales.to_us(np.array([getattr(it, name) for it in told]), self.scale)
             for name in ("estimate", "low", "high")
@@ -298,6 +316,13 @@ class Fit:
         root = basis * np.sqrt(np.maximum(size, 0.0))
         spread = np.sqrt(self.df / rng.chisquare(self.df, draws))
         drawn: np.ndarray = self.treatment_params[:, None] + root @ rng.standard_normal((self._size, draws)) * spread
+        return drawn
+
+    def draws(self, configs: Sequence[Mapping[str, Level]], rng: np.random.Generator, number: int) -> np.ndarray:
+        """What each configuration (a row) may be, on the fit's scale: `number` draws, each of all of them at once."""
+        rows = self.coding.rows(configs)
+        drawn: np.ndarray = rows[:, self.kept] @ self.bootstrap(rng, number)
+        drawn += self.triples.draws(self.whole(rows), configs, rng, number)
         return drawn
 
     # --- the data --------------------------------------------------------------------------------------------------
@@ -327,6 +352,23 @@ class Fit:
         return misfit.lack_of_fit(linear, self.estimate.pseudo, float(rest @ rest))
 
     @functools.cached_property
+    def tails(self) -> dict[tuple[str, Level], Tail]:
+        """The slow runs of every level, which count for nothing in a robust fit."""
+        return rejected.tails(self)
+
+    @functools.cached_property
+    def disowned(self) -> str | None:
+        """Why nothing can be concluded from a model without pairs: replicates show that it misses something, or whole
+        quadrants are far from it. None if nothing speaks against it.
+        """
+        if self.coding.pairs or len(self.factors) < 2:
+            return None
+        if self.quadrant is not None:
+            return "because a model without pairs is wrong here"
+        lack = self.lack_of_fit
+        return "because a model without pairs misses something" if lack is not None and lack.significant else None
+
+    @functools.cached_property
     def lambda_profile(self) -> LambdaProfile:
         """On which scale effects add up; `scale.answer` also counts the interactions on each scale."""
         return scales.profile_of(self.coding, self.sample)
@@ -337,10 +379,10 @@ class Fit:
             return self
         sample = self.sample.on(scale)
         options = replace(self.options, blocks=self.blocks, stray={})
-        if self.full is self.coding:
+        if self.penalty is None:
             # Its columns do not depend on the scale.
             return Fit(sample, self.coding, options, linear=self.linear.unweighted)
-        return _selected(sample, self.full, options, [])
+        return _selected(sample, self.coding, options, [])
 
     def sensitivity(self) -> list[Shift]:
         """Effects that change by more than a standard error under least squares, or without noisy blocks."""
@@ -355,7 +397,7 @@ def fit(
     scale: Literal["auto"] | Scale = "log",
     pairs: bool | Sequence[tuple[str, str]] = True,
     blocks: Literal["auto"] | Blocks = "auto",
-    drift: bool = True,
+    drift: bool | Literal["line"] = True,
     covariance: Covariance = "HC2",
     triples: bool = True,
     robust: bool = True,
@@ -371,13 +413,16 @@ def fit(
     estimated beside it. If replicates show that pairs do not suffice, `triples` adds those of factors whose three pairs
     are all significant.
 
-    `robust` is Tukey's bisquare (MM): runs far from the model do not count; without it, least squares. Intervals use
+    `drift` removes what changes with time: a smooth curve, or a line. `robust` is Tukey's bisquare (MM): runs far from
+    the model do not count; without it, or if these runs gather where two levels meet whose pair is not in the model,
+    least squares. Intervals use
     HC2 errors, which allow for unequal variances, with the degrees of freedom of each contrast's own error; they miss
     in `alpha` of all cases. `covariate` is a column of the frame; what it explains of the noise is removed, but not
     what treatments do through it. Raises AnalysisError if the runs cannot show the main effects.
     """
     if frame.empty:
         raise AnalysisError("no runs to fit: make runs first (`broadleaf-lab run`).")
+    frame = frames.designed(frame)
     levels = frames.measured(frame, factors)
     sample = Sample.of(frame, factors, "log" if scale == "auto" else scale, drift)
     stray = curves.splines(factors, sample, levels, blocks)
@@ -400,6 +445,10 @@ def _fitted(sample: Sample, full: Coding, options: FitOptions, triples: bool, no
     if full.pairs and not selection.suffices(full, sample):
         return _selected(sample, full, options, notes)
     made = Fit(sample, full, options, tuple(notes))
+    if options.robust and (where := rejected.quadrant(made)) is not None:
+        notes.append(where.sentence)
+        made = Fit(sample, full, replace(options, robust=False), tuple(notes))
+        made.quadrant = where
     lack = made.lack_of_fit
     if lack is None or not lack.significant:
         return made
@@ -417,7 +466,7 @@ def _fitted(sample: Sample, full: Coding, options: FitOptions, triples: bool, no
     if coding is full:
         made.notes = tuple(notes)
         return made
-    return Fit(sample, coding, options, tuple(notes))
+    return Fit(sample, coding, made.options, tuple(notes))
 
 
 def _adjusted(sample: Sample, full: Coding, options: FitOptions, name: str, notes: list[str]) -> Sample:
@@ -449,12 +498,11 @@ def _selected(sample: Sample, full: Coding, options: FitOptions, notes: list[str
         made = f"{len(sample.y)} runs{' two at once' if sample.paired else ''}"
         raise AnalysisError(f"{made} cannot determine {len(mains.column_names) - 1} main effects: make more runs.")
     chosen = selection.choose_pairs(full, sample, options.blocks, options.robust)
-    notes = [*notes, chosen.sentence]
-    return Fit(sample, full.but(chosen.pairs), options, tuple(notes), full=full, doubt=chosen.doubt)
+    return Fit(sample, full, options, (*notes, chosen.sentence), penalty=chosen.penalty, strays=chosen.strays)
 
 
 def _triples(made: Fit) -> list[tuple[str, str, str]]:
-    significant = {frozenset((pair.a, pair.b)) for pair in made.interactions() if pair.q <= _Q}
+    significant = set(made.real_pairs())
     names = [f.name for f in made.factors]
     found = [
         (a, b, c)

@@ -44,6 +44,9 @@ class Linear:
     Columns that are combinations of earlier ones (the constant, then time, then the treatments in order) are omitted:
     `kept` says which of the treatment columns remain, `kept_time` which of time. Parameters are in that order: kept
     treatment columns, kept time columns.
+
+    A treatment column with a `penalty` is a random effect whose variance is that of a run divided by the penalty: it is
+    drawn towards zero, and it is always kept, because the penalty decides what the runs do not.
     """
 
     def __init__(
@@ -53,6 +56,7 @@ class Linear:
         time: np.ndarray,
         groups: Groups,
         blocks: Blocks,
+        penalty: np.ndarray | None = None,
     ) -> None:
         self.cell: np.ndarray = cell
         self.groups: Groups = groups
@@ -66,26 +70,32 @@ class Linear:
         means = self._block_means(cell_rows, time) if blocks != "none" else np.zeros((0, len(raw)))
         gram = self._without_blocks(raw, means)
         order = np.concatenate([[0], np.arange(width, width + time.shape[1]), np.arange(1, width)])
-        used: np.ndarray = np.zeros(len(order), dtype=bool)
+        drawn = np.zeros(len(raw))
+        drawn[:width] = 0.0 if penalty is None else penalty
+        order = order[drawn[order] == 0]
+        used: np.ndarray = drawn > 0
         used[order] = independent(gram[np.ix_(order, order)], np.diag(raw)[order])
+        self.penalty: np.ndarray = drawn[used]
         self.kept: np.ndarray = used[:width]
         self.kept_time: np.ndarray = used[width:]
         self.treatment_gram: np.ndarray = raw[:width, :width]
         self._raw, self._means = raw[np.ix_(used, used)], means[:, used]
-        self.gram: np.ndarray = gram[np.ix_(used, used)]
+        self.gram: np.ndarray = gram[np.ix_(used, used)] + np.diag(self.penalty)
         self.rows: np.ndarray = cell_rows if self.kept.all() else cell_rows[:, self.kept]
         self.time: np.ndarray = time[:, self.kept_time]
         self.size: int = self.rows.shape[1]
         self.width: int = self.size + self.time.shape[1]
-        # The means of absorbed blocks are parameters too.
+        # The means of absorbed blocks are parameters too; a random effect is one only as far as the runs determine it.
         self.n_parameters: int = self.width + (groups.number - 1 if blocks == "fixed" else 0)
+        if self.penalty.any():
+            self.n_parameters -= int(self.penalty @ np.diag(self.solve(np.eye(self.width))))
         self.df: int = self.n_runs - self.n_parameters
 
     def with_ratio(self, ratio: float) -> Linear:
         """The same columns with another variance between random blocks, in proportion to that of a run of weight 1."""
         made = self._copy()
         made.ratio = ratio
-        made.gram = made._without_blocks(self._raw, self._means)
+        made.gram = made._without_blocks(self._raw, self._means) + np.diag(self.penalty)
         return made
 
     def with_weight(self, weight: np.ndarray) -> Linear:
@@ -95,8 +105,13 @@ class Linear:
         made._raw = made._cross_products(self.rows, self.time)
         if self.blocks != "none":
             made._means = made._block_means(self.rows, self.time)
-        made.gram = made._without_blocks(made._raw, made._means)
+        made.gram = made._without_blocks(made._raw, made._means) + np.diag(self.penalty)
         return made
+
+    @property
+    def n_fixed(self) -> int:
+        """How many parameters are not random effects, without blocks."""
+        return self.width - int((self.penalty > 0).sum())
 
     @property
     def unweighted(self) -> Linear:
@@ -286,6 +301,14 @@ class Linear:
         answer: np.ndarray = (covariance + covariance.T) / 2
         return answer
 
+    def by_block(self, errors: np.ndarray) -> np.ndarray:
+        """The parameters' errors that each block contributes, one a row, for the errors of the runs."""
+        sums = np.zeros((self.groups.number, self.width))
+        for here, part in self.chunks():
+            sums += _binned(self.groups.index[here], part * errors[here, None], self.groups.number)
+        found: np.ndarray = self.solve(sums.T).T
+        return found
+
     @functools.cached_property
     def hat(self) -> np.ndarray:
         """The matrix that turns the runs' numbers, without block means, into residuals; only for few runs."""
@@ -347,10 +370,11 @@ def block_variance_ratio(linear: Linear, y: np.ndarray) -> float:
         white = made.transform(y)
         right = made.cross(y)
         rest = float(white @ white - right @ made.solve(right))
-        scale = max(rest, 1e-300) / (made.n_runs - made.width)
+        left = made.n_runs - made.n_fixed
+        scale = max(rest, 1e-300) / left
         spread = float(np.log1p(linear.masses * ratio).sum())
         height = float(np.linalg.slogdet(made.gram)[1])
-        return float((made.n_runs - made.width) * np.log(scale)) + spread + height
+        return float(left * np.log(scale)) + spread + height
 
     found = minimize_scalar(deviance, bounds=(-9.0, 9.0), method="bounded", options={"xatol": 1e-3})
     ratio = float(np.exp(found.x))

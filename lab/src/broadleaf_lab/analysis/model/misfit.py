@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,12 +10,14 @@ import numpy as np
 from broadleaf_lab.analysis.model.linear import Groups, Linear
 
 _MAX_CELLS = 400
+_POWER = 0.8
 
 
 @dataclass(frozen=True, slots=True)
 class LackOfFit:
     """The F test of what the model leaves unexplained against the differences between replicates. `significant` at 5 %:
-    interactions of more than two factors remain.
+    interactions of more than two factors remain. `unseen` is the size on the fit's scale up to which this test would
+    miss one interaction of three two-level factors in a fifth of all cases or more.
     """
 
     f: float
@@ -22,6 +25,7 @@ class LackOfFit:
     df_model: int
     df_pure: int
     pure_error_sd: float
+    unseen: float
 
     @property
     def significant(self) -> bool:
@@ -49,7 +53,21 @@ def lack_of_fit(linear: Linear, y: np.ndarray, rest_square: float) -> LackOfFit 
     if df_pure < 1 or df_model < 1 or pure <= 1e-20 * float(y @ y):
         return None
     f = max(rest_square - pure, 0.0) / df_model / (pure / df_pure)
-    return LackOfFit(f, float(stats.f.sf(f, df_model, df_pure)), df_model, df_pure, float(np.sqrt(pure / df_pure)))
+    sd = float(np.sqrt(pure / df_pure))
+    # Such an interaction of size h moves each run by h/8 either way.
+    unseen = 8 * sd * math.sqrt(_shift(df_model, df_pure) / linear.n_runs)
+    return LackOfFit(f, float(stats.f.sf(f, df_model, df_pure)), df_model, df_pure, sd, unseen)
+
+
+def _shift(df_model: int, df_pure: int) -> float:
+    """The noncentrality at which the F test at 5 % finds what is missing in four of five cases."""
+    from scipy import optimize, stats
+
+    limit = float(stats.f.isf(0.05, df_model, df_pure))
+    high = 10.0
+    while stats.ncf.sf(limit, df_model, df_pure, high) < _POWER:
+        high *= 2
+    return float(optimize.brentq(lambda x: stats.ncf.sf(limit, df_model, df_pure, x) - _POWER, 1e-6, high))
 
 
 def _pure_error(linear: Linear, y: np.ndarray, cell: np.ndarray, used: np.ndarray) -> tuple[float, int]:

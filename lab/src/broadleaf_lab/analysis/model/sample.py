@@ -38,10 +38,10 @@ class Sample:
     covariate: Covariate | None = None
 
     @classmethod
-    def of(cls, frame: pd.DataFrame, factors: Sequence[Factor], scale: Scale, drift: bool) -> Sample:
-        """Runs as `frame.load` gives them."""
+    def of(cls, frame: pd.DataFrame, factors: Sequence[Factor], scale: Scale, drift: bool | str) -> Sample:
+        """Runs as `frame.load` gives them; `drift` as in `fit`."""
         y = scales.transform(frame["y_us"].to_numpy(dtype=float), scale)
-        time = drifts.drift(frame) if drift else Nuisance(np.zeros((len(y), 0)), ())
+        time = drifts.drift(frame, drift != "line") if drift else Nuisance(np.zeros((len(y), 0)), ())
         groups = Groups(frame["block"].fillna(-1).to_numpy(dtype=float))
         return cls(frame, y, scale, coded(frame, factors), time, groups)
 
@@ -59,9 +59,9 @@ class Sample:
         """How many runs there are to learn from; of a pair only the difference counts."""
         return len(self.y) - (self.groups.number - 1 if self.paired else 0)
 
-    def linear(self, coding: Coding, blocks: Blocks) -> Linear:
+    def linear(self, coding: Coding, blocks: Blocks, penalty: np.ndarray | None = None) -> Linear:
         """The columns of a model of these runs."""
-        return Linear(coding.cell_rows(self.cells), self.cells.index, self.time.matrix, self.groups, blocks)
+        return Linear(coding.cell_rows(self.cells), self.cells.index, self.time.matrix, self.groups, blocks, penalty)
 
     def choose_blocks(self, asked: str, width: int) -> Blocks:
         """A mean for each block if at least twice as many degrees of freedom as the `width` treatment parameters

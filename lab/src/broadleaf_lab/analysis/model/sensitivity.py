@@ -56,7 +56,7 @@ def shifts(fit: Fit) -> list[Shift]:
             if fit.sample.covariate is not None:
                 sample = covariate.adjusted(sample, fit.sample.covariate.of_runs(~noisy))
             options = FitOptions(fit.blocks, fit.options.covariance, fit.options.robust)
-            other = Model(sample, fit.coding, options)
+            other = Model(sample, fit.coding, options, penalty=fit.penalty)
         except AnalysisError:
             return found
         if np.array_equal(other.kept, fit.kept):

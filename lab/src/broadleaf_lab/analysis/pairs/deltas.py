@@ -410,7 +410,12 @@ class _Means:
     """The mean delta of every treatment, in samples of the same runs."""
 
     def __init__(self, flips: Sequence[_Pairs], cell: np.ndarray, y: np.ndarray, cells: int, pairing: Pairing) -> None:
-        self._flips, self._cells, self._by_median = flips, cells, pairing == "cell"
+        self._cells, self._by_median = cells, pairing == "cell"
+        none: np.ndarray = np.zeros(0, dtype=int)
+        self._before = np.concatenate([none, *(pairs.before for pairs in flips)])
+        self._after = np.concatenate([none, *(pairs.after for pairs in flips)])
+        self._flip = np.repeat(np.arange(len(flips)), [len(pairs.before) for pairs in flips])
+        self._flips = len(flips)
         # The order of times within a cell is the same in every sample: a median is found by counting.
         self._order = np.lexsort((y, cell))
         self._y, self._cell = y[self._order], cell[self._order]
@@ -418,7 +423,6 @@ class _Means:
 
     def of(self, times: np.ndarray) -> np.ndarray:
         """In the sample that has each run so many times; nan where a treatment has no pair."""
-        out = np.full(len(self._flips), np.nan)
         taken = times[self._order]
         upto = np.concatenate([[0], np.cumsum(taken)])
         ends = upto[self._ends]
@@ -436,15 +440,13 @@ class _Means:
         else:
             sums = np.bincount(self._cell, self._y * taken, self._cells)
             centre = sums / np.where(count > 0, count, np.nan)
-        for position, pairs in enumerate(self._flips):
-            b, a = count[pairs.before], count[pairs.after]
-            # All pairs of two cells average to the difference of their means, as many as they are.
-            weight = 2 * b * a / np.maximum(b + a, 1) if self._by_median else b * a
-            good = weight > 0
-            if good.any():
-                change = centre[pairs.after][good] - centre[pairs.before][good]
-                out[position] = float(change @ weight[good] / weight[good].sum())
-        return out
+        b, a = count[self._before], count[self._after]
+        # All pairs of two cells average to the difference of their means, as many as they are.
+        weight = 2 * b * a / np.maximum(b + a, 1) if self._by_median else b * a
+        change = np.where(weight > 0, (centre[self._after] - centre[self._before]) * weight, 0.0)
+        sums, total = (np.bincount(self._flip, each, self._flips) for each in (change, weight))
+        found: np.ndarray = np.where(total > 0, sums / np.where(total > 0, total, 1.0), np.nan)
+        return found
 
 
 def save(table: pd.DataFrame, path: Path, dialect: str = "comma") -> None:

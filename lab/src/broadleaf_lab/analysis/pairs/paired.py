@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from broadleaf_lab.analysis.pairs.intervals import mean_interval, t_cdf
+from broadleaf_lab.analysis.pairs.intervals import mean_interval
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,20 +44,12 @@ def ratio(log_differences: Sequence[float], confidence: float = 0.95) -> Ratio:
 
 def slower_p(log_differences: Sequence[float]) -> float:
     """One-sided p of "the first is not slower" from paired differences of logarithms."""
+    from scipy.special import stdtr
+
     n = len(log_differences)
     if n < 2:
         return 1.0
     mean, sd = statistics.fmean(log_differences), statistics.stdev(log_differences)
     if sd == 0:
         return 0.0 if mean > 0 else 1.0
-    return 1 - t_cdf(mean / (sd / math.sqrt(n)), n - 1)
-
-
-def holm(p_values: Sequence[float], alpha: float = 0.05) -> list[bool]:
-    """Which hypotheses Holm's procedure rejects, at a family-wise error of `alpha`."""
-    rejected = [False] * len(p_values)
-    for rank, index in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
-        if p_values[index] > alpha / (len(p_values) - rank):
-            break
-        rejected[index] = True
-    return rejected
+    return float(stdtr(n - 1, -mean / (sd / math.sqrt(n))))

@@ -17,9 +17,11 @@ from broadleaf_lab.errors import AnalysisError
 from broadleaf_lab.spec.factors import Factor, Level
 
 if TYPE_CHECKING:
+    from broadleaf_lab.analysis.known import Known
     from broadleaf_lab.analysis.model.fit import Fit
     from broadleaf_lab.spec.constraints import Constraints
 
+_DRAWS = 2000
 Kind = Literal["greedy", "nice", "custom", "shapley", "measured"]
 
 
@@ -76,48 +78,74 @@ class Path:
 
 
 def greedy(
-    fit: Fit, constraints: Constraints | None = None, scale: Scale = "us", all_steps: bool = False, tiers: bool = False
-) -> Path:
+    fit: Fit, constraints: Constraints | None = None, scale: Scale = "us", all_steps: bool = False,
+    known: Known | None = None,
+) -> Path:  # fmt: skip
     """At each step, takes the possible treatment that leads to the lowest predicted time.
 
-    Stops if no treatment is proven to help (95 % interval of its ratio below 1), unless `all_steps` is set. Steps
-    chosen because they look good look better than they are: measure `Path.configs` again and use `remeasured`. With
-    `tiers`, the treatments of a tier are exhausted before those of the next.
+    Stops if no treatment is proven to help (95 % interval of its ratio below 1), unless `all_steps` is set; with
+    `known`, only settings that help according to this record are taken. Steps chosen because they look good look better
+    than they are: measure `Path.configs` again and use `remeasured`.
     """
+    return _predicted(fit, _greedy(fit, constraints, all_steps, known), "greedy", scale)
+
+
+def _greedy(
+    fit: Fit, constraints: Constraints | None, all_steps: bool, known: Known | None
+) -> list[tuple[Factor, Level]]:
     state = {f.name: f.default for f in fit.factors}
     chosen: list[tuple[Factor, Level]] = []
-    groups = sorted({f.tier for f in fit.factors}) if tiers else [None]
-    for tier in groups:
-        while True:
-            moves = [
-                (factor, level)
-                for factor in fit.factors
-                if (tier is None or factor.tier == tier) and factor.name not in {f.name for f, _ in chosen}
-                for level in factor.others
-                if _possible(fit, constraints, state, factor, level)
-            ]
-            if not moves:
+    candidates = [
+        (factor, level)
+        for factor in fit.factors
+        for level in factor.others
+        if known is None or all_steps or known.can_help(factor.name, level)
+    ]
+    while True:
+        moves = [
+            (factor, level)
+            for factor, level in candidates
+            if factor.name not in {f.name for f, _ in chosen} and _possible(fit, constraints, state, factor, level)
+        ]
+        taken = None
+        for move in _ranked(fit, state, moves):
+            it = fit.changes([{**state, move[0].name: move[1]}], [state])[0]
+            if all_steps or (it.low > 0 if fit.scale == "rate" else it.high < 0):
+                taken = move
                 break
-            rows = fit.coding.rows([{**state, f.name: level} for f, level in moves])
-            value = rows[:, fit.kept] @ fit.treatment_params
-            ranking = np.argsort(-value if fit.scale == "rate" else value, kind="stable")
-            taken = None
-            now = fit.coding.row(state)
-            for index in ranking:
-                it = fit.contrast(rows[index] - now)
-                if all_steps or (it.low > 0 if fit.scale == "rate" else it.high < 0):
-                    taken = moves[int(index)]
-                    break
-            if taken is None:
-                break
-            chosen.append(taken)
-            state = {**state, taken[0].name: taken[1]}
-    return _predicted(fit, chosen, "nice" if tiers else "greedy", scale)
+        if taken is None:
+            return chosen
+        chosen.append(taken)
+        state = {**state, taken[0].name: taken[1]}
 
 
-def nice(fit: Fit, constraints: Constraints | None = None, scale: Scale = "us", all_steps: bool = False) -> Path:
-    """Greedy within each tier, nicest tier first: shows what can be gained before anything has to be given up."""
-    return greedy(fit, constraints, scale, all_steps, tiers=True)
+def _ranked(fit: Fit, state: Mapping[str, Level], moves: Sequence[tuple[Factor, Level]]) -> list[tuple[Factor, Level]]:
+    """The moves, the one that leads to the lowest predicted time first."""
+    if not moves:
+        return []
+    value = fit.coding.rows([{**state, f.name: level} for f, level in moves])[:, fit.kept] @ fit.treatment_params
+    return [moves[int(index)] for index in np.argsort(-value if fit.scale == "rate" else value, kind="stable")]
+
+
+def nice(
+    fit: Fit, constraints: Constraints | None = None, scale: Scale = "us", all_steps: bool = False,
+    known: Known | None = None,
+) -> Path:  # fmt: skip
+    """The treatments of the greedy path, those of the nicest tier first: shows what can be gained before anything has
+    to be given up. It ends where the greedy path ends.
+    """
+    state = {f.name: f.default for f in fit.factors}
+    left = _greedy(fit, constraints, all_steps, known)
+    chosen: list[tuple[Factor, Level]] = []
+    while left:
+        # A treatment that needs another waits for it.
+        possible = [move for move in left if _possible(fit, constraints, state, *move)] or left
+        tier = min(factor.tier for factor, _ in possible)
+        taken = _ranked(fit, state, [move for move in possible if move[0].tier == tier])[0]
+        left.remove(taken)
+        chosen.append(taken)
+        state = {**state, taken[0].name: taken[1]}
+    return _predicted(fit, chosen, "nice", scale)
 
 
 def custom(
@@ -191,11 +219,14 @@ def _predicted(fit: Fit, chosen: Sequence[tuple[Factor, Level]], kind: Kind, sca
     rows = fit.coding.rows(nodes)
     model = rows[:, fit.kept] @ fit.treatment_params
     values = model if scale == fit.scale else scales.transform(scales.to_us(model, fit.scale), scale)
-    draws = None if scale == fit.scale else _draws(fit, rows, scale)
+    draws = None
+    if scale != fit.scale:
+        drawn = fit.draws(nodes, np.random.default_rng(1), _DRAWS)
+        draws = scales.transform(scales.to_us(drawn, fit.scale), scale)
     logs = []
     steps = []
-    for number, (factor, level) in enumerate(chosen):
-        it = fit.contrast(rows[number + 1] - rows[number])
+    changes = fit.changes(nodes[1:], nodes[:-1]) if chosen else []
+    for number, ((factor, level), it) in enumerate(zip(chosen, changes, strict=True)):
         if draws is None:
             low, high = it.low, it.high
         else:
@@ -206,11 +237,6 @@ def _predicted(fit: Fit, chosen: Sequence[tuple[Factor, Level]], kind: Kind, sca
             PathStep(factor.name, level, float(values[number]), float(values[number + 1]), low, high, factor.tier)
         )
     return Path(tuple(steps), kind, scale, float(values[0]), log_steps=tuple(logs))
-
-
-def _draws(fit: Fit, rows: np.ndarray, scale: Scale) -> np.ndarray:
-    predicted = rows[:, fit.kept] @ fit.bootstrap(np.random.default_rng(1), 2000)
-    return scales.transform(scales.to_us(predicted, fit.scale), scale)
 
 
 def remeasured(path: Path, factors: Sequence[Factor], frame: pd.DataFrame, scale: Scale = "us") -> Path:

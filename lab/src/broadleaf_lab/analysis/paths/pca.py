@@ -88,13 +88,18 @@ def _null(vectors: PathVectors, rng: np.random.Generator, draws: int) -> np.ndar
     effect = np.array([np.median(column[~np.isnan(column)]) if (~np.isnan(column)).any() else 0 for column in ratios.T])
     start = float(np.median([levels[0] for levels in vectors.levels]))
     noise = vectors.noise if len(vectors.noise) else np.zeros(1)
+    # Orders may be of different lengths.
+    length = max(map(len, vectors.orders))
+    columns = np.array([[*(column_of[n] for n in order), *[0] * (length - len(order))] for order in vectors.orders])
+    there = np.array([[True] * len(order) + [False] * (length - len(order)) for order in vectors.orders])
+    rows, places = np.nonzero(there)
+    middle = np.cumsum(np.hstack([np.zeros((len(columns), 1)), np.where(there, effect[columns], 0.0)]), axis=1)
     found: np.ndarray = np.empty((draws, min(vectors.values.shape)))
     for draw in range(draws):
+        logs = middle + rng.choice(noise, middle.shape)
+        changes = np.diff(logs / np.log(2) if vectors.log2 else start * np.exp(logs), axis=1)
         simulated = np.zeros(vectors.values.shape)
-        for row, order in enumerate(vectors.orders):
-            columns = [column_of[name] for name in order]
-            logs = np.concatenate([[0.0], np.cumsum(effect[columns])]) + rng.choice(noise, len(order) + 1)
-            simulated[row, columns] = np.diff(logs / np.log(2) if vectors.log2 else start * np.exp(logs))
+        simulated[rows, columns[rows, places]] = changes[rows, places]
         found[draw] = _variances(simulated)
     return found
 

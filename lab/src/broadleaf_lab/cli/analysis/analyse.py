@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Literal
 import click
 
 from broadleaf_lab.cli.options import load_study, study_argument
-from broadleaf_lab.cli.terminal import add_plain_row, console, require
+from broadleaf_lab.cli.terminal import add_plain_row, compute_in_one_thread, console, require
+from broadleaf_lab.text import change
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 _PAIRS_SHOWN = 20
 _COLOURS = {
     "fails more": "bold red",
-    "may fail more": "yellow",
     "helps": "green",
     "hinders": "red",
     "unknown": "yellow",
@@ -58,6 +58,7 @@ def command(
     another response is asked for.
     """
     require(("numpy", "pandas", "scipy"), "`broadleaf-lab analyse`")
+    compute_in_one_thread()
     from broadleaf_lab.analysis import failures
     from broadleaf_lab.analysis import frame as frames
     from broadleaf_lab.analysis.summary import summarise
@@ -117,7 +118,6 @@ def _show(found: Summary, failed: Failures, response: str) -> None:
 def _effects(found: Summary, unit_name: str, worded: Callable[[str], str]) -> Table:
     from rich.table import Table
 
-    unit = found.fit.scale
     table = Table(
         box=None, pad_edge=False, title=worded("effects on time per task, over the default"), title_justify="left"
     )
@@ -136,19 +136,15 @@ def _effects(found: Summary, unit_name: str, worded: Callable[[str], str]) -> Ta
     us = {(d.factor, d.level): d for d in found.differences}
     for e in sorted(found.effects["average"], key=lambda e: e.ratio):
         key = (e.factor, e.level)
-        wide = (
-            _range(_ratio_pct(e.ci_low_simultaneous), _ratio_pct(e.ci_high_simultaneous)) if unit == "log" else
-            f"{e.ci_low_simultaneous:+.4g} to {e.ci_high_simultaneous:+.4g}"
-        )  # fmt: skip
         corners = [others[c].get(key) for c in ("baseline", "best")]
         difference = us.get(key)
         add_plain_row(
             table,
             e.factor if isinstance(e.level, bool) else f"{e.factor}={e.level}",
-            _percent(e.ratio),
-            _range(_percent(e.ratio_low), _percent(e.ratio_high)),
-            wide,
-            *(_percent(corner.ratio) if corner is not None else "-" for corner in corners),
+            change(e.ratio),
+            _range(change(e.ratio_low), change(e.ratio_high)),
+            _range(change(e.ratio_low_simultaneous), change(e.ratio_high_simultaneous)),
+            *(change(corner.ratio) if corner is not None else "-" for corner in corners),
             f"{difference.delta_us:+,.1f}" if difference is not None else "-",
             _range(f"{difference.ci_low:+,.1f}", f"{difference.ci_high:+,.1f}") if difference is not None else "-",
         )
@@ -182,6 +178,8 @@ def _interactions(found: Summary) -> Table:
 
 
 def _remarks(found: Summary) -> list[str]:
+    from broadleaf_lab.analysis.model.scale import UNITS
+
     fit = found.fit
     said = [f"{fit.n_runs} runs, blocks {fit.blocks}, residual spread {fit.sigma:.3g}, R² {fit.r_squared:.4f}."]
     for term in fit.drift_terms():
@@ -194,20 +192,19 @@ def _remarks(found: Summary) -> list[str]:
             said.append(f"Drift {what}: {size}.")
     if found.lack_of_fit is not None:
         lack = found.lack_of_fit
-        judgement = "something is missing from the model" if lack.significant else "the model misses nothing"
+        size = _ratio_pct(lack.unseen).lstrip("+") if fit.scale == "log" else f"{lack.unseen:.3g} {UNITS[fit.scale]}"
+        judgement = "something is missing from the model"
+        if not lack.significant:
+            judgement = f"nothing is known to be missing; an interaction of three factors of up to {size} could be"
         said.append(f"Replicates against the model: F = {lack.f:.2f}, p = {lack.p:.2g}: {judgement}.")
     said += [f"Sensitive: {shift.sentence}" for shift in found.shifts]
     return [*said, *found.notes, found.precision.sentence]
 
 
-def _percent(ratio: float) -> str:
-    return f"{100 * (ratio - 1):+.1f} %"
-
-
 def _ratio_pct(log_ratio: float) -> str:
     import math
 
-    return _percent(math.exp(log_ratio))
+    return change(math.exp(log_ratio))
 
 
 def _range(low: str, high: str) -> str:

@@ -89,14 +89,16 @@ def _show(study: Study, us: Steps, rate: Steps) -> None:
 
 def _chosen(made: Any, study: Study, order: str, all_steps: bool, scale: Any) -> Steps:
     from broadleaf_lab.analysis import failures
+    from broadleaf_lab.analysis.known import Known
     from broadleaf_lab.analysis.paths import path as paths
 
     # The laboratory never puts failing settings on a path that it chooses; a path that you name is your choice.
-    rules = failures.without(study, failures.of_study(study.runs_path, study.factors)).rules()
+    failed = failures.of_study(study.runs_path, study.factors)
+    rules, known = failures.without(study, failed).rules(), Known(made, study.rope_pct, failed)
     if order == "greedy":
-        return paths.greedy(made, rules, scale, all_steps)
+        return paths.greedy(made, rules, scale, all_steps, known)
     if order == "nice":
-        return paths.nice(made, rules, scale, all_steps)
+        return paths.nice(made, rules, scale, all_steps, known)
     if order == "shapley":
         return paths.shapley(made, study.all_on, scale)
     entries: list[str | tuple[str, Any]] = []

@@ -41,7 +41,7 @@ def command(
     pairs of runs of parent and child decide. The runs go to history.csv beside the study, the medians to
     history-otava.csv for Apache Otava.
     """
-    require(("numpy", "ruptures"), "`broadleaf-lab history`")
+    require(("numpy", "ruptures", "scipy"), "`broadleaf-lab history`")
     from broadleaf_lab.comparisons import history_runs
 
     study = load_study(study_path)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from broadleaf_lab.cli.options import load_study, study_argument
-from broadleaf_lab.cli.terminal import console, fail
+from broadleaf_lab.cli.terminal import compute_in_one_thread, console, fail
 from broadleaf_lab.spec.study import DESIGNS
 from broadleaf_lab.text import duration
 
@@ -51,6 +51,7 @@ def command(
 
     Writes plan.json beside the study file. The same study and seed give the same plan.
     """
+    compute_in_one_thread()
     from broadleaf_lab.run.environments.counters import lacking
 
     study = load_study(study_path)

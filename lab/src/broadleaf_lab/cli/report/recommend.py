@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from broadleaf_lab.cli.options import load_study, study_argument
-from broadleaf_lab.cli.terminal import console, require
+from broadleaf_lab.cli.terminal import compute_in_one_thread, console, require
 
 
 @click.command("recommend")
@@ -26,6 +26,7 @@ def command(study_path: Path, max_tier: int, file: Path | None, as_json: bool) -
     Makes no runs. Settings that fail more often than their default are left out, and named first.
     """
     require(("numpy", "pandas", "scipy"), "`broadleaf-lab recommend`")
+    compute_in_one_thread()
     from broadleaf_lab.report.recommend import keys, recommend, sentences, write
     from broadleaf_lab.spec.factors import column_value
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from broadleaf_lab.cli.options import load_study, study_argument
-from broadleaf_lab.cli.terminal import console, require
+from broadleaf_lab.cli.terminal import compute_in_one_thread, console, require
 from broadleaf_lab.text import size
 
 _MODULES = ("numpy", "pandas", "scipy", "sklearn", "altair", "jinja2", "vl_convert")
@@ -25,6 +25,7 @@ def command(study_path: Path, folder: Path | None, images: bool, show: bool) -> 
     The page needs no network. Figures that the runs cannot provide are listed with the reason.
     """
     require(_MODULES, "`broadleaf-lab report`")
+    compute_in_one_thread()
     from broadleaf_lab.report.build import write
 
     report = write(load_study(study_path), folder, images)

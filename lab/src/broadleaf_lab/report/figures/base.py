@@ -33,7 +33,7 @@ JOINED = "\u00a0"
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A chart, the table behind it, what it shows and how to read it.
+    """A chart (`spec`, for Vega-Lite), the table behind it, what it shows and how to read it.
 
     `number` is 1 to 20 for the figures of the published study, and above that for additional ones. `title` states the
     finding, `reading` says how to read it. The table holds plain numbers, times in microseconds.
@@ -43,7 +43,7 @@ class Figure:
     key: str
     title: str
     reading: str
-    chart: Any
+    spec: dict[str, Any]
     table: pd.DataFrame
 
     @property
@@ -55,7 +55,7 @@ class Figure:
         """The chart as a picture."""
         import vl_convert
 
-        svg: str = vl_convert.vegalite_to_svg(self.chart.to_dict())
+        svg: str = vl_convert.vegalite_to_svg(self.spec)
         return svg
 
     def _repr_svg_(self) -> str:
@@ -139,41 +139,48 @@ def thinned(frame: pd.DataFrame, max_rows: int = MAX_POINTS) -> pd.DataFrame:
     return frame if len(frame) <= max_rows else frame.sample(max_rows, random_state=7).sort_index()
 
 
-def title(text: str, reading: str, width: int) -> alt.Title:
-    """A chart's title, with the finding above and how to read it below, both wrapped to the chart's width."""
-    return alt.Title(
-        text=textwrap.wrap(text, max(30, int(width / 8.2))),
-        subtitle=textwrap.wrap(reading, max(40, int(width / 6.4))),
-        anchor="start",
-        frame="group",
-    )
+LOOK = {
+    "background": "white",
+    "font": FONT,
+    "title": {"fontSize": 16, "subtitleFontSize": 12.5, "subtitleColor": "#555555", "offset": 14, "subtitlePadding": 6},
+    "axis": {
+        "labelFontSize": 12.5,
+        "titleFontSize": 13,
+        "titleFontWeight": "normal",
+        "titleColor": "#333333",
+        "titlePadding": 10,
+        "labelLimit": LABEL_PIXELS,
+        "gridColor": "#e6e6e6",
+        "domainColor": "#999999",
+        "tickColor": "#999999",
+    },
+    # Labels of numbers may be omitted, labels of names may not.
+    "axisQuantitative": {"labelOverlap": "parity", "labelSeparation": 6},
+    "legend": {
+        "labelFontSize": 12.5,
+        "titleFontSize": 12.5,
+        "labelLimit": LABEL_PIXELS,
+        "titleLimit": LABEL_PIXELS,
+        "symbolSize": 90,
+    },
+    "header": {"labelFontSize": 12.5, "titleFontSize": 13},
+    "view": {"stroke": "#cccccc", "continuousWidth": 300, "continuousHeight": 300},
+}
 
 
-def finish(chart: Any, text: str, reading: str, width: int) -> Any:
-    """The chart with its title and the laboratory's look."""
-    return (
-        chart.properties(title=title(text, reading, width), padding=14)
-        .configure(background="white", font=FONT)
-        .configure_title(fontSize=16, subtitleFontSize=12.5, subtitleColor="#555555", offset=14, subtitlePadding=6)
-        .configure_axis(
-            labelFontSize=12.5,
-            titleFontSize=13,
-            titleFontWeight="normal",
-            titleColor="#333333",
-            titlePadding=10,
-            labelLimit=LABEL_PIXELS,
-            gridColor="#e6e6e6",
-            domainColor="#999999",
-            tickColor="#999999",
-        )
-        # Labels of numbers may be omitted, labels of names may not.
-        .configure_axisQuantitative(labelOverlap="parity", labelSeparation=6)
-        .configure_legend(
-            labelFontSize=12.5, titleFontSize=12.5, labelLimit=LABEL_PIXELS, titleLimit=LABEL_PIXELS, symbolSize=90
-        )
-        .configure_header(labelFontSize=12.5, titleFontSize=13)
-        .configure_view(stroke="#cccccc")
-    )
+def finish(chart: Any, text: str, reading: str, width: int) -> dict[str, Any]:
+    """The chart with the laboratory's look and its title: the finding above and how to read it below, both wrapped to
+    the chart's width.
+    """
+    # A chart copies all of its layers whenever something is set, so title and look are set in what it becomes.
+    spec: dict[str, Any] = chart.to_dict(validate=False)
+    heading = {
+        "text": textwrap.wrap(text, max(30, int(width / 8.2))),
+        "subtitle": textwrap.wrap(reading, max(40, int(width / 6.4))),
+        "anchor": "start",
+        "frame": "group",
+    }
+    return {**spec, "title": heading, "padding": 14, "config": LOOK}
 
 
 def require(frame: pd.DataFrame, columns: Sequence[str], figure: str) -> None:

@@ -46,7 +46,8 @@ class Components:
 @dataclass(frozen=True, slots=True)
 class Evidence:
     """The tables, named after the figures that use them; None if the runs do not provide one, and then `reasons` says
-    why under the field's name. `path_sources` says where the times of greedy and nice come from, `failure_note` which
+    why under the field's name (or the role's). `placebo_word` is the verdict on the placebo.
+    `path_sources` says where the times of greedy and nice come from, `failure_note` which
     runs no figure of times includes.
     """
 
@@ -71,6 +72,7 @@ class Evidence:
     levels: pd.DataFrame | None = None
     terms: pd.DataFrame | None = None
     placebo: pd.DataFrame | None = None
+    placebo_word: str = "unknown"
     failures: pd.DataFrame | None = None
     failure_note: str = ""
     reasons: Mapping[str, str] = field(default_factory=dict)

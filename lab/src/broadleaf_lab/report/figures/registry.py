@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from altair.utils.schemapi import debug_mode
+
 from broadleaf_lab.report.figures.base import Figure, Missing
 from broadleaf_lab.report.figures.effects.before_after import before_after
 from broadleaf_lab.report.figures.effects.interaction import two_by_two
@@ -49,7 +51,8 @@ def _need(evidence: Evidence, name: str) -> Any:
 def _role(evidence: Evidence, name: str) -> str:
     value: str | None = getattr(evidence.roles, name)
     if value is None:
-        raise _Lacking(evidence.reasons.get("deltas") or f"no factor plays the part: {_PARTS[name]}")
+        untold = evidence.reasons.get(name) or evidence.reasons.get("deltas")
+        raise _Lacking(untold or f"no factor is known to play the part: {_PARTS[name]}")
     return value
 
 
@@ -140,7 +143,7 @@ ENTRIES = (
     Entry(23, "pairs_two_by_two", lambda e, n, k: two_by_two(_need(e, "cells"), n, k)),
     Entry(24, "response", lambda e, n, k: response(_need(e, "levels"), n, k)),
     Entry(25, "half_normal", lambda e, n, k: half_normal(_need(e, "terms"), n, k)),
-    Entry(26, "placebo", lambda e, n, k: placebo(_need(e, "placebo"), n, k, e.rope_pct)),
+    Entry(26, "placebo", lambda e, n, k: placebo(_need(e, "placebo"), n, k, e.rope_pct, e.placebo_word)),
     Entry(27, "failures", lambda e, n, k: failures(_need(e, "failures"), n, k)),
 )
 
@@ -149,18 +152,20 @@ def noted(figure: Figure, note: str) -> Figure:
     """The figure with an additional sentence below its title and in its description."""
     if not note:
         return figure
-    chart = figure.chart.copy()
-    chart.title.subtitle = [*chart.title.subtitle, note]
-    return replace(figure, chart=chart, reading=f"{figure.reading} {note}")
+    heading = figure.spec["title"]
+    spec = {**figure.spec, "title": {**heading, "subtitle": [*heading["subtitle"], note]}}
+    return replace(figure, spec=spec, reading=f"{figure.reading} {note}")
 
 
 def draw_all(evidence: Evidence) -> list[Figure | Missing]:
     """Every figure in order, or why it cannot be drawn."""
     drawn: list[Figure | Missing] = []
-    for entry in ENTRIES:
-        try:
-            figure = entry.draw(evidence, entry.number, entry.key)
-            drawn.append(figure if entry.key == "failures" else noted(figure, evidence.failure_note))
-        except _Lacking as lacking:
-            drawn.append(Missing(entry.number, entry.key, str(lacking)))
+    # Whether charts follow the schema does not depend on the runs: the tests check it.
+    with debug_mode(False):
+        for entry in ENTRIES:
+            try:
+                figure = entry.draw(evidence, entry.number, entry.key)
+                drawn.append(figure if entry.key == "failures" else noted(figure, evidence.failure_note))
+            except _Lacking as lacking:
+                drawn.append(Missing(entry.number, entry.key, str(lacking)))
     return drawn

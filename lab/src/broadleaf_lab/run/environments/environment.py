@@ -13,6 +13,7 @@ from broadleaf_lab.run.environments.worktrees import PatchOrder, Worktrees, revi
 from broadleaf_lab.run.interpreters import Interpreter, Unavailable, check_level, find_interpreter
 from broadleaf_lab.run.process import clean_environment, last_words, run_command, run_directory
 from broadleaf_lab.spec.factors import Config, Factor
+from broadleaf_lab.spec.hunks import hunks
 from broadleaf_lab.spec.settings import RunSettings
 from broadleaf_lab.spec.study import StudySpec
 
@@ -256,6 +257,16 @@ class Environments:
         path = (self.study.directory / str(value)).resolve()
         if not path.is_file():
             raise RunError(f"factor {factor.name!r}: there is no patch {path}.")
+        number = factor.setting.get("hunk")
+        return path if not isinstance(number, int) else self._hunk(path, number)
+
+    def _hunk(self, patch: Path, number: int) -> Path:
+        """A hunk of a patch in a file of its own."""
+        text = hunks(patch.read_text(encoding="utf-8"))[number - 1].text
+        path = self.cache() / f"{patch.stem}.{number}{patch.suffix}"
+        if not path.exists() or path.read_text(encoding="utf-8") != text:
+            with writing(path):
+                path.write_text(text, encoding="utf-8")
         return path
 
     def _order(self, sha: str) -> PatchOrder:

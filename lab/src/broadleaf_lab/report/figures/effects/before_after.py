@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 from broadleaf_lab.report.figures.base import (
+    CATEGORIES,
     INK,
     NEUTRAL,
     Figure,
@@ -60,7 +61,7 @@ def before_after(
         "y": alt.Y("after:Q", scale=kind, axis=axis, title=f"time per task after {treatment} ({unit.name})"),
         "tooltip": [alt.Tooltip("before", format=".3~g"), alt.Tooltip("after", format=".3~g")],
     }
-    colour: Any = alt.value(categories(["x"]).to_dict()["range"][0])
+    colour: Any = alt.ColorValue(CATEGORIES[0])
     if colour_by:
         shown["context"] = shown_levels(table[colour_by], colour_by in bools)
         order = ["off", "on"] if colour_by in bools else in_order(table[colour_by])
@@ -68,7 +69,9 @@ def before_after(
     points = alt.Chart(thinned(shown)).mark_circle(size=34, opacity=0.55, clip=True).encode(**encodings, color=colour)
     line = pd.DataFrame({"before": bounds, "after": bounds})
     diagonal = (
-        alt.Chart(line).mark_line(color=INK, strokeDash=[5, 4], strokeWidth=1.2).encode(x="before:Q", y="after:Q")
+        alt.Chart(line)
+        .mark_line(color=INK, strokeDash=[5, 4], strokeWidth=1.2)
+        .encode(x=alt.X("before:Q"), y=alt.Y("after:Q"))
     )
     middle = _middle(bounds, scale)
     labels = pd.DataFrame(
@@ -82,10 +85,10 @@ def before_after(
     words = [
         alt.Chart(labels[labels["align"] == align])
         .mark_text(align=align, color=NEUTRAL, fontSize=13, fontStyle="italic")
-        .encode(x="before:Q", y="after:Q", text="text:N")
+        .encode(x=alt.X("before:Q"), y=alt.Y("after:Q"), text=alt.Text("text:N"))
         for align in ("left", "right")
     ]
-    chart = alt.layer(points, diagonal, *words).properties(width=WIDTH, height=HEIGHT)
+    chart = alt.layer(points, diagonal, *words, width=WIDTH, height=HEIGHT)
     coloured = f", coloured by {colour_by} in the context" if colour_by else ""
     reading = (
         f"A point is one context measured without and with {treatment}{coloured}. On the dashed line it does nothing."

@@ -68,7 +68,7 @@ def two_by_two(cells: pd.DataFrame, fig_number: int, key: str) -> Figure:
         layers = alt.layer(
             base.mark_line(strokeWidth=2).encode(y=y),
             base.mark_circle(size=60, opacity=1).encode(y=y),
-            base.mark_rule(strokeWidth=1.6).encode(y=alt.Y("low:Q"), y2="high:Q"),
+            base.mark_rule(strokeWidth=1.6).encode(y=alt.Y("low:Q"), y2=alt.Y2("high:Q")),
         )
         heading = alt.Title(str(pair.kind), fontSize=13.5, anchor="middle", fontWeight="bold")
         panels.append(layers.properties(width=PANEL_WIDTH, height=PANEL_HEIGHT, title=heading))

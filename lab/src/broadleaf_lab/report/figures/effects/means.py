@@ -6,17 +6,7 @@ import altair as alt
 import numpy as np
 import pandas as pd
 
-from broadleaf_lab.report.figures.base import (
-    CATEGORIES,
-    FASTER,
-    INK,
-    NEUTRAL,
-    SLOWER,
-    Figure,
-    Unit,
-    finish,
-    require,
-)
+from broadleaf_lab.report.figures.base import CATEGORIES, FASTER, INK, NEUTRAL, SLOWER, Figure, Unit, finish, require
 from broadleaf_lab.text import listed
 
 COLUMNS = ("name", "mean_us", "ci_low_us", "ci_high_us", "n")
@@ -50,7 +40,7 @@ def means(table: pd.DataFrame, number: int, key: str, where: str = "over all del
     )
     base = alt.Chart(shown).encode(
         y=alt.Y("name:N", sort=list(shown["name"]), title=None),
-        tooltip=["name", alt.Tooltip("mean", format=".3~g"), "n"],
+        tooltip=[alt.Tooltip("name"), alt.Tooltip("mean", format=".3~g"), alt.Tooltip("n")],
     )
     bars = base.mark_bar(height={"band": 0.7}).encode(
         x=alt.X("mean:Q", title=f"mean change of time per task ({unit.name})", axis=alt.Axis(format=",.6~g")),
@@ -60,9 +50,9 @@ def means(table: pd.DataFrame, number: int, key: str, where: str = "over all del
             title="on average",
         ),
     )
-    lines = base.mark_rule(color=INK, strokeWidth=1.4).encode(x=alt.X("low:Q"), x2="high:Q")
-    zero = alt.Chart(pd.DataFrame({"zero": [0]})).mark_rule(color=INK).encode(x="zero:Q")
-    chart = alt.layer(bars, lines, zero).properties(width=WIDTH, height=alt.Step(ROW_PIXELS))
+    lines = base.mark_rule(color=INK, strokeWidth=1.4).encode(x=alt.X("low:Q"), x2=alt.X2("high:Q"))
+    zero = alt.Chart(pd.DataFrame({"zero": [0]})).mark_rule(color=INK).encode(x=alt.X("zero:Q"))
+    chart = alt.layer(bars, lines, zero, width=WIDTH, height=alt.Step(ROW_PIXELS))
     return Figure(number, key, text, reading, finish(chart, text, reading, WIDTH + 160), table)
 
 
@@ -107,13 +97,11 @@ def side_by_side(
             scale=alt.Scale(domain=list(names), range=[CATEGORIES[0], CATEGORIES[1]]),
             legend=alt.Legend(orient="top", columns=1, labelLimit=WIDTH),
         ),
-        tooltip=["name", "which", alt.Tooltip("mean", format=".3~g")],
+        tooltip=[alt.Tooltip("name"), alt.Tooltip("which"), alt.Tooltip("mean", format=".3~g")],
     )
-    lines = base.mark_rule(color=INK, strokeWidth=1.2).encode(x="low:Q", x2="high:Q")
-    zero = alt.Chart(pd.DataFrame({"zero": [0]})).mark_rule(color=INK).encode(x="zero:Q")
-    chart = alt.layer(bars, lines, zero).properties(
-        width=WIDTH, height=alt.Step(ROW_PIXELS * 0.65, **{"for": "offset"})
-    )
+    lines = base.mark_rule(color=INK, strokeWidth=1.2).encode(x=alt.X("low:Q"), x2=alt.X2("high:Q"))
+    zero = alt.Chart(pd.DataFrame({"zero": [0]})).mark_rule(color=INK).encode(x=alt.X("zero:Q"))
+    chart = alt.layer(bars, lines, zero, width=WIDTH, height=alt.Step(ROW_PIXELS * 0.65, **{"for": "offset"}))
     return Figure(number, key, text, reading, finish(chart, text, reading, WIDTH + 160), both)
 
 

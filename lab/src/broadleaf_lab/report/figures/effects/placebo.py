@@ -8,12 +8,15 @@ import pandas as pd
 from broadleaf_lab.report.figures.base import FASTER, INK, SLOWER, Figure, finish, number, require
 
 WIDTH = 560
+_SEEMS = ("helps", "hinders", "slows some runs", "fails more")
 
 
-def placebo(estimates: pd.DataFrame, fig_number: int, key: str, rope_pct: float) -> Figure:
+def placebo(
+    estimates: pd.DataFrame, fig_number: int, key: str, rope_pct: float, word: str = "no practical difference"
+) -> Figure:
     """Every estimate of the placebo's effect, with its interval, against zero and the range of no practical difference.
 
-    `estimates` has way (how it was estimated), estimate_pct, ci_low_pct and ci_high_pct.
+    `estimates` has way (how it was estimated), estimate_pct, ci_low_pct and ci_high_pct; `word` is the verdict on it.
     """
     require(estimates, ("way", "estimate_pct", "ci_low_pct", "ci_high_pct"), key)
     table = estimates.reset_index(drop=True)
@@ -24,12 +27,14 @@ def placebo(estimates: pd.DataFrame, fig_number: int, key: str, rope_pct: float)
         f"[{number(first['ci_low_pct'], signed=True)}, {number(first['ci_high_pct'], signed=True)}]"
     )
     wrong = int((~table["covers_zero"]).sum())
-    if wrong == 0:
-        text = f"The placebo does nothing, as it should: {span} covers zero"
-    elif bool(first["covers_zero"]):
-        text = f"The placebo's average effect covers zero ({span}), but {wrong} of {len(table)} estimates of it do not"
-    else:
+    if word in _SEEMS or not bool(first["covers_zero"]):
         text = f"The placebo seems to do something ({span}): find out why before believing small effects here"
+    elif wrong:
+        text = f"The placebo's average effect covers zero ({span}), but {wrong} of {len(table)} estimates of it do not"
+    elif word == "no practical difference":
+        text = f"The placebo does nothing, as it should: {span} covers zero"
+    else:
+        text = f"The placebo is not known to do anything, as it should: {span} covers zero, and more than that"
     reading = (
         "Point and line: estimate and 95 % interval of a factor without any effect. "
         f"Grey: ±{number(rope_pct)} %, no practical difference."
@@ -39,7 +44,7 @@ def placebo(estimates: pd.DataFrame, fig_number: int, key: str, rope_pct: float)
     band = (
         alt.Chart(pd.DataFrame({"low": [-rope_pct], "high": [rope_pct]}))
         .mark_rect(color="#dddddd", opacity=0.7)
-        .encode(x="low:Q", x2="high:Q")
+        .encode(x=alt.X("low:Q"), x2=alt.X2("high:Q"))
     )
     base = alt.Chart(shown).encode(
         y=alt.Y("way:N", sort=list(shown["way"]), title=None),
@@ -52,11 +57,11 @@ def placebo(estimates: pd.DataFrame, fig_number: int, key: str, rope_pct: float)
         title="effect of the placebo on the time per task (%)",
         scale=alt.Scale(domain=[-reach, reach]),
     )
-    zero = alt.Chart(pd.DataFrame({"zero": [0]})).mark_rule(color=INK).encode(x="zero:Q")
+    zero = alt.Chart(pd.DataFrame({"zero": [0]})).mark_rule(color=INK).encode(x=alt.X("zero:Q"))
     chart = alt.layer(
         band,
         zero,
-        base.mark_rule(strokeWidth=2.2).encode(x="ci_low_pct:Q", x2="ci_high_pct:Q"),
+        base.mark_rule(strokeWidth=2.2).encode(x=alt.X("ci_low_pct:Q"), x2=alt.X2("ci_high_pct:Q")),
         base.mark_circle(size=90, opacity=1).encode(x=x),
     ).properties(width=WIDTH, height=alt.Step(42))
     return Figure(fig_number, key, text, reading, finish(chart, text, reading, WIDTH + 180), table)

@@ -6,16 +6,7 @@ import altair as alt
 import numpy as np
 import pandas as pd
 
-from broadleaf_lab.report.figures.base import (
-    CATEGORIES,
-    Figure,
-    Unit,
-    axis_values,
-    finish,
-    log_domain,
-    on_off,
-    require,
-)
+from broadleaf_lab.report.figures.base import CATEGORIES, Figure, Unit, axis_values, finish, log_domain, on_off, require
 from broadleaf_lab.text import listed
 
 PANEL_WIDTH, PANEL_HEIGHT, COLUMNS = 290, 210, 3
@@ -53,7 +44,7 @@ def response(levels: pd.DataFrame, fig_number: int, key: str) -> Figure:
         panels.append(
             alt.layer(
                 base.mark_line(color=CATEGORIES[0], strokeWidth=2).encode(y=y),
-                base.mark_rule(strokeWidth=1.6).encode(y=alt.Y("low:Q"), y2="high:Q"),
+                base.mark_rule(strokeWidth=1.6).encode(y=alt.Y("low:Q"), y2=alt.Y2("high:Q")),
                 base.mark_circle(size=70, color=CATEGORIES[0], opacity=1).encode(y=y),
             ).properties(width=PANEL_WIDTH, height=PANEL_HEIGHT)
         )

@@ -42,7 +42,7 @@ def colour_strip(deltas: pd.DataFrame, number: int, key: str, flips: Sequence[st
         f"{listed(flips)} {'helps' if len(flips) == 1 else 'help'} on one end of the speed range and "
         f"{'hinders' if len(flips) == 1 else 'hinder'} on the other"
         if flips
-        else "No factor helps on one end of the speed range and hinders on the other"
+        else "No factor is known to help on one end of the speed range and to hinder on the other"
     )
     reading = (
         "A mark is one context. Left: slow before the treatment; right: fast. Blue: it made it faster; red: slower."
@@ -78,7 +78,11 @@ def colour_strip(deltas: pd.DataFrame, number: int, key: str, flips: Sequence[st
                 ),
                 legend=alt.Legend(gradientLength=180, values=[-ends, -ends / 2, 0, ends / 2, ends], format="+.2f"),
             ),
-            tooltip=["treatment", alt.Tooltip("before", format=".3~g"), alt.Tooltip("colour", format="+.2f")],
+            tooltip=[
+                alt.Tooltip("treatment"),
+                alt.Tooltip("before", format=".3~g"),
+                alt.Tooltip("colour", format="+.2f"),
+            ],
         )
         .properties(width=WIDTH, height=alt.Step(ROW_PIXELS), usermeta=ON_WHITE)
     )

@@ -8,17 +8,7 @@ import altair as alt
 import numpy as np
 import pandas as pd
 
-from broadleaf_lab.report.figures.base import (
-    CATEGORIES,
-    INK,
-    NEUTRAL,
-    Figure,
-    Unit,
-    finish,
-    number,
-    require,
-    thinned,
-)
+from broadleaf_lab.report.figures.base import CATEGORIES, INK, NEUTRAL, Figure, Unit, finish, number, require, thinned
 from broadleaf_lab.text import listed
 
 WIDTH = HEIGHT = 520
@@ -76,22 +66,22 @@ def biplot(
         *(
             alt.Chart(arrows[group])
             .mark_rule(color=colour, strokeWidth=width)
-            .encode(x="zero:Q", y="zero:Q", x2="x:Q", y2="y:Q")
+            .encode(x=alt.X("zero:Q"), y=alt.Y("zero:Q"), x2=alt.X2("x:Q"), y2=alt.Y2("y:Q"))
             for group, colour, width in ((~bold, "#c8c8c8", 1.2), (bold, CATEGORIES[5], 1.8))
         )
     )
     heads = (
         alt.Chart(arrows[bold])
         .mark_point(shape="triangle", filled=True, size=90, color=CATEGORIES[5], opacity=1)
-        .encode(x="x:Q", y="y:Q", angle=alt.Angle("angle:Q", scale=None))
+        .encode(x=alt.X("x:Q"), y=alt.Y("y:Q"), angle=alt.Angle("angle:Q", scale=None))
     )
     labels = []
     for align in ("left", "right"):
         side = named[named["align"] == align]
-        base = alt.Chart(side).encode(x="label_x:Q", y="label_y:Q", text="name:N")
+        base = alt.Chart(side).encode(x=alt.X("label_x:Q"), y=alt.Y("label_y:Q"), text=alt.Text("name:N"))
         labels.append(base.mark_text(align=align, fontSize=13, stroke="white", strokeWidth=4, strokeJoin="round"))
         labels.append(base.mark_text(align=align, fontSize=13, color=INK))
-    chart = alt.layer(dots, lines, heads, *labels).properties(width=WIDTH + 160, height=HEIGHT)
+    chart = alt.layer(dots, lines, heads, *labels, width=WIDTH + 160, height=HEIGHT)
     return Figure(fig_number, key, text, reading, finish(chart, text, reading, WIDTH + 220), table)
 
 
@@ -160,8 +150,8 @@ def scree(variance: pd.DataFrame, fig_number: int, key: str) -> Figure:
             scale=alt.Scale(domain=["more than noise", "not above noise"], range=[CATEGORIES[4], "#c8c8c8"]),
         ),
     )
-    layers = [bars, base.mark_text(dy=-8, fontSize=12).encode(y="top:Q", text="share:N")]
+    layers = [bars, base.mark_text(dy=-8, fontSize=12).encode(y=alt.Y("top:Q"), text=alt.Text("share:N"))]
     if "noise" in shown.columns:
-        layers.append(base.mark_tick(color=INK, thickness=2.5, width=30).encode(y="noise:Q"))
-    chart = alt.layer(*layers).properties(width=alt.Step(36), height=340)
+        layers.append(base.mark_tick(color=INK, thickness=2.5, width=30).encode(y=alt.Y("noise:Q")))
+    chart = alt.layer(*layers, width=alt.Step(36), height=340)
     return Figure(fig_number, key, text, reading, finish(chart, text, reading, 700), table)

@@ -8,16 +8,7 @@ from collections.abc import Sequence
 import altair as alt
 import pandas as pd
 
-from broadleaf_lab.report.figures.base import (
-    NEUTRAL,
-    TIER_COLOURS,
-    TIERS,
-    Figure,
-    Unit,
-    finish,
-    number,
-    require,
-)
+from broadleaf_lab.report.figures.base import NEUTRAL, TIER_COLOURS, TIERS, Figure, Unit, finish, number, require
 from broadleaf_lab.text import listed
 
 WIDTH, HEIGHT = 620, 400
@@ -126,31 +117,32 @@ def _chart(parts: pd.DataFrame, unit: Unit, tiered: bool) -> alt.HConcatChart:
         y=alt.Y("y0:Q", axis=None, scale=alt.Scale(domain=[HEIGHT, 0], nice=False)),
     )
     tiles = base.mark_rect(stroke="white", strokeWidth=2).encode(
-        x2="x1:Q", y2="y1:Q", color=alt.Color("fill:N", scale=None), tooltip=["name", "amount"]
+        x2=alt.X2("x1:Q"),
+        y2=alt.Y2("y1:Q"),
+        color=alt.Color("fill:N", scale=None),
+        tooltip=[alt.Tooltip("name"), alt.Tooltip("amount")],
     )
-    middle = alt.Chart(shown).encode(x="middle_x:Q", y="middle_y:Q", color=alt.Color("ink:N", scale=None))
+    middle = alt.Chart(shown).encode(x=alt.X("middle_x:Q"), y=alt.Y("middle_y:Q"), color=alt.Color("ink:N", scale=None))
     named = middle.transform_filter("datum.named")
-    names = named.mark_text(dy=-8, fontSize=13, fontWeight="bold").encode(text="name:N")
-    amounts = named.mark_text(dy=10, fontSize=12.5).encode(text="amount:N")
-    ranks = middle.transform_filter("!datum.named").mark_text(fontSize=11).encode(text="rank_text:N")
-    area = alt.layer(tiles, names, amounts, ranks).properties(width=WIDTH, height=HEIGHT)
+    names = named.mark_text(dy=-8, fontSize=13, fontWeight="bold").encode(text=alt.Text("name:N"))
+    amounts = named.mark_text(dy=10, fontSize=12.5).encode(text=alt.Text("amount:N"))
+    ranks = middle.transform_filter("!datum.named").mark_text(fontSize=11).encode(text=alt.Text("rank_text:N"))
+    area = alt.layer(tiles, names, amounts, ranks, width=WIDTH, height=HEIGHT)
     shown["line"] = [f"{r}  {n}  {a}" for r, n, a in zip(shown["rank"], shown["name"], shown["amount"], strict=True)]
     rows = alt.Chart(shown).encode(
         y=alt.Y("rank:O", axis=None),
     )
     squares = rows.mark_square(size=120, x=10, opacity=1).encode(color=alt.Color("fill:N", scale=None))
-    lines = rows.mark_text(align="left", x=24, fontSize=12, limit=KEY_PIXELS - 26).encode(text="line:N")
+    lines = rows.mark_text(align="left", x=24, fontSize=12, limit=KEY_PIXELS - 26).encode(text=alt.Text("line:N"))
     # As many rows as tiles: if the list comes below the area, no gap comes with it.
-    legend = alt.layer(squares, lines).properties(
-        width=KEY_PIXELS - 20, height=min(HEIGHT, _LINE_PIXELS * len(shown)), view=BARE
-    )
+    legend = alt.layer(squares, lines, width=KEY_PIXELS - 20, height=min(HEIGHT, _LINE_PIXELS * len(shown)), view=BARE)
     if tiered:
         used = sorted({int(t) for t in shown["tier"] if t})
         note = pd.DataFrame({"i": used, "text": [TIERS[t] for t in used], "fill": [TIER_COLOURS[t - 1] for t in used]})
         strip = alt.Chart(note).encode(y=alt.Y("i:O", axis=None))
         tiers = alt.layer(
             strip.mark_square(size=120, x=10, opacity=1).encode(color=alt.Color("fill:N", scale=None)),
-            strip.mark_text(align="left", x=24, fontSize=12).encode(text="text:N"),
+            strip.mark_text(align="left", x=24, fontSize=12).encode(text=alt.Text("text:N")),
         ).properties(
             width=KEY_PIXELS - 20,
             height=20 * len(used),

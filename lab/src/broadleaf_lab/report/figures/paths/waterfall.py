@@ -75,15 +75,17 @@ def waterfall(
     colour = _colour(shown, tiered)
     bars = base.mark_bar(height={"band": 0.72}).encode(
         x=alt.X("from:Q", scale=x_scale, axis=x_axis, title=x_title),
-        x2="to:Q",
+        x2=alt.X2("to:Q"),
         color=colour,
-        tooltip=["row", alt.Tooltip("from", format=".4~g"), alt.Tooltip("to", format=".4~g")],
+        tooltip=[alt.Tooltip("row"), alt.Tooltip("from", format=".4~g"), alt.Tooltip("to", format=".4~g")],
     )
-    labels = base.mark_text(align="left", dx=6, fontSize=12, color=INK).encode(x="end:Q", text="label:N")
+    labels = base.mark_text(align="left", dx=6, fontSize=12, color=INK).encode(
+        x=alt.X("end:Q"), text=alt.Text("label:N")
+    )
     layers: list[Any] = [bars, labels]
     if {"ci_low_us", "ci_high_us"} <= set(table.columns):
-        layers.insert(1, base.mark_rule(color=INK, strokeWidth=1.3).encode(x="low:Q", x2="high:Q"))
-    chart = alt.layer(*layers).properties(width=WIDTH, height=alt.Step(ROW_PIXELS))
+        layers.insert(1, base.mark_rule(color=INK, strokeWidth=1.3).encode(x=alt.X("low:Q"), x2=alt.X2("high:Q")))
+    chart = alt.layer(*layers, width=WIDTH, height=alt.Step(ROW_PIXELS))
     reading = (
         "Read downwards: each bar starts where the one above ended. The label is what the step changes, then where it "
         "arrives."

@@ -53,21 +53,21 @@ def convergence(table: pd.DataFrame, fig_number: int, key: str, half_width_pct: 
     )
     bands = base.mark_area(opacity=0.18, clip=True).encode(
         y=alt.Y("ci_low_pct:Q", title="average effect on the time per task (%)", scale=alt.Scale(domain=[low, high])),
-        y2="ci_high_pct:Q",
+        y2=alt.Y2("ci_high_pct:Q"),
     )
-    lines = base.mark_line(strokeWidth=2, clip=True).encode(y="estimate_pct:Q")
-    zero = alt.Chart(pd.DataFrame({"zero": [0]})).mark_rule(color="#666666").encode(y="zero:Q")
+    lines = base.mark_line(strokeWidth=2, clip=True).encode(y=alt.Y("estimate_pct:Q"))
+    zero = alt.Chart(pd.DataFrame({"zero": [0]})).mark_rule(color="#666666").encode(y=alt.Y("zero:Q"))
     layers = [bands, zero, lines]
     if stop is not None:
         mark = alt.Chart(pd.DataFrame({"runs": [stop], "text": [f"enough: {stop} runs"]}))
-        layers.append(mark.mark_rule(strokeDash=[4, 3], color="#222222").encode(x="runs:Q"))
+        layers.append(mark.mark_rule(strokeDash=[4, 3], color="#222222").encode(x=alt.X("runs:Q")))
         layers.append(
             mark.mark_text(
                 align="left" if stop < 0.7 * total else "right",
                 dx=5 if stop < 0.7 * total else -5,
                 fontSize=12.5,
                 baseline="top",
-            ).encode(x="runs:Q", y=alt.value(4), text="text:N")
+            ).encode(x=alt.X("runs:Q"), y=alt.YValue(4), text=alt.Text("text:N"))
         )
-    chart = alt.layer(*layers).properties(width=WIDTH, height=HEIGHT)
+    chart = alt.layer(*layers, width=WIDTH, height=HEIGHT)
     return Figure(fig_number, key, text, reading, finish(chart, text, reading, WIDTH + 220), table)

@@ -47,7 +47,7 @@ def drift(runs: pd.DataFrame, fig_number: int, key: str) -> Figure:
     scatter = f"runs scatter by {number(100 * math.expm1(spread))} % around the model"
     if far.any():
         scatter += f", {int(far.sum())} of {len(table)} {'is' if far.sum() == 1 else 'are'} far from it"
-    text = f"{_trend(controls, span)}; {scatter}"
+    text = f"{_trend(controls)}; {scatter}"
     reading = (
         "Above: control runs, always of the same configuration, against their median; the line is their mean over a "
         "tenth of the session. A slope or wave is the machine, not the factors. Below: what the model leaves "
@@ -58,7 +58,7 @@ def drift(runs: pd.DataFrame, fig_number: int, key: str) -> Figure:
         title=f"time since the first run ({unit})",
         scale=alt.Scale(domain=[0, span / size or 1], nice=False),
     )
-    zero = alt.Chart(pd.DataFrame({"zero": [0]})).mark_rule(color=INK, strokeDash=[5, 4]).encode(y="zero:Q")
+    zero = alt.Chart(pd.DataFrame({"zero": [0]})).mark_rule(color=INK, strokeDash=[5, 4]).encode(y=alt.Y("zero:Q"))
     above = pd.DataFrame(
         {
             "elapsed": controls["elapsed_s"] / size,
@@ -73,8 +73,12 @@ def drift(runs: pd.DataFrame, fig_number: int, key: str) -> Figure:
             "control:N", title="control", scale=alt.Scale(domain=["baseline", "all on"], range=list(CATEGORIES[:2]))
         ),
     )
-    smooth = alt.Chart(_smoothed(above)).mark_line(color=INK, strokeWidth=2).encode(x="elapsed:Q", y="percent:Q")
-    top = alt.layer(zero, base.mark_circle(size=42, opacity=0.7), smooth).properties(width=WIDTH, height=HEIGHT)
+    smooth = (
+        alt.Chart(_smoothed(above))
+        .mark_line(color=INK, strokeWidth=2)
+        .encode(x=alt.X("elapsed:Q"), y=alt.Y("percent:Q"))
+    )
+    top = alt.layer(zero, base.mark_circle(size=42, opacity=0.7), smooth, width=WIDTH, height=HEIGHT)
     edge = _FAR * spread
     below = pd.DataFrame(
         {"elapsed": table["elapsed_s"] / size, "percent": 100 * np.expm1(np.clip(residual, -edge, edge)), "far": far}
@@ -86,19 +90,20 @@ def drift(runs: pd.DataFrame, fig_number: int, key: str) -> Figure:
         .mark_point(shape="triangle", filled=True, size=60, opacity=0.9, color=CATEGORIES[5])
         .encode(x=x, y=y),
     )
-    bottom = alt.layer(zero, dots).properties(width=WIDTH, height=HEIGHT)
+    bottom = alt.layer(zero, dots, width=WIDTH, height=HEIGHT)
     chart = alt.vconcat(top, bottom)
     table["far"] = far
     columns = ["elapsed_s", "control", "y_us", "control_log_ratio", "residual_log", "far"]
     return Figure(fig_number, key, text, reading, finish(chart, text, reading, WIDTH + 120), table[columns])
 
 
-def _trend(controls: pd.DataFrame, span: float) -> str:
-    """How much the controls changed from the first run to the last, with its interval; says that they did not if zero
-    lies within it.
+def _trend(controls: pd.DataFrame) -> str:
+    """How much the controls changed from the first of them to the last, with its interval; says that this is not known
+    if zero lies within it. Before the first and after the last nothing is known.
     """
     from scipy import stats
 
+    span = float(np.ptp(controls["elapsed_s"])) if len(controls) else 0.0
     if len(controls) < 4 or span <= 0:
         return "Too few controls to judge drift"
     line = stats.linregress(controls["elapsed_s"] / span, controls["log_ratio"])
@@ -106,8 +111,8 @@ def _trend(controls: pd.DataFrame, span: float) -> str:
     low, middle, high = (percent(float(line.slope) + shift) for shift in (-half, 0.0, half))
     size = f"{middle} of the time per task (95 % interval {low} to {high})"
     if abs(line.slope) <= half:
-        return f"No steady drift is known: from the first run to the last {size}"
-    return f"The machine drifted by {size} from the first run to the last"
+        return f"No steady drift is known: from the first control to the last {size}"
+    return f"The machine drifted by {size} from the first control to the last"
 
 
 def _smoothed(points: pd.DataFrame) -> pd.DataFrame:

@@ -68,8 +68,10 @@ def actual_predicted(
         )
     )
     line = alt.Chart(pd.DataFrame({"actual": bounds, "predicted": bounds}))
-    diagonal = line.mark_line(color=INK, strokeDash=[5, 4], strokeWidth=1.2).encode(x="actual:Q", y="predicted:Q")
-    chart = alt.layer(points, diagonal).properties(width=WIDTH, height=HEIGHT)
+    diagonal = line.mark_line(color=INK, strokeDash=[5, 4], strokeWidth=1.2).encode(
+        x=alt.X("actual:Q"), y=alt.Y("predicted:Q")
+    )
+    chart = alt.layer(points, diagonal, width=WIDTH, height=HEIGHT)
     return Figure(fig_number, key, text, reading, finish(chart, text, reading, WIDTH + 100), table)
 
 
@@ -96,9 +98,12 @@ def tiles(pairs: pd.DataFrame, fig_number: int, key: str, scale: str = "us", q_l
         text = f"None of {len(table)} pairs interacts for certain"
     else:
         top = real.loc[real["estimate"].abs().idxmax()]
+        size = shown_of(top["estimate"])
+        if log:
+            size = f"together {number(math.exp(top['estimate']))} times the time that both alone make likely"
         text = (
             f"{len(real)} of {len(table)} pairs {'interacts' if len(real) == 1 else 'interact'} for certain; "
-            f"most of all {top['a']} with {top['b']} ({shown_of(top['estimate'])})"
+            f"most of all {top['a']} with {top['b']} ({size})"
         )
     values = 100 * np.expm1(both["estimate"]) if log else both["estimate"] / unit.us
     shown = pd.DataFrame({"a": both["a"], "b": both["b"], "value": values, "real": both["q"] <= q_limit})
@@ -117,28 +122,33 @@ def tiles(pairs: pd.DataFrame, fig_number: int, key: str, scale: str = "us", q_l
         x=alt.X("a:N", sort=order, title=None, axis=alt.Axis(labelAngle=-45)),
         y=alt.Y("b:N", sort=order[::-1], title=None),
     )
-    what = "% of the time" if log else unit.name
+    what = "%" if log else unit.name
     quarter = [-1, -0.5, 0, 0.5, 1]
     names = [number(math.copysign(q * q, q) * limit, signed=True) for q in quarter]
     cases = " : ".join(f"abs(datum.value - {q}) < 0.01 ? '{n}'" for q, n in zip(quarter, names, strict=True)) + " : ''"
     rects = base.mark_rect().encode(
         color=alt.Color(
             "colour:Q",
-            title=["both together", f"add ({what})"],
+            title=["both together against", f"both alone ({what})"] if log else ["both together", f"add ({what})"],
             scale=alt.Scale(domain=[-1, 0, 1], range=[FASTER, "#f7f7f7", SLOWER]),
             legend=alt.Legend(values=quarter, labelExpr=cases, gradientLength=180),
         ),
-        tooltip=["a", "b", "value"],
+        tooltip=[alt.Tooltip("a"), alt.Tooltip("b"), alt.Tooltip("value")],
     )
     layers = [rects]
     if small:
         layers.append(
             base.mark_text(fontSize=11 if cell > 40 else 10).encode(
-                text="label:N", color=alt.Color("ink:N", scale=None)
+                text=alt.Text("label:N"), color=alt.Color("ink:N", scale=None)
             )
         )
     reading = (
-        "A cell: what both together add beyond the sum of each alone (red: they save less together; blue: more). "
+        (
+            "A cell: the time with both, against what each alone makes likely "
+            if log
+            else "A cell: what both together add beyond the sum of each alone "
+        )
+        + "(red: they save less together; blue: more). "
         + (
             f"Numbers are shown where the pair is real at a false discovery rate of {number(100 * q_limit)} %."
             if small
@@ -146,8 +156,8 @@ def tiles(pairs: pd.DataFrame, fig_number: int, key: str, scale: str = "us", q_l
         )
     )
     # The words' colours are values, not part of a scale.
-    chart = alt.layer(*layers).resolve_scale(color="independent")
-    chart = chart.properties(width=alt.Step(cell), height=alt.Step(cell * 0.8), usermeta=ON_WHITE)
+    chart = alt.layer(*layers, width=alt.Step(cell), height=alt.Step(cell * 0.8), usermeta=ON_WHITE)
+    chart = chart.resolve_scale(color="independent")
     return Figure(fig_number, key, text, reading, finish(chart, text, reading, cell * len(order) + 220), table)
 
 
@@ -202,20 +212,26 @@ def half_normal(terms: pd.DataFrame, fig_number: int, key: str) -> Figure:
         color=alt.Color(
             "kind:N", title=None, scale=alt.Scale(domain=["real", "may be noise"], range=[CATEGORIES[5], "#8c8c8c"])
         ),
-        tooltip=["name", alt.Tooltip("estimate", format="+.3~g")],
+        tooltip=[alt.Tooltip("name"), alt.Tooltip("estimate", format="+.3~g")],
     )
     sides: list[tuple[str, Literal["left", "right"], int]] = [("right", "left", 9), ("left", "right", -9)]
     labels = [
         alt.Chart(shown[shown["side"] == side])
         .mark_text(align=align, dx=shift, fontSize=12, limit=320)
-        .encode(x="quantile:Q", y="size:Q", text="label:N")
+        .encode(x=alt.X("quantile:Q"), y=alt.Y("size:Q"), text=alt.Text("label:N"))
         for side, align, shift in sides
     ]
     # A straight line appears bent if the axis shows roots.
     line = pd.DataFrame({"quantile": np.linspace(0, end, 60), "size": np.linspace(0, end * error, 60)})
-    noise = alt.Chart(line).mark_line(color=INK, strokeDash=[5, 4], strokeWidth=1.2).encode(x="quantile:Q", y="size:Q")
-    limit = alt.Chart(pd.DataFrame({"size": [margin]})).mark_rule(color=INK, strokeDash=[2, 3]).encode(y="size:Q")
-    chart = alt.layer(noise, limit, points, *labels).properties(width=620, height=420)
+    noise = (
+        alt.Chart(line)
+        .mark_line(color=INK, strokeDash=[5, 4], strokeWidth=1.2)
+        .encode(x=alt.X("quantile:Q"), y=alt.Y("size:Q"))
+    )
+    limit = (
+        alt.Chart(pd.DataFrame({"size": [margin]})).mark_rule(color=INK, strokeDash=[2, 3]).encode(y=alt.Y("size:Q"))
+    )
+    chart = alt.layer(noise, limit, points, *labels, width=620, height=420)
     return Figure(fig_number, key, text, reading, finish(chart, text, reading, 740), table)
 
 

@@ -1,0 +1,153 @@
+"""How large effects are that are not parameters of a model: the variance of random effects, from the runs themselves.
+
+Its likelihood (restricted, as for blocks) is computed for shares of what main effects leave unexplained, and averaged
+over them. An average is never zero, unlike the most likely value, which would be zero in half of the studies with small
+effects; the intervals would then say that there are none.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from broadleaf_lab.analysis.model.coding import Coding
+from broadleaf_lab.analysis.model.linear import Linear
+from broadleaf_lab.spec.factors import Level
+
+if TYPE_CHECKING:
+    from broadleaf_lab.analysis.model.contrasts import Contrasts
+    from broadleaf_lab.analysis.model.sample import Sample
+
+_SHARES = np.array([0.005, 0.015, *np.arange(0.05, 0.96, 0.05)])
+
+
+def penalty_of(linear: Linear, y: np.ndarray) -> float:
+    """The penalty of all columns of `linear` that have one: the variance of a run over that of an effect."""
+    design = linear.design
+    free = linear.penalty == 0
+    basis, _ = np.linalg.qr(design[:, free])
+    moved = linear.transform(y)
+    rest = moved - basis @ (basis.T @ moved)
+    seen = design[:, ~free]
+    unit = float((seen**2).sum()) / linear.n_runs
+    seen = seen - basis @ (basis.T @ seen)
+    left = linear.n_runs - int(free.sum()) - (linear.groups.number - 1 if linear.blocks == "fixed" else 0)
+    vectors, sizes, _ = np.linalg.svd(seen, full_matrices=False)
+    return 1 / variance_ratio(sizes**2, vectors.T @ rest, float(rest @ rest), left, unit, np.ones(len(_SHARES)))
+
+
+def variance_ratio(
+    sizes: np.ndarray, parts: np.ndarray, square: float, left: int, unit: float, prior: np.ndarray
+) -> float:
+    """The variance of random effects over that of a run. `sizes` are the eigenvalues of their cross products beside the
+    parameters, `parts` the residuals along each eigenvector, `square` the residuals' sum of squares with `left` degrees
+    of freedom; `unit` is what random effects of variance 1 add to the variance of a run, and `prior` weighs the shares
+    that they have in what is unexplained.
+    """
+    if unit <= 0 or square <= 0 or left < 1:
+        return 1e-9
+    ratios = _SHARES / (1 - _SHARES) / unit
+    grown = 1 + ratios[:, None] * sizes
+    rest = np.maximum(square - ((1 - 1 / grown) * parts**2).sum(axis=1), 1e-12 * square)
+    log_likelihood = -0.5 * (left * np.log(rest) + np.log(grown).sum(axis=1))
+    weight = prior * np.exp(log_likelihood - log_likelihood.max())
+    return float(weight @ ratios / weight.sum())
+
+
+class Triples:
+    """What three factors together may do beyond their pairs: random effects that are not in the model. They are part of
+    the truth in a single configuration, so an answer about one has to allow for them.
+    """
+
+    def __init__(
+        self, coding: Coding, sample: Sample, known: Contrasts, likely: Callable[[], Sequence[frozenset[str]]]
+    ) -> None:
+        """`likely` gives the pairs that are real: of very many triples, those with one of them count."""
+        linear = known.linear
+        inside = set(coding.triples)
+        names = [f.name for f in coding.factors]
+        outside = [triple for triple in itertools.combinations(names, 3) if triple not in inside]
+        if len(outside) > _MAX_TRIPLES:
+            real = likely()
+            outside = [triple for triple in outside if any(pair <= set(triple) for pair in real)][:_MAX_TRIPLES]
+        self._wide = coding.but(coding.pairs, (*coding.triples, *outside))
+        self._start = len(coding.column_names)
+        self._variance, self._share = 0.0, np.zeros((linear.width, 0))
+        if len(self._wide.column_names) == self._start:
+            return
+        columns, cross, moments = self._products(sample, linear, known)
+        self._share = linear.solve(columns)
+        gram = cross - columns.T @ self._share
+        sizes, basis = np.linalg.eigh((gram + gram.T) / 2)
+        unit = float(np.trace(cross)) / linear.n_runs
+        told = sizes > 1e-6 * unit
+        drawn = linear.penalty @ known.params**2
+        square = float(known.residuals @ known.residuals) + float(drawn)
+        left = linear.n_runs - linear.n_fixed - (linear.groups.number - 1 if linear.blocks == "fixed" else 0)
+        parts = (basis[:, told].T @ (moments - columns.T @ known.params)) / np.sqrt(sizes[told])
+        ratio = variance_ratio(sizes[told], parts, square, left, unit, _FEW)
+        self._variance = ratio * known.inflation * known.sigma_square
+
+    def _products(self, sample: Sample, linear: Linear, known: Contrasts) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Of the triples with the model's columns, with each other and with the runs."""
+        penalty = np.zeros(len(self._wide.column_names))
+        penalty[: self._start][linear.kept] = linear.penalty[: linear.size]
+        penalty[self._start :] = 1.0
+        wide = sample.linear(self._wide, linear.blocks, penalty)
+        if linear.weight is not None:
+            wide = wide.with_weight(linear.weight)
+        if linear.blocks == "random":
+            wide = wide.with_ratio(linear.ratio)
+        mine: np.ndarray = np.zeros(wide.width, dtype=bool)
+        mine[linear.size : wide.size] = True
+        cross = wide.gram[np.ix_(mine, mine)] - np.diag(wide.penalty[mine])
+        return wide.gram[np.ix_(~mine, mine)], cross, wide.cross(known.pseudo)[mine]
+
+    def squares(
+        self, rows: np.ndarray, after: Sequence[Mapping[str, Level]], before: Sequence[Mapping[str, Level]] | None
+    ) -> np.ndarray:
+        """The squared errors of the differences `rows` between configurations (of means, without `before`)."""
+        if not self._variance:
+            return np.zeros(len(rows))
+        missed = self._missed(rows, after)
+        if before is not None:
+            missed += self._wide.rows(before)[:, self._start :]
+        found: np.ndarray = self._variance * (missed**2).sum(axis=1)
+        return found
+
+    def draws(
+        self, rows: np.ndarray, configs: Sequence[Mapping[str, Level]], rng: np.random.Generator, number: int
+    ) -> np.ndarray:
+        """What they may do to the means of configurations, a row for each; the draws are of all at once."""
+        if not self._variance:
+            return np.zeros((len(rows), number))
+        missed = self._missed(rows, configs)
+        drawn: np.ndarray = np.sqrt(self._variance) * missed @ rng.standard_normal((missed.shape[1], number))
+        return drawn
+
+    @property
+    def spread(self) -> float:
+        """The standard deviation of a coefficient of theirs."""
+        return float(np.sqrt(self._variance))
+
+    @property
+    def terms(self) -> list[tuple[str, ...]]:
+        """The factors of each, in the order of their columns."""
+        return [term.factors for term in self._wide.terms if min(term.columns, default=0) >= self._start]
+
+    @property
+    def share(self) -> np.ndarray:
+        """What the model's coefficients (rows) take over of each of their columns."""
+        return self._share
+
+    def _missed(self, rows: np.ndarray, configs: Sequence[Mapping[str, Level]]) -> np.ndarray:
+        found: np.ndarray = rows @ self._share - self._wide.rows(configs)[:, self._start :]
+        return found
+
+
+_MAX_TRIPLES = 600
+_FEW = np.where(_SHARES < 0.01, 10.0, (1 - _SHARES) ** 3)
+"""Triples are rarer than pairs: as likely as not they do nothing, and much of the noise seldom is theirs."""
