@@ -138,6 +138,9 @@ class SimulatedCluster:
     def _engine(self, engine: int) -> dict[str, Any]:
         dead = engine in self.dead
         runs = not dead and not self.idle and self._until_ns[engine] > self._now_ns
+        # A task's time is counted when it has ended.
+        not_ended_ns = self._until_ns[engine] - self._start_ns[engine] if self._until_ns[engine] > self._now_ns else 0
+        busy_ns = max(0, self._busy_ns[engine] - not_ended_ns)
         running = {"function": _TASKS[self._task[engine]][0], "for_ns": max(0, self._now_ns - self._start_ns[engine])}
         host = f"node{engine // self.per_host:02}"
         death = {
@@ -148,7 +151,7 @@ class SimulatedCluster:
         return {
             "engine": engine, "up": not dead, "state": "gone" if dead else "up", "pid": 20_000 + engine, "host": host,
             "outstanding": 2 if runs else 0, "queued": 0, "completed": self._done[engine], "window": 2,
-            "mean_task_ns": self._busy_ns[engine] // max(1, self._done[engine]), "busy_ns": self._busy_ns[engine],
+            "mean_task_ns": self._busy_ns[engine] // max(1, self._done[engine]), "busy_ns": busy_ns,
             "restarts": int(engine % 311 == 310), "last_death": death if dead else None,
             "running": running if runs else None,
         }  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -11,7 +12,7 @@ from broadleaf.dashboard.server import Dashboard, DashboardError
 from event_stream import EventStream, ask, token_of
 from simulated_cluster import SimulatedCluster
 
-PATHS = ["/", "/stream", "/page/main.js", "/page/vendor/uPlot.iife.min.js", "/nothing"]
+PATHS = ["/", "/stream", "/engine/0", "/page/main.js", "/page/vendor/uPlot.iife.min.js", "/nothing"]
 
 
 @pytest.fixture
@@ -84,7 +85,7 @@ def test_whoever_has_the_token_is_answered_and_given_a_cookie(url: str) -> None:
 
 
 def test_every_answer_forbids_what_the_page_does_not_need(url: str) -> None:
-    for path in PATHS[:1] + PATHS[2:]:
+    for path in (path for path in PATHS if path != "/stream"):
         _, headers, _ = ask(url, path, Cookie=cookie(url))
         policy = headers["Content-Security-Policy"]
         assert "default-src 'none'" in policy
@@ -118,11 +119,26 @@ def test_the_cookie_shows_nothing_of_the_cluster(url: str) -> None:
     assert token_of(url) not in given
     assert ask(url, "/", Cookie=given)[0] == 200
     key = given.partition("=")[2]
-    for path in ("/stream", f"/stream?token={key}"):
+    for path in ("/stream", f"/stream?token={key}", "/engine/0", f"/engine/0?token={key}"):
         status, _, body = ask(url, path, Cookie=given)
         assert (status, b"token" in body) == (403, True)
     with EventStream(url) as stream:
         assert stream.until(bool)
+
+
+def test_an_engine_is_answered_for_as_asked(url: str) -> None:
+    token = token_of(url)
+    assert ask(url, f"/engine/0?token={token}")[0] == 404, "nothing is known of a cluster that nobody has watched"
+    with EventStream(url) as stream:
+        stream.until(bool)
+        status, _, body = ask(url, f"/engine/1?token={token}")
+        assert (status, json.loads(body)["pid"]) == (200, 20_001)
+        assert ask(url, f"/engine/1?token={token}&pid=20001&output=0&log=0")[0] == 200
+        assert ask(url, f"/engine/2?token={token}")[0] == 404
+        for seen in ("pid=x&output=0&log=0", "pid=1&output=-1&log=0", "pid=1&output=0&log=" + "9" * 20):
+            assert ask(url, f"/engine/1?token={token}&{seen}")[0] == 400, seen
+        for path in ("/engine/", "/engine/-1", "/engine/1/2", "/engine/" + "9" * 20):
+            assert ask(url, f"{path}?token={token}")[0] == 404, path
 
 
 def test_two_dashboards_have_two_tokens() -> None:

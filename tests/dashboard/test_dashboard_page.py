@@ -53,6 +53,196 @@ def text(selector: str) -> str:
     return f"(document.querySelector({selector!r})?.innerText ?? '')"
 
 
+async def click(tab: Tab, box: str, x: float, y: float) -> None:
+    """Clicks so far from the corner of a box."""
+    left, top = await tab.value(f"(() => {{ const r = {box}; return [r.left, r.top]; }})()")
+    for kind in ("mouseMoved", "mousePressed", "mouseReleased"):
+        await tab.call(
+            "Input.dispatchMouseEvent", type=kind, x=left + x, y=top + y, button="left", buttons=1, clickCount=1
+        )
+
+
+async def press(tab: Tab, key: str) -> None:
+    """Presses a key."""
+    character = {"text": "\r"} if key == "Enter" else {"text": key} if len(key) == 1 else {}
+    codes = {"Enter": 13, "Tab": 9, "Escape": 27, "ArrowLeft": 37, "ArrowUp": 38, "ArrowRight": 39, "ArrowDown": 40}
+    code = {"windowsVirtualKeyCode": codes[key]} if key in codes else {}
+    await tab.call("Input.dispatchKeyEvent", type="keyDown", key=key, **character, **code)
+    await tab.call("Input.dispatchKeyEvent", type="keyUp", key=key, **code)
+
+
+FOCUSED = "(document.activeElement?.dataset.key ?? document.activeElement?.id ?? '')"
+# What of a panel's table is out of sight, and how far the page sticks out to the right.
+HIDDEN_COLUMNS = """[...document.querySelectorAll('.rows')]
+  .filter((rows) => rows.offsetParent && rows.scrollWidth > rows.clientWidth).map((rows) => rows.id)"""
+STICKS_OUT = "document.documentElement.scrollWidth - innerWidth"
+
+
+def test_an_engine_has_a_panel_with_what_it_writes_and_how_it_died(tmp_path: Path) -> None:
+    gate = Gate(tmp_path / "gate")
+    with ipp.Cluster(n=2) as rc:
+        opened = str(tmp_path / "gate" / "opened")
+
+        def train() -> None:
+            import os
+            import time
+
+            print("epoch 1\n50 %\r100 %")
+            os.write(1, b"from C\n")
+            while not os.path.exists(opened):
+                time.sleep(0.002)
+            print("epoch 2")
+            raise ValueError("not converged")
+
+        training = rc[1].apply_async(train)
+
+        async def use(tab: Tab) -> None:
+            await tab.open(dashboard.url)
+            await tab.until(f"{text('#engines-table')}.includes('train')")
+            await tab.value("document.querySelector('[data-key=\"engine 1\"]').focus()")
+            await press(tab, "Enter")
+            await tab.until(f"{text('#detail-title')} === 'Engine 1'")
+            # Python's and others', while the task runs.
+            await tab.until(f"{text('#detail')}.includes('epoch 1\\n100 %\\nfrom C')")
+            assert "train, for" in await tab.value(text("#detail dl"))
+            assert "epoch 2" not in await tab.value(text("#detail"))
+            gate.open()
+            await tab.until(f"{text('#detail')}.includes('epoch 2')")
+            assert (await tab.value(text("#detail"))).count("epoch 1") == 1, "nothing is shown twice"
+            # It has ended, in an error.
+            await tab.until(f"{text('#detail table')}.includes('failed')")
+            await tab.until(f"{text('#detail')}.includes('ValueError: not converged')")
+            assert training.exception() is not None
+            os.kill(rc[1].apply_sync(os.getpid), signal.SIGKILL)
+            await tab.until(f"{text('#detail')}.includes('Death certificate')")
+            assert "was ended by signal 9 (SIGKILL)" in await tab.value(text("#detail"))
+            assert "epoch 2" in await tab.value(text("#detail")), "what it wrote is still there"
+            # From its tasks to one of them, back to the engine, and to where it was opened.
+            await tab.value(
+                "[...document.querySelectorAll('#detail table tbody tr')].at(-1).querySelector('button').click()"
+            )
+            await tab.until(f"{text('#detail-title')} === 'train'")
+            await tab.value("document.querySelector('#detail dl button').click()")
+            await tab.until(f"{text('#detail-title')} === 'Engine 1'")
+            await press(tab, "Escape")
+            assert not await tab.value("document.getElementById('detail').open")
+            assert await tab.value(FOCUSED) == "engine 1"
+
+        with Dashboard(rc.cluster, interval_s=0.2, max_share=1.0) as dashboard:
+            in_browser(tmp_path, use)
+
+
+def test_a_task_that_failed_leads_to_its_error(tmp_path: Path) -> None:
+    with ipp.Cluster(n=1) as rc:
+
+        def read(name: str) -> str:
+            import time
+
+            time.sleep(0.3)
+            if name == "b.png":
+                raise OSError(f"{name} is truncated")
+            return name
+
+        async def use(tab: Tab) -> None:
+            await tab.open(dashboard.url)
+            await tab.until(f"{LOOKS} >= 1")
+            assert await tab.value("document.getElementById('timeline').closest('section').hidden")
+            rc.load_balanced_view().map_async(read, ["a.png", "b.png"], chunksize=1).wait()
+            await tab.until(f"{text('#timeline-note')}.startsWith('2 tasks')")
+            await tab.value("document.querySelector('#timeline-buttons button').click()")
+            await tab.value("document.getElementById('timeline').focus()")
+            await press(tab, "ArrowDown")
+            # The newest, which its tip and a screen reader tell.
+            assert await tab.value("document.getElementById('timeline-said').textContent.includes(', failed, ')")
+            await press(tab, "ArrowLeft")
+            said = await tab.value("document.getElementById('timeline-said').textContent")
+            assert said.startswith("read on engine 0, 3")
+            assert "failed" not in said
+            await press(tab, "Enter")
+            assert "returned" in await tab.value(text("#detail"))
+            await press(tab, "Escape")
+            assert await tab.value(FOCUSED) == "timeline"
+            # Zoomed in on the other one, it is in the middle.
+            await press(tab, "ArrowRight")
+            for _ in range(4):
+                await press(tab, "+")
+            await tab.value("document.getElementById('timeline').scrollIntoView({ block: 'center' })")
+            box = "document.querySelector('#timeline .u-over').getBoundingClientRect()"
+            width, height = await tab.value(f"(() => {{ const r = {box}; return [r.width, r.height]; }})()")
+            await click(tab, box, width / 2, height / 2)
+            await tab.until(f"{text('#detail dl')}.includes('failed')")
+            shown = await tab.value(text("#detail"))
+            assert all(word in shown for word in ("failed", "started", "ended", "took", "OSError: b.png is truncated"))
+            await tab.value("document.querySelector('#detail p button').click()")
+            assert "Traceback" in await tab.value(text("#errors"))
+            assert "'b.png'" in await tab.value(text("#errors"))
+
+        with Dashboard(rc.cluster, interval_s=0.2, max_share=1.0) as dashboard:
+            in_browser(tmp_path, use)
+
+
+@pytest.mark.parametrize(("width", "theme"), [(1280, "light"), (400, "dark")])
+def test_every_column_is_in_view(tmp_path: Path, width: int, theme: str) -> None:
+    cluster = SimulatedCluster(100, per_host=25, dead=(17, 64), past_s=60)
+
+    async def use(tab: Tab) -> None:
+        await tab.open(dashboard.url, width=width, height=900, theme=theme)
+        await tab.until(f"{LOOKS} >= 3")
+        await tab.until("!document.getElementById('errors').closest('section').hidden")
+        assert await tab.value(HIDDEN_COLUMNS) == []
+        assert await tab.value(STICKS_OUT) <= 0
+        columns = await tab.value(
+            "[...document.querySelectorAll('#engines-table th')].filter((th) => th.offsetParent).length"
+        )
+        assert columns == (11 if width == 1280 else 5)
+        # What a narrow table leaves out is in the panel.
+        await tab.value("document.querySelector('[data-key=\"engine 3\"]').click()")
+        await tab.until(f"{text('#detail')}.includes('mean task')")
+        facts = await tab.value(text("#detail dl"))
+        assert all(word in facts for word in ("queued", "done", "host", "process"))
+        assert (
+            await tab.value(
+                "document.getElementById('detail').scrollWidth - document.getElementById('detail').clientWidth"
+            )
+            <= 0
+        )
+
+    with Dashboard(cluster, interval_s=0.3, max_share=1.0) as dashboard:
+        in_browser(tmp_path, use)
+
+
+def test_whoever_listens_is_told_and_whoever_has_no_mouse_gets_everywhere(tmp_path: Path) -> None:
+    cluster = SimulatedCluster(3, per_host=3, dead=(1,), past_s=60)
+
+    async def use(tab: Tab) -> None:
+        await tab.open(dashboard.url)
+        await tab.until(f"{LOOKS} >= 2")
+        await tab.call("Accessibility.enable")
+        tree = (await tab.call("Accessibility.getFullAXTree"))["nodes"]
+        shown = [node for node in tree if not node.get("ignored")]
+        roles = {"button", "searchbox", "textbox", "application", "region", "dialog", "img", "DisclosureTriangle"}
+        nameless = [node for node in shown if node["role"]["value"] in roles and not node.get("name", {}).get("value")]
+        assert nameless == []
+        # The alert is read when it changes, which it does only if an engine dies.
+        alert = await tab.value("document.getElementById('alert').textContent")
+        assert "Engine 1" in alert
+        assert "ago" not in alert
+        reached: list[str] = []
+        while reached.count("pause") < 2:
+            await press(tab, "Tab")
+            reached.append(await tab.value(FOCUSED))
+        # The table is made anew with each look, and the focus stays.
+        assert [key for key in reached if key.startswith("engine ")] == ["engine 0", "engine 1", "engine 2"]
+        assert {"pause", "theme", "timeline", "engines-filter", "death of 1 20001"} <= set(reached)
+        await tab.value("document.querySelector('[data-key=\"engine 2\"]').focus()")
+        looks = await tab.value(LOOKS)
+        await tab.until(f"{LOOKS} > {looks} + 1")
+        assert await tab.value(FOCUSED) == "engine 2"
+
+    with Dashboard(cluster, interval_s=0.3, max_share=1.0) as dashboard:
+        in_browser(tmp_path, use)
+
+
 def test_the_page_says_what_failed_and_how_far_maps_are(tmp_path: Path) -> None:
     gate = Gate(tmp_path / "gate")
     with ipp.Cluster(n=2) as rc:
@@ -112,7 +302,11 @@ def test_the_page_shows_a_cluster(tmp_path: Path) -> None:
             assert await tab.value("document.querySelectorAll('#engines-table tbody tr').length") == 3
             assert await tab.value("document.getElementById('engines-grid').hidden")
             assert await tab.value("document.getElementById('alert').hidden")
-            assert "all engines are on one host" in (await tab.value(text("#transfers"))).lower()
+            # There is nothing to show of these.
+            assert await tab.value(
+                "['deaths', 'transfers', 'errors', 'progress']"
+                ".every((id) => document.getElementById(id).closest('section').hidden)"
+            )
             os.kill(pid, signal.SIGKILL)
             await tab.until("!document.getElementById('alert').hidden")
             assert f"Engine 2 (pid {pid} on " in await tab.value(text("#alert"))
@@ -147,6 +341,10 @@ def test_a_thousand_engines_fit(tmp_path: Path) -> None:
         assert "2 engines have died" in await tab.value(text("#alert"))
         assert await tab.value("document.querySelectorAll('#transfers .route').length") == 2
         assert await tab.value("document.querySelectorAll('#transfers svg circle.have').length") == 40
+        await tab.value("document.getElementById('engines-grid').scrollIntoView({ block: 'center' })")
+        await click(tab, "document.getElementById('engines-grid').getBoundingClientRect()", 5, 5)
+        await tab.until(f"{text('#detail-title')} === 'Engine 0'")
+        await tab.value("document.getElementById('detail-close').click()")
         await tab.until(f"{INK} > 0.1")
         width = await tab.value("document.documentElement.scrollWidth - innerWidth")
         assert width <= 0, "nothing sticks out to the right"

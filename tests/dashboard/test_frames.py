@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-from pathlib import Path
+import os
+import socket
 
 import pytest
 from broadleaf.cli.top import Look as TopLook
 from broadleaf.dashboard import feed as feed_module
-from broadleaf.dashboard.feed import Feed, LogTail, interval_s
+from broadleaf.dashboard.feed import Feed, interval_s
 from broadleaf.dashboard.frames import (
     HISTORY_TASKS,
     Frames,
@@ -24,7 +25,7 @@ from simulated_cluster import SimulatedCluster
 NOTHING = {"next": 0, "recorded": 0, "events": [], "names": {}, "functions": [], "failures": [], "transfers": []}
 
 
-def status(cluster: SimulatedCluster, **changed: int) -> dict:
+def status(cluster: SimulatedCluster, **changed: object) -> dict:
     told = cluster.status()
     engine = told["engines"][0] | changed
     return told | {"engines": [engine, *told["engines"][1:]]}
@@ -45,6 +46,30 @@ def test_rates_are_those_of_top() -> None:
     assert frame["point"] == [3000, 50, 5, 1500, 25, 0, 0]
     assert frame["points"] == [frame["point"]]
     assert frame["engines"]["busy_percent"] == [50, 0]
+
+
+def test_a_task_that_runs_counts_for_as_long_as_it_has_run() -> None:
+    cluster = SimulatedCluster(2, idle=True)
+    running = [{"function": "f", "for_ns": seconds * 1_000_000_000} for seconds in (3, 4)]
+    before = Look(10.0, status(cluster, busy_ns=0, running=running[0]))
+    assert Look(11.0, status(cluster, busy_ns=0, running=running[1])).busy_shares(before) == {0: 1.0, 1: 0.0}
+    # It has ended meanwhile, and nothing else was begun.
+    assert Look(12.0, status(cluster, busy_ns=3_500_000_000)).busy_shares(before) == {0: 0.25, 1: 0.0}
+
+
+def test_this_host_tells_how_busy_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(socket, "gethostname", lambda: "node01")
+    cluster = SimulatedCluster(100, idle=True)
+    frames = Frames()
+    first = frames.add(Look(1.0, cluster.status()), 1000, NOTHING, [])["hosts"]
+    second = frames.add(Look(1.5, cluster.status()), 1500, NOTHING, [])["hosts"]
+    assert [host["name"] for host in first if "cores" in host] == ["node01"]
+    (here,) = [host for host in second if "cores" in host]
+    assert here["cores"] == os.cpu_count()
+    assert 0 < here["free_bytes"] < here["total_bytes"]
+    assert (first[1]["cpu_percent"], first[1]["in_bytes_per_s"]) == (None, None), "nothing is known of the time before"
+    assert here["in_bytes_per_s"] >= 0
+    assert here["out_bytes_per_s"] >= 0
 
 
 def test_a_thousand_engines_are_a_small_frame() -> None:
@@ -237,24 +262,6 @@ def test_looks_are_further_apart_where_answers_take_long() -> None:
     # Other work came first in all but the shortest.
     assert interval_s(1.0, 0.01, [0.3, 0.02, 0.1]) == 2.0
     assert interval_s(1.0, 0.01, [5.0]) == 10.0
-
-
-def test_a_log_is_told_line_by_line(tmp_path: Path) -> None:
-    path = tmp_path / "node.log"
-    tail = LogTail(lambda: path)
-    assert tail.new_lines() == []
-    path.write_text("one\ntwo\nthr")
-    assert tail.new_lines() == ["one", "two"]
-    assert tail.new_lines() == []
-    with path.open("a") as log:
-        log.write("ee\n\xff" + "x" * 2_000 + "\n")
-    assert [len(line) for line in tail.new_lines()] == [5, 500]
-    path.write_text("anew\n")
-    assert tail.new_lines() == ["anew"]
-    path.write_text("".join(f"line {n}\n" for n in range(20_000)))
-    lines = tail.new_lines()
-    assert lines[-1] == "line 19999"
-    assert len(lines) < 10_000
 
 
 @pytest.mark.timeout(120)

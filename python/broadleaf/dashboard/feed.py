@@ -6,55 +6,15 @@ import asyncio
 import json
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from typing import Any, Protocol
 
+from broadleaf.dashboard.engine_output import EngineProcess, LogTail, Seen, news
 from broadleaf.dashboard.frames import Frames, Look
 from broadleaf.errors import BroadleafError
-
-# The end of a log, and what is added to it.
-
-
-# How much of an existing log is read, and how much of new output at a time.
-_FIRST_BYTES = 32 * 1024
-_MAX_BYTES = 64 * 1024
-_MAX_LINE_CHARACTERS = 500
-
-
-class LogTail:
-    """Reads a log that another process writes."""
-
-    def __init__(self, path: Callable[[], Path]) -> None:
-        self._path = path
-        self._offset: int | None = None
-
-    def new_lines(self) -> list[str]:
-        """The lines added since the last call; at first, those at the end. Returns nothing if the log is gone."""
-        try:
-            with open(self._path(), "rb") as file:
-                end = file.seek(0, 2)
-                first = self._offset is None
-                start = max(0, end - _FIRST_BYTES) if self._offset is None else self._offset
-                if end < start:
-                    start = 0
-                # If there is very much, only the latest part is returned.
-                start = max(start, end - _MAX_BYTES)
-                file.seek(start)
-                data = file.read(end - start)
-        except OSError:
-            return []
-        whole, newline, rest = data.rpartition(b"\n")
-        self._offset = end - len(rest)
-        if not newline:
-            return []
-        lines = whole.decode("utf-8", "replace").split("\n")
-        if first and start > 0:
-            lines = lines[1:]
-        return [line[:_MAX_LINE_CHARACTERS] for line in lines]
-
 
 # Maximum number of events in an answer per second since the last one, and in the first, which fills the timeline.
 _EVENTS_PER_S = 2_000
@@ -91,7 +51,7 @@ class Watched(Protocol):
         ...
 
     def log_path(self, engine_id: int | None = None) -> Path:
-        """Where the controller writes."""
+        """Where the controller writes, or an engine of this host."""
         ...
 
 
@@ -167,6 +127,17 @@ class Feed:
                 yield self._history() if text == _ANEW else text
         finally:
             self._watchers.discard(queue)
+
+    async def engine_news(self, engine_id: int, seen: Seen | None) -> dict[str, Any] | None:
+        """What an engine has written since `seen`; None if there is no such engine, or no cluster any more."""
+        found = self._frames.process_of(engine_id)
+        if found is None:
+            return None
+        try:
+            engine = EngineProcess(*found, self._cluster.log_path(engine_id))
+        except BroadleafError:
+            return None
+        return await asyncio.get_running_loop().run_in_executor(None, news, engine, seen)
 
     def _history(self) -> str:
         history = {"cluster": self._cluster.cluster_id, "lost": self._failure, **self._frames.history()}

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from broadleaf.dashboard.host_meter import HostMeter
 from broadleaf.errors import DeathCertificate
 from broadleaf.errors.kinds import error_rows
 from broadleaf.tables import resident_bytes
@@ -46,18 +47,22 @@ class Look:
         return Rates(done / seconds, received / seconds, busy)
 
     def busy_shares(self, before: Look) -> dict[int, float]:
-        """The share of the time between the updates that each engine's tasks took.
-
-        Time is counted when a task ends, so a task longer than the interval may count for more than the interval.
-        """
+        """The share of the time between the updates that each engine's tasks took."""
         seconds = self.at_s - before.at_s
-        busy_before = {engine["engine"]: engine["busy_ns"] for engine in before.status["engines"]}
+        taken_before = {engine["engine"]: _taken_ns(engine) for engine in before.status["engines"]}
         return {
-            engine["engine"]: max(0.0, engine["busy_ns"] - busy_before.get(engine["engine"], engine["busy_ns"]))
+            engine["engine"]: max(0, _taken_ns(engine) - taken_before.get(engine["engine"], _taken_ns(engine)))
             / 1e9
             / seconds
             for engine in self.status["engines"]
         }
+
+
+def _taken_ns(engine: Mapping[str, Any]) -> int:
+    """The time that an engine's tasks have taken so far, including the one that it runs."""
+    running = engine["running"]
+    taken_ns: int = engine["busy_ns"] + (running["for_ns"] if running else 0)
+    return taken_ns
 
 
 # Number of updates, tasks and lines that a page gets when it is opened.
@@ -82,6 +87,7 @@ class Frames:
         self._memory_at_s = -1e9
         self._latest: dict[str, Any] | None = None
         self._progress = Progress()
+        self._meter = HostMeter()
         self.series: deque[list[float | None]] = deque(maxlen=HISTORY_LOOKS)
         """For each update: time, tasks and errors per second, bytes per second, percent busy, waiting, running."""
         self.tasks: deque[list[Any]] = deque(maxlen=HISTORY_TASKS)
@@ -97,6 +103,14 @@ class Frames:
             "lines": list(self.lines),
             "look": self._latest,
         }
+
+    def process_of(self, engine_id: int) -> tuple[int, str] | None:
+        """Process and host of an engine, as of the last update; the process is 0 if it has none."""
+        engines = self._latest["engines"] if self._latest is not None else {"id": []}
+        if engine_id not in engines["id"]:
+            return None
+        at = engines["id"].index(engine_id)
+        return engines["pid"][at], engines["host"][at]
 
     def add(
         self,
@@ -116,6 +130,8 @@ class Frames:
         shares = look.busy_shares(before) if rates is not None else {}
         errors = status["controller"]["resolved"]["error"] - before.status["controller"]["resolved"]["error"]
         self._before = look
+        if is_after_gap:
+            self._meter = HostMeter()
         cluster = cluster_totals(status)
         point: list[float | None] = [round(now_ms), None, None, None, None, cluster["waiting"], cluster["running"]]
         if rates is not None:
@@ -136,7 +152,7 @@ class Frames:
             "at": round(now_ms),
             "point": point,
             "cluster": cluster,
-            "hosts": host_rows(status, engines),
+            "hosts": host_rows(status, engines, self._meter.read(look.at_s)),
             "engines": engines,
             "deaths": death_rows(status),
             "functions": sorted((f for f in news["functions"] if f["tasks"]), key=lambda f: -f["total_ns"]),
@@ -257,8 +273,10 @@ def _host_of(engine: Mapping[str, Any]) -> str:
     return host
 
 
-def host_rows(status: Mapping[str, Any], engines: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
-    """Each host: its engines together, and its link to the controller."""
+def host_rows(
+    status: Mapping[str, Any], engines: Mapping[str, Sequence[Any]], here: Mapping[str, Any]
+) -> list[dict[str, Any]]:
+    """Each host: its engines together, its link to the controller, and of this one also what `here` tells."""
     rows: dict[str, dict[str, Any]] = {}
     for link in status["hosts"]:
         rows[link["name"]] = {
@@ -280,6 +298,8 @@ def host_rows(status: Mapping[str, Any], engines: Mapping[str, Sequence[Any]]) -
     for name, (n, up, busy, memory_bytes, restarts) in totals.items():
         row = rows.setdefault(name, {"host": 0})
         row.update(engines=n, up=up, busy_percent=round(busy / n), memory_bytes=memory_bytes, restarts=restarts)
+        if name == here["name"]:
+            row.update({fact: value for fact, value in here.items() if fact != "name"})
     return sorted(({"name": name, **row} for name, row in rows.items()), key=lambda row: row["host"])
 
 
@@ -295,7 +315,7 @@ def death_rows(status: Mapping[str, Any]) -> list[dict[str, Any]]:
         rows.append({
             "engine": certificate.engine_id, "pid": certificate.pid, "host": certificate.host, "ago_s": round(ago_s),
             "reason": certificate.reason, "asked_for": certificate.cause == "stopped", "state": engine["state"],
-            "last_output": certificate.last_output,
+            "last_output": certificate.last_output, "advice": certificate.advice,
         })  # fmt: skip
     return rows
 

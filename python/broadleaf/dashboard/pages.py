@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import socket
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +15,7 @@ from tornado.web import Application, HTTPError, RequestHandler, StaticFileHandle
 
 from broadleaf.dashboard.access import Asked, Guard
 from broadleaf.dashboard.doors import Doors
+from broadleaf.dashboard.engine_output import Seen
 from broadleaf.dashboard.feed import Feed, Watched
 
 # A page may use only what is served with it, and only its own address may frame it: JupyterLab's, if that is in front.
@@ -27,6 +29,7 @@ _HEADERS = {
 }
 # A log line for each refused request would be noise in a notebook.
 _PAGE = Path(__file__).parent / "page"
+_COUNT = re.compile(r"[0-9]{1,15}")
 _log = logging.getLogger("broadleaf.dashboard")
 
 
@@ -118,6 +121,30 @@ class _Stream(_Guarded):
             self._reading.cancel()
 
 
+class _Engine(_Guarded):
+    """What an engine has written since. A page says of which process it has how much of output and log."""
+
+    is_for_page = False
+
+    def initialize(self, guard: Guard | None, feed: Feed) -> None:  # type: ignore[override]
+        super().initialize(guard)
+        self.feed = feed
+
+    async def get(self, engine_id: str) -> None:
+        told = await self.feed.engine_news(int(engine_id), self._seen())
+        if told is None:
+            raise HTTPError(404, "%s", f"there is no engine {engine_id}")
+        self.finish(told)
+
+    def _seen(self) -> Seen | None:
+        given = [self.get_query_argument(name, None) for name in ("pid", "output", "log")]
+        if None in given:
+            return None
+        if not all(value is not None and _COUNT.fullmatch(value) for value in given):
+            raise HTTPError(400, "%s", "pid, output and log are numbers")
+        return Seen(*(int(value or 0) for value in given))
+
+
 async def serve(
     listening: socket.socket,
     guard: Guard | None,
@@ -133,6 +160,7 @@ async def serve(
         [
             (r"/", _Page, {"guard": guard}),
             (r"/stream", _Stream, {"guard": guard, "feed": feed}),
+            (r"/engine/(\d{1,9})", _Engine, {"guard": guard, "feed": feed}),
             (r"/page/(.*)", _File, {"guard": guard, "path": str(_PAGE)}),
         ],
         default_handler_class=_Missing,

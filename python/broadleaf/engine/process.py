@@ -11,6 +11,7 @@ from signal import SIGKILL
 from typing import Any, NamedTuple, Self, TypedDict
 
 from broadleaf import _native
+from broadleaf.engine import recent_output
 from broadleaf.private_files import open_private
 
 # How engine processes end, and what can be learned about it afterwards.
@@ -134,11 +135,6 @@ def describe_exit(engine: int, info: os.waitid_result, last_output: str, watch: 
 
 # The capacity of a pipe, unless somebody has changed it.
 _PIPE_BYTES = 65536
-_MEMORY_BYTES = 8192
-# The memory begins with the total number of bytes written; byte `n` of the output is at `n` modulo the size of the
-# rest.
-_HEAD_BYTES = 8
-_ROOM_BYTES = _MEMORY_BYTES - _HEAD_BYTES
 
 
 class Capture:
@@ -152,7 +148,7 @@ class Capture:
         stderr_write: int,
         recent: int,
         log_path: str,
-        recent_bytes: int = _MEMORY_BYTES,
+        recent_bytes: int = recent_output.MEMORY_BYTES,
     ) -> None:
         self.stdout_read = stdout_read
         self.stdout_write = stdout_write
@@ -180,7 +176,7 @@ class Capture:
             made += stdout_read, stdout_write
             stderr_read, stderr_write = os.pipe()
             made += stderr_read, stderr_write
-            recent = _create_memory()
+            recent = recent_output.create()
             made.append(recent)
             kept = [fcntl.fcntl(low, fcntl.F_DUPFD_CLOEXEC, first) for low in (stdout_read, stderr_read, recent)]
         except OSError:
@@ -223,25 +219,8 @@ class Capture:
 
     def last_output(self, rest: bytes = b"") -> str:
         """The latest output, from Python and others, followed by `rest`."""
-        memory = os.pread(self.recent, _MEMORY_BYTES, 0)
-        written_bytes = int.from_bytes(memory[:_HEAD_BYTES], "little")
-        room = memory[_HEAD_BYTES:]
-        position = written_bytes % _ROOM_BYTES
-        recent = room[:position] if written_bytes < _ROOM_BYTES else room[position:] + room[:position]
+        _, recent = recent_output.read(self.recent)
         return (recent + rest)[-LAST_OUTPUT_BYTES:].decode("utf-8", "replace")
-
-
-def _create_memory() -> int:
-    """Memory whose size cannot change, or a nameless file if the container forbids memfds."""
-    try:
-        memory = os.memfd_create("broadleaf-output", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-    except OSError:
-        memory = os.open("/dev/shm", os.O_TMPFILE | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600)
-        os.posix_fallocate(memory, 0, _MEMORY_BYTES)
-    else:
-        os.ftruncate(memory, _MEMORY_BYTES)
-        fcntl.fcntl(memory, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
-    return memory
 
 
 def _read_rest(read_end: int) -> bytes:

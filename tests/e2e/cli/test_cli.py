@@ -4,6 +4,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -219,6 +220,8 @@ def test_scale_and_drain():
             assert run("drain", "1", *named) == "released engine 1 of cluster 'elastic'\n"
             states = [engine["state"] for engine in json.loads(run("status", "--json", *named))["engines"]]
             assert states == ["up", "gone", "up"]
+            host, state, pid, _, _, mean = run("status", *named).splitlines()[3].split()[1:7]
+            assert (host, state, pid, mean) == (socket.gethostname().partition(":")[0], "gone", "-", "-")
             assert "no host, block or engine set 'n7'" in run("drain", "n7", *named, code=2)
             run("scale", "0", "--stateless", *named)
     finally:

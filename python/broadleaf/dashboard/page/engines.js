@@ -1,18 +1,21 @@
 // Engines: a field of squares where they are many, and a table of which only the rows in view exist.
 
-import { bar, bytes, count, css, duration, h } from "./format.js";
+import { bar, bytes, count, css, duration, h, link, refill } from "./format.js";
 
 const ROW_PX = 25;
 const GRID_FROM = 33;
+// Title, column of a look, whether it is text, and whether a narrow window leaves it to the engine's panel.
 const COLUMNS = [
-  ["engine", "id", true], ["state", "state", true], ["task", "task", true], ["busy", "busy_percent"], ["queued", "outstanding"],
-  ["done", "completed"], ["mean", "mean_us"], ["memory", "memory_bytes"], ["restarts", "restarts"], ["host", "host", true], ["pid", "pid"],
+  ["engine", "id", true], ["state", "state", true], ["task", "task", true], ["busy", "busy_percent"], ["queued", "outstanding", false, true],
+  ["done", "completed"], ["mean", "mean_us", false, true], ["memory", "memory_bytes", false, true], ["restarts", "restarts", false, true],
+  ["host", "host", true, true], ["pid", "pid", false, true],
 ];
+const classOf = (isLeft, isExtra, more = "") => [isLeft ? "left" : "", isExtra ? "extra" : "", more].filter(Boolean).join(" ") || null;
 const STATE_CLASS = { up: "up", gone: "down", dying: "down" };
 
 export class Engines {
-  constructor(element, canvas, note, filter, tip) {
-    Object.assign(this, { element, canvas, note, filter, tip, columns: null, order: [], sortBy: "id", descending: false });
+  constructor(element, canvas, note, filter, tip, open) {
+    Object.assign(this, { element, canvas, note, filter, tip, open, columns: null, order: [], sortBy: "id", descending: false });
     this.head = h("tr");
     this.body = h("tbody");
     this.above = h("div");
@@ -21,9 +24,9 @@ export class Engines {
     this.table = element.firstChild;
     this.table.append(this.body);
     element.append(this.below);
-    for (const [label, name, isLeft] of COLUMNS) {
+    for (const [label, name, isLeft, isExtra] of COLUMNS) {
       const button = h("button", { type: "button", onclick: () => this.sort(name) }, label);
-      this.head.append(h("th", { class: isLeft ? "left" : null, "data-name": name }, button));
+      this.head.append(h("th", { scope: "col", class: classOf(isLeft, isExtra), "data-name": name }, button));
     }
     element.addEventListener("scroll", () => this.showRows());
     filter.addEventListener("input", () => this.show());
@@ -74,27 +77,27 @@ export class Engines {
     const last = Math.min(this.order.length, first + Math.ceil(this.element.clientHeight / ROW_PX) + 12);
     const spacer = h("tr");
     spacer.style.height = `${first * ROW_PX}px`;
-    this.body.replaceChildren(...(first ? [spacer] : []), ...this.order.slice(first, last).map((i) => this.row(i)));
+    this.table.setAttribute("aria-rowcount", String(this.order.length + 1));
+    refill(this.body, ...(first ? [spacer] : []), ...this.order.slice(first, last).map((i, n) => this.row(i, first + n + 2)));
     this.below.style.height = `${(this.order.length - last) * ROW_PX}px`;
   }
 
-  row(i) {
+  row(i, number) {
     const c = this.columns;
     const time = c.for_ms[i] ? ` (${duration(c.for_ms[i] / 1000)})` : "";
     const task = c.task[i] === null ? "" : `${c.task[i] || "task"}${time}`;
     const up = c.state[i] === "up";
-    return h("tr", {},
-      h("td", { class: "left" }, String(c.id[i])),
-      h("td", { class: `left ${STATE_CLASS[c.state[i]] ?? "pending"}` }, up ? (c.task[i] === null ? "idle" : "busy") : c.state[i]),
-      h("td", { class: "left", title: task }, task),
-      h("td", {}, ...bar(c.busy_percent[i], `${c.busy_percent[i]} %`)),
-      h("td", {}, count(c.outstanding[i] + c.queued[i])),
-      h("td", {}, count(c.completed[i])),
-      h("td", {}, c.mean_us[i] ? duration(c.mean_us[i] / 1e6) : "–"),
-      h("td", {}, bytes(c.memory_bytes[i])),
-      h("td", {}, c.restarts[i] ? count(c.restarts[i]) : ""),
-      h("td", { class: "left", title: c.host[i] }, c.host[i]),
-      h("td", {}, up ? String(c.pid[i]) : ""));
+    const id = c.id[i];
+    const cells = [
+      [link(`engine ${id}`, String(id), null, { "aria-label": `Engine ${id}` })], [up ? (c.task[i] === null ? "idle" : "busy") : c.state[i]],
+      [task], bar(c.busy_percent[i], `${c.busy_percent[i]} %`), [count(c.outstanding[i] + c.queued[i])],
+      [count(c.completed[i])], [c.mean_us[i] ? duration(c.mean_us[i] / 1e6) : "–"], [bytes(c.memory_bytes[i])],
+      [c.restarts[i] ? count(c.restarts[i]) : ""], [c.host[i]], [up ? String(c.pid[i]) : ""],
+    ];
+    return h("tr", { "aria-rowindex": number, onclick: () => this.open(id) }, ...COLUMNS.map(([label, , isLeft, isExtra], column) => {
+      const title = label === "task" || label === "host" ? cells[column][0] : null;
+      return h("td", { class: classOf(isLeft, isExtra, label === "state" ? STATE_CLASS[c.state[i]] ?? "pending" : ""), title }, ...cells[column]);
+    }));
   }
 
   // Each engine a square: its state by colour, how busy it is by how dark it is.
@@ -152,8 +155,6 @@ export class Engines {
   choose(event) {
     const i = this.at(event);
     if (i === null) return;
-    const id = String(this.columns.id[i]);
-    this.filter.value = this.filter.value === id ? "" : id;
-    this.show();
+    this.open(this.columns.id[i]);
   }
 }

@@ -49,6 +49,25 @@ export function h(name, attributes = {}, ...children) {
   return element;
 }
 
+// Replaces what an element shows. What has the focus keeps it if it is there again, known by its `data-key`, and what is
+// scrolled stays where it is.
+export function refill(element, ...children) {
+  const active = document.activeElement;
+  const key = element.contains(active) ? active.dataset.key : undefined;
+  const { scrollTop, scrollLeft } = element;
+  element.replaceChildren(...children);
+  Object.assign(element, { scrollTop, scrollLeft });
+  if (key !== undefined) element.querySelector(`[data-key="${CSS.escape(key)}"]`)?.focus({ preventScroll: true });
+}
+
+// A button that reads as text.
+export const link = (key, label, onclick, attributes = {}) => h("button", { type: "button", class: "link", "data-key": key, onclick, ...attributes }, label);
+
+// What a terminal would show: without colours, and of a line that was written over, the last.
+export function plain(text) {
+  return text.replace(/\x1b\[[0-9;?]*[ -/]*[@-~]/g, "").replace(/\r\n/g, "\n").replace(/[^\n]*\r(?!\n|$)/g, "");
+}
+
 // A bar, and the text that it stands for.
 export function bar(percent, text) {
   const filled = h("i");

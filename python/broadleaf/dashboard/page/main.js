@@ -1,6 +1,7 @@
 // The page: reads one stream, and decides what to show.
 
 import * as charts from "./charts.js";
+import { Detail } from "./detail.js";
 import { Engines } from "./engines.js";
 import { duration } from "./format.js";
 import { Errors, Log, showDeaths, showFunctions, showHosts, showProgress, showTiles } from "./panels.js";
@@ -27,12 +28,24 @@ setTheme(chosenTheme());
 
 const throughput = charts.throughput(at("throughput"));
 const queue = charts.queue(at("queue"));
-const timeline = new Timeline(at("timeline"), at("timeline-note"), at("timeline-buttons"), at("tip"));
-const engines = new Engines(at("engines-table"), at("engines-grid"), at("engines-note"), at("engines-filter"), at("tip"));
-const errors = new Errors(at("errors"), at("errors-note"));
+const openEngine = (id) => detail.openEngine(id);
+const timeline = new Timeline(at("timeline"), at("timeline-note"), at("timeline-buttons"), at("timeline-said"), at("tip"), (task) => detail.openTask(task));
+const engines = new Engines(at("engines-table"), at("engines-grid"), at("engines-note"), at("engines-filter"), at("tip"), openEngine);
+const errors = new Errors(at("errors"), at("errors-note"), openEngine);
+const detail = new Detail(at("detail"), at("detail-title"), at("detail-body"), at("detail-close"), {
+  ask: askEngine, tasksOf: (id) => timeline.tasksOf(id), revealError: (key) => errors.reveal(key),
+});
 const log = new Log(at("log"));
 let isPaused = false;
 let latest = null;
+
+// What an engine has written since; null if nobody knows.
+async function askEngine(id, { pid, output, log }) {
+  const query = new URLSearchParams(pid === null ? {} : { pid, output, log });
+  if (token) query.set("token", token);
+  const answer = await fetch(`engine/${id}?${query}`).catch(() => null);
+  return answer?.ok ? answer.json() : null;
+}
 
 function recolour() {
   setTheme(chosenTheme());
@@ -48,6 +61,7 @@ at("theme").addEventListener("click", () => {
 });
 at("pause").addEventListener("click", () => {
   isPaused = !isPaused;
+  detail.isPaused = isPaused;
   at("pause").textContent = isPaused ? "Resume" : "Pause";
   if (!isPaused && latest) show(latest);
 });
@@ -66,10 +80,11 @@ function show(look) {
   errors.show(look.errors);
   showProgress(at("progress"), look.progress);
   showHosts(at("hosts"), look.hosts);
-  showDeaths(at("deaths"), at("deaths-note"), at("alert"), look.deaths);
+  showDeaths(at("deaths"), at("deaths-note"), at("alert"), look.deaths, openEngine);
   showRoutes(at("transfers"), look.transfers, look.hosts);
   timeline.look(look.at, look.engines);
   engines.look(look.engines);
+  detail.look(look);
 }
 
 const stream = new EventSource(token ? `stream?token=${encodeURIComponent(token)}` : "stream");

@@ -15,12 +15,7 @@ function svg(name, attributes, text) {
 
 export function showRoutes(element, transfers, hosts) {
   const names = new Map(hosts.map((host) => [host.host, host.name]));
-  if (!transfers.length) {
-    element.replaceChildren(h("div", { class: "empty" }, hosts.length > 1
-      ? "Nothing large has been sent to other hosts yet."
-      : "All engines are on one host: what is sent to all of them is stored once, and does not travel."));
-    return;
-  }
+  element.closest("section").hidden = !transfers.length;
   element.replaceChildren(...transfers.map((transfer) => route(transfer, names)));
 }
 

@@ -8,12 +8,13 @@ const MAX_TASKS = 60000;
 const STEPS_S = [...[-7, -6, -5, -4, -3, -2, -1].flatMap((e) => [1, 2, 5].map((m) => m * 10 ** e)),
   1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400];
 const SPANS_S = [["5 s", 5], ["30 s", 30], ["5 min", 300]];
+// A press of the mouse that moves by less is a click.
+const CLICK_PX = 3;
+const STEPS = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
 
 export class Timeline {
-  constructor(element, note, buttons, tip) {
-    this.element = element;
-    this.note = note;
-    this.tip = tip;
+  constructor(element, note, buttons, said, tip, open) {
+    Object.assign(this, { element, note, said, tip, open });
     this.spanS = 30;
     this.zoom = null;
     this.nEngines = 1;
@@ -26,6 +27,7 @@ export class Timeline {
       return [button, seconds];
     });
     this.showButtons();
+    element.addEventListener("keydown", (event) => this.key(event));
   }
 
   clear() {
@@ -41,6 +43,8 @@ export class Timeline {
     this.nowS = 0;
     this.running = [];
     this.untold = 0;
+    // The task that the keyboard is at.
+    this.chosen = null;
   }
 
   size() {
@@ -72,12 +76,20 @@ export class Timeline {
     const over = this.plot.over;
     over.addEventListener("dblclick", () => this.follow(this.spanS));
     over.addEventListener("mouseleave", () => { this.tip.hidden = true; });
+    let pressed = null;
+    over.addEventListener("mousedown", (event) => { pressed = event; });
+    over.addEventListener("click", (event) => {
+      const isClick = pressed && Math.hypot(event.clientX - pressed.clientX, event.clientY - pressed.clientY) < CLICK_PX;
+      const task = isClick ? this.taskAtCursor() : null;
+      if (task) this.open(task);
+    });
     over.addEventListener("wheel", (event) => this.wheel(event), { passive: false });
   }
 
   follow(seconds) {
     this.spanS = seconds;
     this.zoom = null;
+    this.chosen = null;
     this.showButtons();
     this.redraw();
   }
@@ -106,10 +118,61 @@ export class Timeline {
   wheel(event) {
     if (!event.ctrlKey && !event.shiftKey) return;
     event.preventDefault();
-    const factor = event.deltaY + event.deltaX > 0 ? 1.25 : 0.8;
     const at = this.plot.posToVal(event.clientX - this.plot.over.getBoundingClientRect().left, "x");
+    this.zoomBy(event.deltaY + event.deltaX > 0 ? 1.25 : 0.8, at);
+  }
+
+  zoomBy(factor, at) {
     const range = this.range();
     this.zoom = { ...range, x: range.x.map((x) => at + (x - at) * factor) };
+    this.showButtons();
+    this.redraw();
+  }
+
+  // Zooms with the chosen task in the middle.
+  zoomAround(factor) {
+    const { x: [x0, x1], y } = this.range();
+    const middle = this.chosen ? this.chosen.start + this.chosen.seconds / 2 : (x0 + x1) / 2;
+    const half = (x1 - x0) * factor / 2;
+    this.zoom = { x: [middle - half, middle + half], y };
+    this.showButtons();
+    this.redraw();
+  }
+
+  key(event) {
+    if (event.ctrlKey || event.altKey || event.metaKey) return;
+    const step = STEPS[event.key];
+    if (step) this.move(...step);
+    else if (event.key === "+" || event.key === "=") this.zoomAround(0.5);
+    else if (event.key === "-") this.zoomAround(2);
+    else if (event.key === "Escape" && (this.zoom || this.chosen)) this.follow(this.spanS);
+    else if (event.key === "Enter" && this.chosen) this.open(this.chosen);
+    else return;
+    event.preventDefault();
+  }
+
+  // Goes to the next or previous task of the engine, or to the task of the next engine that is nearest in time.
+  move(along, across) {
+    const engines = [...new Set(this.engine.subarray(0, Math.min(this.n, MAX_TASKS)))].sort((a, b) => a - b);
+    if (!engines.length) return;
+    let to = null;
+    if (!this.chosen) to = this.tasksOf(engines[0]).at(-1);
+    else if (along) {
+      const tasks = this.tasksOf(this.chosen.engine);
+      to = along > 0 ? tasks.find((task) => task.start > this.chosen.start) : tasks.findLast((task) => task.start < this.chosen.start);
+    } else {
+      const engine = across > 0 ? engines.find((id) => id > this.chosen.engine) : engines.findLast((id) => id < this.chosen.engine);
+      const away = (task) => Math.abs(task.start - this.chosen.start);
+      if (engine !== undefined) to = this.tasksOf(engine).reduce((best, task) => (away(task) < away(best) ? task : best));
+    }
+    if (!to) return;
+    this.chosen = to;
+    const { x: [x0, x1], y } = this.range();
+    const middle = to.start + to.seconds / 2;
+    // Time goes on, and what is being looked at must not leave the window.
+    this.zoom = middle < x0 || middle > x1 ? { x: [middle - (x1 - x0) / 2, middle + (x1 - x0) / 2], y } : { x: [x0, x1], y };
+    if (to.engine < y[0] || to.engine > y[1]) this.zoom.y = [-0.5, this.nEngines - 0.5];
+    this.said.textContent = `${this.words(to).replaceAll("\n", ", ")}`;
     this.showButtons();
     this.redraw();
   }
@@ -159,8 +222,9 @@ export class Timeline {
 
   redraw() {
     const shown = Math.min(this.n, MAX_TASKS);
+    this.element.closest("section").hidden = !shown && !this.running.length;
     const gaps = this.untold ? `; ${this.untold.toLocaleString("en-US")} more are not drawn, so gaps may be work` : "";
-    this.note.textContent = `${shown.toLocaleString("en-US")} tasks${gaps}. Drag to zoom, Ctrl and wheel to zoom in time, double click to follow.`;
+    this.note.textContent = `${shown.toLocaleString("en-US")} tasks${gaps}. Click a task to see it. Drag to zoom, Ctrl and wheel to zoom in time, double click to follow.`;
     this.plot.setData([[0, 1], [0, 0]]);
   }
 
@@ -199,31 +263,59 @@ export class Timeline {
     }
     ctx.globalAlpha = 0.55;
     for (const [engine, seconds, name] of this.running) box(this.nowS - seconds, this.nowS, engine, colourOf(name));
+    if (this.chosen) {
+      ctx.globalAlpha = 1;
+      ctx.strokeStyle = css("--text");
+      ctx.lineWidth = 2 * devicePixelRatio;
+      ctx.strokeRect(bbox.left + (this.chosen.start - x0) * sx - 2, top(this.chosen.engine) - 2, this.chosen.seconds * sx + 4, height + 4);
+    }
     ctx.restore();
   }
 
-  showTip() {
+  // A task that has ended.
+  task(at) {
+    return {
+      engine: this.engine[at], name: this.names[this.name[at]], start: this.start[at], seconds: this.length[at],
+      failed: this.failed[at] === 1, runs: false, startMs: this.epochMs + this.start[at] * 1000,
+    };
+  }
+
+  // The tasks of an engine that have ended, in the order of their starts.
+  tasksOf(engine) {
+    const tasks = [];
+    for (let i = this.n - Math.min(this.n, MAX_TASKS); i < this.n; i += 1) if (this.engine[i % MAX_TASKS] === engine) tasks.push(this.task(i % MAX_TASKS));
+    return tasks.sort((a, b) => a.start - b.start);
+  }
+
+  taskAtCursor() {
     const { left, top } = this.plot.cursor;
-    this.tip.hidden = true;
-    if (left < 0) return;
+    if (left < 0) return null;
     const x = this.plot.posToVal(left, "x");
     const engine = Math.round(this.plot.posToVal(top, "y"));
     const near = (this.range().x[1] - this.range().x[0]) / this.plot.over.clientWidth * 2;
-    let text = null;
     const n = Math.min(this.n, MAX_TASKS);
-    for (let i = this.n - 1; i >= this.n - n && text === null; i -= 1) {
+    for (let i = this.n - 1; i >= this.n - n; i -= 1) {
       const at = i % MAX_TASKS;
-      if (this.engine[at] !== engine || x < this.start[at] - near || x > this.start[at] + this.length[at] + near) continue;
-      text = `${this.names[this.name[at]] || "task"} on engine ${engine}\n${duration(this.length[at])}${this.failed[at] ? ", failed" : ""}\n${clock(this.epochMs + this.start[at] * 1000, 3)}`;
+      if (this.engine[at] === engine && x >= this.start[at] - near && x <= this.start[at] + this.length[at] + near) return this.task(at);
     }
-    if (text === null) {
-      const now = this.running.find(([id, seconds]) => id === engine && x >= this.nowS - seconds && x <= this.nowS);
-      if (now) text = `${now[2] || "task"} on engine ${engine}\nruns for ${duration(now[1])}`;
-    }
-    if (text === null) return;
+    const now = this.running.find(([id, seconds]) => id === engine && x >= this.nowS - seconds && x <= this.nowS);
+    if (!now) return null;
+    const start = this.nowS - now[1];
+    return { engine, name: now[2], start, seconds: now[1], failed: false, runs: true, startMs: this.epochMs + start * 1000 };
+  }
+
+  words(task) {
+    const length = task.runs ? `has run for ${duration(task.seconds)}` : `${duration(task.seconds)}${task.failed ? ", failed" : ""}`;
+    return `${task.name || "task"} on engine ${task.engine}\n${length}\n${clock(task.startMs, 3)}`;
+  }
+
+  showTip() {
+    const task = this.taskAtCursor();
+    this.tip.hidden = !task;
+    if (!task) return;
+    const { left, top } = this.plot.cursor;
     const over = this.plot.over.getBoundingClientRect();
-    this.tip.textContent = text;
-    this.tip.hidden = false;
+    this.tip.textContent = this.words(task);
     this.tip.style.left = `${Math.min(over.left + left + 12, innerWidth - this.tip.offsetWidth - 8)}px`;
     this.tip.style.top = `${over.top + top + 14}px`;
   }
