@@ -483,6 +483,7 @@ class BatchSet(EngineSet):
     """
 
     is_adoptable: ClassVar[bool] = True
+    leaves_jobs: ClassVar[bool] = True
     title: ClassVar[str]
     """The scheduler, as people call it."""
     program: ClassVar[str]
@@ -562,8 +563,8 @@ class BatchSet(EngineSet):
             request: What was asked for.
 
         Returns:
-            That number: `engines_per_host`, or all that were asked for where jobs have one host. 0: the host has as many as
-            it has cores.
+            That number: `engines_per_host`, or all that were asked for where jobs have one host. 0: the host has as
+            many as it has cores.
         """
         has_one_host = self.on_hosts == BatchSet.on_hosts
         return self.engines_per_host or (request.n if has_one_host and request.n else 0)
