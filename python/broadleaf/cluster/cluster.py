@@ -331,6 +331,14 @@ class Cluster(ClusterCoroutines, Elastic, OwnDashboard):
         with self.lock:
             return self._started_sets.living() if self.running else {}
 
+    def processes_here(self) -> list[int]:
+        """Processes of this host that belong to the cluster.
+
+        Returns:
+            Ids of its controller's processes, its engines here, and what they have started.
+        """
+        return self._controller.processes() if self._controller is not None else []
+
     def script(self) -> str:
         """What a start would submit, or run on each host, for people to read.
 
@@ -466,13 +474,25 @@ class Cluster(ClusterCoroutines, Elastic, OwnDashboard):
                     f"`broadleaf stop --cluster-id {self.cluster_id}`, or choose another id"
                 )
             self._refuse_other_hosts_directory()
-            other.remove_files()
+            self._end_earlier(other)
         make_private_dir(self.cluster_dir)
         try:
             directories.mark_owner(self.cluster_dir)
         except OSError:
             self.cluster_dir.rmdir()
             raise
+
+    def _end_earlier(self, other: Cluster) -> None:
+        """Removes what a cluster of this profile and id has left. Its jobs would join this one."""
+        if files.may_have_jobs(other.cluster_file):
+            try:
+                other.cancel_blocks()
+            except BroadleafError as error:
+                raise ClusterStateError(
+                    f"an earlier cluster {self.cluster_id!r} of profile {self.profile!r} has left jobs, and they "
+                    f"cannot be cancelled: {error}. Choose another id, or try again with `broadleaf stop --orphans`"
+                ) from None
+        other.remove_files()
 
     def _refuse_other_hosts_directory(self) -> None:
         if directories.may_judge(self.cluster_dir):
@@ -490,7 +510,7 @@ class Cluster(ClusterCoroutines, Elastic, OwnDashboard):
     def stop_cluster_sync(self) -> None:
         """Stops everything and waits until it is gone; a cluster that does not react is killed.
 
-        Does nothing if the cluster is not running.
+        Of a cluster that was killed, it ends what is left. Does nothing if there is nothing.
         """
         self._end_steward()
         with self.lock:
@@ -506,7 +526,7 @@ class Cluster(ClusterCoroutines, Elastic, OwnDashboard):
                 controller.release()
                 controller.wait(_STOP_GRACE_S + self.settings["stop_grace_s"])
             try:
-                self._started_sets.cancel()
+                self.cancel_blocks()
             finally:
                 controller.end()
 
@@ -758,6 +778,7 @@ class Cluster(ClusterCoroutines, Elastic, OwnDashboard):
             "engines": self.engines_from.name,
             "engine_set_options": self.engines_from.options(),
             "engine_sets": self._started_sets.to_dict(),
+            files.LEAVES_JOBS: self.engines_from.leaves_jobs and any(not block.is_over for block in self.all_blocks()),
             "detached": self.detached,
             "options": self._arguments,
             "controller": self._controller.to_dict() if self._controller else None,

@@ -135,7 +135,7 @@ class Controller:
         if self.fork_server_pid:
             # The fork server leads a session. Everything that it or an engine starts belongs to it until a process
             # leaves by itself.
-            while members := _session(self.fork_server_pid, self.cluster_id):
+            while members := self.processes():
                 for pid in members:
                     _kill_and_wait(pid)
             self.wait(None)
@@ -146,6 +146,10 @@ class Controller:
         if self._lifeline is not None:
             os.close(self._lifeline)
             self._lifeline = None
+
+    def processes(self) -> list[int]:
+        """Those that it has started on this host, and what these have started."""
+        return _session(self.fork_server_pid, self.cluster_id)
 
     def log(self, engine_id: int | None = None) -> Path:
         """Path of the node's log, or of an engine's."""

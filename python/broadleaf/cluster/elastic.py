@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -307,9 +308,15 @@ class Elastic:
             StewardProcess(self.cluster_dir).stop()
 
     def cancel_blocks(self) -> None:
-        """Ends all blocks of a cluster whose controller has stopped."""
+        """Ends all blocks of a cluster whose controller has stopped.
+
+        Raises:
+            BroadleafError: Their scheduler does not do so; `cluster_file` still has them.
+        """
         with self.lock:
             self._started_sets.cancel()
+            with contextlib.suppress(FileNotFoundError):  # it was removed, and had no jobs
+                self.write_cluster_file()
 
     def _as_cluster(self) -> Any:
         return self

@@ -3,12 +3,25 @@
 from __future__ import annotations
 
 import time
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from broadleaf.cluster.cluster import Cluster
+from broadleaf.cluster.engine_sets import Block
+from broadleaf.cluster.steward import StewardProcess
 from broadleaf.extensions import extension
 from broadleaf.state import directories, files
 from broadleaf.state.directories import ClusterFileError, base_dir
+
+
+class Orphans(NamedTuple):
+    """What a cluster has left that was killed, and that nothing ends by itself."""
+
+    cluster: Cluster
+    processes: dict[int, str]
+    """The names of processes on this host, by id."""
+    blocks: list[Block]
+    """Jobs in their scheduler's queue, each with its current state and the reason for it."""
 
 
 class ClusterManager:
@@ -64,17 +77,17 @@ class ClusterManager:
                 del self._clusters[key]
         return self.clusters
 
-    def dead_clusters(self, profile: str) -> list[Cluster]:
+    def dead_clusters(self, profile: str | None = None) -> list[Cluster]:
         """Clusters that ended here without being stopped, and whose logs are kept.
 
         Args:
-            profile: The profile.
+            profile: The profile; None for all.
 
         Returns:
             The clusters, the latest first.
         """
         found = []
-        for path in base_dir().glob(f"profiles/{profile}/*/{files.CLUSTER_FILE}"):
+        for path in base_dir().glob(f"profiles/{profile or '*'}/*/{files.CLUSTER_FILE}"):
             try:
                 cluster = Cluster.from_file(path)
             except (ClusterFileError, ValueError, TypeError, KeyError):
@@ -82,6 +95,20 @@ class ClusterManager:
             if not cluster.running and directories.may_judge(path.parent):
                 found.append((path.stat().st_mtime_ns, cluster))
         return [cluster for _, cluster in sorted(found, key=lambda entry: -entry[0])]
+
+    def orphans(self, profile: str | None = None) -> list[Orphans]:
+        """What clusters have left that were killed, with their controller and with what would have ended the rest.
+
+        Schedulers are asked about jobs. `Cluster.stop_cluster_sync` ends what a cluster has left.
+
+        Args:
+            profile: The profile; None for all.
+
+        Returns:
+            Those of clusters that have left anything, the latest first.
+        """
+        found = (_left_by(cluster) for cluster in self.dead_clusters(profile))
+        return [orphans for orphans in found if orphans.processes or orphans.blocks]
 
     def new_cluster(self, **options: Any) -> tuple[str, Cluster]:
         """A new cluster, not started.
@@ -136,3 +163,26 @@ class ClusterManager:
         """
         self.get_cluster(key)
         del self._clusters[key]
+
+
+def _left_by(cluster: Cluster) -> Orphans:
+    pids = cluster.processes_here()
+    if (steward := StewardProcess(cluster.cluster_dir).pid()) is not None:
+        pids.append(steward)
+    for block in cluster.all_blocks():  # `ssh` and `mpiexec`
+        if files.process_of_cluster(pid := block.facts.get("pid", 0), cluster.cluster_id):
+            pids.append(pid)
+    blocks = list[Block]()
+    if files.may_have_jobs(cluster.cluster_file):
+        cluster.engines_from.look_now()
+        blocks = [block for block in cluster.blocks() if not block.is_over]
+        if not blocks:
+            cluster.write_cluster_file()  # nobody needs to ask again
+    return Orphans(cluster, {pid: _name_of(pid) for pid in pids}, blocks)
+
+
+def _name_of(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    except OSError:
+        return "it has just ended"

@@ -257,6 +257,9 @@ class StartedSets:
         """Ends all blocks of a cluster whose controller has stopped."""
         if blocks := self.blocks():
             self._cluster.engines_from.cancel(blocks)
+        for block in blocks:
+            if not block.is_over:
+                block.state, block.reason = "ended", "its cluster has stopped"
 
     def resolve(self, targets: Targets) -> Targets:
         """`targets` with a set's id replaced by its engines. Raises KeyError for an unknown set."""

@@ -609,7 +609,7 @@ class StewardProcess:
         """Writes an order for the steward, if there is one or will be; returns its number."""
         number = int(self._read(self._order).get("number", 0)) + 1
         write_json(self._order, order.to_dict() | {"number": number})
-        if (pid := self._pid()) is not None:
+        if (pid := self.pid()) is not None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGUSR1)
         return number
@@ -644,7 +644,7 @@ class StewardProcess:
     @property
     def is_running(self) -> bool:
         """Whether the cluster has one."""
-        return self._pid() is not None
+        return self.pid() is not None
 
     @property
     def scales(self) -> bool:
@@ -669,16 +669,16 @@ class StewardProcess:
         """Ends it, and returns when it is gone. Does nothing if there is none."""
         for number in (signal.SIGTERM, signal.SIGKILL):
             give_up_at = time.monotonic() + _STOP_GRACE_S
-            if (pid := self._pid()) is None:
+            if (pid := self.pid()) is None:
                 break
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, number)
-            while self._pid() == pid and time.monotonic() < give_up_at:
+            while self.pid() == pid and time.monotonic() < give_up_at:
                 time.sleep(_PROCESS_LOOK_EVERY_S)
         _children[:] = [child for child in _children if child.poll() is None]
 
-    def _pid(self) -> int | None:
-        """Its process: the one that holds the lock."""
+    def pid(self) -> int | None:
+        """Its process: the one that holds the lock. None if there is none."""
         try:
             descriptor = os.open(self._lock, os.O_RDWR | os.O_CLOEXEC)
         except FileNotFoundError:

@@ -123,6 +123,8 @@ NODE_LOG = "node.log"
 BLOCK_LOG = "block-{}.log"
 BLOCK_SCRIPT = "block-{}.sh"
 ORDER_FILE = "order-{}.json"
+LEAVES_JOBS = "leaves_jobs"
+"""The entry of `CLUSTER_FILE` that says whether jobs of the cluster may be in their scheduler's queue."""
 STEWARD_FILE = "steward.json"
 STEWARD_LOCK = "steward.lock"
 STEWARD_LOG = "steward.log"
@@ -227,9 +229,10 @@ def open_log(path: Path) -> int:
 
 
 def remove_cluster_files(cluster_path: str | Path, run_dir: str | Path, keep_logs: bool = False) -> None:
-    """Removes the files of a cluster that is gone; with `keep_logs` it keeps its logs and the files that lead to
-    them."""
+    """Removes the files of a cluster that is gone; its logs and the files that lead to them stay with `keep_logs`, and
+    where its jobs have yet to be cancelled."""
     cluster_path, run_dir = Path(cluster_path), Path(run_dir)
+    keep_logs = keep_logs or may_have_jobs(cluster_path / CLUSTER_FILE)
     dead = [cluster_path / CLIENT_FILE, cluster_path / ENGINE_FILE, *run_dir.glob("*.sock")]
     dead += [path for name in (ORDER_FILE, BLOCK_SCRIPT) for path in cluster_path.glob(name.format("*"))]
     dead += [cluster_path / name for name in (LOCK_FILE, STEWARD_FILE, STEWARD_LOCK, STEWARD_ORDER)]
@@ -253,6 +256,14 @@ def remove_cluster_files(cluster_path: str | Path, run_dir: str | Path, keep_log
             directory.rmdir()
         except OSError:
             continue  # gone, or it holds somebody's file
+
+
+def may_have_jobs(cluster_file: str | Path) -> bool:
+    """Whether jobs of a cluster may be in their scheduler's queue, as its file says."""
+    try:
+        return bool(json.loads(Path(cluster_file).read_text()).get(LEAVES_JOBS))
+    except (OSError, ValueError, AttributeError):
+        return False
 
 
 def remove_orphans() -> None:

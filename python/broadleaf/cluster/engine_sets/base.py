@@ -124,6 +124,9 @@ class EngineSet(ABC):
     """Whether any process can take over its blocks, whose `facts` tell all: then a process of its own can scale a
     detached cluster."""
 
+    leaves_jobs: ClassVar[bool] = False
+    """Whether its blocks are jobs, which stay in their scheduler's queue until somebody cancels them."""
+
     restarts_blocks: ClassVar[bool] = False
     """Whether its engines are started again by blocks, with `start_again`: the controller cannot."""
 

@@ -61,6 +61,7 @@ class PSIJ(EngineSet):
     """
 
     name: ClassVar[str] = "psij"
+    leaves_jobs: ClassVar[bool] = True
 
     executor: str = ""
     """The scheduler, as PSI/J calls it."""
