@@ -188,7 +188,7 @@ class Contrasts:
         not tell by how much: a setting times a block may be nearly a pair of the model, and then hardly any of what
         that block contributes is left in its residuals; of another setting, all of it is.
         """
-        found = np.zeros(residuals.shape)
+        found: np.ndarray = np.zeros(residuals.shape)
         for block in range(self.linear.groups.number):
             here = np.flatnonzero(self.linear.groups.index == block)
             left, basis = np.linalg.eigh(self.linear.hat[np.ix_(here, here)])
