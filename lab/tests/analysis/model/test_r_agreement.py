@@ -191,13 +191,13 @@ def test_the_published_figures_are_those_of_lm(rscript, study, made):
     """Figures 15 to 17: coefficients, and R squared of the points that are drawn."""
     directory = study[0] / made.__name__
     directory.mkdir()
-    its, table = made(directory)
-    (directory / "check.R").write_text(PUBLISHED)
+    its, (file, *table) = made(directory)
+    (study[0] / "published.R").write_text(PUBLISHED)
     found = collect(its)
     names = [f.name for f in found.factors]
     done = subprocess.run(
-        [*rscript, "--vanilla", "check.R", *table, ",".join(names)],
-        cwd=directory, capture_output=True, text=True, timeout=120, check=False,
+        [*rscript, "--vanilla", "published.R", f"{made.__name__}/{file}", *table, ",".join(names)],
+        cwd=study[0], capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     theirs = {(kind, name): float(value) for kind, name, value in map(str.split, done.stdout.splitlines())}

@@ -188,7 +188,7 @@ class Contrasts:
         not tell by how much: a setting times a block may be nearly a pair of the model, and then hardly any of what
         that block contributes is left in its residuals; of another setting, all of it is.
         """
-        found = np.zeros(residuals.shape)
+        found: np.ndarray = np.zeros(residuals.shape)
         for block in range(self.linear.groups.number):
             here = np.flatnonzero(self.linear.groups.index == block)
             left, basis = np.linalg.eigh(self.linear.hat[np.ix_(here, here)])
@@ -202,13 +202,14 @@ class Contrasts:
         """
         linear = self.linear
         own = np.flatnonzero(linear.penalty[: linear.size] == 0)[1:]
+        member = (linear.groups.index == np.arange(linear.groups.number)[:, None]).astype(float)
         influence = linear.design @ linear.solve(np.eye(linear.width)[:, own])
         found = []
         for raised in self._raised(influence).T:
-            moved = linear.by_block(raised)
-            square = np.bincount(linear.groups.index, raised**2, linear.groups.number)
-            together = np.diag(square) - moved @ linear.gram @ moved.T
-            found.append(np.trace(together) ** 2 / (together**2).sum())
+            seen = member @ (linear.design * raised[:, None])
+            together = np.diag(member @ raised**2) - seen @ linear.solve(seen.T)
+            if size := np.trace(together):
+                found.append(size**2 / (together**2).sum())
         return float(np.median(found)) if found else float(linear.groups.number - 1)
 
 

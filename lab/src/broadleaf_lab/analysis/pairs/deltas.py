@@ -414,7 +414,7 @@ class _Means:
         none: np.ndarray = np.zeros(0, dtype=int)
         self._before = np.concatenate([none, *(pairs.before for pairs in flips)])
         self._after = np.concatenate([none, *(pairs.after for pairs in flips)])
-        self._flip = np.repeat(np.arange(len(flips)), [len(pairs.before) for pairs in flips])
+        self._flip: np.ndarray = np.repeat(np.arange(len(flips)), [len(pairs.before) for pairs in flips])
         self._flips = len(flips)
         # The order of times within a cell is the same in every sample: a median is found by counting.
         self._order = np.lexsort((y, cell))
