@@ -35,8 +35,8 @@ _CAUSES = (
      "password, which nobody can type here: give it a key with `ssh-copy-id`"),
     (r"connect to host .*Permission denied", "this host is not allowed to connect to it"),
     (r"Permission denied", "no key of yours opens it"),
-    (r"Host key verification failed|host key .*changed", "its host key is not in known_hosts, or is another "
-     "one: log in once with `ssh`"),
+    (r"Host key verification failed|host key .*changed", "its host key is not in known_hosts or has "
+     "changed: log in once with `ssh`"),
 )  # fmt: skip
 _DROPPED = re.compile(r"kex_exchange_identification|Connection (closed|reset) by|Broken pipe|Exceeded MaxStartups")
 
