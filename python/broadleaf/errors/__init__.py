@@ -606,7 +606,8 @@ def composite(exceptions: Iterable[BaseException], method: str) -> CompositeErro
             elist.append((error.ename, error.evalue, error.traceback, error.engine_info))
             flat.append(error)
         else:
-            elist.append((type(error).__name__, str(error), "", {}))
+            # It was raised here, such as by loading a result.
+            elist.append((type(error).__name__, str(error), "", {"is_here": True}))
             flat.append(error)
     return _of_common_type(CompositeError(f"one or more exceptions raised in: {method}", elist, flat))
 
