@@ -69,11 +69,12 @@ def test_an_engine_has_a_panel_with_what_it_writes_and_how_it_died(tmp_path: Pat
             import os
             import time
 
-            print("epoch 1\n50 %\r100 %")
+            print("epoch 1")
             os.write(1, b"from C\n")
+            print("\x1b[32m50 %\x1b[0m\r70 %", end="", flush=True)
             while not os.path.exists(opened):
                 time.sleep(0.002)
-            print("epoch 2")
+            print("\r100 %\nepoch 2")
             raise ValueError("not converged")
 
         training = rc[1].apply_async(train)
@@ -85,11 +86,11 @@ def test_an_engine_has_a_panel_with_what_it_writes_and_how_it_died(tmp_path: Pat
             await tab.press("Enter", "\r")
             await tab.until(f"{text('#detail-title')} === 'Engine 1'")
             # Python's and others', while the task runs.
-            await tab.until(f"{text('#detail')}.includes('epoch 1\\n100 %\\nfrom C')")
+            await tab.until(f"{text('#detail')}.includes('epoch 1\\nfrom C\\n70 %')")
             assert "train, for" in await tab.value(text("#detail dl"))
             assert "epoch 2" not in await tab.value(text("#detail"))
             gate.open()
-            await tab.until(f"{text('#detail')}.includes('epoch 2')")
+            await tab.until(f"{text('#detail')}.includes('from C\\n100 %\\nepoch 2')")
             assert (await tab.value(text("#detail"))).count("epoch 1") == 1, "nothing is shown twice"
             # It has ended, in an error.
             await tab.until(f"{text('#detail table')}.includes('failed')")
@@ -108,7 +109,7 @@ def test_an_engine_has_a_panel_with_what_it_writes_and_how_it_died(tmp_path: Pat
             await tab.until(f"{text('#detail-title')} === 'Engine 1'")
             await tab.press("Escape")
             assert not await tab.value("document.getElementById('detail').open")
-            assert await tab.value(FOCUSED) == "engine 1"
+            await tab.until(f"{FOCUSED} === 'engine 1'")
 
         with Dashboard(rc.cluster, interval_s=0.2, max_share=1.0) as dashboard:
             in_browser(tmp_path, use)
@@ -143,7 +144,7 @@ def test_a_task_that_failed_leads_to_its_error(tmp_path: Path) -> None:
             await tab.press("Enter", "\r")
             assert "returned" in await tab.value(text("#detail"))
             await tab.press("Escape")
-            assert await tab.value(FOCUSED) == "timeline"
+            await tab.until(f"{FOCUSED} === 'timeline'")
             # Zoomed in on the other one, it is in the middle.
             await tab.press("ArrowRight")
             for _ in range(4):
