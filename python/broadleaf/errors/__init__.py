@@ -128,11 +128,11 @@ class ClusterStartError(BroadleafError):
 
 
 class SerializationError(BroadleafError, PicklingError, TypeError):
-    """An object cannot be sent.
+    """An object cannot be sent: it cannot be pickled, or not be loaded where it arrives.
 
     Args:
         what: What it is, such as "argument 2 of 'f'".
-        reason: Why it cannot be pickled.
+        reason: Why not.
     """
 
     def __init__(self, what: str, reason: str) -> None:
