@@ -45,7 +45,7 @@ CLUSTER = (
         for outcome in ("ok", "error", "lost", "cancelled", "timeout", "refused", "unmet")
     ),
     Metric("controller.discarded", "broadleaf_tasks_discarded_total", "counter",
-           "Tasks whose client left before their result came."),
+           "Tasks whose client left before their result arrived."),
     Metric("controller.assigned", "broadleaf_tasks_assigned_total", "counter",
            "Number of times that a task was sent to an engine."),
     Metric("controller.retried", "broadleaf_tasks_retried_total", "counter",
