@@ -11,6 +11,7 @@ PYTHON ?= python3
 VENV := .venv
 PEERS_VENV := .peers-venv
 RAY_VENV := .ray-venv
+JUPYTER_VENV := .jupyter-venv
 BIN := $(VENV)/bin
 STAMPS := $(VENV)/.stamps
 # Modules are compiled when they are first imported, which most never are.
@@ -56,7 +57,7 @@ test-rust: $(STAMPS)/native
 test-python: $(STAMPS)/native $(STAMPS)/test $(STAMPS)/lab
 	@$(PYTEST) tests -m "not sites" $(TEST_ARGS)
 
-test-sites: $(STAMPS)/native $(STAMPS)/test $(STAMPS)/ray-venv $(STAMPS)/peers-venv $(STAMPS)/release
+test-sites: $(STAMPS)/native $(STAMPS)/test $(STAMPS)/ray-venv $(STAMPS)/jupyter-venv $(STAMPS)/peers-venv $(STAMPS)/release
 	@$(PYTEST) tests -m sites $(TEST_ARGS)
 
 # The laboratory needs nothing of Broadleaf.
@@ -115,7 +116,7 @@ lint: $(STAMPS)/native $(STAMPS)/lint ## Check formatting, lints and types of th
 	$(WITH_RUST) cargo clippy --profile $(PROFILE) --locked --workspace --all-targets -- -D warnings
 
 # Everything that checks need.
-installed: $(STAMPS)/native $(STAMPS)/release $(STAMPS)/peers-venv $(STAMPS)/ray-venv $(STAMPS)/test $(STAMPS)/lint $(STAMPS)/docs $(STAMPS)/lab
+installed: $(STAMPS)/native $(STAMPS)/release $(STAMPS)/peers-venv $(STAMPS)/ray-venv $(STAMPS)/jupyter-venv $(STAMPS)/test $(STAMPS)/lint $(STAMPS)/docs $(STAMPS)/lab
 
 build: $(STAMPS)/native ## Build the native module and install the package into .venv
 
@@ -123,7 +124,7 @@ lock: $(STAMPS)/lock ## Update the versions in .ci/requirements (needs the netwo
 	.ci/lock.sh
 
 clean: ## Remove everything that the targets made
-	rm -rf $(VENV) $(PEERS_VENV) $(RAY_VENV) dist .mpi-venvs .page-venvs .psij-packages .toolchain .bench-venvs .bed target crates/fuzz/target docs/_build bench-results
+	rm -rf $(VENV) $(PEERS_VENV) $(RAY_VENV) $(JUPYTER_VENV) dist .mpi-venvs .page-venvs .psij-packages .toolchain .bench-venvs .bed target crates/fuzz/target docs/_build bench-results
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	rm -rf benchmarks/gate/.venv benchmarks/gate/.venvs benchmarks/gate/.lab benchmarks/gate/runs.lock
 	find python lab benchmarks tests crates .ci examples docs -name __pycache__ -prune -exec rm -rf {} +
@@ -160,6 +161,12 @@ $(STAMPS)/peers-venv: .ci/requirements/peers.txt | $(STAMPS)/venv
 $(STAMPS)/ray-venv: .ci/requirements/ray.txt | $(STAMPS)/venv
 	$(PYTHON) -m venv $(RAY_VENV)
 	$(RAY_VENV)/bin/python -m pip $(PIP_INSTALL) $<
+	@touch $@
+
+# JupyterLab and what Broadleaf needs in notebooks, as somebody new installs them.
+$(STAMPS)/jupyter-venv: .ci/requirements/jupyter.txt | $(STAMPS)/venv
+	$(PYTHON) -m venv $(JUPYTER_VENV)
+	$(JUPYTER_VENV)/bin/python -m pip $(PIP_INSTALL) $<
 	@touch $@
 
 # A core that was compiled in another profile is out of date: benchmarks must not measure that of the tests.

@@ -24,7 +24,7 @@ write() {
 package=pyproject.toml laboratory=lab/pyproject.toml
 extras="--extra dask --extra notebook --extra plan"
 solve $package $laboratory $extras --group build --group test --group bench --group docs --group lint --group lock \
-  --group peers --group ray --group mpich --group openmpi --group release >"$together"
+  --group peers --group ray --group jupyter --group mpich --group openmpi --group release >"$together"
 with="--constraint $together"
 write run build $package $with --group build
 write lock lock $package $with --group lock
@@ -32,6 +32,7 @@ write test "test, bench, lab" $package $laboratory $with --group test --group be
 write bench bench $package $with --group bench
 write docs "docs, lab" $package $laboratory $with $extras --group docs
 write lint "lint, test, bench, lab" $package $laboratory $with --group lint --group test --group bench
+write jupyter "jupyter, notebook, dashboard" $package $with --extra notebook --extra dashboard --group jupyter
 for group in peers ray mpich openmpi release; do
   write "$group" "$group" $package $with --group "$group"
 done

@@ -31,12 +31,12 @@ _CAUSES = (
     (r"No route to host|Network is unreachable", "no route to the host"),
     (r"Connection refused", "nothing listens for SSH there"),
     (r"timed out|Timeout", "the host does not answer"),
-    (r"Permission denied \([^)]*(password|keyboard-interactive)", "no key of yours opens it, and it wants a "
+    (r"Permission denied \([^)]*(password|keyboard-interactive)", "it accepts none of your keys, and wants a "
      "password, which nobody can type here: give it a key with `ssh-copy-id`"),
     (r"connect to host .*Permission denied", "this host is not allowed to connect to it"),
-    (r"Permission denied", "no key of yours opens it"),
-    (r"Host key verification failed|host key .*changed", "its host key is not in known_hosts, or is another "
-     "one: log in once with `ssh`"),
+    (r"Permission denied", "it accepts none of your keys"),
+    (r"Host key verification failed|host key .*changed", "its host key is not in known_hosts or has "
+     "changed: log in once with `ssh`"),
 )  # fmt: skip
 _DROPPED = re.compile(r"kex_exchange_identification|Connection (closed|reset) by|Broken pipe|Exceeded MaxStartups")
 

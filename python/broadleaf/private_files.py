@@ -42,7 +42,7 @@ def make_private(path: str | os.PathLike[str]) -> None:
         os.chmod(directory, 0o700)  # the umask may have taken away our own permissions
     me, found, parent = os.getuid(), os.lstat(path), os.stat(os.path.dirname(path))
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != me:
-        raise PermissionError(f"{path} is not a directory of yours")
+        raise PermissionError(f"{path} is not a directory that you own")
     # Where users are mapped, as in a container, root is shown as the last of these.
     all_may_write = parent.st_mode & stat.S_IWOTH and not parent.st_mode & stat.S_ISVTX
     if all_may_write or parent.st_uid not in (0, me, 65534):

@@ -62,7 +62,7 @@ def test_directories_are_closed_to_others(tmp_path):
 def test_a_link_in_place_of_a_directory_is_refused(tmp_path):
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "real")
-    with pytest.raises(ClusterFileError, match="not a directory of yours"):
+    with pytest.raises(ClusterFileError, match="not a directory that you own"):
         make_private_dir(tmp_path / "link")
 
 

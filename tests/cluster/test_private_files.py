@@ -58,7 +58,7 @@ def test_what_is_ours_and_open_is_closed(tmp_path):
 def test_a_directory_of_another_user_is_refused(tmp_path):
     (tmp_path / "theirs" / "inside").mkdir(parents=True)
     os.chown(tmp_path / "theirs", OTHER, OTHER)
-    with pytest.raises(PermissionError, match="theirs is not a directory of yours"):
+    with pytest.raises(PermissionError, match="theirs is not a directory that you own"):
         make_private(tmp_path / "theirs")
     with pytest.raises(PermissionError, match="inside is in a directory whose content another user may replace"):
         make_private(tmp_path / "theirs" / "inside")
@@ -118,7 +118,7 @@ def test_a_host_runs_no_package_that_another_user_may_have_put_there(tmp_path, m
     assert done.returncode == 1
     said = done.stderr.decode()
     assert "Broadleaf cannot be stored in" in said
-    assert "not a directory of yours" in said or "another user may replace" in said
+    assert "not a directory that you own" in said or "another user may replace" in said
     assert "set XDG_CACHE_HOME in setup=" in said
     assert package.HAS not in done.stdout.decode()
 
@@ -137,7 +137,7 @@ def test_a_package_in_a_directory_that_hosts_share_must_be_ours(tmp_path):
     stored = package.keep(tmp_path / "packages")
     assert package.keep(tmp_path / "packages") == stored
     os.chown(stored, OTHER, OTHER)
-    with pytest.raises(ClusterFileError, match="not a directory of yours; remove it"):
+    with pytest.raises(ClusterFileError, match="not a directory that you own; remove it"):
         package.keep(tmp_path / "packages")
 
 
@@ -229,7 +229,7 @@ def test_what_another_user_made_inside_is_not_believed(login, tmp_path, made):
     path = {"directory": order.parent, "packages": packages, "package": packages / package.key()}[made]
     path.mkdir(parents=True)
     os.chown(path, OTHER, OTHER)
-    with pytest.raises(ClusterStartError, match="is not a directory of yours"):
+    with pytest.raises(ClusterStartError, match="is not a directory that you own"):
         if made == "directory":
             host.write(order, {"key": "secret"})
         else:

@@ -140,7 +140,7 @@ def test_a_file_is_named_where_logins_do_not_know_the_directory(ssh_hosts):
         ("'ssh://10.99.0.1'", "no route to the host"),
         ("'ssh://n1', ssh_args=['-J', 'n3,10.99.0.1']", "no route to the host"),
         ("'ssh://n2:2222'", "nothing listens for SSH there"),
-        ("'ssh://n2', sshkey='/etc/ssh/ssh_host_rsa_key', ssh_args=['-o', 'IdentitiesOnly=yes']", "no key of yours"),
+        ("'ssh://n2', sshkey='/etc/ssh/ssh_host_rsa_key', ssh_args=['-o', 'IdentitiesOnly=yes']", "none of your keys"),
         ("'ssh://n2', ssh_args=['-o', 'UserKnownHostsFile=/dev/null']", "not in known_hosts"),
         ("'ssh://n2'", "no cluster in profile 'default' on n2"),
         ("'ssh://root@n2/lab/mine'", "no cluster 'mine' in profile 'lab' on root@n2 .looked in /root/"),

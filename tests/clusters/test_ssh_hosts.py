@@ -92,7 +92,7 @@ with {cluster} as rc:
         ("'n2:2300:1'", "connect_timeout_s=2", "the host does not answer"),
         ("'10.99.0.1'", "", "no route to the host"),
         ("'n2:2222:1'", "", "nothing listens for SSH there"),
-        ("'n2'", "ssh_args=['-i', '/etc/ssh/ssh_host_rsa_key', '-o', 'IdentitiesOnly=yes']", "no key of yours"),
+        ("'n2'", "ssh_args=['-i', '/etc/ssh/ssh_host_rsa_key', '-o', 'IdentitiesOnly=yes']", "none of your keys"),
         ("'n2'", "ssh_args=['-o', 'UserKnownHostsFile=/dev/null']", "not in known_hosts"),
         ("'n2'", "python='/usr/bin/python9'", "python9"),
         ("'n2'", "python='/root/old-python'", r"wrong Python: .* is 2\.7, and the cluster has 3\.11"),

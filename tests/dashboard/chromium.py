@@ -8,6 +8,7 @@ import itertools
 import json
 import shutil
 import subprocess
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -64,14 +65,29 @@ class Tab:
         assert "exceptionDetails" not in result, result["exceptionDetails"]
         return result["result"].get("value")
 
-    async def until(self, expression: str, timeout_s: float = 60.0) -> None:
+    async def until(self, expression: str, timeout_s: float = 25.0) -> None:
         """Waits until the expression is true in JavaScript."""
+        deadline_s = time.monotonic() + timeout_s
+        while not await self.value(expression):
+            assert time.monotonic() < deadline_s, f"not true within {timeout_s:g} s: {expression}"
+            await asyncio.sleep(0.05)
 
-        async def poll() -> None:
-            while not await self.value(expression):
-                await asyncio.sleep(0.05)
+    async def press(self, key: str, text: str = "", modifiers: int = 0) -> None:
+        """Presses a key, which types a text; 8 as `modifiers` is Shift."""
+        codes = {"Enter": 13, "Tab": 9, "Escape": 27, "ArrowLeft": 37, "ArrowUp": 38, "ArrowRight": 39, "ArrowDown": 40}
+        event: dict[str, Any] = {"key": key, "modifiers": modifiers}
+        if key in codes:
+            event |= {"code": key, "windowsVirtualKeyCode": codes[key]}
+        await self.call("Input.dispatchKeyEvent", type="keyDown", **event, **({"text": text} if text else {}))
+        await self.call("Input.dispatchKeyEvent", type="keyUp", **event)
 
-        await asyncio.wait_for(poll(), timeout_s)
+    async def click(self, box: str, x: float, y: float) -> None:
+        """Clicks so far from the corner of a box, which is an expression in JavaScript."""
+        left, top = await self.value(f"(() => {{ const r = {box}; return [r.left, r.top]; }})()")
+        for kind in ("mouseMoved", "mousePressed", "mouseReleased"):
+            await self.call(
+                "Input.dispatchMouseEvent", type=kind, x=left + x, y=top + y, button="left", buttons=1, clickCount=1
+            )
 
     async def open(self, url: str, width: int = 1440, height: int = 1000, theme: str = "light") -> None:
         """Opens an address, in a window of that size."""
@@ -116,11 +132,16 @@ def browser(directory: Path) -> Iterator[int]:
 
 async def first_tab(port: int) -> Tab:
     """The page that a browser has open when it starts."""
+    return await tab_at(port, "")
+
+
+async def tab_at(port: int, address: str) -> Tab:
+    """A page whose address begins so."""
     for _ in range(600):
         answer = await AsyncHTTPClient().fetch(f"http://127.0.0.1:{port}/json/list")
-        pages = [page for page in json.loads(answer.body) if page["type"] == "page"]
+        pages = [page for page in json.loads(answer.body) if page["type"] == "page" and page["url"].startswith(address)]
         if pages:
             socket = await websocket_connect(pages[0]["webSocketDebuggerUrl"], max_message_size=64 << 20)
             return Tab(socket)
         await asyncio.sleep(0.05)
-    raise AssertionError("the browser has no page")
+    raise AssertionError(f"the browser has no page {address}")

@@ -53,24 +53,6 @@ def text(selector: str) -> str:
     return f"(document.querySelector({selector!r})?.innerText ?? '')"
 
 
-async def click(tab: Tab, box: str, x: float, y: float) -> None:
-    """Clicks so far from the corner of a box."""
-    left, top = await tab.value(f"(() => {{ const r = {box}; return [r.left, r.top]; }})()")
-    for kind in ("mouseMoved", "mousePressed", "mouseReleased"):
-        await tab.call(
-            "Input.dispatchMouseEvent", type=kind, x=left + x, y=top + y, button="left", buttons=1, clickCount=1
-        )
-
-
-async def press(tab: Tab, key: str) -> None:
-    """Presses a key."""
-    character = {"text": "\r"} if key == "Enter" else {"text": key} if len(key) == 1 else {}
-    codes = {"Enter": 13, "Tab": 9, "Escape": 27, "ArrowLeft": 37, "ArrowUp": 38, "ArrowRight": 39, "ArrowDown": 40}
-    code = {"windowsVirtualKeyCode": codes[key]} if key in codes else {}
-    await tab.call("Input.dispatchKeyEvent", type="keyDown", key=key, **character, **code)
-    await tab.call("Input.dispatchKeyEvent", type="keyUp", key=key, **code)
-
-
 FOCUSED = "(document.activeElement?.dataset.key ?? document.activeElement?.id ?? '')"
 # What of a panel's table is out of sight, and how far the page sticks out to the right.
 HIDDEN_COLUMNS = """[...document.querySelectorAll('.rows')]
@@ -87,11 +69,12 @@ def test_an_engine_has_a_panel_with_what_it_writes_and_how_it_died(tmp_path: Pat
             import os
             import time
 
-            print("epoch 1\n50 %\r100 %")
+            print("epoch 1")
             os.write(1, b"from C\n")
+            print("\x1b[32m50 %\x1b[0m\r70 %", end="", flush=True)
             while not os.path.exists(opened):
                 time.sleep(0.002)
-            print("epoch 2")
+            print("\r100 %\nepoch 2")
             raise ValueError("not converged")
 
         training = rc[1].apply_async(train)
@@ -100,14 +83,14 @@ def test_an_engine_has_a_panel_with_what_it_writes_and_how_it_died(tmp_path: Pat
             await tab.open(dashboard.url)
             await tab.until(f"{text('#engines-table')}.includes('train')")
             await tab.value("document.querySelector('[data-key=\"engine 1\"]').focus()")
-            await press(tab, "Enter")
+            await tab.press("Enter", "\r")
             await tab.until(f"{text('#detail-title')} === 'Engine 1'")
             # Python's and others', while the task runs.
-            await tab.until(f"{text('#detail')}.includes('epoch 1\\n100 %\\nfrom C')")
+            await tab.until(f"{text('#detail')}.includes('epoch 1\\nfrom C\\n70 %')")
             assert "train, for" in await tab.value(text("#detail dl"))
             assert "epoch 2" not in await tab.value(text("#detail"))
             gate.open()
-            await tab.until(f"{text('#detail')}.includes('epoch 2')")
+            await tab.until(f"{text('#detail')}.includes('from C\\n100 %\\nepoch 2')")
             assert (await tab.value(text("#detail"))).count("epoch 1") == 1, "nothing is shown twice"
             # It has ended, in an error.
             await tab.until(f"{text('#detail table')}.includes('failed')")
@@ -116,7 +99,8 @@ def test_an_engine_has_a_panel_with_what_it_writes_and_how_it_died(tmp_path: Pat
             os.kill(rc[1].apply_sync(os.getpid), signal.SIGKILL)
             await tab.until(f"{text('#detail')}.includes('Death certificate')")
             assert "was ended by signal 9 (SIGKILL)" in await tab.value(text("#detail"))
-            assert "epoch 2" in await tab.value(text("#detail")), "what it wrote is still there"
+            # What it wrote is still there, and its end is on the certificate.
+            await tab.until(f"{text('#detail')}.split('epoch 1').length === 3")
             # From its tasks to one of them, back to the engine, and to where it was opened.
             await tab.value(
                 "[...document.querySelectorAll('#detail table tbody tr')].at(-1).querySelector('button').click()"
@@ -124,9 +108,9 @@ def test_an_engine_has_a_panel_with_what_it_writes_and_how_it_died(tmp_path: Pat
             await tab.until(f"{text('#detail-title')} === 'train'")
             await tab.value("document.querySelector('#detail dl button').click()")
             await tab.until(f"{text('#detail-title')} === 'Engine 1'")
-            await press(tab, "Escape")
+            await tab.press("Escape")
             assert not await tab.value("document.getElementById('detail').open")
-            assert await tab.value(FOCUSED) == "engine 1"
+            await tab.until(f"{FOCUSED} === 'engine 1'")
 
         with Dashboard(rc.cluster, interval_s=0.2, max_share=1.0) as dashboard:
             in_browser(tmp_path, use)
@@ -151,25 +135,25 @@ def test_a_task_that_failed_leads_to_its_error(tmp_path: Path) -> None:
             await tab.until(f"{text('#timeline-note')}.startsWith('2 tasks')")
             await tab.value("document.querySelector('#timeline-buttons button').click()")
             await tab.value("document.getElementById('timeline').focus()")
-            await press(tab, "ArrowDown")
+            await tab.press("ArrowDown")
             # The newest, which its tip and a screen reader tell.
             assert await tab.value("document.getElementById('timeline-said').textContent.includes(', failed, ')")
-            await press(tab, "ArrowLeft")
+            await tab.press("ArrowLeft")
             said = await tab.value("document.getElementById('timeline-said').textContent")
             assert said.startswith("read on engine 0, 3")
             assert "failed" not in said
-            await press(tab, "Enter")
+            await tab.press("Enter", "\r")
             assert "returned" in await tab.value(text("#detail"))
-            await press(tab, "Escape")
-            assert await tab.value(FOCUSED) == "timeline"
+            await tab.press("Escape")
+            await tab.until(f"{FOCUSED} === 'timeline'")
             # Zoomed in on the other one, it is in the middle.
-            await press(tab, "ArrowRight")
+            await tab.press("ArrowRight")
             for _ in range(4):
-                await press(tab, "+")
+                await tab.press("+", "+")
             await tab.value("document.getElementById('timeline').scrollIntoView({ block: 'center' })")
             box = "document.querySelector('#timeline .u-over').getBoundingClientRect()"
             width, height = await tab.value(f"(() => {{ const r = {box}; return [r.width, r.height]; }})()")
-            await click(tab, box, width / 2, height / 2)
+            await tab.click(box, width / 2, height / 2)
             await tab.until(f"{text('#detail dl')}.includes('failed')")
             shown = await tab.value(text("#detail"))
             assert all(word in shown for word in ("failed", "started", "ended", "took", "OSError: b.png is truncated"))
@@ -229,7 +213,7 @@ def test_whoever_listens_is_told_and_whoever_has_no_mouse_gets_everywhere(tmp_pa
         assert "ago" not in alert
         reached: list[str] = []
         while reached.count("pause") < 2:
-            await press(tab, "Tab")
+            await tab.press("Tab")
             reached.append(await tab.value(FOCUSED))
         # The table is made anew with each look, and the focus stays.
         assert [key for key in reached if key.startswith("engine ")] == ["engine 0", "engine 1", "engine 2"]
@@ -342,7 +326,7 @@ def test_a_thousand_engines_fit(tmp_path: Path) -> None:
         assert await tab.value("document.querySelectorAll('#transfers .route').length") == 2
         assert await tab.value("document.querySelectorAll('#transfers svg circle.have').length") == 40
         await tab.value("document.getElementById('engines-grid').scrollIntoView({ block: 'center' })")
-        await click(tab, "document.getElementById('engines-grid').getBoundingClientRect()", 5, 5)
+        await tab.click("document.getElementById('engines-grid').getBoundingClientRect()", 5, 5)
         await tab.until(f"{text('#detail-title')} === 'Engine 0'")
         await tab.value("document.getElementById('detail-close').click()")
         await tab.until(f"{INK} > 0.1")

@@ -86,6 +86,9 @@ def test_nothing_is_told_of_engines_elsewhere_and_little_of_the_dead(tmp_path: P
     assert (far["output"], far["log"]) == (None, None)
     dead = news(EngineProcess(0, "", log), None)
     assert (dead["output"], dead["log"]["lines"]) == (None, ["line"])
+    # Of one that died meanwhile, a page keeps what it has.
+    after = news(EngineProcess(0, "", log), Seen(4711, 6, 0))
+    assert (after["is_new"], after["output"], after["log"]["lines"]) == (False, None, ["line"])
     assert news(EngineProcess(os.getpid(), "", tmp_path / "none"), None)["output"] is None, "no engine's process"
 
 

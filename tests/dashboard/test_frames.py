@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import linecache
 import os
 import socket
+from types import SimpleNamespace
 
 import pytest
 from broadleaf.cli.top import Look as TopLook
@@ -137,6 +139,29 @@ def test_errors_are_described_as_far_as_engines_describe_them() -> None:
         (row,) = error_rows([failure(text)], now_s)
         assert (row["ename"], row["line"], row["item_index"], row["traceback"]) == ("error", 0, None, "")
         assert error_sentence(row) == "error in f, 5 times, last on engine 3"
+
+
+def test_of_a_cell_only_its_session_knows_the_source(monkeypatch: pytest.MonkeyPatch) -> None:
+    file = "/tmp/ipykernel_7/123.py"
+    trace = (
+        f'Traceback (most recent call last):\n  File "{file}", line 2, in f\n  File "/a.py", line 1, in g\nValueError'
+    )
+    told = {"ename": "ValueError", "file": file, "line": 2, "source": "", "traceback": trace}
+    (row,) = error_rows([failure(json.dumps(told))], 0.0)
+    assert (row["source"], row["traceback"]) == ("", trace)
+    monkeypatch.setitem(linecache.cache, file, (9, None, ["def f():\n", "    g(1)\n"], file))
+    monkeypatch.setitem(linecache.cache, "/a.py", (9, 12.5, ["no cell\n"], "/a.py"))
+    (row,) = error_rows([failure(json.dumps(told))], 0.0)
+    assert row["source"] == "g(1)"
+    assert row["traceback"] == trace.replace("in f\n", "in f\n    g(1)\n")
+    shells = pytest.importorskip("IPython")
+    shell = SimpleNamespace(
+        compile=SimpleNamespace(format_code_name=lambda name: ("Cell", "In[3]") if name == file else None)
+    )
+    monkeypatch.setattr(shells, "get_ipython", lambda: shell)
+    (row,) = error_rows([failure(json.dumps(told))], 0.0)
+    assert row["file"] == "Cell In[3]"
+    assert 'File "Cell In[3]", line 2, in f\n    g(1)\n  File "/a.py", line 1' in row["traceback"]
 
 
 def test_tasks_and_other_events_are_told_apart() -> None:

@@ -58,7 +58,7 @@ def test_the_demo_installs_what_it_runs_with_and_no_more(clone):
 
 ADDED = {
     "test": ["test"],
-    "test-all": ["test", "ray", "peers", "release"],
+    "test-all": ["test", "ray", "jupyter", "peers", "release"],
     "peer-tests": ["peers"],
     "docs": ["docs"],
     "lint": ["lint"],

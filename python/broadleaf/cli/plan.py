@@ -98,7 +98,7 @@ def _show_ways(found: dict[str, Any], latency_us: float) -> None:
     engines = found["engines"]
     out = console()
     out.print(f"Sending a small message to {count(engines, 'engine')}", style="bold")
-    columns = ("WHO SENDS", "THE LAST ONE WAITS FOR", "THAT IS", "MESSAGES IN ALL", "")
+    columns = ("WHO SENDS", "LAST ONE WAITS FOR", "THAT IS", "MESSAGES", "")
     table = plain_table(columns, ("WHO SENDS", ""))
     direct = found["direct"]
     table.add_row("the client, to every engine", count(direct["sends"], "send"), _time(direct["sends"], latency_us),
@@ -115,11 +115,11 @@ def _show_ways(found: dict[str, Any], latency_us: float) -> None:
     out.print(table)
     out.print(_verdict(found), markup=False)
     out.print()
-    out.print("A send is one message from one process to another; a process makes one at a time, here in "
-              f"{latency_us:g} us (--latency-us).")  # fmt: skip
+    out.print("A send is one message from one process to another.")
+    out.print(f"A process makes one at a time, here in {latency_us:g} us (--latency-us).")
     if shown:
-        out.print("In a tree of K branches the client tells a first member, each member tells K others, and those on "
-                  "the last level tell the engines.")  # fmt: skip
+        out.print("In a tree of K branches the client tells a first member, and each member tells K others.")
+        out.print("Those on the last level tell the engines.")
     if "transfer" not in found:
         out.print("Engines on one host share one copy of large data: for that, give --hosts and --bytes.")
     out.print("--tables shows every depth, with the formulas.")
@@ -192,7 +192,7 @@ def _show_transfer(found: dict[str, Any], engines: int, latency_us: float, gbit:
     hosts = count(found["hosts"], "host")
     title = f"Sending {size(found['bytes'])} to {hosts}, at {gbit:g} Gb/s with a latency of {latency_us:g} us"
     out.print(title, style="bold")
-    columns = ("WAY", "LAST HOST HAS IT AFTER", "PIECES", "OF", "CLIENT SENDS", "A HOST GETS", "A HOST SENDS", "")
+    columns = ("WAY", "LAST HOST AFTER", "PIECES", "OF", "CLIENT OUT", "HOST IN", "HOST OUT", "")
     table = plain_table(columns, ("WAY", ""))
     for row in found["algorithms"]:
         name = row["algorithm"] if row["arity"] is None else f"{row['algorithm']}, k = {row['arity']}"
@@ -204,14 +204,14 @@ def _show_transfer(found: dict[str, Any], engines: int, latency_us: float, gbit:
             size(row["client_out_bytes"]),
             size(row["host_in_bytes"]),
             size(row["host_out_bytes"]),
-            "Broadleaf takes this" if row["chosen"] else "" if row["runnable"] else "only to compare with",
+            "chosen" if row["chosen"] else "" if row["runnable"] else "not used",
             style="bold" if row["chosen"] else None if row["runnable"] else "dim",
         )
     out.print(table)
     for row in found["algorithms"]:
         out.print(f"{row['algorithm']}: {WAYS[row['algorithm']]}", markup=False)
-    out.print(f"No way can be faster than {_exact(found['min_possible_s'])}. 'A host' is the one that gets or sends "
-              "most; its engines share one copy.")  # fmt: skip
+    out.print(f"No way can be faster than {_exact(found['min_possible_s'])}.")
+    out.print("HOST IN and HOST OUT are those of the busiest host; its engines share one copy.")
     out.print(f"A copy for each of {count(engines, 'engine')} out of the client would be "
               f"{size(found['direct_client_out_bytes'])}.")  # fmt: skip
 

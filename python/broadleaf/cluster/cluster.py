@@ -575,7 +575,7 @@ class Cluster(ClusterCoroutines, Elastic, OwnDashboard):
         """Stops engines for good.
 
         Args:
-            targets: An engine's id, several, 'all', which is the default, or the id of an engine set.
+            targets: An engine's id, several ids, 'all' (the default), or the id of an engine set.
 
         Raises:
             KeyError: There is no engine set of that id.
@@ -604,7 +604,7 @@ class Cluster(ClusterCoroutines, Elastic, OwnDashboard):
         restarted; `Client.wait_for_engines` waits for the new ones.
 
         Args:
-            targets: An engine's id, several, 'all', which is the default, or the id of an engine set.
+            targets: An engine's id, several ids, 'all' (the default), or the id of an engine set.
 
         Raises:
             KeyError: There is no engine set of that id.
@@ -630,7 +630,7 @@ class Cluster(ClusterCoroutines, Elastic, OwnDashboard):
 
         Args:
             signum: The signal's number.
-            targets: An engine's id, several, 'all', which is the default, or the id of an engine set.
+            targets: An engine's id, several ids, 'all' (the default), or the id of an engine set.
 
         Raises:
             KeyError: There is no engine set of that id.

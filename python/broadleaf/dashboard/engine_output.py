@@ -73,7 +73,8 @@ class EngineProcess(NamedTuple):
 def news(engine: EngineProcess, seen: Seen | None) -> dict[str, Any]:
     """What an engine has written since a page was last told; `output` or `log` is None where it cannot be read here."""
     is_here = engine.host in ("", socket.gethostname())
-    known = seen if seen is not None and seen.pid == engine.pid else None
+    # One that has died has written all that it will.
+    known = seen if seen is not None and engine.pid in (seen.pid, 0) else None
     return {
         "pid": engine.pid,
         "is_new": known is None,

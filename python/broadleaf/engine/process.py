@@ -283,7 +283,7 @@ def signals_with_handlers() -> list[int]:
     """The signals that this process ignores or has a handler for, in Python or in C: `proc_pid_status(5)`.
 
     There are few, and resetting all 62 takes an engine as long as half of its other start. Asked once by a fork server,
-    because reading it takes an engine a tenth.
+    because reading it would add a tenth to that.
     """
     mask = 0
     with open("/proc/self/status", "rb") as status:

@@ -182,6 +182,12 @@ def _with_cells(text: str, shell: Any) -> str:
     return re.sub('File "([^"]+)"', named, text)
 
 
+def with_cell_names(text: str) -> str:
+    """`text` with the cells of this process's session, if it is one, under the names that they have there."""
+    shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
+    return text if shell is None else _with_cells(text, shell)
+
+
 def coloured_traceback(text: str) -> str:
     """A traceback as IPython's session shows one."""
     return _highlighted(text, sys.modules["IPython"].get_ipython())

@@ -1,8 +1,13 @@
 """What tasks raised, by kind, as engines describe it and the controller counts it: rows for pages and terminals."""
 
 import json
+import linecache
+import re
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any, NamedTuple
+
+from broadleaf.errors.display import with_cell_names
 
 
 class ErrorKind(NamedTuple):
@@ -35,6 +40,34 @@ def _described(text: str) -> dict[str, Any]:
     return {name: told[name] if isinstance(told.get(name), kinds[name]) else usual for name, usual in _USUAL.items()}
 
 
+# Engines do not know what was typed here: cells of a notebook, lines at a prompt.
+
+
+_FRAME_LINE = re.compile(r'([ |]*)  File "(.*)", line (\d+), in .*')
+
+
+def _with_own_source(told: dict[str, Any]) -> dict[str, Any]:
+    """An error with the source lines that only this process has, and with its cells under their names."""
+    lines: list[str] = []
+    for line, following in pairwise([*told["traceback"].splitlines(), ""]):
+        lines.append(line)
+        match = _FRAME_LINE.fullmatch(line)
+        if match is not None and not following.startswith(f"{match[1]}    "):
+            source = _typed_line(match[2], int(match[3]))
+            lines += [f"{match[1]}    {source}"] if source else []
+    return told | {
+        "traceback": with_cell_names("\n".join(lines)),
+        "source": told["source"] or _typed_line(told["file"], told["line"]),
+        "file": with_cell_names(f'File "{told["file"]}"')[len('File "') : -1],
+    }
+
+
+def _typed_line(file: str, line: int) -> str:
+    """A line of a cell, which has no time of modification; '' of anything else."""
+    entry = linecache.cache.get(file, ())
+    return linecache.getline(file, line).strip() if len(entry) == 4 and entry[1] is None else ""
+
+
 def error_rows(failures: Sequence[Mapping[str, Any]], now_s: float) -> list[dict[str, Any]]:
     """A row for each kind of error, the latest first: how often, where, and one of them in full.
 
@@ -48,7 +81,7 @@ def error_rows(failures: Sequence[Mapping[str, Any]], now_s: float) -> list[dict
             "engine": failure["engine"],
             "ago_s": max(0, round(now_s - failure["last_ns"] / 1e9)),
             "key": f"{failure['tag']} {failure['first_ns']}",
-            **_described(failure["text"]),
+            **_with_own_source(_described(failure["text"])),
         }
         for failure in failures
     ]

@@ -30,7 +30,7 @@ def share_of_cores(mpi: Any) -> int:
 def share(masks: Sequence[Sequence[int]], rank: int, usable: int) -> int:
     """The share of one of the ranks of a host, whose cores are `masks`. `mpiexec` may have bound them to some.
 
-    A core counts in equal parts for all ranks that may use it. If a quota leaves fewer of them `usable`, all ranks
+    A core is divided equally among all ranks that may use it. If a quota leaves fewer of them `usable`, all ranks
     share it.
     """
     cores = int(sum(1 / sum(core in mask for mask in masks) for core in masks[rank]) + 1e-9)

@@ -14,7 +14,7 @@ _COMMANDS = {
     "designs.plan": "Choose the runs of a study and show what they will tell.",
     "run.run": "Make the runs that are planned and not yet measured.",
     "run.settle": "Choose runs, make them, and stop when every question is decided.",
-    "run.status": "Show how far a study is.",
+    "run.status": "Show a study's progress.",
     "analysis.deltas": "Write the table of every X and X + treatment.",
     "analysis.analyse": "Show effects, interactions and verdicts, with intervals.",
     "analysis.path": "Lead from the slow to the fast setting in a chosen order.",

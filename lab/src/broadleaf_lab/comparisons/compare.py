@@ -34,7 +34,7 @@ CONTEXTS = 16
 PAIRS = 2
 ALPHA = 0.05
 MAX_TIMES_MORE = 10
-"""Advice to measure more pairs than this many times those made would be useless."""
+"""To advise measuring more than this many times the pairs that there are would be useless."""
 _MIN_TRIMMED = 5
 
 

@@ -159,7 +159,7 @@ def _examine_runs(study: StudySpec) -> Iterator[Finding]:
     rows = read_runs(study.runs_path, study.factors)
     if len({row["machine_id"] for row in rows}) > 1:
         yield Finding(
-            "bad", "machines", "runs.csv has runs of several machines", "Analyse one at a time: filter by machine_id."
+            "bad", "machines", "runs.csv has runs from several machines", "Analyse one at a time: filter by machine_id."
         )
     if (study.directory / PLAN_FILE).exists():
         try:

@@ -71,7 +71,7 @@ def several(kind: str, size_bytes: int, n: int) -> list[Any]:
 
 
 def renewed(value: Any, number: int) -> Any:
-    """The value with other contents, as a program has between two calls: the same object if it can be changed."""
+    """The value with new contents, as a program would send it next: the same object if that can be changed."""
     if isinstance(value, bytes):
         return number.to_bytes(8, "little") + value[8:]
     if isinstance(value, str):

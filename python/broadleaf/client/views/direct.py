@@ -47,7 +47,7 @@ def check_delivery(mode: str) -> str:
 
 
 def frozen(targets: Any) -> Any:
-    """Targets as a key of a dict."""
+    """Targets in a form that can be the key of a dict."""
     return tuple(targets) if isinstance(targets, list | range | set) else targets
 
 

@@ -237,7 +237,7 @@ _SSH_FAILED = 255
 _PRIVATE = """\
 private() {
   mkdir -m 700 -- "$1" 2>/dev/null || :
-  if [ -L "$1" ] || [ ! -d "$1" ] || [ ! -O "$1" ]; then echo "$1 is not a directory of yours" >&2; exit 1; fi
+  if [ -L "$1" ] || [ ! -d "$1" ] || [ ! -O "$1" ]; then echo "$1 is not a directory that you own" >&2; exit 1; fi
   chmod 700 -- "$1"
 }
 umask 077

@@ -4,6 +4,7 @@ import { bytes, clock, count, duration, h, link, plain, refill } from "./format.
 import { append, lastWords, obituary, table } from "./panels.js";
 
 const N_TASKS = 50;
+const MAX_CHARACTERS = 2000;
 const START_IS_KNOWN_TO_MS = 200;
 
 export class Detail {
@@ -21,7 +22,7 @@ export class Detail {
 
   openEngine(id) {
     this.sections = Object.fromEntries(["facts", "death", "errors", "output", "log", "tasks"].map((name) => [name, h("div")]));
-    this.written = { pid: null, output: 0, log: 0 };
+    this.written = { pid: null, output: 0, log: 0, rest: "" };
     this.open({ engine: id }, `Engine ${id}`, ...Object.values(this.sections));
     this.read();
   }
@@ -130,7 +131,10 @@ export class Detail {
 
   showWritten(told) {
     const { written, sections: { output, log } } = this;
-    if (told.is_new) for (const section of [output, log]) section.replaceChildren();
+    if (told.is_new) {
+      for (const section of [output, log]) section.replaceChildren();
+      written.rest = "";
+    }
     written.pid = told.pid;
     written.output = told.output?.end ?? written.output;
     written.log = told.log?.end ?? written.log;
@@ -139,9 +143,12 @@ export class Detail {
       return section.lastChild;
     };
     if (told.output?.text) {
-      const text = plain(told.output.text).replace(/\n$/, "");
+      const lines = (written.rest + told.output.text).split("\n");
+      // The last line goes on with what comes next, such as a progress bar that is written over.
+      if (written.rest) box(output, "Output").lastChild.remove();
+      written.rest = lines.pop().slice(-MAX_CHARACTERS);
       const missing = told.output.missing_bytes ? [h("pre", { class: "note" }, `(${bytes(told.output.missing_bytes)} before this are not shown)`)] : [];
-      append(box(output, "Output"), ...missing, ...text.split("\n").map((line) => h("pre", {}, line)));
+      append(box(output, "Output"), ...missing, ...[...lines, ...(written.rest ? [written.rest] : [])].map((line) => h("pre", {}, plain(line))));
     }
     if (told.log?.lines.length) append(box(log, "Log"), ...told.log.lines.map((line) => h("pre", {}, plain(line))));
     if (told.is_new && !told.output && !told.log) output.append(h("p", { class: "faint" }, "What it writes can be read only on its host."));

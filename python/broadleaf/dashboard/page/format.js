@@ -63,9 +63,9 @@ export function refill(element, ...children) {
 // A button that reads as text.
 export const link = (key, label, onclick, attributes = {}) => h("button", { type: "button", class: "link", "data-key": key, onclick, ...attributes }, label);
 
-// What a terminal would show: without colours, and of a line that was written over, the last.
+// What a terminal would show of a line: no colours, and what was written over it last.
 export function plain(text) {
-  return text.replace(/\x1b\[[0-9;?]*[ -/]*[@-~]/g, "").replace(/\r\n/g, "\n").replace(/[^\n]*\r(?!\n|$)/g, "");
+  return text.replace(/\x1b\[[0-9;?]*[ -/]*[@-~]/g, "").replace(/\r$/, "").replace(/^[^]*\r/, "");
 }
 
 // A bar, and the text that it stands for.

@@ -13,7 +13,7 @@ from broadleaf_lab.comparisons.versus.commands import Clock, Pair
 from broadleaf_lab.errors import RunError
 
 _MIN_S = 0.002
-"""A function is called so often in a row that this takes at least so long: far more than a clock's tick."""
+"""A function is called as many times in a row as take at least this long: far more than a clock's tick."""
 _MAX_CALLS = 1_000_000
 _BUSY = 0.9
 _LOOKS = 4
