@@ -6,9 +6,14 @@ fails without a word for a job that has ended.
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+
 from bed import Bed
 
 FOLDER = "/opt/pbs"
+PATH = f"{FOLDER}:{Path(sys.executable).parent}:/usr/sbin:/usr/bin:/sbin:/bin"
+"""The search path that has the commands of PBS before those of Grid Engine."""
 _TORQUE = "/opt/slurm-wlm-torque/usr/bin"
 _PROGRAMS = {
     # Its variables are set where a script's directives end.

@@ -4,25 +4,15 @@ from __future__ import annotations
 
 import re
 import sys
-from pathlib import Path
 
 import pytest
-from bed import Bed
-from bed.torque import FOLDER, add_pbs
+from bed.torque import PATH
 from programs import SHARED, check_nothing_is_left, refusal, started
 from waiting import until
 
 pytestmark = pytest.mark.timeout(240)
 
-PATH = f"{FOLDER}:{Path(sys.executable).parent}:/usr/sbin:/usr/bin:/sbin:/bin"
 ENV = SHARED | {"PATH": PATH}
-
-
-@pytest.fixture(scope="module")
-def pbs(slurm) -> Bed:
-    """The bed, with the commands of PBS."""
-    add_pbs(slurm)
-    return slurm
 
 
 @pytest.fixture(autouse=True)
