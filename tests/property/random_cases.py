@@ -15,6 +15,7 @@ import io
 import json
 import multiprocessing
 import pickle
+import reprlib
 import sys
 import time
 import traceback
@@ -329,8 +330,9 @@ def run(clients: Clients, cases: list[Case]) -> dict[str, list[str]]:
 
 
 def _short(item: Any) -> str:
+    # A value that holds another twice, many times over, has a full text that fills the memory.
     try:
-        text = repr(item)
+        text = reprlib.repr(item)
     except Exception as error:
         text = f"<no repr: {error!r}>"
     return f"{type(item).__name__}: {text if len(text) < 300 else text[:300] + '...'}"

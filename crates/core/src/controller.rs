@@ -451,7 +451,7 @@ impl Controller {
             if self.hosts.any_up() {
                 self.freed_functions.push(FunctionId(slot));
             }
-            for engine in taught.engines() {
+            for engine in taught.iter() {
                 self.engines[engine as usize].forget(slot);
             }
         }

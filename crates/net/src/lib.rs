@@ -12,9 +12,8 @@ pub mod seal;
 pub mod tls;
 
 pub use error::LinkError;
-pub use link::counters::LinkCounters;
 pub use link::inbox::{Frame, Inbox};
 pub use link::prove::{DialSecurity, Route};
-pub use link::{Link, Readiness};
+pub use link::{Link, LinkCounters, Readiness};
 pub use listener::Listener;
 pub use local::PeerCredentials;

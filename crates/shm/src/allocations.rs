@@ -6,9 +6,8 @@
 use std::mem::ManuallyDrop;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::background::drop_memory;
 use crate::copy::copy;
-use crate::memory::may_keep;
+use crate::memory::{drop_memory, may_keep};
 use crate::platform::{self, Access, Region};
 use crate::pool::largest_fit_bytes;
 use crate::{Segment, ShmError};

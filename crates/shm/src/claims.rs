@@ -13,7 +13,7 @@ use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::ShmError;
-use crate::output::unsent::UNSENT_BYTES;
+use crate::output::UNSENT_BYTES;
 use crate::platform::{self, Access, Region};
 
 /// Number of unfinished tasks that an engine may have begun; all but the last wait for others.

@@ -8,7 +8,6 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod allocations;
-mod background;
 mod claims;
 mod copy;
 mod error;
@@ -26,11 +25,11 @@ pub use allocations::{
 pub use claims::ClaimBoard;
 pub use error::ShmError;
 pub use lease_table::LeaseTable;
-pub use memory::heap::{give_back_heap, touch_heap};
-pub use memory::{await_memory, memory_is_short, memory_limit_bytes};
-pub use output::recent::RecentBytes;
-pub use output::stdio::{flush_c_stdout, line_buffer_c_stdout};
-pub use output::unsent::{HELD_BYTES, OUTPUT_STREAMS, UNSENT_BYTES, UnsentOutput, UnsentPiece};
+pub use memory::{await_memory, give_back_heap, memory_is_short, memory_limit_bytes, touch_heap};
+pub use output::{
+    HELD_BYTES, OUTPUT_STREAMS, RecentBytes, UNSENT_BYTES, UnsentOutput, UnsentPiece,
+    flush_c_stdout, line_buffer_c_stdout,
+};
 pub use platform::raise_descriptor_limit;
 pub use pool::{
     Lease, MessageSlab, Pool, PoolConfig, PoolCounters, Reading, SLAB_BUFFER_BYTES, WARM_SECONDS,

@@ -128,11 +128,11 @@ class ClusterStartError(BroadleafError):
 
 
 class SerializationError(BroadleafError, PicklingError, TypeError):
-    """An object cannot be sent.
+    """An object cannot be sent: it cannot be pickled, or not be loaded where it arrives.
 
     Args:
         what: What it is, such as "argument 2 of 'f'".
-        reason: Why it cannot be pickled.
+        reason: Why not.
     """
 
     def __init__(self, what: str, reason: str) -> None:
@@ -606,7 +606,8 @@ def composite(exceptions: Iterable[BaseException], method: str) -> CompositeErro
             elist.append((error.ename, error.evalue, error.traceback, error.engine_info))
             flat.append(error)
         else:
-            elist.append((type(error).__name__, str(error), "", {}))
+            # It was raised here, such as by loading a result.
+            elist.append((type(error).__name__, str(error), "", {"is_here": True}))
             flat.append(error)
     return _of_common_type(CompositeError(f"one or more exceptions raised in: {method}", elist, flat))
 

@@ -27,9 +27,9 @@ def headline(ename: str, evalue: Any) -> str:
 
 
 def engine_label(engine_info: dict[str, Any]) -> str:
-    """`[0:apply]`: the engine, and the method."""
+    """`[0:apply]`: the engine, and the method; `[client]` for what was raised in this process."""
     if "engine_id" not in engine_info:
-        return "[Engine Exception]"
+        return "[client]" if "is_here" in engine_info else "[Engine Exception]"
     return f"[{engine_info['engine_id']}:{engine_info.get('method', 'apply')}]"
 
 

@@ -29,6 +29,7 @@ from broadleaf.serialize.namespace import Brought, Namespace, Reference, collect
 from broadleaf.serialize.picklers import INBAND_BUFFER_BYTES
 from broadleaf.serialize.snapshot import Snapshot, called, hash_bytes, identity_of, is_importable
 from broadleaf.serialize.unfindable import advice_on, modules_not_by_name, shipped_modules
+from broadleaf.serialize.values import FAULTS, raise_unloadable
 from broadleaf.serialize.wrapped import CachedFunction
 from broadleaf.text import warn_once
 
@@ -282,6 +283,14 @@ class Pickled:
         return pickle.loads, (self._data,)
 
 
+def _loaded(data: Any, buffers: Sequence[Any] = ()) -> Any:
+    """A callable, with what it captured. Raises as `load_result` does."""
+    try:
+        return pickle.loads(data, buffers=buffers)
+    except FAULTS as error:
+        raise_unloadable(error, "the function")
+
+
 class Fresh:
     """A callable that is unpacked for each call, because a call may change what it holds. With `chunk` it
     calls it on each item of a chunk.
@@ -294,7 +303,7 @@ class Fresh:
         self._chunk = chunk
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
-        return _ready(pickle.loads(self._data), self._chunk)(*args, **kwargs)
+        return _ready(_loaded(self._data), self._chunk)(*args, **kwargs)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Fresh, (self._data, self._chunk)
@@ -316,8 +325,8 @@ class Template:
     def bind(self, buffers: list[Any]) -> Function:
         """The callable that a call brought along."""
         if self._data is not None:
-            return _ready(pickle.loads(self._data, buffers=buffers), self._chunk)
-        return _ready(pickle.loads(buffers[0], buffers=buffers[1:]), self._chunk)
+            return _ready(_loaded(self._data, buffers), self._chunk)
+        return _ready(_loaded(buffers[0], buffers[1:]), self._chunk)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Template, (self._data, self._chunk)
@@ -391,7 +400,7 @@ def _kept(key: bytes, chunk: bool, data: Any, buffers: Sequence[Any]) -> Functio
     if entry is None:
         with collecting() as brought:
             # Copies: nothing in shared memory is in use for as long as a function is kept.
-            function = pickle.loads(data, buffers=[bytearray(buffer) for buffer in buffers])
+            function = _loaded(data, [bytearray(buffer) for buffer in buffers])
         entry = (function, brought, {})
         called.keep(key, entry, len(data) + sum(map(len, buffers)))
     else:
@@ -589,4 +598,4 @@ def unpacked(data: Any, chunk: bool = False) -> Function:
 
 def _unpack(data: Any, chunk: bool) -> tuple[Function, Brought]:
     with collecting() as brought:
-        return _ready(pickle.loads(data), chunk), brought
+        return _ready(_loaded(data), chunk), brought

@@ -212,14 +212,17 @@ def name_engine(engine_id: int) -> None:
     _engine = f"engine {engine_id} on {socket.gethostname()}"
 
 
-def explain_module(error: BaseException) -> None:
-    """Completes the message of an error caused by a missing or outdated module; leaves any other unchanged."""
+def explain_module(error: BaseException) -> bool:
+    """Completes the message of an error caused by a missing or outdated module; returns whether it is one."""
     if isinstance(error, ModuleNotFoundError):
         if error.name and str(error) == f"No module named {error.name!r}":
             error.msg = _not_found(error.name)
             error.args = (error.msg,)
-    elif isinstance(error, AttributeError) and (match := re.match(_NO_ATTRIBUTE, str(error))):
+        return True
+    match = re.match(_NO_ATTRIBUTE, str(error)) if isinstance(error, AttributeError) else None
+    if match is not None:
         error.args = (_outdated(match["module"], match["name"]),)
+    return match is not None
 
 
 def _not_found(name: str) -> str:

@@ -225,6 +225,16 @@ def evaluate(expression: str) -> Any:
     return eval(expression, _namespace)
 
 
+def is_from_reference(error: BaseException) -> bool:
+    """Whether the expression of a `Reference` raised it."""
+    place = error.__traceback__
+    while place is not None:
+        if place.tb_frame.f_code is evaluate.__code__:
+            return True
+        place = place.tb_next
+    return False
+
+
 # References: names that stand for an engine's own objects among the arguments of a call.
 
 

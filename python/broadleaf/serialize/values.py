@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Generic
+from typing import TYPE_CHECKING, Any, Generic, NoReturn
 
 from broadleaf.errors import InPlaceMismatch, SerializationError
 from broadleaf.errors.unpickling import unpickled
@@ -83,17 +83,25 @@ FAULTS = (Exception, SystemExit)
 
 
 def load_result(data: bytes, buffers: Sequence[Any] = ()) -> Any:
-    """Like `loads`; an error caused by a missing or outdated module says what to do. Never raises `SystemExit`."""
+    """Like `loads`; an error caused by a missing or outdated module says what to do, and any other that it was raised
+    by loading the result: it would look like one that the task has raised.
+    """
     try:
         return unpickled(data, buffers)
-    except (ModuleNotFoundError, AttributeError) as error:
-        from broadleaf.serialize.modules import explain_module
+    except FAULTS as error:
+        raise_unloadable(error, "the result", "here")
 
-        explain_module(error)
-        raise
-    except SystemExit as error:
-        # Somebody who asks for a result has not asked to exit.
-        raise SerializationError("the result", f"loading it raised {reason_in(error)}") from error
+
+def raise_unloadable(error: BaseException, what: str, where: str = "") -> NoReturn:
+    """Raises the error of loading `what` as `SerializationError`, unless it says by itself what is missing, or comes
+    from the expression of a `Reference`.
+    """
+    from broadleaf.serialize.modules import explain_module
+    from broadleaf.serialize.namespace import is_from_reference
+
+    if isinstance(error, MemoryError | SerializationError) or explain_module(error) or is_from_reference(error):
+        raise error
+    raise SerializationError(what, f"loading it {where + ' ' if where else ''}raised {reason_in(error)}") from error
 
 
 def dump_args(
@@ -112,8 +120,11 @@ def dump_args(
 
 
 def load_args(data: bytes, buffers: Sequence[Any] = ()) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The arguments in a result of `dump_args`."""
-    args, kwargs = pickle.loads(data, buffers=buffers)
+    """The arguments in a result of `dump_args`. Raises as `load_result` does."""
+    try:
+        args, kwargs = pickle.loads(data, buffers=buffers)
+    except FAULTS as error:
+        raise_unloadable(error, "an argument")
     return args, kwargs
 
 

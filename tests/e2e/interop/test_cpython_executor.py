@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import importlib
 import importlib.util
-import pickle
 import sys
 import unittest
 from typing import Any
@@ -72,12 +71,10 @@ MIXINS: dict[tuple[str, str], dict[str, str]] = {
     ("ExecutorDeadlockTest", "test_deadlock"): {
         "test_shutdown_deadlock_pickle": POOLS,
         "test_shutdown_deadlock": "the engine's death is an EngineError; see test_crash_during_func_exec_on_worker",
-        "test_error_during_result_unpickle_in_result_handler": "what loading the result raises is raised here",
-        "test_exit_during_result_unpickle_in_result_handler": "what loading the result raises is raised here",
     },
 }
 # The cases expect that a pool breaks as a whole. Here one engine dies, or one task ends in an error.
-BROKEN = (ipp.EngineError, ipp.RemoteError, pickle.UnpicklingError)
+BROKEN = (ipp.EngineError, ipp.RemoteError, SerializationError)
 ERRORS = {
     "BrokenProcessPool": BROKEN,
     # Raised here it would end the program that waits.

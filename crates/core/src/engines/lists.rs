@@ -1,6 +1,48 @@
-//! Lists of engines in which each is found, added and removed at once, however many there are.
+//! Sets and lists of small numbers in which each is found, added and removed at once, however many there are.
 
 const NONE: u32 = u32::MAX;
+
+/// A set, one bit for each number up to the largest.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct NumberSet(Vec<u64>);
+
+impl NumberSet {
+    pub fn contains(&self, number: u32) -> bool {
+        let word = self.0.get(number as usize / 64);
+        word.is_some_and(|word| word >> (number % 64) & 1 == 1)
+    }
+
+    /// Adds a number; true if it was not there.
+    pub fn insert(&mut self, number: u32) -> bool {
+        let index = number as usize / 64;
+        if index >= self.0.len() {
+            self.0.resize(index + 1, 0);
+        }
+        let (word, bit) = (&mut self.0[index], 1 << (number % 64));
+        let is_new = *word & bit == 0;
+        *word |= bit;
+        is_new
+    }
+
+    pub fn remove(&mut self, number: u32) {
+        if let Some(word) = self.0.get_mut(number as usize / 64) {
+            *word &= !(1 << (number % 64));
+        }
+    }
+
+    pub fn clear(&mut self) {
+        self.0.clear();
+    }
+
+    /// In ascending order.
+    pub fn iter(&self) -> impl Iterator<Item = u32> {
+        let words = (0..).zip(&self.0);
+        words.flat_map(|(index, word): (u32, &u64)| {
+            let bits = (0..64).filter(|bit| *word >> *bit & 1 == 1);
+            bits.map(move |bit| index * 64 + bit)
+        })
+    }
+}
 
 /// Engines by a small number: those with the same number are in one list, in the order in which they came.
 #[derive(Clone, Debug, Default)]

@@ -13,6 +13,7 @@ pub(crate) mod supervisor;
 pub(crate) mod worlds;
 
 pub(crate) use self::awake::Choice;
+pub(crate) use self::lists::NumberSet;
 pub(crate) use self::slots::Engines;
 
 use std::collections::VecDeque;
@@ -137,7 +138,9 @@ pub(crate) struct Engine {
     pub is_late: bool,
     pub window: u32,
     pub mean_task_ns: u64,
-    known_functions: Vec<u64>,
+    known_functions: NumberSet,
+    /// Those of them that it has run.
+    tried_functions: NumberSet,
     pub completed: u64,
     pub busy_ns: u64,
     pub restarts: u64,
@@ -181,7 +184,8 @@ impl Engine {
             is_late: false,
             window: config.prefetch_min.max(1),
             mean_task_ns: 0,
-            known_functions: Vec::new(),
+            known_functions: NumberSet::default(),
+            tried_functions: NumberSet::default(),
             completed: 0,
             busy_ns: 0,
             restarts: 0,
@@ -210,7 +214,7 @@ impl Engine {
         self.is_late = false;
         self.window = config.prefetch_min.max(1);
         self.mean_task_ns = 0;
-        self.known_functions.clear();
+        self.forget_functions();
     }
 
     /// The engine is to be started now, for the first time or after attempts that failed.
@@ -245,6 +249,11 @@ impl Engine {
     /// Whether it takes tasks that must run here, now or later.
     pub fn takes_pinned(&self) -> bool {
         !matches!(self.state, State::Gone | State::Draining)
+    }
+
+    /// Whether it has nothing to do. A task of its own may wait, and it then takes only deeper ones.
+    pub fn is_idle(&self) -> bool {
+        self.state == State::Up && self.outstanding == 0 && self.stealing == 0
     }
 
     /// Whether another task may be offered. One that drains takes those that a task of its own may wait for.
@@ -300,27 +309,27 @@ impl Engine {
     }
 
     pub fn knows(&self, function: u32) -> bool {
-        let word = self.known_functions.get(function as usize / 64);
-        word.is_some_and(|w| w >> (function % 64) & 1 == 1)
+        self.known_functions.contains(function)
     }
 
     pub fn learn(&mut self, function: u32) {
-        let index = function as usize / 64;
-        if self.known_functions.len() <= index {
-            self.known_functions.resize(index + 1, 0);
-        }
-        self.known_functions[index] |= 1 << (function % 64);
+        self.known_functions.insert(function);
+    }
+
+    /// It has run a function; true if that was the first time.
+    pub fn try_function(&mut self, function: u32) -> bool {
+        self.tried_functions.insert(function)
     }
 
     pub fn forget(&mut self, function: u32) {
-        if let Some(word) = self.known_functions.get_mut(function as usize / 64) {
-            *word &= !(1 << (function % 64));
-        }
+        self.known_functions.remove(function);
+        self.tried_functions.remove(function);
     }
 
     /// Has every function sent anew before the next task that names it.
     pub fn forget_functions(&mut self) {
         self.known_functions.clear();
+        self.tried_functions.clear();
     }
 
     /// What is known of its death so far.

@@ -44,7 +44,7 @@ impl Place {
         };
         Self {
             room: has_room.then_some((min_depth, engine.outstanding)),
-            is_idle: engine.state == State::Up && engine.outstanding == 0 && engine.stealing == 0,
+            is_idle: engine.is_idle(),
             is_up: engine.state == State::Up,
             is_draining: engine.state == State::Draining,
             is_drained: engine.state == State::Draining && engine.is_drained(),

@@ -87,7 +87,11 @@ impl Controller {
     fn engine_for(&mut self, key: TaskKey, least_loaded: u32) -> Option<u32> {
         let function = self.tasks.at(key).function;
         if self.short_ns(function) == 0 {
-            return Some(least_loaded);
+            let telling = self.functions.tells_more(function).filter(|id| {
+                let engine = &self.engines[id.0 as usize];
+                engine.is_idle() && engine.stack.is_empty() && engine.has_room()
+            });
+            return Some(telling.map_or(least_loaded, |id| id.0));
         }
         match self.engines.choose_for_short(self.config.wake_after_ns) {
             Choice::Engine(engine) => Some(engine),

@@ -1,12 +1,14 @@
 //! Functions by content: each body is held once while a connected client, a live task or a stored
 //! one names it.
 
-use broadleaf_proto::ids::{FunctionHash, FunctionId};
+use broadleaf_proto::ids::{EngineId, FunctionHash, FunctionId};
 use broadleaf_proto::task::FunctionRecord;
 use bytes::Bytes;
 use indexmap::IndexMap;
 use rustc_hash::FxBuildHasher;
 use slab::Slab;
+
+use crate::engines::NumberSet;
 
 #[derive(Clone, Debug)]
 struct Cached {
@@ -16,31 +18,23 @@ struct Cached {
     references: u64,
     times: Times,
     unfinished: u64,
-    /// Mean time of its recent tasks; 0 while none has ended.
+    /// Mean time of its recent tasks, but for those that were an engine's first of it; 0 while none has ended.
     recent_ns: u64,
-    taught: Taught,
+    /// The same of those, which took longer: caches were cold, pages shared, modules not imported.
+    first_ns: u64,
+    /// The engine of the last one of those.
+    tried_on: Option<EngineId>,
+    /// The engines that were sent it. Some may have forgotten it since.
+    taught: NumberSet,
 }
 
-/// The engines that were sent a function, one bit each. Some may have forgotten it since.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Taught(Vec<u64>);
-
-impl Taught {
-    fn note(&mut self, engine: u32) {
-        let word = engine as usize / 64;
-        if word >= self.0.len() {
-            self.0.resize(word + 1, 0);
+impl Cached {
+    fn typical_ns(&self) -> u64 {
+        if self.recent_ns == 0 {
+            self.first_ns
+        } else {
+            self.recent_ns
         }
-        self.0[word] |= 1 << (engine % 64);
-    }
-
-    /// The engines, in ascending order.
-    pub fn engines(&self) -> impl Iterator<Item = u32> {
-        let words = (0..).zip(&self.0);
-        words.flat_map(|(index, word): (u32, &u64)| {
-            let bits = (0..64).filter(|bit| *word >> *bit & 1 == 1);
-            bits.map(move |bit| index * 64 + bit)
-        })
     }
 }
 
@@ -99,7 +93,9 @@ impl Functions {
             times: Times::default(),
             unfinished: 0,
             recent_ns: 0,
-            taught: Taught::default(),
+            first_ns: 0,
+            tried_on: None,
+            taught: NumberSet::default(),
         }) as u32;
         self.by_hash.insert(hash, slot);
         slot
@@ -111,11 +107,11 @@ impl Functions {
 
     /// An engine is sent a function.
     pub fn note_taught(&mut self, slot: u32, engine: u32) {
-        self.cache[slot as usize].taught.note(engine);
+        self.cache[slot as usize].taught.insert(engine);
     }
 
     /// Releases a reference; if it was the last, the slot is free, and these engines may know its function.
-    pub fn release(&mut self, slot: u32) -> Option<Taught> {
+    pub fn release(&mut self, slot: u32) -> Option<NumberSet> {
         let cached = &mut self.cache[slot as usize];
         cached.references -= 1;
         if cached.references > 0 {
@@ -148,14 +144,27 @@ impl Functions {
         self.cache[slot as usize].unfinished -= 1;
     }
 
-    /// A task of this function ran.
-    pub fn observe(&mut self, slot: u32, task_ns: u64, is_error: bool) {
+    /// A task of this function ran, on an engine for the first time or not.
+    pub fn observe(
+        &mut self,
+        slot: u32,
+        engine: EngineId,
+        is_first: bool,
+        task_ns: u64,
+        is_error: bool,
+    ) {
         let cached = &mut self.cache[slot as usize];
         let busy_ns = task_ns.saturating_add(OVERHEAD_NS);
-        cached.recent_ns = if cached.recent_ns == 0 {
+        let mean_ns = if is_first {
+            cached.tried_on = Some(engine);
+            &mut cached.first_ns
+        } else {
+            &mut cached.recent_ns
+        };
+        *mean_ns = if *mean_ns == 0 {
             busy_ns
         } else {
-            cached.recent_ns - cached.recent_ns / 8 + busy_ns / 8
+            *mean_ns - *mean_ns / 8 + busy_ns / 8
         };
         let times = &mut cached.times;
         times.tasks += 1;
@@ -164,14 +173,20 @@ impl Functions {
         times.max_ns = times.max_ns.max(task_ns);
     }
 
+    /// The engine on which a task of this function would tell how long they take: so far it is known only of first ones.
+    pub fn tells_more(&self, slot: u32) -> Option<EngineId> {
+        let cached = &self.cache[slot as usize];
+        cached.tried_on.filter(|_| cached.recent_ns == 0)
+    }
+
     /// How long a task of this function has kept an engine busy lately; 0 if none has ended.
     pub fn recent_ns(&self, slot: u32) -> u64 {
-        self.cache.get(slot as usize).map_or(0, |c| c.recent_ns)
+        self.cache.get(slot as usize).map_or(0, Cached::typical_ns)
     }
 
     /// The same, if that is known to be less than `limit_ns`; 0 if not.
     pub fn short_ns(&self, slot: u32, limit_ns: u64) -> u32 {
-        let recent_ns = self.cache[slot as usize].recent_ns;
+        let recent_ns = self.cache[slot as usize].typical_ns();
         let is_short = recent_ns < limit_ns;
         u32::try_from(recent_ns).map_or(0, |ns| if is_short { ns } else { 0 })
     }

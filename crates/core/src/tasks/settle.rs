@@ -69,10 +69,13 @@ impl Controller {
         self.unoffer(now, key, engine, offer);
         if record.status != Status::Unmet {
             let task_ns = record.completed_ns.saturating_sub(record.started_ns);
-            self.engines[engine.0 as usize].observe(task_ns, &self.config);
             let function = self.tasks.at(key).function;
+            let books = &mut self.engines[engine.0 as usize];
+            books.observe(task_ns, &self.config);
+            let is_first = books.try_function(function);
+            let is_error = record.status == Status::Error;
             self.functions
-                .observe(function, task_ns, record.status == Status::Error);
+                .observe(function, engine, is_first, task_ns, is_error);
         }
         let task = self.tasks.at(key);
         if record.status == Status::Error && task.stopping == Stopping::No {

@@ -1,27 +1,23 @@
 //! A nonblocking, framed connection for one thread at a time.
 
-pub(crate) mod blocks;
-pub(crate) mod counters;
-pub(crate) mod idle;
 pub(crate) mod inbox;
 pub(crate) mod outbox;
 pub(crate) mod prove;
 pub(crate) mod socket;
 
-use std::io;
+use std::io::{self, IoSlice};
 use std::net::TcpStream;
 use std::os::fd::BorrowedFd;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-use broadleaf_proto::FrameKind;
 use broadleaf_proto::limits::MAX_FRAME_FDS;
+use broadleaf_proto::{Block, FrameKind, SealedHead};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use smallvec::SmallVec;
 
 use crate::error::{LinkError, is_lost};
-use crate::link::counters::LinkCounters;
 use crate::link::inbox::{Frame, Inbox};
 use crate::link::outbox::Outbox;
 use crate::link::socket::{Received, Socket};
@@ -473,5 +469,218 @@ impl Link {
             Err(Errno::INTR) => Ok(Readiness::Interrupted),
             Err(error) => Err(LinkError::Io(error.into())),
         }
+    }
+}
+
+/// What a link has done so far. System calls are counted even if they would have blocked.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LinkCounters {
+    /// Receive calls.
+    pub reads: u64,
+    /// Send calls.
+    pub writes: u64,
+    /// Bytes received from the socket.
+    pub bytes_in: u64,
+    /// Bytes taken by the socket.
+    pub bytes_out: u64,
+    /// Frames taken by [`Link::next_frame`](crate::Link::next_frame).
+    pub frames_in: u64,
+    /// Frames begun by [`Link::append`](crate::Link::append), [`Link::send`](crate::Link::send) and
+    /// [`Link::send_parts`](crate::Link::send_parts).
+    pub frames_out: u64,
+}
+
+// Blocks: bytes that are already sealed and bypass the encryption.
+
+impl Link {
+    /// Accepts blocks of up to `bytes` from now on; a new link accepts none.
+    pub fn set_block_limit(&mut self, bytes: u32) {
+        if let Some(tls) = &mut self.tls {
+            tls.set_block_limit(bytes);
+        }
+    }
+
+    /// Queues a block that `write` seals. It bypasses this link's encryption, and its order among the frames is not
+    /// preserved.
+    ///
+    /// # Errors
+    /// [`LinkError::BlockNeedsTls`] before the end of a TLS handshake, and any error of `write`; then nothing
+    /// is queued.
+    pub fn send_block(
+        &mut self,
+        len_bytes: usize,
+        write: impl FnOnce(&mut [u8]) -> Result<SealedHead, LinkError>,
+    ) -> Result<(), LinkError> {
+        self.encrypt_frames()?;
+        match &mut self.tls {
+            Some(tls) if tls.is_established() => tls.send_block(len_bytes, write),
+            _ => Err(LinkError::BlockNeedsTls),
+        }
+    }
+
+    /// Sends a block that was sealed elsewhere, directly from its memory as far as the socket takes it; the rest is
+    /// queued.
+    ///
+    /// # Errors
+    /// As [`Link::send_block`] and [`Link::flush`].
+    pub fn pass_block(&mut self, head: &SealedHead, ciphertext: &[u8]) -> Result<(), LinkError> {
+        self.encrypt_frames()?;
+        if !self.tls.as_ref().is_some_and(|tls| tls.is_established()) {
+            return Err(LinkError::BlockNeedsTls);
+        }
+        let block = Block {
+            head: *head,
+            len_bytes: ciphertext.len() as u32,
+        };
+        let header = block.encode_header();
+        let mut sent_bytes = 0;
+        if self.queued_bytes() == 0 {
+            let parts = [IoSlice::new(&header), IoSlice::new(ciphertext)];
+            let sent = self.socket.send_parts(&parts);
+            sent_bytes = self.count_sent(sent)?;
+        }
+        if let Some(tls) = &mut self.tls {
+            tls.send_raw(&header[sent_bytes.min(header.len())..]);
+            tls.send_raw(&ciphertext[sent_bytes.saturating_sub(header.len())..]);
+        }
+        Ok(())
+    }
+
+    /// The block in progress, from the arrival of its header until [`Link::take_block`] reached its end.
+    pub fn block(&self) -> Option<Block> {
+        self.tls.as_ref().and_then(|tls| tls.block())
+    }
+
+    /// Receives once for the block in progress, if any of it is missing, directly into `target`, which has the block's
+    /// length and is the same for all of it.
+    ///
+    /// # Errors
+    /// As [`Link::fill`].
+    ///
+    /// # Panics
+    /// When `target` is shorter than the block.
+    pub fn fill_block(&mut self, target: &mut [u8]) -> Result<usize, LinkError> {
+        let room = self.tls.as_mut().and_then(|tls| tls.block_room(target));
+        let Some(mut room) = room else {
+            return Ok(0);
+        };
+        let received = self.socket.receive_parts(&mut room);
+        let count = self.count_received(received)?;
+        if let Some(tls) = &mut self.tls {
+            tls.block_received(count);
+        }
+        Ok(count)
+    }
+
+    /// Moves what has arrived of the block in progress into `target`, as in [`Link::fill_block`]; returns whether that
+    /// was the end of it. Then frames may follow, or another block.
+    ///
+    /// # Errors
+    /// As [`Link::fill`].
+    ///
+    /// # Panics
+    /// As [`Link::fill_block`].
+    pub fn take_block(&mut self, target: &mut [u8]) -> Result<bool, LinkError> {
+        match &mut self.tls {
+            Some(tls) => tls.take_block(target, &mut self.inbox),
+            None => Ok(false),
+        }
+    }
+
+    /// Encrypts the waiting frames, so that an endless series of blocks does not hold them up.
+    fn encrypt_frames(&mut self) -> Result<(), LinkError> {
+        self.outbox.seal()?;
+        while let Some(tls) = &mut self.tls
+            && self.outbox.queued_bytes() > 0
+        {
+            let (bytes, _) = self.outbox.next_piece();
+            match tls.encrypt(bytes, &mut self.inbox)? {
+                0 => break,
+                count => self.outbox.advance(count),
+            }
+        }
+        Ok(())
+    }
+}
+
+// Idle links give back the memory of large frames.
+
+/// The memory that a link may keep, however long it is idle.
+const QUIET_BYTES: usize = 128 * 1024;
+
+impl Link {
+    /// Whether it holds more memory than an idle link may keep.
+    #[inline]
+    pub fn holds_much(&self) -> bool {
+        self.inbox.capacity_bytes() + self.outbox.capacity_bytes() > QUIET_BYTES
+    }
+
+    /// Gives its buffers back if nothing was sent or received since the last call. Returns how many bytes it freed.
+    pub fn shrink_if_idle(&mut self) -> usize {
+        let counters = self.counters();
+        let travelled_bytes = counters.bytes_in.wrapping_add(counters.bytes_out);
+        let is_idle = std::mem::replace(&mut self.looked_bytes, travelled_bytes) == travelled_bytes;
+        if !is_idle || !self.holds_much() {
+            return 0;
+        }
+        let held_bytes = self.inbox.capacity_bytes() + self.outbox.capacity_bytes();
+        self.inbox.shrink();
+        self.outbox.shrink();
+        held_bytes - self.inbox.capacity_bytes() - self.outbox.capacity_bytes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use broadleaf_proto::FrameKind;
+    use broadleaf_proto::limits::MAX_FRAME_BYTES;
+
+    fn exchange(from: &mut Link, to: &mut Link, body: &[u8]) {
+        from.send(FrameKind::Event, body, &[]).unwrap();
+        let mut frame = None;
+        while frame.is_none() {
+            from.flush().unwrap();
+            to.fill().unwrap();
+            frame = to.next_frame().unwrap();
+        }
+        assert_eq!(frame.unwrap().body, body);
+    }
+
+    #[test]
+    fn a_link_that_held_a_large_frame_gives_its_memory_back_when_idle() {
+        let (mut a, mut b) = Link::pair().unwrap();
+        b.set_frame_limit(MAX_FRAME_BYTES);
+        a.set_frame_limit(MAX_FRAME_BYTES);
+        exchange(&mut a, &mut b, &vec![7; 3 << 20]);
+        assert!(a.holds_much());
+        assert_eq!(a.shrink_if_idle(), 0, "something has just travelled");
+        exchange(&mut a, &mut b, &[7; 100]);
+        assert_eq!(a.shrink_if_idle(), 0, "and again");
+        assert!(a.shrink_if_idle() > QUIET_BYTES);
+        assert!(!a.holds_much());
+        exchange(&mut a, &mut b, &vec![8; 1 << 20]);
+        exchange(&mut b, &mut a, &vec![9; 1 << 20]);
+    }
+
+    #[test]
+    fn what_waits_to_be_sent_or_taken_stays() {
+        let (mut a, mut b) = Link::pair().unwrap();
+        b.set_frame_limit(MAX_FRAME_BYTES);
+        let body = vec![7; 8 << 20];
+        a.send(FrameKind::Event, &body, &[]).unwrap();
+        a.flush().unwrap();
+        b.fill().unwrap();
+        for link in [&mut a, &mut b] {
+            link.shrink_if_idle();
+            assert_eq!(link.shrink_if_idle(), 0);
+        }
+        let mut frame = None;
+        while frame.is_none() {
+            a.flush().unwrap();
+            b.fill().unwrap();
+            frame = b.next_frame().unwrap();
+        }
+        assert_eq!(frame.unwrap().body, body);
     }
 }

@@ -1,9 +1,7 @@
 //! The owner's segments: handed out by size, counted by reference, kept warm when free.
 
 mod lease;
-mod size_class;
 mod slab;
-mod trim;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,11 +10,8 @@ use broadleaf_proto::{SegmentId, SegmentRef};
 
 use self::lease::{Holds, Memory};
 pub use self::lease::{Lease, Reading};
-pub(crate) use self::size_class::largest_fit_bytes;
-use self::size_class::segment_bytes;
 pub use self::slab::{MessageSlab, SLAB_BUFFER_BYTES, slab_range_bytes};
-use crate::background::drop_memory;
-use crate::memory::may_keep;
+use crate::memory::{drop_memory, may_keep};
 use crate::{Segment, ShmError, memory_limit_bytes, platform};
 
 /// Default time that a free segment is kept for the next buffer of its size, in seconds.
@@ -467,5 +462,129 @@ impl Pool {
             mappings: platform::live_regions(),
             ..self.counters
         }
+    }
+}
+
+// Returning free segments to the system.
+
+impl Pool {
+    /// The segment that has been free longest, and since which call of `trim`.
+    pub(super) fn longest_idle(&self) -> Option<(u64, SegmentId)> {
+        let free = self
+            .entries
+            .iter()
+            .filter_map(|(id, entry)| match entry.state {
+                State::Warm(since, _) => Some((since, *id)),
+                _ => None,
+            });
+        free.min()
+    }
+
+    /// Whether a call of [`Pool::trim`] has, or will have, something to do.
+    pub fn needs_trim(&self) -> bool {
+        self.counters.warm_bytes > 0 || !self.retired.is_empty()
+    }
+
+    /// Retires all free segments because memory is short; returns whether there were any. The next [`Pool::trim`] says
+    /// which.
+    pub fn give_up_warm(&mut self) -> bool {
+        let any = self.counters.warm_bytes > 0;
+        while let Some((_, id)) = self.longest_idle() {
+            self.retire(id);
+        }
+        any
+    }
+
+    /// Retires free segments that no recent call saw in use, and the longest idle ones above the warm limit; call it
+    /// regularly. Returns every announced segment retired since the last call, even by `allocate`: processes that map
+    /// them should close them.
+    pub fn trim(&mut self) -> Vec<SegmentId> {
+        self.trims += 1;
+        let mut idle = Vec::new();
+        let bytes_before = self.counters.bytes;
+        while let Some((since, id)) = self.longest_idle() {
+            let expired = self.trims - since > self.config.idle_trims;
+            if !expired && self.counters.warm_bytes <= self.config.max_warm_bytes {
+                break;
+            }
+            idle.push(self.take_warm(id));
+            self.forget(id);
+        }
+        drop_memory(idle, bytes_before - self.counters.bytes);
+        self.take_retired()
+    }
+
+    /// Every announced segment retired since the last call: processes that map them should close them, and until then
+    /// their memory is not free.
+    pub fn take_retired(&mut self) -> Vec<SegmentId> {
+        std::mem::take(&mut self.retired)
+    }
+
+    /// Whether [`Pool::take_retired`] would return any.
+    pub fn has_retired(&self) -> bool {
+        !self.retired.is_empty()
+    }
+
+    /// Retires all segments except those to keep and those being filled: no reference will be released any more.
+    pub fn retain(&mut self, keep: impl Fn(&SegmentId) -> bool) {
+        let unwanted: Vec<_> = self
+            .entries
+            .iter()
+            .filter(|(id, entry)| !keep(id) && !matches!(entry.state, State::Leased))
+            .map(|(id, entry)| (*id, matches!(entry.state, State::Warm(..))))
+            .collect();
+        for (id, is_warm) in unwanted {
+            if is_warm {
+                self.retire(id);
+            } else {
+                self.forget(id);
+            }
+        }
+    }
+}
+
+// Size classes of segments, so that a freed one fits the next buffer of similar size.
+
+/// Smallest segment.
+pub(crate) const MIN_SEGMENT_BYTES: u64 = 64 * 1024;
+/// Above this a segment is as large as its first buffer, rounded to a page.
+pub(crate) const MAX_CLASS_BYTES: u64 = 64 * 1024 * 1024;
+
+/// Size of the segment for a buffer of `len_bytes`: a power of two, or one, two or three quarters more, so that at most a
+/// fifth is not used; whole pages above [`MAX_CLASS_BYTES`]. `None` when that overflows.
+pub(crate) fn segment_bytes(len_bytes: u64, page_bytes: u64) -> Option<u64> {
+    if len_bytes > MAX_CLASS_BYTES {
+        return len_bytes.checked_next_multiple_of(page_bytes);
+    }
+    let needed_bytes = len_bytes.max(MIN_SEGMENT_BYTES);
+    let quarter = (needed_bytes.next_power_of_two() / 2 / 4).max(MIN_SEGMENT_BYTES / 4);
+    needed_bytes
+        .checked_next_multiple_of(quarter)?
+        .checked_next_multiple_of(page_bytes)
+}
+
+/// Largest warm segment to use for one of `segment_bytes`: a little waste is better than a cold segment.
+pub(crate) fn largest_fit_bytes(segment_bytes: u64) -> u64 {
+    segment_bytes.saturating_add(segment_bytes / 4)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn classes_are_powers_and_their_quarters() {
+        let class = |n| segment_bytes(n, 4096);
+        assert_eq!(class(1), Some(65_536));
+        assert_eq!(class(65_536), Some(65_536));
+        assert_eq!(class(65_537), Some(81_920));
+        assert_eq!(class(81_921), Some(98_304));
+        assert_eq!(class(98_305), Some(114_688));
+        assert_eq!(class(4_000_000), Some(4 << 20));
+        assert_eq!(class((32 << 20) + 1), Some(40 << 20));
+        assert_eq!(class((3 << 20) - 1), Some(3 << 20));
+        assert_eq!(class(MAX_CLASS_BYTES), Some(MAX_CLASS_BYTES));
+        assert_eq!(class(MAX_CLASS_BYTES + 1), Some(MAX_CLASS_BYTES + 4096));
+        assert_eq!(class(u64::MAX), None);
     }
 }

@@ -274,10 +274,10 @@ fn tasks_go_where_they_surely_end_in_time() {
     bench.pass(400 * MS);
     bench.run_all(MS);
     assert_eq!(bench.ends(), [(0, Status::Ok)]);
-    bench.submit(1);
-    let (engine, record) = bench.assigns_one();
-    assert_eq!(engine, 1, "it was used less recently");
-    bench.done(1, record.key, Status::Ok, MS);
+    bench.submit(2);
+    for (engine, record) in bench.assigns() {
+        bench.done(engine, record.key, Status::Ok, MS);
+    }
     drain(&mut bench, &[0], None);
     for _ in 0..4 {
         bench.submit_with(timed(700 * MS));
@@ -288,8 +288,8 @@ fn tasks_go_where_they_surely_end_in_time() {
     bench.schedule();
     let mut there = bench.assigned();
     there.sort_unstable();
-    assert_eq!(there, [(1, 6), (1, 7)]);
-    let why = bench.request(ControlRequest::Explain(TaskSeq(2)));
+    assert_eq!(there, [(1, 7), (1, 8)]);
+    let why = bench.request(ControlRequest::Explain(TaskSeq(3)));
     assert!(
         matches!(&why[..], [ControlReply::Text(text)] if text.contains("lasts longer than its timeout")),
         "{why:?}"

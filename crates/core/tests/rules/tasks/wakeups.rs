@@ -90,6 +90,30 @@ fn long_tasks_unknown_ones_and_all_without_stealing_are_spread() {
 }
 
 #[test]
+fn the_first_run_on_an_engine_does_not_make_a_function_long() {
+    let mut bench = Bench::new(two_cores(), 100);
+    let mut tried = [false; 100];
+    for _ in 0..20 {
+        bench.submit(1);
+        let (engine, record) = bench.assigns_one();
+        let is_first = !std::mem::replace(&mut tried[engine as usize], true);
+        let task_ns = if is_first { 500 * US } else { 4 * US };
+        bench.done(engine, record.key, Status::Ok, task_ns);
+    }
+    assert_eq!(tried.iter().filter(|was| **was).count(), 1);
+    // A burst wakes a second one, whose first run is no reason to wake others.
+    for _ in 0..3 {
+        bench.submit(60);
+        for (engine, record) in bench.assigns() {
+            let is_first = !std::mem::replace(&mut tried[engine as usize], true);
+            let task_ns = if is_first { 500 * US } else { 4 * US };
+            bench.done(engine, record.key, Status::Ok, task_ns);
+        }
+    }
+    assert_eq!(tried.iter().filter(|was| **was).count(), 2);
+}
+
+#[test]
 fn short_tasks_wait_for_room_on_engines_that_are_awake() {
     let one_core = Config {
         n_cores: 1,

@@ -1,12 +1,10 @@
-//! How much memory is available.
+//! How much memory is available, whether it is short, and giving it back.
 
-pub(crate) mod heap;
-mod pressure;
+use std::hint::black_box;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use crate::platform;
-
-pub(crate) use self::pressure::may_keep;
-pub use self::pressure::{await_memory, memory_is_short};
 
 /// Memory this process may expect to get, in bytes: the host's available memory, or its control group's limit (version
 /// 1 or 2, any ancestor) where that is less. `u64::MAX` if neither is known.
@@ -167,6 +165,124 @@ fn ancestors(path: &str) -> impl Iterator<Item = &str> {
     std::iter::successors(Some(path), |dir| dir.rfind('/').map(|end| &dir[..end]))
 }
 
+// Whether memory is short, so that free memory should be released instead of kept warm.
+
+/// How old the information may be: looking takes longer than copying 100 kB.
+const FRESH: Duration = Duration::from_millis(200);
+/// One process keeps at most one part in this many of the remaining memory warm: other processes do the same.
+const WARM_SHARE: u64 = 8;
+/// How long observed pressure counts, so that everyone who looks once a second notices it.
+const NOTICE: Duration = Duration::from_millis(1500);
+/// Stalling on memory for one part in this many of the time is pressure.
+const STALLED_SHARE: u32 = 10;
+
+/// Time between two checks while waiting for memory.
+const ASK_PERIOD: Duration = Duration::from_millis(20);
+
+struct Watch {
+    room: Room,
+    looked_at: Instant,
+    strain: Strain,
+    strain_at: Instant,
+    pressed_at: Option<Instant>,
+}
+
+static WATCH: Mutex<Option<Watch>> = Mutex::new(None);
+
+fn with_watch<R>(use_it: impl FnOnce(&mut Watch, Instant) -> R) -> R {
+    let now = Instant::now();
+    let mut watch = WATCH.lock().unwrap_or_else(PoisonError::into_inner);
+    let watch = watch.get_or_insert_with(|| Watch {
+        room: platform::memory_room(),
+        looked_at: now,
+        strain: platform::memory_strain(),
+        strain_at: now,
+        pressed_at: None,
+    });
+    if now.duration_since(watch.looked_at) >= FRESH {
+        watch.room = platform::memory_room();
+        watch.looked_at = now;
+    }
+    use_it(watch, now)
+}
+
+/// Whether this process may keep this many unused bytes.
+pub(crate) fn may_keep(bytes: u64) -> bool {
+    with_watch(|watch, _| !watch.room.is_short && bytes <= watch.room.left_bytes / WARM_SHARE)
+}
+
+/// Whether memory is short: little is left, a control group has reached its limit or its `memory.high` since the last
+/// call, or processes stall on memory. Call it about once a second.
+pub fn memory_is_short() -> bool {
+    with_watch(|watch, now| {
+        let strain = platform::memory_strain();
+        let since = now.duration_since(watch.strain_at);
+        if is_strained(watch.strain, strain, since) {
+            watch.pressed_at = Some(now);
+        }
+        watch.strain = strain;
+        watch.strain_at = now;
+        let is_noticed = |at: Instant| now.duration_since(at) < NOTICE;
+        watch.room.is_short || watch.pressed_at.is_some_and(is_noticed)
+    })
+}
+
+/// Waits at most `longest` until there is room for this many bytes; returns whether there is. The system does not
+/// announce when memory becomes available, so this polls.
+pub fn await_memory(bytes: u64, longest: Duration) -> bool {
+    let deadline = Instant::now() + longest;
+    loop {
+        if platform::has_room(bytes) {
+            return true;
+        }
+        if Instant::now() >= deadline {
+            return false;
+        }
+        std::thread::sleep(ASK_PERIOD);
+    }
+}
+
+fn is_strained(before: Strain, after: Strain, since: Duration) -> bool {
+    let stalled = Duration::from_micros(after.stalled_us.saturating_sub(before.stalled_us));
+    after.limit_hits > before.limit_hits || (!stalled.is_zero() && stalled * STALLED_SHARE >= since)
+}
+
+// Giving memory back.
+
+/// Returns free heap memory to the system, including gaps between used blocks. Each page that is used again costs a
+/// fault.
+pub fn give_back_heap() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: takes no pointers, and locks the heaps itself.
+    unsafe {
+        libc::malloc_trim(0);
+    }
+}
+
+/// Touches this many bytes of this thread's heap and frees them, so that the first allocations cause no page faults.
+///
+/// The C library keeps what is freed at the top of a heap, up to a limit. Large blocks are mapped separately until one
+/// has been freed: the first of the two rounds also raises the limit.
+pub fn touch_heap(bytes: usize) {
+    for _ in 0..2 {
+        drop(black_box(vec![1_u8; bytes]));
+    }
+}
+
+// Memory that takes long to release is released by a background thread.
+
+/// Above this size, releasing memory takes longer than starting a thread.
+const LARGE_BYTES: u64 = 4 * 1024 * 1024;
+
+/// Drops an object that holds much memory: written pages take 200 ns each to unmap, and as long to free.
+pub(crate) fn drop_memory<T: Send + 'static>(memory: T, bytes: u64) {
+    if bytes >= LARGE_BYTES {
+        let thread = std::thread::Builder::new().name("broadleaf-unmap".to_owned());
+        // Without a thread it is dropped here, together with the closure.
+        drop(thread.spawn(move || drop(memory)));
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -282,5 +398,18 @@ mod tests {
             limit_bytes > 1 << 20 && limit_bytes < 1 << 50,
             "{limit_bytes}"
         );
+    }
+
+    #[test]
+    fn hits_and_long_stalls_are_strain() {
+        let at = |limit_hits, stalled_us| Strain {
+            limit_hits,
+            stalled_us,
+        };
+        let second = Duration::from_secs(1);
+        assert!(!is_strained(at(3, 500), at(3, 500), Duration::ZERO));
+        assert!(is_strained(at(3, 500), at(4, 500), second));
+        assert!(!is_strained(at(3, 500), at(3, 90_000), second));
+        assert!(is_strained(at(3, 500), at(3, 110_000), second));
     }
 }
