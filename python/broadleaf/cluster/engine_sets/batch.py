@@ -568,8 +568,8 @@ class BatchSet(EngineSet):
             request: What was asked for.
 
         Returns:
-            That number: `engines_per_host`, or all that were asked for where jobs have one host. 0: the host has as
-            many as it has cores.
+            That number: `engines_per_host`, or all that were asked for where jobs have one host. 0: as many as the host
+            has cores.
         """
         has_one_host = self.on_hosts == BatchSet.on_hosts
         return self.engines_per_host or (request.n if has_one_host and request.n else 0)
