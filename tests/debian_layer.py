@@ -22,7 +22,7 @@ _TOOLS = ("apt-get", "chroot", "mount", "nsenter", "unshare")
 
 _INSTALL = r"""
 set -eu
-layer=$1; shift
+layer=$1 unpacked=$2; shift 2
 mount -t overlay overlay -o "lowerdir=/,upperdir=$layer/upper,workdir=$layer/work" "$layer/root"
 root=$layer/root
 mount -t proc proc "$root/proc"
@@ -34,6 +34,9 @@ chmod 755 "$root/usr/sbin/policy-rc.d"
 export DEBIAN_FRONTEND=noninteractive
 chroot "$root" apt-get -q update
 chroot "$root" apt-get -q install -y --no-install-recommends "$@"
+for package in $unpacked; do
+  chroot "$root" sh -c 'cd /tmp; apt-get -q download "$1"; dpkg -x "$1"_*.deb "/opt/$1"' sh "$package"
+done
 chroot "$root" apt-get clean
 """
 
@@ -58,15 +61,17 @@ def why_no_layers() -> str | None:
     return f"namespaces cannot be made here: {probe.stderr.strip()}" if probe.returncode else None
 
 
-def layer(*packages: str) -> Path:
+def layer(*packages: str, unpacked: Sequence[str] = ()) -> Path:
     """The directory of a layer with these packages, made now if it does not exist.
+
+    Those in `unpacked`, which conflict with others, are not installed: their files are in ``/opt/<package>``.
 
     Raises `LayerUnavailable`.
     """
     if (reason := why_no_layers()) is not None:
         raise LayerUnavailable(reason)
     version = Path("/etc/debian_version").read_text()
-    key = hashlib.sha256(" ".join([version, _INSTALL, *packages]).encode()).hexdigest()[:12]
+    key = hashlib.sha256(" ".join([version, _INSTALL, *packages, *unpacked]).encode()).hexdigest()[:12]
     _CACHE.mkdir(exist_ok=True)
     with open(_CACHE / f"{key}.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # other test runs wait for the one that installs
@@ -76,15 +81,15 @@ def layer(*packages: str) -> Path:
             shutil.rmtree(making, ignore_errors=True)
             for part in ("upper", "work", "root"):
                 (making / part).mkdir(parents=True)
-            _install(making, packages)
+            _install(making, packages, unpacked)
             shutil.rmtree(making / "work", ignore_errors=True)
             making.rename(ready)
     return ready / "upper"
 
 
-def _install(directory: Path, packages: Sequence[str]) -> None:
+def _install(directory: Path, packages: Sequence[str], unpacked: Sequence[str]) -> None:
     command = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "--propagation", "private",
-               "sh", "-c", _INSTALL, "sh", str(directory), *packages]  # fmt: skip
+               "sh", "-c", _INSTALL, "sh", str(directory), " ".join(unpacked), *packages]  # fmt: skip
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, timeout=_INSTALL_TIMEOUT_S, check=False, errors="replace"

@@ -39,7 +39,9 @@ if TYPE_CHECKING:
     from broadleaf.cluster.engine_sets.base import EngineSet
     from broadleaf.cluster.engine_sets.batch import BatchSet
     from broadleaf.cluster.engine_sets.dask import OnDask
+    from broadleaf.cluster.engine_sets.lsf import LSF
     from broadleaf.cluster.engine_sets.mpi import MPI
+    from broadleaf.cluster.engine_sets.pbs import PBS
     from broadleaf.cluster.engine_sets.psij import PSIJ
     from broadleaf.cluster.engine_sets.ray import OnRay
     from broadleaf.cluster.engine_sets.sge import SGE
@@ -142,7 +144,9 @@ _HOMES = {
     "RemoteFunction": "broadleaf.client.functions",
     "RequestFailed": "broadleaf.requests",
     "ResultNotKept": _ERRORS,
+    "LSF": "broadleaf.cluster.engine_sets.lsf",
     "MPI": "broadleaf.cluster.engine_sets.mpi",
+    "PBS": "broadleaf.cluster.engine_sets.pbs",
     "PSIJ": "broadleaf.cluster.engine_sets.psij",
     "SGE": "broadleaf.cluster.engine_sets.sge",
     "SSH": "broadleaf.cluster.engine_sets.ssh",
@@ -183,7 +187,9 @@ __all__ = [
     "ALL_COMPLETED",
     "FIRST_COMPLETED",
     "FIRST_EXCEPTION",
+    "LSF",
     "MPI",
+    "PBS",
     "PSIJ",
     "SGE",
     "SSH",

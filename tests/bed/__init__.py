@@ -22,8 +22,11 @@ from debian_layer import CHECKOUT, LayerUnavailable, layer
 from bed.network import Host, Network, why_not
 
 PACKAGES = (
-    "openssh-server", "munge", "slurm-wlm", "gridengine-master", "gridengine-exec", "gridengine-client", "bubblewrap"
+    "openssh-server", "munge", "slurm-wlm", "gridengine-master", "gridengine-exec", "gridengine-client", "bubblewrap",
+    "libslurm-perl", "libslurmdb-perl", "libswitch-perl",  # of those below
 )  # fmt: skip
+# It has commands of Grid Engine's names.
+UNPACKED = ("slurm-wlm-torque",)
 
 # Folders of a host that are no part of its overlay.
 _OWN_FOLDERS = ("run", "tmp", "dev/shm", "root/.ssh", "root/.local/state/broadleaf")
@@ -67,7 +70,7 @@ class Bed:
     def __init__(self, n: int) -> None:
         if (reason := why_not()) is not None:
             raise LayerUnavailable(reason)
-        upper = layer(*PACKAGES)
+        upper = layer(*PACKAGES, unpacked=UNPACKED)
         self.top = Path(tempfile.mkdtemp(prefix="bed-"))
         self.network = Network(n, rate_mbit=None)
         self.names = ["head", *(f"n{i}" for i in range(1, n + 1))]

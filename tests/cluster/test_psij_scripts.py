@@ -1,4 +1,4 @@
-"""What PSI/J is asked to submit to PBS and to LSF, and the error if it cannot."""
+"""What PSI/J is asked to submit, and the error if it cannot."""
 
 from __future__ import annotations
 
@@ -63,20 +63,26 @@ def _launcher(line: str) -> str:
 
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize(
-    ("golden", "name", "options", "n"),
+    ("golden", "options", "n"),
     [
         (
             "pbs",
-            "pbs",
-            {"nodes": 4, "engines_per_host": 16, "walltime": "2h", "queue": "long", "account": "physics"},
+            {
+                "executor": "pbs",
+                "nodes": 4,
+                "engines_per_host": 16,
+                "walltime": "2h",
+                "queue": "long",
+                "account": "physics",
+            },
             None,
         ),
-        ("pbs-one-node", "pbs", {"attributes": ["l=place=excl"]}, 8),
-        ("lsf", "lsf", {"nodes": 2, "engines_per_host": 4, "walltime": "30m", "queue": "normal"}, None),
+        ("pbs-one-node", {"executor": "pbs", "attributes": ["l=place=excl"]}, 8),
+        ("lsf", {"executor": "lsf", "nodes": 2, "engines_per_host": 4, "walltime": "30m", "queue": "normal"}, None),
     ],
 )
-def test_golden_scripts(golden, name, options, n, tmp_path):
-    assert script(name, options, n, tmp_path) == (GOLDEN / f"{golden}.sh").read_text()
+def test_golden_scripts(golden, options, n, tmp_path):
+    assert script("psij", options, n, tmp_path) == (GOLDEN / f"{golden}.sh").read_text()
 
 
 @pytest.mark.timeout(120)
@@ -97,21 +103,19 @@ def test_golden_scripts(golden, name, options, n, tmp_path):
     ],
 )
 def test_what_psij_does_not_quote_is_refused_by_name(tmp_path, folder, options, said):
-    done = asked_for("pbs", options, 1, tmp_path / folder)
+    done = asked_for("psij", {"executor": "pbs", **options}, 1, tmp_path / folder)
     assert done.returncode == 1
     assert re.search(f"ClusterStartError: .*{said}", done.stderr), done.stderr
 
 
-def test_names_of_ipython_parallel_say_what_to_install(monkeypatch):
+def test_what_to_install_is_said(monkeypatch):
     monkeypatch.setitem(sys.modules, "psij", None)
-    for name in ("pbs", "PBS", "lsf"):
-        with pytest.raises(ClusterStartError, match=r'pip install "broadleaf\[psij\]"'):
-            ipp.Cluster(engines=name, n=4).start_cluster_sync()
+    with pytest.raises(ClusterStartError, match=r'pip install "broadleaf\[psij\]"'):
+        ipp.Cluster(engines="psij", executor="flux", n=4).start_cluster_sync()
 
 
 def test_options():
-    assert make_engine_set("pbs", None, {"nodes": "2"}).executor == "pbs"
-    assert make_engine_set("lsf").executor == "lsf"
+    assert make_engine_set("psij", None, {"nodes": "2"}).nodes == 2
     assert ipp.PSIJ("pbs_classic", nodes=2, engines_per_host=4).block_engines(0) == 8
     assert ipp.PSIJ("pbs").block_engines(0) is None
 

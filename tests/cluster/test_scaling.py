@@ -47,6 +47,9 @@ def test_adapting_grows_with_work_that_is_queued():
     assert wanted_engines(aim, [], Load(1000, 0.001)) == 1
     assert wanted_engines(aim, [busy("b0")], Load(1000, 1.0)) == 16
     assert decided(aim, [Unit("b0", 4, "pending")], Load(1000, 1.0)) == Decision(), "one at a time"
+    assert decided(aim, [Unit("b0", 0, "pending")], Load(1000, 1.0)).submit == (4,), (
+        "its engines are gone, its job is not"
+    )
     assert decided(aim, [busy("b0")], Load(1000, 1.0), one_at_a_time=False).submit == (4, 4, 4)
     assert decided(Aim(0, 6, idle_s=60.0), [busy("b0")], Load(1000, 1.0)) == Decision(), "6 is the most"
 

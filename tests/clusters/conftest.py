@@ -11,6 +11,7 @@ from bed import Bed
 from bed.gridengine import start_gridengine
 from bed.slurmd import start_slurm
 from bed.sshd import open_with_key, start_sshd
+from bed.torque import add_pbs
 from debian_layer import LayerUnavailable
 
 N_HOSTS = 4
@@ -51,6 +52,13 @@ def slurm(bed: Bed) -> Bed:
     """The bed, with Slurm."""
     start_slurm(bed)
     return bed
+
+
+@pytest.fixture(scope="session")
+def pbs(slurm: Bed) -> Bed:
+    """The bed, with Slurm and commands of PBS."""
+    add_pbs(slurm)
+    return slurm
 
 
 @pytest.fixture(scope="session")

@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+from bed.torque import PATH
 from dask_hosts import dask_on
 from mpi_environments import EnvironmentUnavailable, mpi_python
 from programs import SHARED, check_nothing_is_left, examples
@@ -42,6 +43,16 @@ def test_sge(sge):
     hosts = sge.python(examples("sge.md"), timeout_s=200, **SHARED).stdout
     assert len(re.findall(r"'(n\d)'", hosts)) == 6
     check_nothing_is_left(sge)
+
+
+def test_pbs(pbs):
+    said = pbs.python(examples("pbs.md"), timeout_s=200, **SHARED, PATH=PATH).stdout
+    assert said == "2 4\n"
+    check_nothing_is_left(pbs)
+
+
+def test_lsf(bed):
+    bed.python(examples("lsf.md"))
 
 
 def test_a_scheduler_of_ones_own(slurm):

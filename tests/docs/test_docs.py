@@ -34,7 +34,19 @@ PAGES = {
 # Their examples need hosts, or an MPI: tests in `tests/clusters` run them.
 ELSEWHERE = {
     f"docs/guides/{page}.md"
-    for page in ("ssh", "from-your-laptop", "slurm", "sge", "psij", "mpi", "dask", "ray", "your-scheduler")
+    for page in (
+        "ssh",
+        "from-your-laptop",
+        "slurm",
+        "sge",
+        "pbs",
+        "lsf",
+        "psij",
+        "mpi",
+        "dask",
+        "ray",
+        "your-scheduler",
+    )
 }
 PAGE_TEXTS = [(ROOT / page).read_text() for page in PAGES]
 NAMED = re.compile(r"broadleaf\[([a-z,]+)\]")

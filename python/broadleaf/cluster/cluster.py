@@ -22,7 +22,7 @@ from broadleaf.cluster.controller import Controller
 from broadleaf.cluster.cores import engine_count, usable_cores
 from broadleaf.cluster.coroutines import ClusterCoroutines
 from broadleaf.cluster.elastic import Elastic
-from broadleaf.cluster.engine_sets import EngineSet, make_engine_set, split_options
+from broadleaf.cluster.engine_sets import Block, EngineSet, make_engine_set, split_options
 from broadleaf.cluster.session import session_environment
 from broadleaf.cluster.started_sets import StartedSet, StartedSets, why_gone
 from broadleaf.errors import BroadleafError, ClusterConnectionError, ClusterStartError, EngineError
@@ -198,7 +198,7 @@ class ClusterStateError(BroadleafError, RuntimeError):
     """The cluster is already running, is not running, or belongs to another host."""
 
 
-class Cluster(ClusterCoroutines, Elastic, OwnDashboard):
+class Cluster(ClusterCoroutines, OwnDashboard):
     """A controller and its engines.
 
     ``with Cluster(n=4) as client:`` starts them, gives a connected `Client` once all engines are up, and stops them at
@@ -273,7 +273,7 @@ class Cluster(ClusterCoroutines, Elastic, OwnDashboard):
         self.credentials: Credentials | None = None  # its keys, where they are not to be made at the start
         self.lock: StateLock = StateLock()
         self._file = ClusterFile(Path(self.cluster_file))
-        self._steward = None
+        self._elastic = Elastic(self, self._started_sets)
         self._is_new = False  # whether it was started here, and its engines have not all been up yet
         self._owner_pid = os.getpid()
         # The cell of a notebook that made it. No session is loaded only to ask.
@@ -455,13 +455,23 @@ class Cluster(ClusterCoroutines, Elastic, OwnDashboard):
                 raise
             if not self.detached:
                 stop_at_exit(self)
-        self.share_state()
+        self._share_state()
         if is_remote:
-            self.look_after_jobs()
+            self._elastic.look_after_jobs()
 
     def write_cluster_file(self) -> None:
         """Writes `cluster_file`, which describes the cluster to other processes."""
         self._file.write(self.to_dict())
+
+    def _share_state(self) -> None:
+        """Shares the lock with a steward in another process, and takes over what that one changes."""
+        if self._elastic.may_have_steward_process:
+            self.lock.share(self.cluster_dir, self._take_over_changes)
+
+    def _take_over_changes(self) -> None:
+        if (state := self._file.changed()) is not None:
+            self.n = state["n"]
+            self._started_sets.from_dict(state["engine_sets"])
 
     def _claim_directory(self) -> None:
         for directory in (base_dir(), files.profile_dir(self.profile).parent, files.profile_dir(self.profile)):
@@ -512,7 +522,7 @@ class Cluster(ClusterCoroutines, Elastic, OwnDashboard):
 
         Of a cluster that was killed, it ends what is left. Does nothing if there is nothing.
         """
-        self._end_steward()
+        self._elastic.end()
         with self.lock:
             client, self._client = self._client, None
             if client is not None:
@@ -650,6 +660,165 @@ class Cluster(ClusterCoroutines, Elastic, OwnDashboard):
             ClusterConnectionError: The cluster has stopped.
         """
         self.signal_engines_sync(signum, engine_id)
+
+    # Blocks
+
+    def all_blocks(self) -> list[Block]:
+        """The blocks of all sets, as last checked.
+
+        Returns:
+            The blocks in the order of their submission.
+        """
+        return self._started_sets.blocks()
+
+    def spare_blocks(self) -> list[Block]:
+        """Blocks on hosts of the engine set that have had none.
+
+        Returns:
+            The blocks, which are not started.
+        """
+        return self._started_sets.spare_blocks()
+
+    def start_block_again(self, block: Block) -> None:
+        """Starts a block that is over, or a spare one, where it was; only for sets whose hosts are given.
+
+        Args:
+            block: The block.
+
+        Raises:
+            ClusterStartError: It does not start.
+        """
+        with self.lock:
+            self._started_sets.start_again(block)
+            self.write_cluster_file()
+
+    def blocks(self) -> list[Block]:
+        """The batch jobs or connections that started the cluster's engines on other hosts.
+
+        Returns:
+            The blocks, each with its current state and the reason for it, its hosts, engines and deadline.
+
+        Raises:
+            ClusterConnectionError: The cluster has stopped.
+        """
+        with self.lock:
+            if not self.running or not self.all_blocks():
+                blocks = self.all_blocks()
+                self.engines_from.poll(blocks)
+                return blocks
+            with self.control() as control:
+                return self.look_at_blocks(control.status())
+
+    def look_at_blocks(self, status: Mapping[str, Any], *, asks: bool = True) -> list[Block]:
+        """The blocks of all sets, checked just now.
+
+        Args:
+            status: The controller's status, as `status_sync` returns it.
+            asks: Whether the engine set checks them as well.
+
+        Returns:
+            The blocks in the order of their submission.
+        """
+        return self._started_sets.look_at(status, asks=asks)
+
+    def cancel_blocks(self) -> None:
+        """Ends all blocks of a cluster whose controller has stopped.
+
+        Raises:
+            BroadleafError: Their scheduler does not do so; `cluster_file` still has them.
+        """
+        with self.lock:
+            self._started_sets.cancel()
+            with contextlib.suppress(FileNotFoundError):  # it was removed, and had no jobs
+                self.write_cluster_file()
+
+    # Size
+
+    def drain_sync(
+        self, targets: Targets | Block = None, *, within_s: float | None = None, stateless: bool = False
+    ) -> None:
+        """Releases engines: they take no new tasks, finish those that they have, and stop for good.
+
+        Returns when they are gone. Queued tasks that may run elsewhere do.
+
+        Args:
+            targets: An engine's id, several, 'all', which is the default, the name of a host, the id of an engine set
+                or of a block, or a block.
+            within_s: Seconds after which engines are stopped even if they have not ended what they run; None: never.
+            stateless: Whether data that clients may have left on the engines may go with them.
+
+        Raises:
+            RequestFailed: Clients may have left data on one of the engines. Nothing is released.
+            KeyError: There is no host, block or engine set of that name.
+            ClusterConnectionError: The cluster has stopped.
+        """
+        self._elastic.drain(targets, within_s=within_s, stateless=stateless)
+
+    def scale_sync(self, n: int, *, stateless: bool = False, within_s: float | None = None) -> None:
+        """Scales the cluster to `n` engines: requests more, or releases some as `drain_sync` does.
+
+        Returns before they are up or gone. On other hosts, whole blocks are started and released, so there may be more
+        than `n` engines. From then on the number is maintained: blocks that end are replaced, and blocks whose job will
+        end soon are replaced in advance. A steward does that: a thread of this process, or a separate process for a
+        detached cluster whose engine set allows it.
+
+        Args:
+            n: Number of engines.
+            stateless: Whether data that clients may have left on the engines may go with them.
+            within_s: Seconds after which engines that are released are stopped even if they have not ended what they
+                run; None: never.
+
+        Raises:
+            ScalingError: Clients may have left data on engines that would have to go. Others have gone.
+            ClusterStartError: A submission was refused, or there can be no more engines.
+            ValueError: `n` is negative.
+            ClusterConnectionError: The cluster has stopped.
+        """
+        self._elastic.scale(n, stateless=stateless, within_s=within_s)
+
+    def adapt_sync(self, minimum: int, maximum: int, *, idle_s: float = 300.0, stateless: bool = False) -> None:
+        """Makes the number of engines follow the queue.
+
+        A steward does that for as long as this process lives or, if the cluster is detached and its engine set supports
+        a steward in a separate process (`keeps_its_size`), for as long as the cluster lives.
+
+        When tasks wait, blocks are requested one after the other; pending blocks that are no longer needed are
+        cancelled; idle blocks are released. Tasks wait while there are no engines. After three consecutive failed
+        starts nothing more is requested: `scaling_paused` says why. `scale_sync`, or another call of this method, ends
+        that state.
+
+        Args:
+            minimum: Minimum number of engines.
+            maximum: Maximum number of engines.
+            idle_s: Seconds without a task after which a block is released.
+            stateless: Whether data that clients may have left on the engines may go with them. Otherwise those engines
+                stay.
+
+        Raises:
+            ValueError: They are not 0 <= `minimum` <= `maximum`.
+        """
+        self._elastic.adapt(minimum, maximum, idle_s=idle_s, stateless=stateless)
+
+    @property
+    def may_have_steward_process(self) -> bool:
+        """Whether a process of its own can scale the cluster: any process can take over the blocks of its engine set.
+        Engines of the controller's host need one only if the cluster outlives the program that started it."""
+        return self._elastic.may_have_steward_process
+
+    @property
+    def keeps_its_size(self) -> bool:
+        """Whether a process of its own scales the cluster, so that this one may end."""
+        return self._elastic.keeps_its_size
+
+    @property
+    def scaling_paused(self) -> str:
+        """Why engines are missing although the cluster is scaled, in the scheduler's words; '' if none are, or if they
+        were requested and are awaited."""
+        return self._elastic.why_paused
+
+    def stop_steward(self) -> None:
+        """Keeps the cluster at its current size from now on, whoever scaled it before."""
+        self._elastic.stop_steward()
 
     def status_sync(self) -> dict[str, Any]:
         """Counters of the controller and the engines.
@@ -807,7 +976,7 @@ class Cluster(ClusterCoroutines, Elastic, OwnDashboard):
         if state["controller"] is not None:
             cluster._controller = Controller.from_dict(state["controller"])
         cluster._started_sets.from_dict(state["engine_sets"])
-        cluster.share_state()
+        cluster._share_state()
         return cluster
 
     @classmethod
@@ -852,7 +1021,7 @@ class Cluster(ClusterCoroutines, Elastic, OwnDashboard):
         Returns:
             The scheduler's words about the end of its job; '' if the job still runs, or nobody knows.
         """
-        if not self.may_have_steward_process:
+        if not self._elastic.may_have_steward_process:
             return why_gone(self, host)
         with self.control() as control:
             return control.why_gone(host)

@@ -141,7 +141,8 @@ def _grow(
         if n_back := min(unit.n_dead, wanted - n):
             revive.append((unit.id, n_back))
             n += n_back
-    is_pending = any(unit.state == "pending" for unit in lasting)
+    # One that has lost its engines, and whose end its scheduler has not told yet, brings none.
+    is_pending = any(unit.state == "pending" and unit.n_engines for unit in lasting)
     lost = [unit for unit in units if unit.state == "lost"]
     while n < wanted and (lost or block_engines != 0):
         size = lost[0].n_engines if lost else wanted - n if block_engines is None else block_engines

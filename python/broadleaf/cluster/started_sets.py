@@ -9,7 +9,7 @@ import os
 import re
 import time
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -104,6 +104,32 @@ class StartedSets:
     def blocks(self) -> list[Block]:
         """The blocks of all sets."""
         return [block for one in self._sets.values() for block in one.blocks]
+
+    def look_at(self, status: Mapping[str, Any], *, asks: bool) -> list[Block]:
+        """The blocks of all sets, as the controller's status has them, and as their scheduler says if it `asks`."""
+        blocks = self.blocks()
+        if asks:
+            self._cluster.engines_from.poll(blocks)
+        by_id = {block.id: block for block in blocks}
+        for block in blocks:
+            block.hosts, block.engines, block.deadline = [], [], None
+        for host in status["hosts"]:
+            if (owner := block_and_life(host["name"], by_id)) is not None:
+                its, _ = owner
+                its.hosts.append(host["name"])
+                its.draining |= host["draining"]
+                if host["ends_in_s"] is not None:
+                    its.deadline = min(its.deadline or float("inf"), time.time() + host["ends_in_s"])
+        for engine in status["engines"]:
+            is_there = engine["host"] and engine["state"] != "gone"
+            if is_there and (owner := block_and_life(engine["host"], by_id)) is not None:
+                owner[0].engines.append(engine["engine"])
+        for block in blocks:
+            if block.state == "pending" and (block.hosts or block.engines):
+                block.state, block.reason = "running", ""
+            elif block.state == "pending":
+                block.draining = False  # it was put back into the queue
+        return blocks
 
     def block_of(self, host: str) -> Block | None:
         """The block whose relay is called `host`."""

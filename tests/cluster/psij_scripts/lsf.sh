@@ -9,5 +9,5 @@
 PSIJ_NODEFILE="$LSB_HOSTS"
 export PSIJ_NODEFILE
 exec &>> "BASE/psij/lsf/$LSB_JOBID.out"
-/bin/bash LAUNCHERS/mpi_launch.sh JOB '' '' '' /dev/null /home/me/lab/block-lsf-BLOCK.log /home/me/lab/block-lsf-BLOCK.errors.log 8 /bin/sh /home/me/lab/block-lsf-BLOCK.sh 
+/bin/bash LAUNCHERS/mpi_launch.sh JOB '' '' '' /dev/null /home/me/lab/block-psij-BLOCK.log /home/me/lab/block-psij-BLOCK.errors.log 8 /bin/sh /home/me/lab/block-psij-BLOCK.sh 
 echo "$?" > "BASE/psij/lsf/$LSB_JOBID.ec"

@@ -9,5 +9,5 @@
 PSIJ_NODEFILE="$PBS_NODEFILE"
 export PSIJ_NODEFILE
 exec &>> "BASE/psij/pbs/$PBS_JOBID.out"
-/bin/bash LAUNCHERS/single_launch.sh JOB '' '' '' /dev/null /home/me/lab/block-pbs-BLOCK.log /home/me/lab/block-pbs-BLOCK.errors.log /bin/sh /home/me/lab/block-pbs-BLOCK.sh 
+/bin/bash LAUNCHERS/single_launch.sh JOB '' '' '' /dev/null /home/me/lab/block-psij-BLOCK.log /home/me/lab/block-psij-BLOCK.errors.log /bin/sh /home/me/lab/block-psij-BLOCK.sh 
 echo "$?" > "BASE/psij/pbs/$PBS_JOBID.ec"

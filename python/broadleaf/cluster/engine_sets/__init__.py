@@ -1,8 +1,8 @@
 """Engine sets: the kinds of places where engines run, one module a place.
 
 A set turns a request for engines into blocks, and a block runs a relay on each of its hosts. `base` has what all sets
-share, `batch` what those of batch schedulers do; `slurm`, `sge` and `psij` build on it. `dask_task` and `ray_actor` run
-inside Dask and Ray. Other packages register their sets under `broadleaf.engine_sets`.
+share, `batch` what those of batch schedulers do; `slurm`, `sge`, `pbs` and `lsf` build on it. `dask_task` and
+`ray_actor` run inside Dask and Ray. Other packages register their sets under `broadleaf.engine_sets`.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ ENTRY_POINTS = "broadleaf.engine_sets"
 _OURS = {
     "dask": ("dask", "OnDask"),
     "local": ("local", "Local"),
-    "lsf": ("psij", "LSF"),
+    "lsf": ("lsf", "LSF"),
     "mpi": ("mpi", "MPI"),
-    "pbs": ("psij", "PBS"),
+    "pbs": ("pbs", "PBS"),
     "psij": ("psij", "PSIJ"),
     "ray": ("ray", "OnRay"),
     "sge": ("sge", "SGE"),

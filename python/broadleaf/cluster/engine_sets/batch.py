@@ -500,6 +500,10 @@ class BatchSet(EngineSet):
     unknown_job: ClassVar[str]
     """What that command says of a job that is gone."""
 
+    writes_log: ClassVar[bool] = False
+    """Whether the script itself writes a job's output into `log_file`: for schedulers that keep what a job writes until
+    it has ended. ``$log`` is the file then."""
+
     _: KW_ONLY
     via: str = ""
     """Host where the scheduler's commands run, such as ``"ssh:login"``; by default this one."""
@@ -523,7 +527,8 @@ class BatchSet(EngineSet):
     def directives(self, request: BlockRequest, directory: Path) -> list[str]:
         """The lines of a script that tell the scheduler what the job needs, without the `marker`.
 
-        One of them must send the job's output to `log_file`, with the job's name as the scheduler writes it there.
+        Unless the script `writes_log`, one of them must send the job's output to `log_file`, with the job's name as the
+        scheduler writes it there.
 
         Args:
             request: What was asked for.
@@ -622,6 +627,7 @@ class BatchSet(EngineSet):
         lines = [
             "#!/bin/sh",
             *(f"{self.marker} {directive}" for directive in self.directives(request, directory)),
+            *self._writing_log(directory),
             f"export BROADLEAF_CLUSTER_ID={request.cluster_id} BROADLEAF_BLOCK={self.name}-{self.job_variable}",
             *self.preparations(request),
             f"join={shlex.quote(join)}",
@@ -629,6 +635,12 @@ class BatchSet(EngineSet):
             f"code=$?; echo {shlex.quote(JOB_ENDED)}; exit $code",
         ]
         return "\n".join(lines) + "\n"
+
+    def _writing_log(self, directory: Path) -> list[str]:
+        if not self.writes_log:
+            return []
+        before, after = str(self.log_file(directory, "\n")).split("\n")
+        return [f'log={shlex.quote(before)}"{self.job_variable}"{shlex.quote(after)}', 'exec >>"$log" 2>&1']
 
     def preparations(self, request: BlockRequest) -> list[str]:
         """Lines of the script before relays are started. They may set ``BROADLEAF_ENDS_AT``, the time at which the job
@@ -768,9 +780,20 @@ class BatchSet(EngineSet):
             try:
                 self.submit_host.run([self.cancel_program, *jobs])
             except CommandError as error:
-                if self.unknown_job not in str(error):
+                if not self.means_gone(str(error)):
                     raise
         self.remove_logs(blocks)
+
+    def means_gone(self, said: str) -> bool:
+        """Whether what `cancel_program` says means that a job has ended already.
+
+        Args:
+            said: What it has written.
+
+        Returns:
+            Whether it does: by default, whether it has the words of `unknown_job`.
+        """
+        return self.unknown_job in said
 
     def argument(self, job: str) -> str:
         """A job's name as the command that ends jobs takes it.
@@ -811,3 +834,37 @@ class BatchSet(EngineSet):
             blocks: Their blocks.
         """
         self.submit_host.remove([block.facts["log"] for block in blocks])
+
+
+@dataclass
+class NodeJobs(BatchSet):
+    """Engines in jobs of `nodes` hosts, with as many engines on each; `n` engines are divided among them."""
+
+    writes_log: ClassVar[bool] = True
+
+    nodes: int = 1
+    """Hosts of a job."""
+    walltime: str | float = ""
+    """Time limit of the job: "30m", "1:00:00", or a number of seconds; other forms as the scheduler takes them."""
+    queue: str = ""
+    """Queue."""
+    account: str = ""
+    """Account or project that pays."""
+
+    def block_engines(self, first: int) -> int | None:
+        """Engines of a job, where its options say how many."""
+        return self.engines_per_host * self.nodes or None
+
+    def host_engines(self, request: BlockRequest) -> int:
+        """As the options say, or as many as were asked for, divided among the hosts."""
+        return self.engines_per_host or -(-(request.n or 0) // self.nodes)
+
+    def submitted(self, request: BlockRequest, job: str) -> list[Block]:
+        """A block for the job."""
+        n_engines = self.host_engines(request) * self.nodes or None
+        return self.job_blocks(request, [job], n_hosts=self.nodes, n_engines=n_engines)
+
+    def preparations(self, request: BlockRequest) -> list[str]:
+        """The end of the job, where an option tells it."""
+        ends_in_s = walltime_seconds(self.walltime)
+        return [f"export BROADLEAF_ENDS_AT=$(($(date +%s) + {ends_in_s}))"] if ends_in_s else []

@@ -1,4 +1,4 @@
-"""Engines in jobs of the schedulers that PSI/J supports: PBS, LSF and others.
+"""Engines in jobs of schedulers that PSI/J supports, such as Flux and Cobalt.
 
 PSI/J submits and cancels jobs; relays report everything else.
 """
@@ -245,24 +245,6 @@ class PSIJ(EngineSet):
     def log(self, block: Block) -> str:
         """What the relays have written, and their errors."""
         return "".join(_read(Path(path)) for path in (block.facts["log"], _errors(block.facts["log"])))
-
-
-@dataclass
-class PBS(PSIJ):
-    """Engines in PBS jobs, which PSI/J submits; see `PSIJ`. Its `executor` is "pbs", or "pbs_classic" for Torque."""
-
-    name: ClassVar[str] = "pbs"
-
-    executor: str = "pbs"
-
-
-@dataclass
-class LSF(PSIJ):
-    """Engines in LSF jobs, which PSI/J submits; see `PSIJ`. LSF needs a `walltime`."""
-
-    name: ClassVar[str] = "lsf"
-
-    executor: str = "lsf"
 
 
 def _psij() -> Any:
