@@ -742,9 +742,9 @@ class Cluster(ClusterCoroutines, OwnDashboard):
         Returns when they are gone. Queued tasks that may run elsewhere do.
 
         Args:
-            targets: An engine's id, several, 'all', which is the default, the name of a host, the id of an engine set
+            targets: An engine's id, several ids, 'all' (the default), the name of a host, the id of an engine set
                 or of a block, or a block.
-            within_s: Seconds after which engines are stopped even if they have not ended what they run; None: never.
+            within_s: Seconds after which engines are stopped even if their tasks have not ended; None: never.
             stateless: Whether data that clients may have left on the engines may go with them.
 
         Raises:
@@ -765,8 +765,7 @@ class Cluster(ClusterCoroutines, OwnDashboard):
         Args:
             n: Number of engines.
             stateless: Whether data that clients may have left on the engines may go with them.
-            within_s: Seconds after which engines that are released are stopped even if they have not ended what they
-                run; None: never.
+            within_s: Seconds after which released engines are stopped even if their tasks have not ended; None: never.
 
         Raises:
             ScalingError: Clients may have left data on engines that would have to go. Others have gone.
