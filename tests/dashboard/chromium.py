@@ -6,6 +6,7 @@ import asyncio
 import base64
 import itertools
 import json
+import os
 import shutil
 import subprocess
 import time
@@ -14,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from processes import processes_with
 from tornado.httpclient import AsyncHTTPClient
 from tornado.websocket import websocket_connect
 from waiting import until
@@ -116,9 +118,10 @@ def browser(directory: Path) -> Iterator[int]:
     assert PROGRAM is not None
     profile = directory / "chromium"
     with open(directory / "chromium.log", "wb") as log:
-        process = subprocess.Popen(
-            [PROGRAM, *FLAGS, f"--user-data-dir={profile}", "about:blank"], stdout=log, stderr=log
-        )
+        # Its processes that report crashes end after it.
+        mark = {"TEST_BROWSER": str(profile)}
+        command = [PROGRAM, *FLAGS, f"--user-data-dir={profile}", "about:blank"]
+        process = subprocess.Popen(command, stdout=log, stderr=log, env=os.environ | mark)
         try:
             port = profile / "DevToolsActivePort"
             assert until(lambda: port.exists() and port.read_text().count("\n"), 60), (
@@ -128,6 +131,7 @@ def browser(directory: Path) -> Iterator[int]:
         finally:
             process.terminate()
             process.wait(30)
+            assert until(lambda: not processes_with(**mark), 30), processes_with(**mark)
 
 
 async def first_tab(port: int) -> Tab:

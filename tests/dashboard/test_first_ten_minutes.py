@@ -123,7 +123,7 @@ def test_the_first_ten_minutes(tmp_path: Path, record_property: Callable[[str, o
                 await tab.until("document.querySelector('.jp-NotebookPanel .jp-CodeCell') !== null")
                 # What is run before the kernel has started is dropped.
                 await tab.until("document.querySelector('.jp-Notebook-ExecutionIndicator')?.dataset.status === 'idle'")
-            with steps.step("start four engines"):
+            with steps.step("start the kernel and four engines"):
                 await run_cell(tab, 0, START)
                 assert "Error" not in await tab.value(output(0))
             with steps.step("a cell on all engines"):
