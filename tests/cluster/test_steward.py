@@ -138,6 +138,17 @@ def test_a_job_that_loses_its_last_host_is_asked_for_and_replaced_in_the_same_st
     assert (kind.n_asked, cluster.submitted) == (1, [2]), "once"
 
 
+def test_jobs_that_ran_before_a_steward_began_have_not_failed_to_start():
+    kind = Jobs()
+    cluster = FakeCluster(kind, 4)
+    # Lost with the one before, which was killed, and had never been told why.
+    cluster.hosts = {host for host in cluster.hosts if host.endswith("jobs-3")}
+    kind.news = {f"jobs-{i}": ("failed", f"job {i}: a node failed (NODE_FAIL)") for i in range(3)}
+    kind.look_now()
+    steward = step(cluster, 8)
+    assert (steward.why_paused, cluster.submitted) == ("", [2, 2, 2])
+
+
 def test_a_job_whose_end_was_announced_is_not_taken_for_released():
     kind = Jobs()
     cluster = FakeCluster(kind, 2)

@@ -23,6 +23,7 @@ CHECKOUT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(CHECKOUT / "tests"))
 
 import broadleaf as ipp  # noqa: E402
+from broadleaf.cluster.steward import StewardProcess  # noqa: E402
 from gates import Gate  # noqa: E402
 from waiting import until  # noqa: E402
 
@@ -32,8 +33,8 @@ MADE = {
     "ssh": 'ipp.SSH(["n1:2", "n2:2", "n3:2", "n4:2"])',
 }
 FAULTS = {
-    "slurm": ("kill", "cancel", "requeue", "node"),
-    "sge": ("kill", "cancel"),
+    "slurm": ("kill", "cancel", "requeue", "node", "steward"),
+    "sge": ("kill", "cancel", "steward"),
     "ssh": ("kill", "session"),
 }
 AIMS = ("adapt", "scale")
@@ -66,7 +67,11 @@ class Site:
     def strike(self, fault: str, block: Any, engine: dict[str, Any]) -> Callable[[], None]:
         """Lets a fault happen to a block and the host of its engine; returns what makes the host usable again."""
         host = os.readlink(f"/proc/{engine['pid']}/ns/net")
-        if fault == "kill":
+        if fault == "steward":
+            steward = StewardProcess(self._cluster.cluster_dir).pid()
+            assert steward is not None, "there is no steward"
+            os.kill(steward, signal.SIGKILL)
+        if fault in ("kill", "steward"):
             _kill(host, lambda line, ours: ours)
         elif fault == "session":
             _kill(host, lambda line, _ours: line.startswith("sshd: ") and "[listener]" not in line)

@@ -27,8 +27,11 @@ import os, signal, time
 from broadleaf.cluster.steward import StewardProcess
 while (steward := StewardProcess(cluster.cluster_dir).pid()) is None:
     time.sleep(0.01)
-os.kill(steward, signal.SIGKILL)
+os.kill(steward, signal.SIGSTOP)  # it does nothing before it is killed, and is not started again
 os.kill(cluster.to_dict()["controller"]["fork_server_pid"], signal.SIGKILL)
+while cluster.running:
+    time.sleep(0.01)
+os.kill(steward, signal.SIGKILL)
 """
 # Slurm does not answer the steward.
 _NO_SCANCEL = """

@@ -101,6 +101,8 @@ class Steward:
         self._submitted_at: dict[str, float] = {}
         self._had_s: dict[str, float] = {}
         # Earlier failures say nothing about what is tried now.
+        self._found: set[str] = {block.id for block in self._cluster.all_blocks()}
+        """Blocks that somebody else has submitted. They may have had engines when this one did not look."""
         self._ended: set[str] = {block.id for block in self._cluster.all_blocks() if block.is_over}
 
     @property
@@ -246,21 +248,21 @@ class Steward:
             if block.is_over and block.id not in self._ended:
                 self._ended.add(block.id)
                 if not block.is_released:
-                    self._note_failure(block, now)
+                    self._note_failure(block, now, has_run=block.id in self._found and bool(seen.members(block)))
             waits = not block.is_over and block.id not in self._had_s and block.state == "pending"
             if waits and now - submitted_at > cluster.engines_from.queue_timeout_s:
                 self._end([block], block.reason or "it was pending for too long")
                 self._ended.add(block.id)
-                self._note_failure(block, now)
+                self._note_failure(block, now, has_run=False)
         gone = [b for b in blocks if b.is_released and not b.is_over and not b.hosts and not seen.living(b)]
         self._end(gone, "it was released")
         self._look_at_revived(status)
         return [*blocks, *cluster.spare_blocks()]
 
-    def _note_failure(self, block: Block, now: float) -> None:
+    def _note_failure(self, block: Block, now: float, *, has_run: bool) -> None:
         if self._cluster.engines_from.keeps_hosts:
             self._retries.failed(_place(block), now, block.reason)
-        elif block.id not in self._had_s:
+        elif not has_run and block.id not in self._had_s:
             self._starts.failed(block.reason)
 
     def _look_at_empty(self, blocks: Sequence[Block], seen: _Seen, now: float) -> None:
@@ -579,6 +581,7 @@ _BOOT = (
 )
 _STOP_GRACE_S = 15.0
 _PROCESS_LOOK_EVERY_S = 0.01
+_KILLED = "the steward, which kept the cluster's size, was killed: scale the cluster again"
 
 
 class StewardProcess:
@@ -634,12 +637,19 @@ class StewardProcess:
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, str(child.pid).encode(), 0)
             _children.append(child)
+            threading.Thread(target=self._again_if_killed, args=(child, cluster), daemon=True).start()
         except BlockingIOError:
             pass  # another process has just started it
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
             os.close(log)
             os.close(descriptor)
+
+    def _again_if_killed(self, child: subprocess.Popen[bytes], cluster: RunningCluster) -> None:
+        """Waits for its end, and starts another one if it was killed and has work: its orders are on disk."""
+        if child.wait() < 0 and self._read(self._order) and cluster.running:
+            with contextlib.suppress(OSError):  # the cluster is just ending
+                self._start(cluster)
 
     @property
     def is_running(self) -> bool:
@@ -654,7 +664,9 @@ class StewardProcess:
     @property
     def why_paused(self) -> str:
         """Why no more blocks are requested; '' if they are."""
-        return str(self._of_state("why_paused", "")) if self.is_running else ""
+        if self.is_running:
+            return str(self._of_state("why_paused", ""))
+        return _KILLED if self._read(self._order).get("aim") is not None else ""
 
     def _of_state(self, name: str, default: object) -> object:
         return self._read(self._state).get(name, default)
@@ -667,6 +679,8 @@ class StewardProcess:
 
     def stop(self) -> None:
         """Ends it, and returns when it is gone. Does nothing if there is none."""
+        for path in (self._order, self._state):  # without orders, nobody starts it again
+            path.unlink(missing_ok=True)
         for number in (signal.SIGTERM, signal.SIGKILL):
             give_up_at = time.monotonic() + _STOP_GRACE_S
             if (pid := self.pid()) is None:
