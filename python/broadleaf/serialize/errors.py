@@ -334,8 +334,8 @@ def _text(error: BaseException) -> str:
         return _no_text(worse)
 
 
-# Python makes the text of most exceptions from that of their arguments. It can be of any length: that of a list that holds
-# another twice, and so on for forty levels, fills the memory, although the list is small.
+# Python makes the text of most exceptions from that of their arguments. It can be of any length: that of a list that
+# holds another twice, and so on for forty levels, fills the memory, although the list is small.
 
 
 _LONG_CHARACTERS = 10 * _EVALUE_CHARACTERS
@@ -343,9 +343,11 @@ _MADE_OF_ARGUMENTS = (BaseException.__str__, KeyError.__str__)
 
 
 def _is_long(error: BaseException) -> bool:
-    """Whether the text of an exception is too long to be made."""
+    """Whether the text of an exception is too long to be made. A text that is its only argument is there already."""
+    if type(error).__str__ not in _MADE_OF_ARGUMENTS or (len(error.args) == 1 and type(error.args[0]) is str):
+        return False
     try:
-        return type(error).__str__ in _MADE_OF_ARGUMENTS and _left_of(_LONG_CHARACTERS, error.args, set()) < 0
+        return _left_of(_LONG_CHARACTERS, error.args, set()) < 0
     except RecursionError:
         return False  # making the text will say so
 
