@@ -53,6 +53,7 @@ _stacks: OrderedDict[_Places, tuple[str, Missing, list[CodeType]]] = OrderedDict
 def traceback_text(error: BaseException) -> tuple[str, Missing]:
     """The traceback of `error` without Broadleaf's frames, and the frames in it whose source is not known here."""
     tb = users_part(error.__traceback__)
+    error = _shortened(error)
     if tb is None or not _stands_alone(error):
         shown = traceback.TracebackException(type(error), error, tb)
         return bounded("".join(shown.format())), _missing(shown)
@@ -326,11 +327,76 @@ def error_record(error: BaseException, info: dict[str, Any], item: FailedItem | 
 def _text(error: BaseException) -> str:
     """Its text, or why there is none. Raises only `KeyboardInterrupt`."""
     try:
-        return str(error)[:_EVALUE_CHARACTERS]
+        return _short_text(error) if _is_long(error) else str(error)[:_EVALUE_CHARACTERS]
     except KeyboardInterrupt:
         raise
     except BaseException as worse:
         return _no_text(worse)
+
+
+# Python makes the text of most exceptions from that of their arguments. It can be of any length: that of a list that
+# holds another twice, and so on for forty levels, fills the memory, although the list is small.
+
+
+_LONG_CHARACTERS = 10 * _EVALUE_CHARACTERS
+_MADE_OF_ARGUMENTS = (BaseException.__str__, KeyError.__str__)
+
+
+def _is_long(error: BaseException) -> bool:
+    """Whether the text of an exception is too long to be made. A text that is its only argument is there already."""
+    if type(error).__str__ not in _MADE_OF_ARGUMENTS or (len(error.args) == 1 and type(error.args[0]) is str):
+        return False
+    try:
+        return _left_of(_LONG_CHARACTERS, error.args, set()) < 0
+    except RecursionError:
+        return False  # making the text will say so
+
+
+def _left_of(limit: int, value: Any, within: set[int]) -> int:
+    """What is left of a number of characters after the text of a value, at least about; negative if too few."""
+    kind = type(value)
+    if kind in (str, bytes, bytearray):
+        return limit - len(value)
+    if kind not in (list, tuple, set, frozenset, dict):
+        return limit - 1
+    limit -= 2 + len(value)
+    if limit < 0 or id(value) in within:
+        return limit
+    within.add(id(value))
+    for part in value:
+        limit = _left_of(limit, part, within)
+        if kind is dict:
+            limit = _left_of(limit, value[part], within)
+        if limit < 0:
+            break
+    within.remove(id(value))
+    return limit
+
+
+def _short_text(error: BaseException) -> str:
+    return f"{item_text(error.args)} (shortened)"
+
+
+class _Shortened(Exception):
+    """Stands for an exception whose text is too long, or that of its cause, where its traceback is made."""
+
+
+def _shortened(error: BaseException, before: tuple[BaseException, ...] = ()) -> BaseException:
+    """`error`, unless the text of it or of one in its chain is too long; then one with short texts in its place."""
+    if error in before:
+        return error
+    cause, context = (one and _shortened(one, (*before, error)) for one in (error.__cause__, error.__context__))
+    is_long = _is_long(error)
+    if not is_long and cause is error.__cause__ and context is error.__context__:
+        return error
+    kind = type(error)
+    made = type(kind.__name__, (_Shortened,), {"__module__": kind.__module__, "__qualname__": kind.__qualname__})
+    stand_in: BaseException = made(_short_text(error) if is_long else _text(error))
+    stand_in.__cause__, stand_in.__context__ = cause, context
+    stand_in.__suppress_context__ = error.__suppress_context__
+    for note in getattr(error, "__notes__", ()):
+        stand_in.add_note(note)
+    return stand_in.with_traceback(error.__traceback__)
 
 
 def _no_text(worse: BaseException) -> str:
@@ -364,7 +430,8 @@ def _pickled(error: BaseException) -> bytes | None:
 def _has_text(error: BaseException) -> bool:
     """Whether `str` of it works. Raises only `KeyboardInterrupt`."""
     try:
-        str(error)
+        if not _is_long(error):
+            str(error)
     except KeyboardInterrupt:
         raise
     except BaseException:
