@@ -23,8 +23,13 @@ study_tables = load_tables()
 
 
 def test_shares_are_per_cent_and_a_share_of_nothing_is_empty():
-    line = dict.fromkeys(study_tables.COVERAGE, "") | {"scenario": "few-6x60", "runs": "60", "main": "0.9494"}
-    assert study_tables.coverage([line]).splitlines()[2] == "| few-6x60 | 60 | 94.9 % |  |  |  |  |  |  |"
+    line = dict.fromkeys(study_tables.COVERAGE, "") | {
+        "scenario": "few-6x60",
+        "sets": "300",
+        "runs": "60",
+        "main": "0.9494",
+    }
+    assert study_tables.coverage([line]).splitlines()[2] == "| few-6x60 | 300 | 60 | 94.9 % |  |  |  |  |  |  |  |  |"
 
 
 def test_mistakes_are_counted_of_the_sets_in_which_they_could_happen():
