@@ -41,6 +41,10 @@ impl Cached {
 /// What a task costs its engine besides its own time, about.
 const OVERHEAD_NS: u64 = 1_000;
 
+/// A task counts as at most this many mean ones: an engine that had to wait for the processor says nothing about the
+/// function. One that has become longer by itself is known after some ten tasks.
+const MAX_GROWTH: u64 = 4;
+
 /// The time that a function's tasks took.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Times {
@@ -164,7 +168,8 @@ impl Functions {
         *mean_ns = if *mean_ns == 0 {
             busy_ns
         } else {
-            *mean_ns - *mean_ns / 8 + busy_ns / 8
+            let counted_ns = busy_ns.min(mean_ns.saturating_mul(MAX_GROWTH));
+            *mean_ns - *mean_ns / 8 + counted_ns / 8
         };
         let times = &mut cached.times;
         times.tasks += 1;

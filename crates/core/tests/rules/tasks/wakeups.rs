@@ -114,6 +114,31 @@ fn the_first_run_on_an_engine_does_not_make_a_function_long() {
 }
 
 #[test]
+fn an_engine_that_waits_for_the_processor_does_not_make_a_function_long() {
+    let mut bench = bench_of(two_cores(), 100, 4 * US);
+    let mut used = [false; 100];
+    let mut n_ended = 0;
+    for _ in 0..20 {
+        bench.submit(10);
+        for (engine, record) in bench.assigns() {
+            used[engine as usize] = true;
+            n_ended += 1;
+            let task_ns = if n_ended % 10 == 0 { 4 * MS } else { 4 * US };
+            bench.done(engine, record.key, Status::Ok, task_ns);
+        }
+    }
+    assert!(used.iter().filter(|was| **was).count() <= 2);
+    // Where all are long, that is known soon.
+    for _ in 0..12 {
+        bench.submit(1);
+        let (engine, record) = bench.assigns_one();
+        bench.done(engine, record.key, Status::Ok, 4 * MS);
+    }
+    bench.submit(100);
+    assert_eq!(counts(&bench.assigns(), 100), [1; 100]);
+}
+
+#[test]
 fn short_tasks_wait_for_room_on_engines_that_are_awake() {
     let one_core = Config {
         n_cores: 1,
