@@ -62,15 +62,16 @@ def write(
         "command": command,
         "machine": {name: facts[name] for name in _OF_MACHINE},
         "conditions": {name: value for name, value in facts.items() if name not in _OF_MACHINE},
-        "records": [record.as_dict() for record in records],
     }
+    # A record to a line: some runs have thousands.
+    lines = ",\n".join(f"  {record.line()}" for record in records)
+    head = json.dumps(content, indent=1).removesuffix("\n}")
     number = 1
     while True:
         path = folder / (stem + ("" if number == 1 else f"-{number}") + ".json")
         try:
             with open(path, "x", encoding="utf-8") as out:
-                json.dump(content, out, indent=1)
-                out.write("\n")
+                out.write(f'{head},\n "records": [\n{lines}\n ]\n}}\n')
             return path
         except FileExistsError:
             number += 1
