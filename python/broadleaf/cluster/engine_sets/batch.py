@@ -483,6 +483,7 @@ class BatchSet(EngineSet):
     """
 
     is_adoptable: ClassVar[bool] = True
+    leaves_jobs: ClassVar[bool] = True
     title: ClassVar[str]
     """The scheduler, as people call it."""
     program: ClassVar[str]

@@ -139,7 +139,7 @@ def thinned(frame: pd.DataFrame, max_rows: int = MAX_POINTS) -> pd.DataFrame:
     return frame if len(frame) <= max_rows else frame.sample(max_rows, random_state=7).sort_index()
 
 
-LOOK = {
+LOOK: dict[str, Any] = {
     "background": "white",
     "font": FONT,
     "title": {"fontSize": 16, "subtitleFontSize": 12.5, "subtitleColor": "#555555", "offset": 14, "subtitlePadding": 6},
