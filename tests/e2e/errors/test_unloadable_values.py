@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import broadleaf as ipp
 import pytest
 
@@ -19,7 +21,12 @@ def unloadable(_=0):
     return Unloadable()
 
 
+async def awaited(rc):
+    return await rc.load_balanced_view().apply_async(unloadable)
+
+
 RESULTS = {
+    "asyncio": lambda rc: asyncio.run(awaited(rc)),
     "apply": lambda rc: rc[0].apply_sync(unloadable),
     "balanced apply": lambda rc: rc.load_balanced_view().apply_sync(unloadable),
     "executor": lambda rc: rc.executor().submit(unloadable).result(),
@@ -46,6 +53,7 @@ def test_a_result(rc, route):
 
 
 SENT = {
+    "scatter": lambda rc: rc[:].scatter("a", [Unloadable()] * 4, block=True),
     "argument": lambda rc: rc[0].apply_sync(len, [Unloadable()]),
     "keyword": lambda rc: rc.load_balanced_view().apply_sync(lambda a: a, a=Unloadable()),
     "item": lambda rc: rc.load_balanced_view().map_sync(repr, [Unloadable()]),
