@@ -138,6 +138,11 @@ _ASK_EVERY_S = 1.0
 _LAST_LINES = 10
 
 
+def catch_up(link: Any, timeout_s: float | None) -> None:
+    """Waits until `link` has taken in all that the controller announced before, such as which engines there are."""
+    send(link, {"Records": []}, timeout_s)
+
+
 def wait_for_engines(
     link: Any, n: int, timeout_s: float | None, n_deaths: Callable[[], int], *, all_are_new: bool = False
 ) -> bool:
@@ -147,9 +152,9 @@ def wait_for_engines(
     `n` of them. If `all_are_new`, the cluster is being started, and whoever died did so at its start.
     """
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
-    # The answer comes after all that the controller announced before, such as which engines a restart ends.
     try:
-        send(link, {"Records": []}, None if timeout_s is None else max(timeout_s, _ANSWER_S))
+        # Engines that a restart ends are not counted.
+        catch_up(link, None if timeout_s is None else max(timeout_s, _ANSWER_S))
     except TimeoutError:
         return False
     line = WaitingLine()

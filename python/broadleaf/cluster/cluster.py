@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 import time
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
@@ -27,7 +28,7 @@ from broadleaf.cluster.session import session_environment
 from broadleaf.cluster.started_sets import StartedSet, StartedSets, why_gone
 from broadleaf.errors import BroadleafError, ClusterConnectionError, ClusterStartError, EngineError
 from broadleaf.extensions import extension
-from broadleaf.requests import wait_for_engines
+from broadleaf.requests import catch_up, wait_for_engines
 from broadleaf.state import directories, files
 from broadleaf.state.directories import base_dir, make_private_dir, read_json
 from broadleaf.state.files import ClusterFile, StateLock
@@ -192,6 +193,8 @@ def _why_not_started(cluster: Cluster, missing: Sequence[int]) -> str:
 
 
 _STOP_GRACE_S = 10.0
+# How long a client may take to learn what the controller knows.
+_CATCH_UP_S = 10.0
 
 
 class ClusterStateError(BroadleafError, RuntimeError):
@@ -267,9 +270,11 @@ class Cluster(ClusterCoroutines, OwnDashboard):
         self.settings: Settings = config.resolve(self._arguments, files.profile_dir(profile))
         self.engines_from: EngineSet = self._make_engine_set(engines, set_options)
         self.n: int = engine_count(n) if n is not None else 0 if self.engines_from.is_remote else usable_cores()
+        self._default_n = self.n
         self._controller: Controller | None = None
         self._started_sets = StartedSets(self)
         self._client: Client | None = None
+        self._clients: weakref.WeakSet[Client] = weakref.WeakSet()  # those of this process
         self.credentials: Credentials | None = None  # its keys, where they are not to be made at the start
         self.lock: StateLock = StateLock()
         self._file = ClusterFile(Path(self.cluster_file))
@@ -404,7 +409,7 @@ class Cluster(ClusterCoroutines, OwnDashboard):
             ClusterStateError: It runs already, or another one of its profile and id does.
         """
         if n is not None:
-            self.n = engine_count(n)
+            self._default_n = self.n = engine_count(n)
         self._start(self.n, starts_engines=True)
         return self
 
@@ -576,10 +581,18 @@ class Cluster(ClusterCoroutines, OwnDashboard):
             ClusterStartError: The engine set's scheduler refuses them.
             ClusterConnectionError: The cluster has stopped.
         """
+        n = self._default_n if n is None else engine_count(n)
         with self.lock:
-            set_id = self._started_sets.start(self.n if n is None else engine_count(n), engine_set_id)
+            before = self._engines_asked_for()
+            set_id = self._started_sets.start(n, engine_set_id)
+            self.n = (self.n if before else 0) + n
             self.write_cluster_file()
         return set_id
+
+    def _engines_asked_for(self) -> set[int]:
+        """The engines that are up or are to come up."""
+        with self.control() as control:
+            return {entry["engine"] for entry in control.status()["engines"] if entry["state"] != "gone"}
 
     def stop_engines_sync(self, targets: Targets = None) -> None:
         """Stops engines for good.
@@ -592,7 +605,10 @@ class Cluster(ClusterCoroutines, OwnDashboard):
             ClusterConnectionError: The cluster has stopped.
         """
         with self.lock:
+            before, chosen = self._engines_asked_for(), self._started_sets.resolve(targets)
             self._started_sets.stop(targets)
+            stopped = {chosen} if isinstance(chosen, int) else before if isinstance(chosen, str | None) else {*chosen}
+            self.n = max(0, self.n - len(before & stopped))
             self.write_cluster_file()
 
     def stop_engine_sync(self, engine_id: int) -> None:
@@ -623,6 +639,7 @@ class Cluster(ClusterCoroutines, OwnDashboard):
         with self.lock:
             self._started_sets.restart(targets)
             self.write_cluster_file()
+        self._update_clients()
 
     def restart_engine_sync(self, engine_id: int) -> None:
         """Restarts one engine.
@@ -862,7 +879,9 @@ class Cluster(ClusterCoroutines, OwnDashboard):
         from broadleaf.client.client import Client
 
         self._started()
-        return Client(self.connection_file, cluster=self, **options)
+        client = Client(self.connection_file, cluster=self, **options)
+        self._clients.add(client)
+        return client
 
     def start_and_connect_sync(self, n: int | None = None, activate: bool | None = None) -> Client:
         """Starts the cluster if it does not run, connects, and waits for all its engines.
@@ -918,11 +937,25 @@ class Cluster(ClusterCoroutines, OwnDashboard):
         if self.engines_from.is_remote:
             self.n = self._started_sets.wait_for_blocks(self.settings["start_timeout_s"])
             self.write_cluster_file()
-            return
-        with self.control() as control, start_errors(self, lambda: [engine_id for engine_id, *_ in control.engines()]):
-            if not control.wait_for_engines(self.n, self.settings["start_timeout_s"], all_are_new=self._is_new):
-                raise TimeoutError
-        self._is_new = False
+        else:
+            with (
+                self.control() as control,
+                start_errors(self, lambda: [engine_id for engine_id, *_ in control.engines()]),
+            ):
+                if not control.wait_for_engines(self.n, self.settings["start_timeout_s"], all_are_new=self._is_new):
+                    raise TimeoutError
+            self._is_new = False
+        self._update_clients()
+
+    def _update_clients(self) -> None:
+        """Waits until this process's clients of the cluster know the engines that the controller knows.
+
+        Each has a connection of its own, which may be behind: a direct view made now would lack some engines.
+        """
+        for client in list(self._clients):
+            # One that is closed, or does not answer, is nobody's reason to fail here.
+            with contextlib.suppress(BroadleafError, TimeoutError), client.link_errors():
+                catch_up(client.link, _CATCH_UP_S)
 
     def __enter__(self) -> Client:
         self._client = self.start_and_connect_sync()

@@ -47,6 +47,7 @@ class Elastic:
                 time.sleep(_LOOK_EVERY_S)
         with self._cluster.lock:
             self._started_sets.leave_out(engines)
+            self._cluster.n = max(0, self._cluster.n - len(engines))
             if blocks:
                 self._cluster.engines_from.cancel(blocks)
             self._cluster.write_cluster_file()

@@ -206,6 +206,37 @@ def test_engines_come_and_go():
         assert rc[0].apply_sync(evaluate, "'x' in globals()") is False
 
 
+def test_waiting_for_engines_is_for_all_that_were_asked_for_and_clients_know_them_then():
+    cluster = Cluster(n=2)
+    with cluster as rc:
+        for n in range(3, 13):
+            cluster.start_engines_sync(1)
+            assert cluster.n == n
+            cluster.wait_for_engines_sync()
+            assert len(rc[:]) == n
+        cluster.stop_engines_sync([3, 4])
+        assert cluster.n == 10
+        cluster.drain_sync(5)
+        cluster.scale_sync(8)
+        assert cluster.n == 8
+        set_id = cluster.start_engines_sync()
+        assert cluster.n == 10
+        cluster.wait_for_engines_sync()
+        cluster.stop_engines_sync(set_id)
+        assert cluster.n == 8
+        assert until(lambda: len(rc) == 8)
+        before = rc[:].apply_sync(os.getpid)
+        cluster.restart_engines_sync()
+        rc.wait_for_engines(timeout=30)
+        after = rc[:].apply_sync(os.getpid)
+        assert len({*before, *after}) == 16
+        cluster.stop_engines_sync()
+        assert cluster.n == 0
+        cluster.start_engines_sync()
+        rc.wait_for_engines(timeout=30)
+        assert cluster.n == 2
+
+
 def _has_another_process(client, engine_id, before):
     """Whether an engine has been replaced. It may be met on its way out."""
     try:
