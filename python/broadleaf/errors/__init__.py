@@ -133,15 +133,17 @@ class SerializationError(BroadleafError, PicklingError, TypeError):
     Args:
         what: What it is, such as "argument 2 of 'f'".
         reason: Why not.
+        fault: What cannot be done with it.
     """
 
-    def __init__(self, what: str, reason: str) -> None:
-        super().__init__(what, reason)
+    def __init__(self, what: str, reason: str, fault: str = "cannot be sent") -> None:
+        super().__init__(what, reason, fault)
         self.what = what
         self.reason = reason
+        self.fault = fault
 
     def __str__(self) -> str:
-        return f"{self.what} cannot be sent: {self.reason}"
+        return f"{self.what} {self.fault}: {self.reason}"
 
 
 class InPlaceMismatch(BroadleafError, ValueError):

@@ -52,8 +52,12 @@ _stacks: OrderedDict[_Places, tuple[str, Missing, list[CodeType]]] = OrderedDict
 
 def traceback_text(error: BaseException) -> tuple[str, Missing]:
     """The traceback of `error` without Broadleaf's frames, and the frames in it whose source is not known here."""
+    return _traceback_text(error, _is_long(error))
+
+
+def _traceback_text(error: BaseException, is_long: bool) -> tuple[str, Missing]:
     tb = users_part(error.__traceback__)
-    error = _shortened(error)
+    error = _shortened(error, is_long)
     if tb is None or not _stands_alone(error):
         shown = traceback.TracebackException(type(error), error, tb)
         return bounded("".join(shown.format())), _missing(shown)
@@ -313,21 +317,22 @@ def error_record(error: BaseException, info: dict[str, Any], item: FailedItem | 
         from broadleaf.serialize import namespace
 
         namespace.explain_name(error)
-    evalue = _text(error)
+    is_long = _is_long(error)
+    evalue = _text(error, is_long)
     try:
-        text, missing = traceback_text(error)
+        text, missing = _traceback_text(error, is_long)
     except KeyboardInterrupt:
         raise
     except BaseException as worse:
         text, missing = f"{type(error).__name__}: (no traceback: {type(worse).__name__})", ()
     index, shown = (None, "") if item is None else (item.position, item_text(item.arguments))
-    return ErrorRecord(type(error).__name__, evalue, text, info, _pickled(error), missing, index, shown)
+    return ErrorRecord(type(error).__name__, evalue, text, info, _pickled(error, is_long), missing, index, shown)
 
 
-def _text(error: BaseException) -> str:
+def _text(error: BaseException, is_long: bool) -> str:
     """Its text, or why there is none. Raises only `KeyboardInterrupt`."""
     try:
-        return _short_text(error) if _is_long(error) else str(error)[:_EVALUE_CHARACTERS]
+        return _short_text(error) if is_long else str(error)[:_EVALUE_CHARACTERS]
     except KeyboardInterrupt:
         raise
     except BaseException as worse:
@@ -344,10 +349,12 @@ _MADE_OF_ARGUMENTS = (BaseException.__str__, KeyError.__str__)
 
 def _is_long(error: BaseException) -> bool:
     """Whether the text of an exception is too long to be made. A text that is its only argument is there already."""
-    if type(error).__str__ not in _MADE_OF_ARGUMENTS or (len(error.args) == 1 and type(error.args[0]) is str):
+    # Its class may have an `args` of its own.
+    arguments = vars(BaseException)["args"].__get__(error)
+    if type(error).__str__ not in _MADE_OF_ARGUMENTS or (len(arguments) == 1 and type(arguments[0]) is str):
         return False
     try:
-        return _left_of(_LONG_CHARACTERS, error.args, set()) < 0
+        return _left_of(_LONG_CHARACTERS, arguments, set()) < 0
     except RecursionError:
         return False  # making the text will say so
 
@@ -381,17 +388,18 @@ class _Shortened(Exception):
     """Stands for an exception whose text is too long, or that of its cause, where its traceback is made."""
 
 
-def _shortened(error: BaseException, before: tuple[BaseException, ...] = ()) -> BaseException:
+def _shortened(error: BaseException, is_long: bool, before: tuple[BaseException, ...] = ()) -> BaseException:
     """`error`, unless the text of it or of one in its chain is too long; then one with short texts in its place."""
     if error in before:
         return error
-    cause, context = (one and _shortened(one, (*before, error)) for one in (error.__cause__, error.__context__))
-    is_long = _is_long(error)
+    cause, context = (
+        one and _shortened(one, _is_long(one), (*before, error)) for one in (error.__cause__, error.__context__)
+    )
     if not is_long and cause is error.__cause__ and context is error.__context__:
         return error
     kind = type(error)
     made = type(kind.__name__, (_Shortened,), {"__module__": kind.__module__, "__qualname__": kind.__qualname__})
-    stand_in: BaseException = made(_short_text(error) if is_long else _text(error))
+    stand_in: BaseException = made(_text(error, is_long))
     stand_in.__cause__, stand_in.__context__ = cause, context
     stand_in.__suppress_context__ = error.__suppress_context__
     for note in getattr(error, "__notes__", ()):
@@ -403,7 +411,7 @@ def _no_text(worse: BaseException) -> str:
     return f"<its text cannot be had: {type(worse).__name__}>"
 
 
-def _pickled(error: BaseException) -> bytes | None:
+def _pickled(error: BaseException, is_long: bool) -> bytes | None:
     if isinstance(error, BaseExceptionGroup):
         # Its own way would send the members whole, and fail with the first of them that cannot be sent.
         forms: list[Callable[[], Any]] = [lambda: ExceptionParts(error, None, _member)]
@@ -412,13 +420,13 @@ def _pickled(error: BaseException) -> bytes | None:
         if pickles_in_its_own_way(error):
             forms.insert(0, lambda: error)
     forms.append(lambda: ExceptionParts(error, _sendable, _member))
-    has_text = _has_text(error)
+    has_text = is_long or _has_text(error)
     for sent in forms:
         try:
             data = _dumps(sent())
             if len(data) <= _ORIGINAL_BYTES:
                 loaded = pickle.loads(data)
-                if type(loaded) is type(error) and (_has_text(loaded) or not has_text):
+                if type(loaded) is type(error) and (is_long or not has_text or _has_text(loaded)):
                     return data
         except KeyboardInterrupt:
             raise
@@ -430,8 +438,7 @@ def _pickled(error: BaseException) -> bytes | None:
 def _has_text(error: BaseException) -> bool:
     """Whether `str` of it works. Raises only `KeyboardInterrupt`."""
     try:
-        if not _is_long(error):
-            str(error)
+        str(error)
     except KeyboardInterrupt:
         raise
     except BaseException:
@@ -453,10 +460,11 @@ class _Member:
 
 def _member(error: BaseException) -> Any:
     """What is sent for an exception of a group: if not itself, a `RemoteError` in its place."""
-    data = _pickled(error)
+    is_long = _is_long(error)
+    data = _pickled(error, is_long)
     if data is not None:
         return _Member(data)
-    return RemoteError(type(error).__name__, _text(error))
+    return RemoteError(type(error).__name__, _text(error, is_long))
 
 
 def _sendable(value: Any) -> Any:

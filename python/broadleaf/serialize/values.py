@@ -101,7 +101,7 @@ def raise_unloadable(error: BaseException, what: str, where: str = "") -> NoRetu
 
     if isinstance(error, MemoryError | SerializationError) or explain_module(error) or is_from_reference(error):
         raise error
-    raise SerializationError(what, f"loading it {where + ' ' if where else ''}raised {reason_in(error)}") from error
+    raise SerializationError(what, reason_in(error), f"cannot be loaded {where}".rstrip()) from error
 
 
 def dump_args(

@@ -62,7 +62,7 @@ def test_values_that_raise_system_exit(rc):
     pid = view.apply_sync(os.getpid)
     with pytest.raises(ipp.RemoteError, match=r"the result \(.*LeavesWhenPickled\) cannot be sent: SystemExit: 6"):
         view.apply_async(LeavesWhenPickled).get(timeout=20)
-    with pytest.raises(ipp.error.SerializationError, match="loading it here raised SystemExit: 7"):
+    with pytest.raises(ipp.error.SerializationError, match="the result cannot be loaded here: SystemExit: 7"):
         view.apply_async(LeavesWhenLoaded).get(timeout=20)
     assert view.apply_sync(os.getpid) == pid
 

@@ -7,7 +7,7 @@ import asyncio
 import broadleaf as ipp
 import pytest
 
-REASON = "raised ValueError: invalid literal for int"
+REASON = "ValueError: invalid literal for int"
 
 
 class Unloadable:
@@ -48,7 +48,7 @@ def test_a_result(rc, route):
     if isinstance(error, ipp.CompositeError):
         assert "[client] SerializationError: " in str(error)
         error = error.exceptions[0]
-    assert str(error).startswith(f"the result cannot be sent: loading it here {REASON}")
+    assert str(error).startswith(f"the result cannot be loaded here: {REASON}")
     assert isinstance(error.__cause__, ValueError)
 
 
@@ -68,12 +68,12 @@ SENT = {
 def test_an_argument(rc, route):
     with pytest.raises((ipp.RemoteError, ipp.CompositeError, ipp.SerializationError)) as caught:
         SENT[route](rc)
-    assert f"an argument cannot be sent: loading it {REASON}" in str(caught.value)
+    assert f"an argument cannot be loaded: {REASON}" in str(caught.value)
 
 
 def test_a_captured_value(rc):
     value = Unloadable()
-    with pytest.raises(ipp.RemoteError, match=f"SerializationError: the function cannot be sent: loading it {REASON}"):
+    with pytest.raises(ipp.RemoteError, match=f"SerializationError: the function cannot be loaded: {REASON}"):
         rc[0].apply_sync(lambda: value)
 
 
