@@ -5,6 +5,7 @@ import concurrent.futures
 import linecache
 import logging
 import os
+import re
 import subprocess
 import sys
 import traceback
@@ -103,7 +104,8 @@ def test_ipython_shows_it_once_with_the_source_of_the_cell(tmp_path):
     pytest.importorskip("IPython")
     one, several, future = run(CELLS.format(colors="nocolor"), tmp_path).split("next")[:3]
     for text in (one, several, future):
-        assert text.count("Remote traceback, engine 0") == 1
+        # The executor's task may run on either.
+        assert len(re.findall(f"Remote traceback, engine {'[01]' if text is future else 0}", text)) == 1
         assert text.count('File "Cell In[1]", line 3, in task\n      return 10 / y\n             ~~~^~~\n') == 1
         assert "broadleaf/client" not in text
         assert "(task, 0)" in text
