@@ -23,9 +23,12 @@ MAKE = {
 def same(a, b) -> bool:
     if isinstance(a, np.ndarray):
         return bool(np.array_equal(a, b))
-    if isinstance(a, list):
+    if type(a) is not type(b):
+        return False
+    if isinstance(a, list) and a and isinstance(a[0], np.ndarray):
         return len(a) == len(b) and all(map(same, a, b))
-    return type(a) is type(b) and a == b
+    # Millions of items: compared by the interpreter's own loops.
+    return bool(a == b) and (not isinstance(a, list) or list(map(type, a)) == list(map(type, b)))
 
 
 @pytest.mark.parametrize("kind", MAKE)
