@@ -610,6 +610,7 @@ class Cluster(ClusterCoroutines, OwnDashboard):
             stopped = {chosen} if isinstance(chosen, int) else before if isinstance(chosen, str | None) else {*chosen}
             self.n = max(0, self.n - len(before & stopped))
             self.write_cluster_file()
+        self._update_clients()
 
     def stop_engine_sync(self, engine_id: int) -> None:
         """Stops one engine for good.
@@ -770,6 +771,7 @@ class Cluster(ClusterCoroutines, OwnDashboard):
             ClusterConnectionError: The cluster has stopped.
         """
         self._elastic.drain(targets, within_s=within_s, stateless=stateless)
+        self._update_clients()
 
     def scale_sync(self, n: int, *, stateless: bool = False, within_s: float | None = None) -> None:
         """Scales the cluster to `n` engines: requests more, or releases some as `drain_sync` does.
@@ -791,6 +793,7 @@ class Cluster(ClusterCoroutines, OwnDashboard):
             ClusterConnectionError: The cluster has stopped.
         """
         self._elastic.scale(n, stateless=stateless, within_s=within_s)
+        self._update_clients()
 
     def adapt_sync(self, minimum: int, maximum: int, *, idle_s: float = 300.0, stateless: bool = False) -> None:
         """Makes the number of engines follow the queue.
