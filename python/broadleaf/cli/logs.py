@@ -85,7 +85,7 @@ def _show_events(cluster: Cluster, after: int) -> int:
         return after
     tasks, others = split_events({**news, "events": [event for event in news["events"] if event[0] != "request"]})
     lines = [(at_ms, text) for at_ms, text in others]
-    for engine, start_ms, took_ms, function, failed in tasks:
+    for engine, start_ms, took_ms, function, failed, *_ in tasks:
         if failed:
             took = duration(took_ms / 1e3)
             lines.append((start_ms + took_ms, f"{function or 'a task'} failed on engine {engine} after {took}"))
