@@ -23,7 +23,7 @@ _EVENTS = 20_000
 @click.command("logs")
 @cluster_options
 @click.option("--engine", type=click.IntRange(min=0), metavar="ID", help="Show the log of this engine.")
-@click.option("--follow", "-f", is_flag=True, help="Follow the log: print new lines as they come. Ctrl-C leaves.")
+@click.option("--follow", "-f", is_flag=True, help="Print new lines as they come, until you press Ctrl-C.")
 def command(profile: str, cluster_id: str | None, engine: int | None, follow: bool) -> None:
     """Show what the controller or an engine of a cluster has written.
 
