@@ -18,12 +18,14 @@ def command(profile: str, cluster_id: str | None, every: bool, orphans: bool) ->
 
     if orphans:
         if every or cluster_id is not None:
-            raise click.UsageError("--orphans excludes --all and --cluster-id", click.get_current_context())
+            raise click.UsageError(
+                "--orphans cannot be combined with --all or --cluster-id", click.get_current_context()
+            )
         _end_orphans()
         return
     if every:
         if cluster_id is not None:
-            raise click.UsageError("--all and --cluster-id exclude each other", click.get_current_context())
+            raise click.UsageError("--all and --cluster-id cannot be combined", click.get_current_context())
         clusters = list(ClusterManager().load_clusters().values())
     else:
         clusters = [chosen_cluster(profile, cluster_id)]
