@@ -286,3 +286,20 @@ def test_a_scheduler_is_asked_once_about_a_new_job_that_is_late(monkeypatch):
         now += 0.25
         step(cluster, 4, steward)
     assert kind.n_asked == 1
+
+
+def test_a_job_that_could_not_be_started_on_its_host_and_is_put_back_is_replaced():
+    kind = Jobs()
+    cluster = FakeCluster(kind, 1)
+    steward = step(cluster, 4)
+    new = cluster.blocks[-1]
+    new.state = "running"
+    step(cluster, 4, steward)
+    new.state, new.reason = "pending", "job 1 is pending: BeginTime"  # its host was down: it waits for two minutes
+    step(cluster, 4, steward)
+    assert (cluster.submitted, kind.cancelled) == ([2, 2], [])
+    cluster.blocks[-1].state = "running"
+    cluster.hosts |= {"n2a:jobs-2", "n2b:jobs-2"}
+    cluster.engines += ["n2a:jobs-2", "n2b:jobs-2"]
+    step(cluster, 4, steward)
+    assert (cluster.submitted, kind.cancelled) == ([2, 2], ["jobs-1"])

@@ -102,6 +102,8 @@ class Steward:
         self._up_since: dict[str, float] = {}
         self._submitted_at: dict[str, float] = {}
         self._running_since: dict[str, float] = {}
+        self._put_back: set[str] = set()
+        """Blocks that ran, and were put back into the queue."""
         self._late: set[str] = set()
         """Blocks without hosts whose scheduler was asked early."""
         self._had_s: dict[str, float] = {}
@@ -269,6 +271,8 @@ class Steward:
         """Has the scheduler asked, once, about a block that should have a host by now."""
         if block.state == "running":
             self._running_since.setdefault(block.id, now)
+        elif block.state == "pending" and self._running_since.pop(block.id, None) is not None:
+            self._put_back.add(block.id)
         is_new = block.id not in self._found and block.id not in self._late
         if is_new and not block.is_over and not block.hosts and now - self._submitted_at[block.id] > _LATE_S:
             self._late.add(block.id)
@@ -362,7 +366,7 @@ class Steward:
         if (block.state == "pending" or are_expected) and not block.is_ending and not waits_in_vain:
             n = max(n, block.n_engines or 1)
         n_dead = 0 if kind.restarts_blocks else len(seen.dead(block))
-        is_late = block.state == "pending" and bool(members)
+        is_late = block.state == "pending" and (bool(members) or block.id in self._put_back)
         return _unit(block.id, n, living, lasts_s)._replace(n_dead=n_dead, is_late=is_late)
 
     def _act(
@@ -405,6 +409,7 @@ class Steward:
             self._ended.discard(block.id)
             self._had_s.pop(block.id, None)
             self._running_since.pop(block.id, None)
+            self._put_back.discard(block.id)
             self._submitted_at[block.id] = time.monotonic()
             self._cluster.start_block_again(block)
             return
