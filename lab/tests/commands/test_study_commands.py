@@ -20,7 +20,7 @@ def run(*arguments, code=0):
 def test_every_command_has_a_line_of_help():
     text = run("--help")
     for name in ("init", "plan", "run", "status", "deltas", "analyse", "path", "report", "compare", "tune", "history",
-                 "gate", "sweep", "power", "export", "synth", "doctor"):  # fmt: skip
+                 "gate", "sweep", "power", "export", "synth"):  # fmt: skip
         assert f"\n  {name} " in text
     assert "Did you mean 'plan'" in run("pln", code=2)
 

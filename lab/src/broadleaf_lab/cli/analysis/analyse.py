@@ -73,7 +73,6 @@ def command(
         runs = frames.load(study.runs_path, study.factors, where, name)
         told[name] = summarise(
             study.factors, runs, scale, not no_pairs, blocks, not no_drift, study.rope_pct, failed,
-            study.covariate_of(name),
         )  # fmt: skip
     if as_json:
         found = {name: one.as_dict() for name, one in told.items()}
