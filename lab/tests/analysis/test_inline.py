@@ -79,8 +79,8 @@ def test_a_fit_shows_its_verdicts(study):
 
 def test_figures_show_themselves_as_pictures(study):
     figures = study.figures()
-    assert figures[22] is figures["drift"]
+    assert figures[14] is figures["drift"]
     assert figures["drift"]._repr_svg_().startswith("<svg")
     assert "not drawn: " in figures._repr_html_()
-    with pytest.raises(KeyError, match="22 drift"):
+    with pytest.raises(KeyError, match="14 drift"):
         figures["sunset"]

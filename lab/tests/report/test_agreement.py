@@ -105,11 +105,6 @@ def disagreements(said, texts):
     sides = re.search(r"(\w+) depends on .*helps .* and hinders |(\w+) depends on .*hinders .* and helps ", whole)
     if sides and "No factor is known to help on one end" in whole:
         found.append(sides[0])
-    if (
-        re.search(r"^\w+ depends on f", whole, re.MULTILINE)
-        and "play the part: one whose effect depends on another" in whole
-    ):
-        found.append("no factor depends on another, but one does")
     if ("verdict", "unknown") in said.get("placebo", ()) and "does nothing, as it should" in whole:
         found.append("the placebo is unknown and does nothing")
     return found

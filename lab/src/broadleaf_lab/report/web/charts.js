@@ -30,6 +30,9 @@ const charts = (() => {
     return night;
   }
 
+  const placed = (room) => room < 420 ? { orient: "bottom", direction: "vertical", columns: 1 }
+    : { orient: "bottom", direction: "horizontal", columns: 3, labelLimit: room / 3.5 };
+
   const wrapped = (lines, maxChars) => {
     const found = [""];
     for (const word of [lines].flat().join(" ").split(" ")) {
@@ -40,13 +43,13 @@ const charts = (() => {
     return found;
   };
 
-  // Every legend in one column below the chart.
-  const below = (value) => {
-    if (Array.isArray(value)) return value.map(below);
+  // Every legend below the chart: in a row where there is room for three words, in one column on a phone.
+  const below = (value, room) => {
+    if (Array.isArray(value)) return value.map((item) => below(item, room));
     if (!value || typeof value !== "object") return value;
     return Object.fromEntries(Object.entries(value).map(([key, item]) =>
       key === "data" || key === "datasets" ? [key, item]
-        : key === "legend" && item ? [key, { ...item, orient: "bottom", direction: "vertical", columns: 1 }] : [key, below(item)]));
+        : key === "legend" && item ? [key, { ...item, ...placed(room), ...(item.columns && { columns: item.columns, labelLimit: 0.55 * room }) }] : [key, below(item, room)]));
   };
 
   // The chart with the lines of its titles as long as `width` has room for, and each part below the one before.
@@ -66,7 +69,7 @@ const charts = (() => {
       narrow.columns = 1;
     }
     const legend = (narrow.config || {}).legend;
-    narrow.config = { ...narrow.config, legend: { ...legend, orient: "bottom", direction: "vertical" } };
+    narrow.config = { ...narrow.config, legend: { ...legend, ...placed(width) } };
     return narrow;
   }
 
@@ -80,13 +83,13 @@ const charts = (() => {
   }
 
   async function draw(id, spec) {
-    const place = document.getElementById(id), room = place.parentElement.clientWidth;
+    const place = document.getElementById(id), room = place.clientWidth;
     const width = () => place.querySelector("svg").width.baseVal.value;
     try {
       let shown = themed(spec);
       await vegaEmbed(place, shown, options);
       if (width() <= room + 1) return;
-      shown = below(stacked(shown, room - 30));
+      shown = below(stacked(shown, room - 30), room);
       await vegaEmbed(place, shown, options);
       for (let tries = 0; tries < 6 && width() > room + 1; tries++) {
         shown = narrower(shown, width() - room);
