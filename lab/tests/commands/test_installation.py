@@ -40,8 +40,7 @@ def study(tmp_path_factory):
 
 @pytest.mark.parametrize(
     "arguments",
-    [["plan"], ["run"], ["deltas"], ["analyse"], ["path"], ["report"], ["tune", "--runs", "2"], ["history", "a..b"],
-     ["synth", "eight", "eight"]],
+    [["plan"], ["run"], ["deltas"], ["analyse"], ["path"], ["report"], ["tune", "--runs", "2"], ["history", "a..b"]],
 )  # fmt: skip
 def test_one_line_says_what_to_install(study, arguments):
     done = finished(*arguments, cwd=study)

@@ -109,7 +109,7 @@ def test_a_study_in_code_keeps_its_function():
 
 def test_importing_the_laboratory_loads_the_standard_library_only():
     code = (
-        "import sys, broadleaf_lab as lab; from broadleaf_lab import Study, Factor, Plan, Constraints, seedlike; "
+        "import sys, broadleaf_lab as lab; from broadleaf_lab import Study, Factor, Plan, Constraints; "
         "seedlike().study(); "
         "print([m for m in ('numpy', 'pandas', 'z3', 'scipy', 'click', 'rich') if m in sys.modules])"
     )

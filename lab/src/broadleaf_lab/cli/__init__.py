@@ -28,7 +28,6 @@ _COMMANDS = {
     "run.sweep": "Vary one numeric factor and show its response curve.",
     "designs.power": "Show how many runs an effect needs, or which effect some runs can show.",
     "report.export": "Write the data for R, Excel, SQLite or Parquet.",
-    "designs.synth": "Write a synthetic study whose truth is known.",
 }
 
 

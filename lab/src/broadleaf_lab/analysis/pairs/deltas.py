@@ -341,7 +341,7 @@ def mean_deltas(
         observed, drawn = _drawn_pairs(flips, cell, y, frame["started_unix"].to_numpy(dtype=float), block, rng, draws)
     else:
         # Only runs that have a partner count.
-        paired = np.zeros(len(kept), dtype=bool)
+        paired: np.ndarray = np.zeros(len(kept), dtype=bool)
         for pairs in flips:
             paired[pairs.before] = paired[pairs.after] = True
         used = np.flatnonzero(paired[cell])
