@@ -160,6 +160,11 @@ class RunsFile:
         """All rows, those of earlier sessions first."""
         return self._rows
 
+    @property
+    def next_block(self) -> int:
+        """The number of a block after all others."""
+        return 1 + max((row["block"] for row in self._rows if row["block"] is not None), default=-1)
+
     def append(self, row: Mapping[str, Any], config: Mapping[str, Level]) -> Run:
         """Adds a run, and returns once it is on disk; assigns its run_id. Raises RunError for an unknown column, and
         WriteError if there is no space for it.
