@@ -4,7 +4,7 @@ Writes the synthetic study that has the published one's numbers, reports on it w
 checks that its figures are drawn as PNG, SVG and CSV, that they say what was planted, that the page can be asked for
 the published ones among its choices, and that a browser without network draws it, which has less than 5 MB.
 
-    python lab/tests/acceptance/report.py --keep FOLDER
+    PYTHONPATH=lab/tests python lab/tests/acceptance/report.py --keep FOLDER
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import tempfile
 from pathlib import Path
 
 import pandas as pd
+from synthetic.study import write
 
 NO_LOG, NO_LINES = "cfg_no_init_logging", "src_submit_biglogs_remove"
 CHROMIUM = next((path for name in ("chromium", "google-chrome") if (path := shutil.which(name))), None)
@@ -96,7 +97,7 @@ def main() -> int:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
         folder = (options.keep or Path(temporary)) / "seedlike"
-        command("synth", "seedlike", str(folder), "--paths", str(options.paths), "--force")
+        write(folder, "seedlike", design={"paths": options.paths}, noise=0.05)
         print(command("report", str(folder)))
         figures, page = folder / "report" / "figures", folder / "report" / "report.html"
         checks = findings(figures)

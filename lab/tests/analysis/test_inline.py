@@ -9,7 +9,7 @@ import converter  # noqa: F401
 from broadleaf_lab.analysis import inline
 from broadleaf_lab.run.planned import Progress
 from broadleaf_lab.study import Study
-from broadleaf_lab.synthetic.study import write
+from synthetic.study import write
 
 pytestmark = pytest.mark.timeout(120)
 

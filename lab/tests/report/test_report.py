@@ -21,9 +21,9 @@ from broadleaf_lab.report.build import Report, write
 from broadleaf_lab.report.figures.base import Figure, Missing
 from broadleaf_lab.report.figures.registry import draw_all
 from broadleaf_lab.study import Study
-from broadleaf_lab.synthetic.system import SyntheticSystem, simulate
 from converter import validated
 from planted import DEBUG_OFF, LINES_OFF, LOG_OFF, PIN, planted, written_study
+from synthetic.system import SyntheticSystem, simulate
 
 
 class References(HTMLParser):

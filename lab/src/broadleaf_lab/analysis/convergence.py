@@ -78,10 +78,9 @@ def convergence(
     scale: Scale = "log",
     points: int | None = None,
     pairs: bool | None = None,
-    covariate: str | None = None,
 ) -> pd.DataFrame:
     """Every average effect as it was known after the first n runs: columns n_runs, factor, level, estimate, ci_low,
-    ci_high, unit. `covariate` is as in `fit`; `points` is the number of values of n, by default 12, or 6 for a large
+    ci_high, unit. `points` is the number of values of n, by default 12, or 6 for a large
     model.
 
     The last rows are those of all runs. Pairs are in the model at every point or at none: at every one if half of the
@@ -101,7 +100,6 @@ def convergence(
         try:
             made = fit(
                 factors, frame.iloc[:count].reset_index(drop=True), scale, with_pairs, blocks="fixed", triples=False,
-                covariate=covariate,
             )  # fmt: skip
         except AnalysisError:
             continue

@@ -117,7 +117,7 @@ def _fitted(found: Collected, reasons: dict[str, str]) -> fits.Fit | None:
     """The model of ratios with all pairs, or of main effects alone if the runs do not allow more."""
     for pairs in (True, False):
         try:
-            return fits.fit(found.factors, found.frame, scale="log", pairs=pairs, covariate=found.study.covariate)
+            return fits.fit(found.factors, found.frame, scale="log", pairs=pairs)
         except AnalysisError as error:
             reason = str(error)
             if pairs:
@@ -405,7 +405,7 @@ def _levels(found: Collected) -> pd.DataFrame | None:
 def _convergence(found: Collected, reasons: dict[str, str]) -> pd.DataFrame | None:
     by_name = {f.name: f for f in found.factors}
     try:
-        table = convergence(found.factors, found.frame, covariate=found.study.covariate)
+        table = convergence(found.factors, found.frame)
     except AnalysisError as error:
         reasons["convergence"] = str(error)
         return None

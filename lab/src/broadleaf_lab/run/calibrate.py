@@ -149,7 +149,7 @@ def _grow(
             elif config is configs[0]:
                 raise RunError(
                     f"study {study.name!r}: the baseline cannot be run ({row['status']}): {row['error']} Run the "
-                    "command by hand; `broadleaf-lab doctor` shows it."
+                    "command by hand."
                 )
         if not times:
             break

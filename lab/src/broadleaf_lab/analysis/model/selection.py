@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from broadleaf_lab.analysis.model import covariate, robust
+from broadleaf_lab.analysis.model import robust
 from broadleaf_lab.analysis.model.background import penalty_of
 from broadleaf_lab.analysis.model.coding import Coding
 from broadleaf_lab.analysis.model.contrasts import Contrasts, Interval, Pair, intervals
@@ -76,9 +76,7 @@ class Freed:
         equal = sigma_square * (influence**2).sum(axis=0) + drawn
         # A pair leaves no doubt about what it is tested for.
         others = known.strays[:, ~np.any(known.strays[self._own] != 0, axis=0)]
-        doubt = ((rows @ known.unsure) ** 2).sum(axis=1) + ((solved.T @ (self._rest[:, None] * others)) ** 2).sum(
-            axis=1
-        )
+        doubt = ((solved.T @ (self._rest[:, None] * others)) ** 2).sum(axis=1)
         return intervals(rows @ self.params, square + doubt, self._degrees(influence), equal + doubt, df, known.alpha)
 
     def _degrees(self, influence: np.ndarray) -> np.ndarray:
@@ -227,7 +225,7 @@ def _fitted(
     first = under(sample.linear(full, kind, penalty), sample.y)
     # Runs far from the model say nothing about the size of pairs.
     estimate = under(first.linear, first.pseudo)
-    return penalty, Contrasts(estimate, unsure=covariate.doubt(sample, full, estimate.linear, estimate.params))
+    return penalty, Contrasts(estimate)
 
 
 def _p_values(

@@ -107,12 +107,6 @@ def temperature_c() -> float | None:
     return max(found, default=None)
 
 
-def governors() -> set[str]:
-    """Frequency governors of the usable cores."""
-    found = (read_text(_CPUFREQ.format(cpu=cpu, what="scaling_governor")) for cpu in os.sched_getaffinity(0))
-    return {text for text in found if text}
-
-
 def memory_bytes() -> int:
     """Memory of the machine."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
