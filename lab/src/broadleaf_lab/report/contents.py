@@ -115,13 +115,22 @@ def _summary(found: Collected, decided: Sequence[Verdict]) -> Iterable[str]:
     for pair in [p for p in found.pairs if p.q <= 0.05 and p.kind in ("either-or", "sign-flip")][:4]:
         yield pair.sentence
     yield from _hunks(found)
-    unknown = [v for v in decided if v.word == "unknown"]
-    if unknown:
-        more = max((v.needs_runs or 0 for v in unknown), default=0)
-        more = more if more <= MAX_TIMES_MORE * len(found.frame) else 0
-        yield f"Not yet known: {listed([v.name for v in unknown], 8)}" + (
-            f" (about {more} more runs)." if more else "."
-        )
+    yield from _unknown(found, [v for v in decided if v.word == "unknown"])
+
+
+def _unknown(found: Collected, unknown: Sequence[Verdict]) -> Iterable[str]:
+    """What is not known, and how many more runs would tell: those within reach, those beyond it, and the rest."""
+    reach = MAX_TIMES_MORE * len(found.frame)
+    within = [v for v in unknown if v.needs_runs and v.needs_runs <= reach]
+    beyond = [v for v in unknown if v.needs_runs and v.needs_runs > reach]
+    rest = [v for v in unknown if not v.needs_runs]
+    if within:
+        more = max(v.needs_runs or 0 for v in within)
+        yield f"Not yet known: {listed([v.name for v in within], 8)} (about {more} more runs)."
+    if beyond:
+        yield f"Not to be known with {MAX_TIMES_MORE} times as many runs: {listed([v.name for v in beyond], 8)}."
+    if rest:
+        yield f"Not yet known: {listed([v.name for v in rest], 8)}."
 
 
 def _placebo(found: Collected) -> Iterable[str]:

@@ -200,7 +200,8 @@ def beside(parts: Sequence[Figure], names: Sequence[str], column: str) -> Figure
     text = ". ".join(texts)
     readings = " ".join(dict.fromkeys(part.reading for part in parts))
     heading = {
-        "text": [line for part in parts for line in part.spec["title"]["text"]],
+        # A page that has less room joins the lines.
+        "text": [line for part in parts for line in textwrap.wrap(f"{part.title}.", max(60, width))],
         "subtitle": textwrap.wrap(readings, max(80, int(1.25 * width))),
         "anchor": "start",
         "frame": "group",

@@ -11,8 +11,8 @@ import pandas as pd
 from broadleaf_lab.report.figures.base import NEUTRAL, TIER_COLOURS, TIERS, Figure, Unit, finish, number, require
 from broadleaf_lab.text import listed
 
-WIDTH, HEIGHT = 620, 400
-KEY_PIXELS = 270
+WIDTH, HEIGHT = 330, 290
+KEY_PIXELS = 225
 _LINE_PIXELS = 22
 REST = "still there"
 BARE = alt.ViewConfig(strokeOpacity=0)
