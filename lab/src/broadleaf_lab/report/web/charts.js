@@ -3,7 +3,7 @@
 const charts = (() => {
   const dark = matchMedia("(prefers-color-scheme: dark)");
   const options = { actions: { export: true, source: false, compiled: false, editor: false }, renderer: "svg" };
-  const MIN_WIDTH = 150;
+  const MIN_WIDTH = 150, WIDE = 700;
   // Ink, lines and the two colours with a meaning, as they are on white and as they are on black.
   const AT_NIGHT = {
     "white": "#16191d", "#222222": "#e4e6e8", "#222": "#e4e6e8", "#333333": "#d0d4d8", "#555555": "#aab1b8", "#555": "#aab1b8",
@@ -82,6 +82,8 @@ const charts = (() => {
     return less;
   }
 
+  const columns = (spec) => (spec.hconcat || []).length || Math.min(spec.columns || Infinity, (spec.concat || [0]).length);
+
   async function draw(id, spec) {
     const place = document.getElementById(id), room = place.clientWidth;
     const width = () => place.querySelector("svg").width.baseVal.value;
@@ -89,7 +91,13 @@ const charts = (() => {
       let shown = themed(spec);
       await vegaEmbed(place, shown, options);
       if (width() <= room + 1) return;
-      shown = below(stacked(shown, room - 30), room);
+      // With room for them, parts stay beside each other and get narrower.
+      for (let tries = 0; room >= WIDE && tries < 6; tries++) {
+        shown = narrower(shown, Math.ceil(1.3 * (width() - room) / columns(shown)));
+        await vegaEmbed(place, shown, options);
+        if (width() <= room + 1) return;
+      }
+      shown = below(stacked(themed(spec), room - 30), room);
       await vegaEmbed(place, shown, options);
       for (let tries = 0; tries < 6 && width() > room + 1; tries++) {
         shown = narrower(shown, width() - room);
