@@ -52,14 +52,18 @@ const charts = (() => {
         : key === "legend" && item ? [key, { ...item, ...placed(room), ...(item.columns && { columns: item.columns, labelLimit: 0.55 * room }) }] : [key, below(item, room)]));
   };
 
-  // The chart with the lines of its titles as long as `width` has room for, and each part below the one before.
-  function stacked(spec, width) {
+  // The chart with the lines of its titles as long as `width` has room for.
+  function titled(spec, width) {
     const title = typeof spec.title === "object" && !Array.isArray(spec.title) ? spec.title : spec.title && { text: spec.title };
-    const narrow = { ...spec };
-    if (title) {
-      narrow.title = { ...title, frame: "bounds", text: wrapped(title.text, Math.floor(width / 9.2)) };
-      if (title.subtitle) narrow.title.subtitle = wrapped(title.subtitle, Math.floor(width / 6.8));
-    }
+    if (!title) return { ...spec };
+    const made = { ...title, frame: "bounds", text: wrapped(title.text, Math.floor(width / 9.2)) };
+    if (title.subtitle) made.subtitle = wrapped(title.subtitle, Math.floor(width / 6.8));
+    return { ...spec, title: made };
+  }
+
+  // The same with each part below the one before.
+  function stacked(spec, width) {
+    const narrow = titled(spec, width);
     if (spec.hconcat) {
       narrow.vconcat = spec.hconcat.map((part) => stacked(part, width));
       delete narrow.hconcat;
@@ -93,7 +97,7 @@ const charts = (() => {
       if (width() <= room + 1) return;
       // With room for them, parts stay beside each other and get narrower.
       for (let tries = 0; room >= WIDE && tries < 6; tries++) {
-        shown = narrower(shown, Math.ceil(1.3 * (width() - room) / columns(shown)));
+        shown = tries ? narrower(shown, Math.ceil(1.3 * (width() - room) / columns(shown))) : titled(shown, room - 30);
         await vegaEmbed(place, shown, options);
         if (width() <= room + 1) return;
       }
