@@ -26,7 +26,7 @@ from broadleaf_lab.run.calibrate import calibrate
 from broadleaf_lab.run.environments.environment import CACHE, BuildFailed, Environments, Variant
 from broadleaf_lab.run.single import Quiet, Runner
 from broadleaf_lab.spec.factors import Config, Level
-from broadleaf_lab.spec.runs import Run, RunsFile
+from broadleaf_lab.spec.runs import RunsFile
 from broadleaf_lab.spec.study import StudySpec
 from broadleaf_lab.text import log_change
 
@@ -65,7 +65,6 @@ def gate(
     max_pairs: int = LOOKS[-1],
     seed: int | None = None,
     quiet: Quiet | None = None,
-    on_run: Callable[[Run], None] | None = None,
     on_look: Callable[[Interval, int], None] | None = None,
     say: Callable[[str], None] = lambda _: None,
 ) -> Outcome:
@@ -92,7 +91,7 @@ def gate(
     begin = time.monotonic()
     decided: tuple[Interval, Judgement] | None = None
     with RunsFile(study.directory.resolve() / CACHE / "gate.csv", (*study.factors, CHANGE), study.responses) as runs:
-        pairs = _Pairs(runner, runs, config, variants, rng, on_run, (base, head))
+        pairs = _Pairs(runner, runs, config, variants, rng, (base, head))
         pairs.warm_up()
         for look in looks:
             while len(pairs.ratios) < look and time.monotonic() - begin < budget_s:
@@ -152,7 +151,6 @@ class _Pairs:
         config: Config,
         variants: list[Variant],
         rng: random.Random,
-        on_run: Callable[[Run], None] | None,
         names: tuple[str, str],
     ) -> None:
         self.runner = runner
@@ -160,7 +158,6 @@ class _Pairs:
         self.config = config
         self.variants = variants
         self.rng = rng
-        self.on_run = on_run
         self.names = names
         self.ratios: list[float] = []
         self._orders: list[tuple[int, int]] = []
@@ -181,7 +178,7 @@ class _Pairs:
         order = self._orders.pop()
         sides = [({**self.config, CHANGE.name: bool(which)}, self.variants[which]) for which in (0, 1)]
         failed_b = self.failures.b
-        log_ratio = run_pair(self.runner, self.runs, sides, order, self.failures, self.on_run, "gate", len(self.ratios))
+        log_ratio = run_pair(self.runner, self.runs, sides, order, self.failures, None, "gate", len(self.ratios))
         if log_ratio is not None:
             self.ratios.append(log_ratio)
             return

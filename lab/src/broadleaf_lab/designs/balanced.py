@@ -42,13 +42,12 @@ _LADDER = (_Slack(0, 2, 0.125), _Slack(0, 2, 0.25), _Slack(0, 2, None), _Slack(1
 
 
 def balanced(
-    factors: Sequence[Factor], rules: Constraints, rng: np.random.Generator, runs: int | None = None, flips: int = 1
+    factors: Sequence[Factor], rules: Constraints, rng: np.random.Generator, runs: int | None = None
 ) -> Chosen:
-    """`runs` runs (default: four for every factor and flip, at least 16, a multiple of 4), of which two differ in the
+    """`runs` runs (default: four for every factor, at least 16, a multiple of 4), of which two differ in the
     first factor alone, two in the second alone, and so on. `spec` says how far from balance the levels and the pairs
     are."""
-    flipped = [f for f in factors for _ in range(flips)]
-    min_runs = 2 * len(flipped)
+    min_runs = 2 * len(factors)
     n = runs if runs is not None else max(16, -(-2 * min_runs // 4) * 4)
     if n < min_runs:
         raise DesignError(
@@ -57,20 +56,20 @@ def balanced(
         )
     seed = int(rng.integers(0, 2**31))
     for slack in _LADDER:
-        configs = _solve(factors, rules, n, flipped, slack, seed)
+        configs = _solve(factors, rules, n, slack, seed)
         if configs is not None:
             order = rng.permutation(len(configs))
             return loose(
-                "balanced", [configs[int(i)] for i in order], flips_per_factor=flips, **_imbalance(factors, configs)
+                "balanced", [configs[int(i)] for i in order], flips_per_factor=1, **_imbalance(factors, configs)
             )
     raise DesignError(
-        f"no {n} runs have {flips} pair(s) for each factor that differ in it alone under these constraints. "
+        f"no {n} runs have a pair for each factor that differs in it alone under these constraints. "
         "Choose kind 'edges', which uses the pairs that exist."
     )
 
 
 def _solve(
-    factors: Sequence[Factor], rules: Constraints, n: int, flipped: Sequence[Factor], slack: _Slack, seed: int
+    factors: Sequence[Factor], rules: Constraints, n: int, slack: _Slack, seed: int
 ) -> list[dict[str, Level]] | None:
     try:
         import z3
@@ -83,7 +82,7 @@ def _solve(
     runs = [_Run(factors, f"run{i}.") for i in range(n)]
     for run in runs:
         solver.add(*run.domain(), *map(run.term, rules.nodes))
-    for index, factor in enumerate(flipped):
+    for index, factor in enumerate(factors):
         _differ_only(solver, runs[2 * index], runs[2 * index + 1], factor)
     together = rules.together()
     bound = {name for names in together for name in names}

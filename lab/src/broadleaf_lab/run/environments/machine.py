@@ -39,6 +39,7 @@ def cpu_times() -> CpuTimes:
     return CpuTimes(busy, steal, busy + idle + iowait + steal)
 
 
+_SAMPLE_S = 0.1
 _POWERCAP = Path("/sys/class/powercap")
 
 
@@ -124,12 +125,12 @@ def machine_id() -> str:
     return "m" + hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
-def busy_cores(sample_s: float = 0.1) -> float:
+def busy_cores() -> float:
     """Cores that are busy at the moment. Measured between runs, when nothing of ours is running: the load average would
     not work, because it includes our own last run for a minute.
     """
     before = cpu_times()
-    time.sleep(sample_s)
+    time.sleep(_SAMPLE_S)
     busy, steal = cpu_times().since(before)
     return (busy + steal) * (os.cpu_count() or 1)
 
