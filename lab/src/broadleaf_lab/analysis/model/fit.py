@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Fit", "Interval", "LackOfFit", "fit"]
 _Q = 0.05
+_CERTAIN = 2.0
+"""By how many standard errors a coefficient has to differ from zero to tell which configuration is the fastest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -331,8 +333,15 @@ class Fit:
 
     @functools.cached_property
     def best_config(self) -> dict[str, Level]:
-        """The configuration with the fastest prediction, among those that were run."""
-        mean = self.linear.rows @ self.treatment_params
+        """The configuration with the fastest prediction, among those that were run.
+
+        Coefficients count less the less certain they are, and nothing within two standard errors: the fastest of many
+        uncertain predictions is the one that noise favours most, and its effects would look larger than they are.
+        """
+        size, square = self.treatment_params, np.diag(self.covariance)[: self._size]
+        part = np.maximum(1 - _CERTAIN**2 * square / np.maximum(size**2, 1e-300), 0.0)
+        part[0] = 1.0
+        mean = self.linear.rows @ (part * size)
         best = int(np.argmax(mean) if self.scale == "rate" else np.argmin(mean))
         cells = self.sample.cells
         return {n: known[c] for n, known, c in zip(cells.names, cells.levels, cells.codes[best], strict=True)}

@@ -152,6 +152,6 @@ def scree(variance: pd.DataFrame, fig_number: int, key: str) -> Figure:
     )
     layers = [bars, base.mark_text(dy=-8, fontSize=10).encode(y=alt.Y("top:Q"), text=alt.Text("share:N"))]
     if "noise" in shown.columns:
-        layers.append(base.mark_tick(color=INK, thickness=2.5, width=18).encode(y=alt.Y("noise:Q")))
-    chart = alt.layer(*layers, width=alt.Step(22), height=HEIGHT)
+        layers.append(base.mark_tick(color=INK, thickness=2.5, width=14).encode(y=alt.Y("noise:Q")))
+    chart = alt.layer(*layers, width=380, height=HEIGHT)
     return Figure(fig_number, key, text, reading, finish(chart, text, reading, WIDTH + 60), table)
