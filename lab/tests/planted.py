@@ -7,7 +7,7 @@ from pathlib import Path
 
 from broadleaf_lab.spec.factors import Factor
 from broadleaf_lab.study import Study
-from broadleaf_lab.synthetic.system import SyntheticSystem, simulate
+from synthetic.system import SyntheticSystem, simulate
 
 LOG_OFF, LINES_OFF, PIN, DEBUG_OFF = "log_off", "lines_off", "pin", "debug_off"
 

@@ -7,8 +7,6 @@ import pytest
 from broadleaf_lab.analysis.verdict import conditionals
 from broadleaf_lab.study import Study
 
-pytest.importorskip("z3")
-
 LAB = Path(__file__).resolve().parents[1]
 STUDIES = LAB / "studies"
 

@@ -4,7 +4,7 @@ import subprocess
 
 import pytest
 from broadleaf_lab import DesignError, Study
-from broadleaf_lab.synthetic.study import write
+from synthetic.study import write
 
 
 @pytest.fixture(scope="module")

@@ -115,7 +115,6 @@ STUDIES = Path(zoo.__file__).parent / "studies"
 
 @pytest.mark.parametrize("name", ["scaling", "batch", "duration", "workloads"])
 def test_a_study_is_sound(name):
-    pytest.importorskip("z3")
     study = Study.load(STUDIES / name)
     study.rules().check()
     assert study.rules().allows(study.all_on)
@@ -123,7 +122,6 @@ def test_a_study_is_sound(name):
 
 
 def test_the_studies_run(tmp_path, monkeypatch):
-    pytest.importorskip("z3")
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
     shutil.copytree(STUDIES, tmp_path / "zoo", ignore=shutil.ignore_patterns("runs.*", "plan.json", "*.lock*"))
     study = Study.load(tmp_path / "zoo" / "batch")

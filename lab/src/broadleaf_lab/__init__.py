@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from broadleaf_lab.spec.runs import read_runs
     from broadleaf_lab.spec.study import Calibrate, DesignSpec
     from broadleaf_lab.study import Study
-    from broadleaf_lab.synthetic.system import SyntheticSystem, seedlike, simulate
 
 _MODULES = {
     "AnalysisError": "errors",
@@ -43,11 +42,8 @@ _MODULES = {
     "RunError": "errors",
     "Study": "study",
     "StudyFileError": "errors",
-    "SyntheticSystem": "synthetic.system",
     "config_id": "spec.factors",
     "read_runs": "spec.runs",
-    "seedlike": "synthetic.system",
-    "simulate": "synthetic.system",
 }
 
 __all__ = [
@@ -66,11 +62,8 @@ __all__ = [
     "RunError",
     "Study",
     "StudyFileError",
-    "SyntheticSystem",
     "config_id",
     "read_runs",
-    "seedlike",
-    "simulate",
 ]
 
 

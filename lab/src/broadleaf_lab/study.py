@@ -156,7 +156,7 @@ class Study(StudySpec):
         return recommend(self, max_tier)
 
     def figures(self) -> Figures:
-        """Every figure of the report, to be shown one by one: `figures["drift"]`, `figures[22]`."""
+        """Every figure of the report, to be shown one by one: `figures["drift"]`, `figures[14]`."""
         from broadleaf_lab.analysis.inline import Figures
         from broadleaf_lab.report.collect import collect
         from broadleaf_lab.report.figures.registry import draw_all

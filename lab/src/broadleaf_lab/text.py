@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 
@@ -18,6 +19,11 @@ def change(ratio: float) -> str:
     if ratio != ratio:
         return "unknown"
     return f"{100 * (ratio - 1):+.1f} %" if ratio < 1e6 else "unbounded"
+
+
+def log_change(log_ratio: float) -> str:
+    """The same of the logarithm of a ratio."""
+    return change(math.exp(log_ratio))
 
 
 def duration(seconds: float) -> str:

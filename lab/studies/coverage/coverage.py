@@ -23,7 +23,7 @@ import csv
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -39,49 +39,35 @@ from broadleaf_lab.analysis.model.fit import fit  # noqa: E402
 from broadleaf_lab.errors import AnalysisError  # noqa: E402
 from broadleaf_lab.spec.factors import Factor  # noqa: E402
 
-_KEPT_EVERY = 20
+_SHARES = ("main", "baseline", "best", "pair", "planted")
 
 
-class Count:
-    """The totals of a scenario."""
+def row_of(name: str, sets: Sequence[Mapping[str, float]]) -> dict[str, object]:
+    """One line of the table, of the lines of its sets."""
 
-    def __init__(self) -> None:
-        self.main: list[bool] = []
-        self.corner: dict[str, list[bool]] = {"baseline": [], "best": []}
-        self.corner_width: dict[str, list[float]] = {"baseline": [], "best": []}
-        self.pair: list[bool] = []
-        self.planted: list[bool] = []
-        self.flagged = self.false = self.found = self.truly = self.refused = self.told = self.sets = 0
-        self.share: list[float] = []
-        self.main_width: list[float] = []
-        self.seconds = 0.0
+    def total(key: str) -> float:
+        return sum(one[key] for one in sets)
 
-    def row(self, name: str) -> dict[str, object]:
-        """One line of the table."""
-        return {
-            "scenario": name,
-            "sets": self.sets,
-            "refused": self.refused,
-            "main": _share(self.main),
-            "baseline": _share(self.corner["baseline"]),
-            "best": _share(self.corner["best"]),
-            "pair": _share(self.pair),
-            "planted": _share(self.planted),
-            "flagged": self.flagged,
-            "false": round(self.false / self.flagged, 4) if self.flagged else 0.0,
-            "fdr": round(float(np.mean(self.share)), 4) if self.share else 0.0,
-            "found": round(self.found / self.truly, 3) if self.truly else "",
-            "half_width": round(float(np.median(self.main_width)), 4) if self.main_width else "",
-            "corner_width": round(float(np.median(self.corner_width["baseline"])), 4)
-            if self.corner["baseline"]
-            else "",
-            "runs": round(self.told / max(self.sets - self.refused, 1)),
-            "cpu_s_per_set": round(self.seconds / max(self.sets, 1), 3),
-        }
+    def middle(key: str) -> object:
+        told = [one[key] for one in sets if not one["refused"]]
+        return round(float(np.median(told)), 4) if told else ""
 
-
-def _share(held: list[bool]) -> object:
-    return round(float(np.mean(held)), 4) if held else ""
+    flagged, real, refused = total("flagged"), total("real"), total("refused")
+    judged = [one for one in sets if not one["refused"]]
+    return {
+        "scenario": name,
+        "sets": len(sets),
+        "refused": int(refused),
+        **{key: round(total(key) / n, 4) if (n := total(f"{key}_of")) else "" for key in _SHARES},
+        "flagged": int(flagged),
+        "false": round(total("false") / flagged, 4) if flagged else 0.0,
+        "fdr": round(sum(one["false"] / max(one["flagged"], 1) for one in judged) / len(judged), 4) if judged else 0.0,
+        "found": round(total("found") / real, 3) if real else "",
+        "half_width": middle("half_width"),
+        "corner_width": middle("corner_width"),
+        "runs": round(total("runs") / max(len(judged), 1)),
+        "cpu_s_per_set": round(total("cpu_s") / len(sets), 3),
+    }
 
 
 def factors_of(known: truth.Truth) -> list[Factor]:
@@ -92,60 +78,46 @@ def factors_of(known: truth.Truth) -> list[Factor]:
     ]
 
 
-def one_set(known: truth.Truth, rows: list[dict[str, object]], count: Count) -> None:
-    """Analyses a set of runs and compares the results with the truth."""
+def one_set(known: truth.Truth, rows: list[dict[str, object]]) -> dict[str, float]:
+    """Analyses a set of runs: how many intervals of each kind contain the truth, of how many, and the like."""
     factors = factors_of(known)
     begun = time.process_time()
-    count.sets += 1
+    one: dict[str, float] = {"refused": 0, **{key: 0 for share in _SHARES for key in (share, f"{share}_of")}}
+    one |= dict.fromkeys(("flagged", "false", "found", "real", "half_width", "corner_width", "runs"), 0)
     try:
         made = fit(factors, frames.load(rows, factors))
         effects, pairs = made.effects(), made.interactions()
         corners = {"baseline": made.effects("baseline"), "best": made.effects("best")}
     except AnalysisError:
-        count.refused += 1
-        return
-    finally:
-        count.seconds += time.process_time() - begun
-    count.told += made.n_runs
+        return {**one, "refused": 1, "cpu_s": round(time.process_time() - begun, 4)}
+    one["cpu_s"] = round(time.process_time() - begun, 4)
+
+    def held(kind: str, contains: bool) -> None:
+        one[kind] += contains
+        one[f"{kind}_of"] += 1
+
+    one["runs"] = made.n_runs
+    one["half_width"] = float(np.median([e.ci_high - e.ci_low for e in effects])) / 2
+    one["corner_width"] = float(np.median([e.ci_high - e.ci_low for e in corners["baseline"]])) / 2
     for e in effects:
-        count.main.append(e.ci_low <= known.effect(e.factor, e.level) <= e.ci_high)
-        count.main_width.append((e.ci_high - e.ci_low) / 2)
+        held("main", e.ci_low <= known.effect(e.factor, e.level) <= e.ci_high)
     for where, listed in corners.items():
         config = known.baseline if where == "baseline" else made.best_config
         for e in listed:
-            count.corner[where].append(e.ci_low <= known.effect_at(e.factor, e.level, config) <= e.ci_high)
-            count.corner_width[where].append((e.ci_high - e.ci_low) / 2)
-    flagged = false = 0
-    real = {frozenset(pair) for pair in known.pairs}
-    seen = set()
+            held(where, e.ci_low <= known.effect_at(e.factor, e.level, config) <= e.ci_high)
+    real, seen = {frozenset(pair) for pair in known.pairs}, set()
     for p in pairs:
         value = known.interaction(p.a, p.b, p.a_level, p.b_level)
-        held = p.ci_low <= value <= p.ci_high
-        count.pair.append(held)
+        held("pair", p.ci_low <= value <= p.ci_high)
         if value:
-            count.planted.append(held)
+            held("planted", p.ci_low <= value <= p.ci_high)
         if p.q <= 0.05:
-            flagged += 1
-            false += value == 0
+            one["flagged"] += 1
+            one["false"] += value == 0
             if value:
                 seen.add(frozenset((p.a, p.b)))
-    count.flagged += flagged
-    count.false += false
-    count.share.append(false / flagged if flagged else 0.0)
-    count.truly += len(real)
-    count.found += len(seen & real)
-
-
-def scenario(name: str, sets: int, seed: int) -> Iterator[Count]:
-    """All sets of a scenario: the count after every 20 sets, and after the last."""
-    made, size, noise, design = truth.scenarios()[name]
-    count = Count()
-    for number in range(sets):
-        rng = np.random.default_rng([seed, number])
-        known = made(rng) if callable(made) else made
-        one_set(known, truth.runs(known, size, noise, rng, design), count)
-        if count.sets % _KEPT_EVERY == 0 or count.sets == sets:
-            yield count
+    one["real"], one["found"] = len(real), len(seen & real)
+    return one
 
 
 def main() -> None:
@@ -154,22 +126,54 @@ def main() -> None:
     parser.add_argument("names", nargs="*", help="beginnings of scenarios' names")
     parser.add_argument("--sets", type=int, default=300)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--csv", type=Path)
+    parser.add_argument("--csv", type=Path, help="where to keep a line for each scenario")
+    parser.add_argument("--each", type=Path, help="where to append a line for each set; those in it are not made again")
     parser.add_argument(
         "--caution", type=float, default=multiplicity.CAUTION, help="by how much false discovery rates are raised"
     )
     asked = parser.parse_args()
     multiplicity.CAUTION = asked.caution
     names = [name for name in truth.scenarios() if not asked.names or name.startswith(tuple(asked.names))]
+    done = known_sets(asked.each, asked.seed) if asked.each else {}
     for number, name in enumerate(names):
-        row: dict[str, object] = {}
-        for count in scenario(name, asked.sets, asked.seed):
-            row = count.row(name)
-            if asked.csv:
-                keep(asked.csv, {**row, "seed": asked.seed, "date": datetime.now(UTC).date().isoformat()})
+        made, size, noise, design = truth.scenarios()[name]
+        sets = dict(done.get(name, {}))
+        for index in range(asked.sets):
+            if index in sets:
+                continue
+            rng = np.random.default_rng([asked.seed, index])
+            known = made(rng) if callable(made) else made
+            sets[index] = one_set(known, truth.runs(known, size, noise, rng, design))
+            if asked.each:
+                append(asked.each, {"scenario": name, "seed": asked.seed, "set": index, **sets[index]})
+        row = row_of(name, list(sets.values()))
+        if asked.csv:
+            keep(asked.csv, {**row, "seed": asked.seed, "date": datetime.now(UTC).date().isoformat()})
         if number == 0:
             print(" ".join(f"{key:>10}" for key in row))
         print(" ".join(f"{value:>10}" for value in row.values()), flush=True)
+
+
+def known_sets(file: Path, seed: int) -> dict[str, dict[int, dict[str, float]]]:
+    """The sets of this seed that a file of `append` contains, by scenario and number."""
+    found: dict[str, dict[int, dict[str, float]]] = {}
+    if file.exists():
+        with file.open(newline="") as lines:
+            for line in csv.DictReader(lines):
+                name, its, index = line.pop("scenario"), int(line.pop("seed")), int(line.pop("set"))
+                if its == seed:
+                    found.setdefault(name, {})[index] = {key: float(value) for key, value in line.items()}
+    return found
+
+
+def append(file: Path, line: dict[str, object]) -> None:
+    """Adds a line to a table."""
+    fresh = not file.exists()
+    with file.open("a", newline="") as lines:
+        writer = csv.DictWriter(lines, line)
+        if fresh:
+            writer.writeheader()
+        writer.writerow(line)
 
 
 def keep(file: Path, row: dict[str, object]) -> None:

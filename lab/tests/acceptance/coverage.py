@@ -4,7 +4,7 @@ Eight factors, resolution V in 64 runs, twice, 5 % noise, 300 random truths: poo
 effects, pairs, path steps (as the model predicts them, and of greedy paths measured again) and of comparisons. Again
 with a skewed tail and 3 % of runs three times too slow: at least 92 %.
 
-    python lab/tests/acceptance/coverage.py --seeds 300
+    PYTHONPATH=lab/tests python lab/tests/acceptance/coverage.py --seeds 300
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from broadleaf_lab.comparisons.compare import Side, conclude
 from broadleaf_lab.designs.plan import Plan
 from broadleaf_lab.spec.constraints import Constraints
 from broadleaf_lab.spec.factors import column_value
-from broadleaf_lab.synthetic.system import SyntheticSystem, simulate, two_level
+from synthetic.system import SyntheticSystem, simulate, two_level
 
 K = 8
 PATH_REPLICATES = 5

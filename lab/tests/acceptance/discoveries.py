@@ -4,7 +4,7 @@ Eight factors (one a placebo), resolution V in 64 runs, twice, 5 % noise. Four p
 at least 95 % found at q <= 0.05, at most 6 % of what is found false on average, with and without planted pairs. The
 placebo's 95 % interval covers zero 93 to 97 times in a hundred.
 
-    python lab/tests/acceptance/discoveries.py --seeds 1000
+    PYTHONPATH=lab/tests python lab/tests/acceptance/discoveries.py --seeds 1000
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from broadleaf_lab.analysis import frame
 from broadleaf_lab.analysis.model.fit import fit
 from broadleaf_lab.designs import power
 from broadleaf_lab.designs.plan import Plan
-from broadleaf_lab.synthetic.system import simulate, two_level
+from synthetic.system import simulate, two_level
 
 NAMES = [*(f"f{i}" for i in range(7)), "placebo"]
 PLANTED = [("f0", "f1"), ("f0", "f2"), ("f3", "f4"), ("f5", "f6")]

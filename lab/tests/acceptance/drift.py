@@ -5,7 +5,7 @@ Eight factors, resolution V in 64 runs, twice, 5 % noise; over the day and more 
 20 %, and swings by 10 % with the hour. Pooled 95 % coverage of main effects and pairs: 0.93 to 0.97 as planned; below
 0.80 in standard order, without blocks.
 
-    python lab/tests/acceptance/drift.py --seeds 300
+    PYTHONPATH=lab/tests python lab/tests/acceptance/drift.py --seeds 300
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy as np
 from broadleaf_lab.analysis import frame
 from broadleaf_lab.analysis.model.fit import fit
 from broadleaf_lab.designs.plan import Plan
-from broadleaf_lab.synthetic.system import SyntheticSystem, simulate, two_level
+from synthetic.system import SyntheticSystem, simulate, two_level
 
 K = 8
 SECONDS_PER_RUN = 900.0

@@ -3,7 +3,7 @@
 Eight factors, resolution V in 64 runs, twice; effects of every factor, or of pairs, at powers from low to high: the
 predicted power of the plan and that of simulated studies differ by at most three points.
 
-    python lab/tests/acceptance/power.py --seeds 500
+    PYTHONPATH=lab/tests python lab/tests/acceptance/power.py --seeds 500
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from broadleaf_lab.analysis import frame
 from broadleaf_lab.analysis.model.fit import fit
 from broadleaf_lab.designs import power
 from broadleaf_lab.designs.plan import Plan
-from broadleaf_lab.synthetic.system import SyntheticSystem, simulate, two_level
+from synthetic.system import SyntheticSystem, simulate, two_level
 
 NAMES = [f"f{i}" for i in range(8)]
 # Disjoint pairs, so that the average effects stay what they are.

@@ -3,7 +3,7 @@
 Six factors, all 64 configurations twice, 5 % noise, random effects without interactions on one scale: at least 95 of
 100 seeds name that scale.
 
-    python lab/tests/acceptance/scales.py --seeds 100
+    PYTHONPATH=lab/tests python lab/tests/acceptance/scales.py --seeds 100
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from broadleaf_lab.analysis import frame
 from broadleaf_lab.analysis.model.fit import fit
 from broadleaf_lab.analysis.model.scale import Scale
 from broadleaf_lab.designs.plan import Plan
-from broadleaf_lab.synthetic.system import SyntheticSystem, simulate, two_level
+from synthetic.system import SyntheticSystem, simulate, two_level
 
 K = 6
 

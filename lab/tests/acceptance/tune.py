@@ -1,7 +1,7 @@
 """Acceptance 10: tuning recommends the default if nothing helps, finds what greedy search misses, and never runs an
 impossible configuration.
 
-    python lab/tests/acceptance/tune.py --null 200 --trap 100
+    PYTHONPATH=lab/tests python lab/tests/acceptance/tune.py --null 200 --trap 100
 
 Prints the figures; the exit code is 0 if all hold.
 """
@@ -18,9 +18,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 from broadleaf_lab.spec.factors import Config, Factor, Level
-from broadleaf_lab.synthetic.system import SyntheticSystem, two_level
 from broadleaf_lab.tune.meter import Budget
 from broadleaf_lab.tune.tuner import Tuned, tune
+from synthetic.system import SyntheticSystem, two_level
 
 NOISE = 0.02
 WITHIN = 1.02

@@ -9,7 +9,7 @@ import converter  # noqa: F401
 from broadleaf_lab.analysis import inline
 from broadleaf_lab.run.planned import Progress
 from broadleaf_lab.study import Study
-from broadleaf_lab.synthetic.study import write
+from synthetic.study import write
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -79,8 +79,8 @@ def test_a_fit_shows_its_verdicts(study):
 
 def test_figures_show_themselves_as_pictures(study):
     figures = study.figures()
-    assert figures[22] is figures["drift"]
+    assert figures[14] is figures["drift"]
     assert figures["drift"]._repr_svg_().startswith("<svg")
     assert "not drawn: " in figures._repr_html_()
-    with pytest.raises(KeyError, match="22 drift"):
+    with pytest.raises(KeyError, match="14 drift"):
         figures["sunset"]

@@ -12,7 +12,7 @@ from broadleaf_lab.analysis.model.fit import fit
 from broadleaf_lab.analysis.model.scale import answer
 from broadleaf_lab.designs.plan import Plan
 from broadleaf_lab.errors import AnalysisError
-from broadleaf_lab.synthetic.system import simulate, two_level
+from synthetic.system import simulate, two_level
 
 
 def effect(estimate, half):

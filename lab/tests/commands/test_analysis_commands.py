@@ -14,8 +14,8 @@ from broadleaf_lab.designs.plan import Plan
 from broadleaf_lab.errors import AnalysisError
 from broadleaf_lab.spec.runs import RunsFile
 from broadleaf_lab.study import Study
-from broadleaf_lab.synthetic.system import simulate, two_level
 from click.testing import CliRunner
+from synthetic.system import simulate, two_level
 
 FILE = """
 [study]

@@ -13,7 +13,7 @@ from broadleaf_lab.cli import terminal
 LAB = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((LAB / "pyproject.toml").read_text())["project"]
 # Modules whose package has another name.
-PACKAGES = {"sklearn": "scikit-learn", "vl_convert": "vl-convert-python", "z3": "z3-solver"}
+PACKAGES = {"sklearn": "scikit-learn", "vl_convert": "vl-convert-python"}
 WITHOUT = (
     "import sys\n"
     "for name in ('numpy', 'pandas', 'scipy', 'altair', 'optuna', 'ruptures'):\n"
@@ -40,8 +40,7 @@ def study(tmp_path_factory):
 
 @pytest.mark.parametrize(
     "arguments",
-    [["plan"], ["run"], ["deltas"], ["analyse"], ["path"], ["report"], ["tune", "--runs", "2"], ["history", "a..b"],
-     ["synth", "eight", "eight"]],
+    [["plan"], ["run"], ["deltas"], ["analyse"], ["path"], ["report"], ["tune", "--runs", "2"], ["history", "a..b"]],
 )  # fmt: skip
 def test_one_line_says_what_to_install(study, arguments):
     done = finished(*arguments, cwd=study)

@@ -1,4 +1,4 @@
-"""`broadleaf-lab run`, `status`, `sweep` and `doctor` on a study whose times are reported, not taken."""
+"""`broadleaf-lab run`, `status` and `sweep` on a study whose times are reported, not taken."""
 
 import json
 import math
@@ -6,7 +6,6 @@ import math
 import pytest
 from broadleaf_lab.cli import command as lab
 from broadleaf_lab.comparisons.sweep import sweep
-from broadleaf_lab.run.doctor import examine_study
 from broadleaf_lab.run.environments import machine
 from broadleaf_lab.run.single import Quiet
 from broadleaf_lab.spec.runs import read_runs
@@ -121,26 +120,6 @@ def test_a_sweep_shows_the_curve_and_continues(directory):
     assert "333.3" in more.output
     none = call("sweep", "workers", "--study", directory, "--in", "broken", "--max-wait", 0)
     assert none.exit_code != 0
-
-
-def test_doctor_finds_what_is_wrong(directory):
-    found = {finding.what: finding for finding in examine_study(Study.load(directory))}
-    assert found["levels"].grade == "advice"
-    assert "pinned=True" in found["levels"].found
-    assert found["placebo"].grade == "advice"
-    assert found["baseline"].grade == "good"
-    text = STUDY.replace('"program.py"', '"none.py"')
-    (directory / "study.toml").write_text(text)
-    found = {finding.what: finding for finding in examine_study(Study.load(directory))}
-    assert found["baseline"].grade == "bad"
-
-
-def test_doctor_looks_at_the_machine(directory):
-    shown = call("doctor", directory)
-    assert shown.exit_code in (0, 1)
-    for what in ("cores:", "others' load:", "noise:", "git:"):
-        assert what in shown.output
-    assert "baseline: 1,000 us/task" in shown.output
 
 
 def test_a_run_of_which_nothing_ends_well_stops_early_and_its_exit_code_tells(directory):

@@ -1,4 +1,4 @@
-"""`broadleaf-lab init`, `plan`, `synth` and `power`."""
+"""`broadleaf-lab init`, `plan` and `power`."""
 
 import json
 import os
@@ -9,6 +9,7 @@ import pytest
 from broadleaf_lab import Plan, Study
 from broadleaf_lab.cli import command, main
 from click.testing import CliRunner
+from synthetic.study import write
 
 
 def run(*arguments, code=0):
@@ -20,7 +21,7 @@ def run(*arguments, code=0):
 def test_every_command_has_a_line_of_help():
     text = run("--help")
     for name in ("init", "plan", "run", "status", "deltas", "analyse", "path", "report", "compare", "tune", "history",
-                 "gate", "sweep", "power", "export", "synth", "doctor"):  # fmt: skip
+                 "gate", "sweep", "power", "export"):  # fmt: skip
         assert f"\n  {name} " in text
     assert "Did you mean 'plan'" in run("pln", code=2)
 
@@ -52,7 +53,7 @@ def test_the_workload_of_the_command_template_runs(tmp_path):
 
 
 def test_plan_tells_what_it_will_cost_and_show(tmp_path):
-    run("synth", "eight", tmp_path / "s", "--paths", 4)
+    write(tmp_path / "s", "eight", design={"paths": 4})
     text = run("plan", tmp_path / "s", "--dry-run", "--seconds", 4)
     assert "eight: 8 factors, 0 constraints" in text
     assert "resolution5: 64 runs; resolution 5; 4 blocks" in text
@@ -78,7 +79,7 @@ def test_plan_says_when_the_budget_is_too_small(tmp_path):
 
 
 def test_a_plan_with_runs_is_not_replaced_unasked(tmp_path):
-    run("synth", "null", tmp_path, "--kind", "paths", "--paths", 2)
+    write(tmp_path, "null", design={"kind": "paths", "paths": 2})
     before = (tmp_path / "plan.json").read_text()
     assert "--force" in run("plan", tmp_path, code=1)
     assert (tmp_path / "plan.json").read_text() == before
@@ -86,15 +87,6 @@ def test_a_plan_with_runs_is_not_replaced_unasked(tmp_path):
     assert (tmp_path / "plan.json").read_text() == before
     run("plan", tmp_path, "--force", "--seed", 9)
     assert (tmp_path / "plan.json").read_text() != before
-
-
-def test_synth_writes_a_study_with_its_truth(tmp_path):
-    text = run("synth", "seedlike", tmp_path / "s", "--kind", "paths", "--paths", 2, "--noise", 3, "--drift", 20)
-    assert "1182 us to 61 us" in text
-    study = Study.load(tmp_path / "s")
-    assert study.design.noise_pct == 3
-    assert len((tmp_path / "s" / "runs.csv").read_text().splitlines()) == 1 + len(study.plan())
-    assert "holds a study already" in run("synth", "null", tmp_path / "s", code=1)
 
 
 def test_power_prints_the_formulas(tmp_path):

@@ -13,7 +13,7 @@ import pytest
 
 pytest.importorskip("scipy")
 from broadleaf_lab.spec.runs import read_runs
-from broadleaf_lab.synthetic.study import write
+from synthetic.study import write
 
 pytestmark = pytest.mark.timeout(300)
 PROGRAM = "import sys\nfrom broadleaf_lab.cli import main\nsys.argv[0] = 'broadleaf-lab'\nmain()\n"

@@ -329,7 +329,7 @@ def test_without_pairs_there_is_no_verdict():
 
 
 def test_importing_the_runner_needs_the_standard_library_only():
-    modules = "run.run run.status run.sweep run.doctor report.export comparisons.compare comparisons.gate"
+    modules = "run.run run.status run.sweep report.export comparisons.compare comparisons.gate"
     code = (
         f"import sys\nfor m in {modules.split()!r}: __import__('broadleaf_lab.cli.' + m)\n"
         "import broadleaf_lab.run.planned, broadleaf_lab.comparisons.gate\n"

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
+from broadleaf_lab.analysis.pairs.deltas import median_variance
 from broadleaf_lab.cli import command as lab
 from broadleaf_lab.comparisons import history, history_runs
-from broadleaf_lab.comparisons.history import Point, change_points, coarse_grid, median_variance, pooled_sd, search
+from broadleaf_lab.comparisons.history import Point, change_points, coarse_grid, pooled_sd, search
 from broadleaf_lab.errors import AnalysisError, RunError
 from broadleaf_lab.run.single import Quiet
 from broadleaf_lab.study import Study

@@ -7,8 +7,8 @@ import pytest
 from broadleaf_lab.designs.power import detectable_pct, power_of, precision, runs_needed, smallest_pct, standard_error
 from broadleaf_lab.designs.terms import Terms
 from broadleaf_lab.errors import DesignError
-from broadleaf_lab.synthetic.system import simulate, two_level
 from scipy import stats
+from synthetic.system import simulate, two_level
 
 
 @pytest.mark.parametrize(("noise", "runs"), [(3, 72), (5, 200), (10, 801)])

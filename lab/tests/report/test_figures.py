@@ -15,6 +15,7 @@ from broadleaf_lab.report.figures.base import (  # noqa: E402
     Missing,
     Unit,
     axis_values,
+    beside,
     number,
     on_off,
     percent,
@@ -24,7 +25,6 @@ from broadleaf_lab.report.figures.effects import strip  # noqa: E402
 from broadleaf_lab.report.figures.effects.before_after import before_after  # noqa: E402
 from broadleaf_lab.report.figures.effects.interaction import two_by_two  # noqa: E402
 from broadleaf_lab.report.figures.effects.means import means, side_by_side  # noqa: E402
-from broadleaf_lab.report.figures.effects.placebo import placebo  # noqa: E402
 from broadleaf_lab.report.figures.effects.response import response  # noqa: E402
 from broadleaf_lab.report.figures.evidence import Evidence, Roles  # noqa: E402
 from broadleaf_lab.report.figures.paths.pca import biplot, scree  # noqa: E402
@@ -32,8 +32,9 @@ from broadleaf_lab.report.figures.paths.treemap import REST, squarified, treemap
 from broadleaf_lab.report.figures.paths.waterfall import waterfall  # noqa: E402
 from broadleaf_lab.report.figures.quality.convergence import convergence  # noqa: E402
 from broadleaf_lab.report.figures.quality.drift import drift  # noqa: E402
-from broadleaf_lab.report.figures.quality.model import actual_predicted, half_normal, tiles  # noqa: E402
-from broadleaf_lab.report.figures.registry import ENTRIES, draw_all  # noqa: E402
+from broadleaf_lab.report.figures.quality.model import actual_predicted, bounds, tiles  # noqa: E402
+from broadleaf_lab.report.figures.registry import BEST, ENTRIES, NICE, draw_all  # noqa: E402
+from broadleaf_lab.report.questions import questions  # noqa: E402
 from broadleaf_lab.text import listed  # noqa: E402
 from converter import validated, vl_convert  # noqa: E402
 
@@ -135,7 +136,7 @@ def test_before_after_splits_by_colour() -> None:
 
 
 def test_before_after_without_colour_splits_by_speed() -> None:
-    figure = before_after(DELTAS, "t", 11, "scatter", scale="log")
+    figure = before_after(DELTAS, "t", 11, "scatter")
     assert "\u221250\u00a0% in the slower half of contexts, 0\u00a0% in the faster half" in figure.title
     drawn(figure)
 
@@ -146,25 +147,16 @@ def test_before_after_of_levels_that_are_numbers() -> None:
     assert svg.index(">1<") < svg.index(">4<") < svg.index(">16<"), "levels are in the order of their size"
 
 
-def test_waterfall_telescopes_in_both_units() -> None:
+def test_waterfall_telescopes() -> None:
     figure = waterfall(PATH, 6, "waterfall")
     assert figure.table["delta_us"].tolist() == [-600, 100, -250]
     assert figure.table["delta_us"].sum() == 250 - 1000
-    rate = waterfall(PATH, 7, "waterfall_rate", "rate")
-    assert rate.table["delta_per_s"].tolist() == [1500, -500, 2000]
+    assert figure.table["delta_per_s"].tolist() == [1500, -500, 2000]
     assert "1,000\u00a0us to 250\u00a0us; a is the largest step (\u2212600\u00a0us)" in figure.title
-    assert "1,000 to 4,000 tasks/s; c is the largest step (+2,000 tasks/s)" in rate.title
     assert "time per task (us)" in drawn(figure)
-    svg = drawn(rate)
-    assert "tasks per second" in svg
-    assert "+2,000 → 4,000" in svg
-
-
-def test_waterfall_by_tier_and_on_a_logarithmic_axis() -> None:
     path = PATH.assign(ci_low_us=PATH["after_us"] - 10, ci_high_us=PATH["after_us"] + 10)
-    svg = drawn(waterfall(path, 9, "nice", "log", "nicest first", "Times are made up."))
-    assert "3 option, feature lost" in svg
-    assert "Times are made up." in svg
+    told = waterfall(path, 5, "waterfall", "Times are made up.")
+    assert told.reading.endswith("Line: 95 % interval of the step, at its end. Times are made up.")
 
 
 @pytest.mark.parametrize("shares", [[1.0], [6.0, 6.0, 4.0, 3.0, 2.0, 2.0, 1.0], [0.9, 0.05, 0.03, 0.02], [1.0] * 7])
@@ -220,43 +212,29 @@ def test_flipping_needs_both_ends_proven() -> None:
 
 def test_actual_predicted_counts_errors() -> None:
     table = pd.DataFrame({"actual_us": [100.0, 200.0, 300.0, 400.0], "predicted_us": [110.0, 190.0, 310.0, 390.0]})
-    figure = actual_predicted(table, 15, "model", "Main effects", 0.987)
+    figure = actual_predicted(table, 15, "model", "Main effects", 0.987, bounds([table]))
     assert "R² 0.99, typically 10\u00a0us off" in figure.title
     assert "predicted time per task (us)" in drawn(figure)
-    drawn(actual_predicted(table, 15, "model", "Main effects", 0.987, "log"))
+    assert bounds([table, table.assign(predicted_us=-20.0)]) == pytest.approx((-21, 412.6))
 
 
 def test_tiles_are_symmetric_and_put_negatives_top_right() -> None:
     pairs = pd.DataFrame(
-        {"a": ["x", "x", "y"], "b": ["y", "z", "z"], "estimate": [358.0, -5.0, -90.0], "q": [0.001, 0.7, 0.01]}
+        {"a": ["x", "x", "y"], "b": ["y", "z", "z"], "estimate": [0.1, -0.005, -0.09], "q": [0.001, 0.7, 0.01]}
     )
     figure = tiles(pairs, 18, "tiles")
-    assert figure.title == "2 of 3 pairs interact for certain; most of all x with y (+358\u00a0us)"
+    assert (
+        figure.title == "2 of 3 pairs interact for certain; most of all x with y (together 1.11 times the time that "
+        "both alone make likely)"
+    )
     assert len(figure.table) == 3
     spec = validated(figure)
     values = next(iter(spec["datasets"].values()))
     found = {(v["a"], v["b"]): v["value"] for v in values}
-    assert found[("x", "y")] == found[("y", "x")] == 358
+    assert found[("x", "y")] == found[("y", "x")] == pytest.approx(10.517)
     order = spec["layer"][0]["encoding"]["x"]["sort"]
     assert order[-1] == "z", "the most negative on average is last, which is right"
     assert spec["layer"][0]["encoding"]["y"]["sort"][0] == "z", "and first on y, which is the top"
-    drawn(figure)
-    ratios = tiles(pairs.assign(estimate=[0.1, 0.0, 0.0]), 18, "tiles", "log")
-    assert "together 1.11 times the time" in ratios.title
-    assert max(v["value"] for v in next(iter(ratios.spec["datasets"].values()))) == pytest.approx(10.517)
-
-
-def test_half_normal_finds_the_planted_terms() -> None:
-    rng = np.random.default_rng(3)
-    terms = pd.DataFrame({"name": [f"t{i}" for i in range(60)], "estimate": rng.normal(0, 1, 60)})
-    terms.loc[[5, 9], "estimate"] = [-40.0, 25.0]
-    figure = half_normal(terms.assign(real=terms["estimate"].abs() > 10), 25, "half_normal")
-    assert figure.title == "2 of 60 effects and pairs are more than noise: t5 and t9"
-    assert set(figure.table[figure.table["size"] > figure.table["margin"]]["name"]) == {"t5", "t9"}
-    assert figure.table["pseudo_error"].iloc[0] == pytest.approx(1, abs=0.3)
-    # The median of n sizes stands at the median of the half-normal distribution.
-    middle = figure.table["quantile"].median()
-    assert middle == pytest.approx(0.6745, abs=0.01)
     drawn(figure)
 
 
@@ -367,18 +345,6 @@ def test_response_finds_the_fastest_level() -> None:
     assert "time per task (us)" in drawn(figure)
 
 
-@pytest.mark.parametrize(
-    ("low", "words"),
-    [(-0.5, "does nothing, as it should"), (0.1, "seems to do something")],
-)
-def test_placebo_is_judged(low: float, words: str) -> None:
-    table = pd.DataFrame({"way": ["model"], "estimate_pct": [0.3], "ci_low_pct": [low], "ci_high_pct": [0.9]})
-    figure = placebo(table, 26, "placebo", rope_pct=1.0)
-    assert words in figure.title
-    assert figure.table["covers_zero"].tolist() == [low <= 0]
-    assert "effect of the placebo on the time per task (%)" in drawn(figure)
-
-
 def test_roles_follow_the_numbers() -> None:
     rng = np.random.default_rng(5)
     before = np.linspace(100, 1000, 40)
@@ -406,19 +372,57 @@ def test_roles_follow_the_numbers() -> None:
     assert roles.choose(None, savings, pairs, us) == Roles()
 
 
-def test_the_registry_numbers_the_canon_and_ours() -> None:
-    assert [entry.number for entry in ENTRIES] == list(range(1, 28))
-    assert len({entry.key for entry in ENTRIES}) == 27
+def test_every_figure_asks_another_question() -> None:
+    assert [entry.number for entry in ENTRIES] == list(range(1, 15))
+    assert len({entry.key for entry in ENTRIES}) == 14
+    assert len({entry.question for entry in ENTRIES}) == 14
+    assert all(entry.question.endswith("?") for entry in ENTRIES)
+
+
+def test_parts_beside_each_other_keep_their_findings_and_tables() -> None:
+    parts = [treemap(PATH, 9, "treemap", order) for order in ("best first", "nicest first")]
+    figure = beside(parts, ("best first", "nicest first"), "order")
+    assert figure.title == f"{parts[0].title}. {parts[1].title}"
+    assert figure.table["order"].tolist() == ["best first"] * 3 + ["nicest first"] * 3
+    assert [chart["title"]["text"] for chart in figure.spec["hconcat"]] == ["best first", "nicest first"]
+    drawn(figure)
+
+
+def test_the_means_and_those_without_the_strongest_have_the_same_axis() -> None:
+    kept = MEANS.assign(ci_low_us=[-800.0, 5.0, -310.0])
+    evidence = Evidence(Roles("c", "b"), frozenset(), 1.0, means=MEANS, means_kept=kept, kept_words="without c and b")
+    found = {figure.key: figure for figure in draw_all(evidence) if isinstance(figure, Figure)}
+    domains = [found[key].spec["layer"][0]["encoding"]["x"]["scale"]["domain"] for key in ("means", "means_both")]
+    assert domains == [[-800.0, 30.0], [-800.0, 30.0]]
 
 
 def test_what_cannot_be_drawn_says_why() -> None:
     evidence = Evidence(Roles(), frozenset(), 1.0, means=MEANS, reasons={"greedy": "nothing is proven to help"})
     found = draw_all(evidence)
-    assert [figure.number for figure in found] == list(range(1, 28))
+    assert [figure.number for figure in found] == list(range(1, 15))
     assert [figure.key for figure in found if isinstance(figure, Figure)] == ["means"]
-    missing = {figure.key: figure.reason for figure in found if isinstance(figure, Missing)}
-    assert missing["waterfall_best"] == "nothing is proven to help"
-    assert missing["before_after_first"] == "no factor is known to play the part: the one that saves most"
+    missing = {figure.key: figure for figure in found if isinstance(figure, Missing)}
+    assert missing["waterfall"].reason == "nothing is proven to help"
+    assert missing["waterfall"].question == "Which steps lead from the baseline to the fastest?"
+    assert missing["before_after"].reason == "no factor is known to save time"
+
+
+def test_what_the_published_study_drew_can_be_asked_of_the_explorer() -> None:
+    chosen = Roles("a", "b", "flip", "d", "c")
+    treatments = {"a", "b", "flip", "d"}
+    asked = {q.pop("question"): q for q in questions(chosen, "not a and not b", treatments, [BEST, NICE])}
+    assert asked == {
+        "When does a save time?": {"treatment": "a", "colour": "b", "scale": "us"},
+        "When does b save time?": {"treatment": "b", "colour": "a", "scale": "us"},
+        "What is left to gain without a and b?": {"condition": "not a and not b", "colour": None, "scale": "us"},
+        "Does flip help slow and fast runs alike?": {"treatment": "flip", "colour": None, "scale": "log"},
+        "Where does d help?": {"treatment": "d", "colour": None, "scale": "log"},
+        "Does c decide whether d helps?": {"treatment": "d", "colour": "c", "scale": "log"},
+        "How many tasks per second, best steps first?": {"order": BEST, "scale": "rate"},
+        "How many tasks per second, nicest steps first?": {"order": NICE, "scale": "rate"},
+    }
+    assert questions(Roles(), "", treatments, []) == []
+    assert [q["treatment"] for q in questions(chosen, "", {"a"}, [])] == ["a"], "only what has deltas"
 
 
 def test_numbers_in_words() -> None:

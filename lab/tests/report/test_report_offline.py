@@ -23,7 +23,7 @@ from test_report import references
 CHROMIUM = next(
     (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None
 )
-WIDTH, HEIGHT = 1280, 14000
+WIDTH, HEIGHT = 1280, 4500
 pytestmark = pytest.mark.timeout(300)
 
 
@@ -61,18 +61,59 @@ def test_nothing_is_loaded_and_it_is_small(page: Path) -> None:
     assert re.search(r"@import|url\(\s*['\"]?https?:", text[: text.index("</style>")]) is None
 
 
+# Opens everything that is folded, and leaves the page's height before that and the width of each column in attributes.
+UNFOLDED = """
+<script>
+(async function () {
+  while (document.body.dataset.ready !== "yes") await new Promise((later) => setTimeout(later, 20));
+  document.body.dataset.height = document.documentElement.scrollHeight;
+  document.body.dataset.width = document.documentElement.scrollWidth;
+  document.body.dataset.drawn = document.querySelectorAll("svg.marks").length;
+  document.body.dataset.places = JSON.stringify([...document.querySelectorAll("figure")].slice(0, 6).map((figure) => {
+    const at = figure.getBoundingClientRect();
+    return [Math.round(at.left), Math.round(at.top)];
+  }));
+  for (const fold of document.querySelectorAll("details")) fold.open = true;
+  while (document.querySelectorAll("svg.marks").length < CHARTS) await new Promise((later) => setTimeout(later, 20));
+  document.body.dataset.unfolded = "yes";
+})();
+</script>
+"""
+
+
+def with_script(page: Path, script: str, folder: Path) -> Path:
+    """A copy of the page with a script at its end."""
+    made = folder / "page.html"
+    # The scripts inside the page contain that tag in their text too.
+    before, tag, after = page.read_text(encoding="utf-8").rpartition("</body>")
+    made.write_text(before + script + tag + after, encoding="utf-8")
+    return made
+
+
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here (Debian: apt-get install chromium)")
 def test_a_browser_without_network_draws_every_figure(page: Path, tmp_path: Path) -> None:
-    dom = chromium(page, tmp_path / "profile", "--dump-dom").stdout
-    assert 'data-ready="yes"' in dom
+    made = with_script(page, UNFOLDED.replace("CHARTS", "14 + 3"), tmp_path)
+    dom = chromium(made, tmp_path / "profile", "--dump-dom").stdout
+    assert 'data-unfolded="yes"' in dom, "14 figures, and three that follow the drop-downs"
     assert 'class="error"' not in dom
     body = dom[dom.index("<body") :]
     charts = re.findall(r'<div class="chart[^"]*" id="chart-(\d+)".*?(?=<div class="chart|</main>)', body, re.DOTALL)
-    assert [int(n) for n in charts] == list(range(1, 27))
-    assert len(re.findall(r'<svg [^>]*class="marks"', body)) == 26 + 3, (
-        "26 figures, and three that follow the drop-downs"
-    )
-    assert body.count("<option") == 6 + 7 + 3 + 2, "treatments, factors or nothing, scales, paths"
+    assert [int(n) for n in charts] == list(range(1, 15))
+    assert body.count("<option") == 6 + 7 + 3 + 2 + 1 + 8, "treatments, factors or nothing, scales, paths, questions"
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here (Debian: apt-get install chromium)")
+def test_the_first_reading_is_two_columns_and_not_long(page: Path, tmp_path: Path) -> None:
+    made = with_script(page, UNFOLDED.replace("CHARTS", "14 + 3"), tmp_path)
+    dom = chromium(made, tmp_path / "profile", "--dump-dom").stdout
+    told = dict(re.findall(r'data-(height|width|drawn)="(\d+)"', dom))
+    assert int(told["drawn"]) == 6, "the rest is drawn when somebody opens it"
+    assert int(told["height"]) < 6000
+    assert int(told["width"]) <= WIDTH
+    places = json.loads(html.unescape(re.findall(r'data-places="([^"]*)"', dom)[0]))
+    (left, right) = sorted({x for x, _ in places})
+    assert [x for x, _ in places] == [left, right] * 3
+    assert all(a[1] == b[1] for a, b in zip(places[::2], places[1::2], strict=True)), "rows begin on one line"
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here (Debian: apt-get install chromium)")
@@ -108,6 +149,11 @@ READER = """
   told.wrong = ["log_off and", "nothing", "log_off log_off", "(pin"].map((text) => {
     try { condition(text, names); } catch (error) { return error.message; }
   });
+  for (const fold of document.querySelectorAll("details")) fold.open = true;
+  while (!document.querySelector("#scatter svg")) await soon();
+  changed(at("question"), [...at("question").options].find((one) => one.value.startsWith("How many")).value, "change");
+  told.scale = at("scale").value;
+  changed(at("scale"), "us", "change");
   const all = at("scatter").textContent;
   changed(at("condition"), "batch == 64", "change");
   while (at("scatter").textContent === all || !at("scatter").textContent.includes(" contexts. Below")) await soon();
@@ -137,11 +183,7 @@ def told(report: Report, found: Collected, tmp_path_factory: pytest.TempPathFact
     configs = fit.measured_configs[:40]
     places = [[fit.coding.levels[f.name].index(config[f.name]) for f in fit.factors] for config in configs]
     asked = json.dumps({"places": places, "configs": configs, "conditions": CONDITIONS})
-    text = report.html.read_text(encoding="utf-8")
-    page = folder / "page.html"
-    # The scripts inside the page contain that tag in their text too.
-    before, tag, after = text.rpartition("</body>")
-    page.write_text(before + READER.replace("ASKED", asked) + tag + after, encoding="utf-8")
+    page = with_script(report.html, READER.replace("ASKED", asked), folder)
     dom = chromium(page, folder / "profile", "--dump-dom").stdout
     match = re.search(r'data-told="([^"]*)"', dom)
     assert match is not None, "the reader did not come to an end"
@@ -172,3 +214,4 @@ def test_the_page_follows_what_a_reader_does(told: dict[str, Any]) -> None:
     assert "times as fast as the baseline" in told["prediction"]
     assert told["first"] != told["second"]
     assert told["order"] == "my order"
+    assert told["scale"] == "rate", "a question sets what answers it"

@@ -109,8 +109,8 @@ def test_a_study_in_code_keeps_its_function():
 
 def test_importing_the_laboratory_loads_the_standard_library_only():
     code = (
-        "import sys, broadleaf_lab as lab; from broadleaf_lab import Study, Factor, Plan, Constraints, seedlike; "
-        "seedlike().study(); "
+        "import sys, broadleaf_lab as lab; from broadleaf_lab import Study, Factor, Plan, Constraints; "
+        "Study('s', factors=(Factor('a', 'flag'),)).rules().check(); "
         "print([m for m in ('numpy', 'pandas', 'z3', 'scipy', 'click', 'rich') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=30)

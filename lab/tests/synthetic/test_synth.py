@@ -5,11 +5,12 @@ import math
 
 import numpy as np
 import pytest
-from broadleaf_lab import Study, seedlike, simulate
+from broadleaf_lab import Study
 from broadleaf_lab.spec.factors import Factor
 from broadleaf_lab.spec.runs import COLUMNS, read_runs
-from broadleaf_lab.synthetic.study import system, write
-from broadleaf_lab.synthetic.system import SyntheticSystem, two_level
+
+from synthetic.study import system, write
+from synthetic.system import SyntheticSystem, seedlike, simulate, two_level
 
 BASE_US = 1182.0
 NO_LOG, NO_LINES, AFFINITY = "cfg_no_init_logging", "src_submit_biglogs_remove", "affinity"

@@ -23,12 +23,12 @@ from broadleaf_lab.spec.constraints import Constraints
 from broadleaf_lab.spec.factors import Factor, config_id
 from broadleaf_lab.spec.runs import read_runs
 from broadleaf_lab.study import Study
-from broadleaf_lab.synthetic.system import SyntheticSystem
 from broadleaf_lab.tune import race
 from broadleaf_lab.tune.measured import MeasuredRuns, known_trials
 from broadleaf_lab.tune.meter import Budget, Meter, Trial
 from broadleaf_lab.tune.surrogate import PairModel, changes_of_one
 from broadleaf_lab.tune.tuner import screening, tune
+from synthetic.system import SyntheticSystem
 
 
 def acceptance(name):

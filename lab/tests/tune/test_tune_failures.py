@@ -11,10 +11,10 @@ pytest.importorskip("sklearn")
 
 from broadleaf_lab.cli import command as lab
 from broadleaf_lab.spec.factors import Factor
-from broadleaf_lab.synthetic.system import SyntheticSystem
 from broadleaf_lab.tune import outcome
 from broadleaf_lab.tune.meter import Budget, Trial
 from broadleaf_lab.tune.tuner import tune
+from synthetic.system import SyntheticSystem
 
 pytestmark = pytest.mark.timeout(120)
 FACTORS = (Factor("crash", "flag"), Factor("good", "flag"), Factor("idle", "flag"), Factor("lazy", "flag"))

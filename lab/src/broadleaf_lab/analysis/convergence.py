@@ -77,20 +77,18 @@ def convergence(
     frame: pd.DataFrame,
     scale: Scale = "log",
     points: int | None = None,
-    pairs: bool | None = None,
-    covariate: str | None = None,
 ) -> pd.DataFrame:
     """Every average effect as it was known after the first n runs: columns n_runs, factor, level, estimate, ci_low,
-    ci_high, unit. `covariate` is as in `fit`; `points` is the number of values of n, by default 12, or 6 for a large
+    ci_high, unit. `points` is the number of values of n, by default 12, or 6 for a large
     model.
 
     The last rows are those of all runs. Pairs are in the model at every point or at none: at every one if half of the
-    runs suffice for them (None decides so), because dropping them on the way would move the estimates.
+    runs suffice for them, because dropping them on the way would move the estimates.
     """
     from broadleaf_lab.analysis.model.fit import fit
 
     size = len(Coding(factors, True).column_names)
-    with_pairs = pairs if pairs is not None else 4 * size <= len(frame)
+    with_pairs = 4 * size <= len(frame)
     min_runs = 2 * size if with_pairs else 2 * (1 + sum(len(f.others) for f in factors)) + 4
     min_runs = min(max(min_runs, 12), len(frame))
     if points is None:
@@ -101,7 +99,6 @@ def convergence(
         try:
             made = fit(
                 factors, frame.iloc[:count].reset_index(drop=True), scale, with_pairs, blocks="fixed", triples=False,
-                covariate=covariate,
             )  # fmt: skip
         except AnalysisError:
             continue

@@ -151,14 +151,14 @@ def _ratio(
     return 1 / middle if middle else float("nan"), fastest, slowest
 
 
-def differences_us(fit: Fit, context: Context = "average", seed: int = 1, draws: int = _DRAWS) -> list[DifferenceUs]:
+def differences_us(fit: Fit, context: Context = "average") -> list[DifferenceUs]:
     """Effects in microseconds per task, whatever the fit's scale.
 
     On a logarithmic scale a difference depends on where it starts, so "average" is the mean over the configurations
     that were run (a sample of them where there are very many). The interval comes from coefficients drawn from their
     distribution (`Fit.bootstrap`).
     """
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(1)
     config = context_config(fit, context)
     contexts = fit.measured_configs if config is None else [config]
     if len(contexts) > _MAX_CONTEXTS:
@@ -179,7 +179,7 @@ def differences_us(fit: Fit, context: Context = "average", seed: int = 1, draws:
             if not np.isfinite(after - before):
                 # The scale has no time there.
                 continue
-            drawn = scales.to_us(fit.draws([*start, *goal], rng, draws), fit.scale)
+            drawn = scales.to_us(fit.draws([*start, *goal], rng, _DRAWS), fit.scale)
             changes = drawn[len(here) :].mean(axis=0) - drawn[: len(here)].mean(axis=0)
             low, high = np.nanquantile(changes, [0.025, 0.975])
             found.append(

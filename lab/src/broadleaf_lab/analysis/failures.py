@@ -169,8 +169,9 @@ def of_runs(rows: Iterable[Mapping[str, Any]], factors: Sequence[Factor], where:
     bad: np.ndarray = np.array([row["status"] in BAD for row in kept], dtype=bool)
     # Between its listed levels, a scale has others: these are compared with nothing.
     at = {
-        f.name: np.array([f.levels.index(v) if v in f.levels else -1 for v in _column(kept, f)], dtype=int)
+        f.name: np.array([place.get(level, -1) for level in _column(kept, f)], dtype=int)
         for f in factors
+        for place in ({level: i for i, level in enumerate(f.levels)},)
     }
     statuses = Counter(str(row["status"]) for row in kept if row["status"] in BAD)
     left: np.ndarray = np.ones(len(kept), dtype=bool)
@@ -221,7 +222,8 @@ def of_study(runs_path: Path, factors: Sequence[Factor], where: str | None = Non
     """The failures among the runs of a file."""
     from broadleaf_lab.spec.runs import read_runs
 
-    return of_runs(read_runs(runs_path, factors), factors, where)
+    columns = {"status", "error", "plan_row", "replicate", *(factor.column for factor in factors)}
+    return of_runs(read_runs(runs_path, factors, columns), factors, where)
 
 
 def judged(verdicts: Sequence[Verdict], failures: Failures) -> list[Verdict]:
@@ -302,14 +304,9 @@ def _setting(factor: str, level: Level) -> str:
 
 
 def _column(rows: Sequence[Mapping[str, Any]], factor: Factor) -> list[Level]:
-    known: dict[Any, Level] = {}
-    found = []
-    for row in rows:
-        raw = row.get(factor.column, row.get(factor.name))
-        if raw not in known:
-            known[raw] = factor.default if raw is None or raw == "" else factor.parse(raw)
-        found.append(known[raw])
-    return found
+    raw = [row.get(factor.column, row.get(factor.name)) for row in rows]
+    known = {it: factor.default if it is None or it == "" else factor.parse(it) for it in set(raw)}
+    return [known[it] for it in raw]
 
 
 def _config(row: Mapping[str, Any], factors: Sequence[Factor]) -> dict[str, Level]:

@@ -84,11 +84,10 @@ def summarise(
     drift: bool = True,
     rope_pct: float = 1.0,
     failures: failing.Failures | None = None,
-    covariate: str | None = None,
 ) -> Summary:
     """Fits and reports. `failures` are those of the same runs: failures are then reported before speed. Factors that
     never vary are omitted and named; if the runs are too few for pairs, main effects alone are reported, and the report
-    says so. `covariate` is as in `fit`. Raises AnalysisError if nothing can be shown.
+    says so. Raises AnalysisError if nothing can be shown.
     """
     varied = [f for f in factors if frame[f.name].nunique() > 1]
     if not varied:
@@ -100,11 +99,11 @@ def summarise(
     if fatal := [f.name for f in factors if f not in varied and f.name in tried]:
         notes.append(f"Of one level alone did runs end well, so no time is known of: {', '.join(fatal)}.")
     try:
-        made = fit(varied, frame, scale, pairs, blocks, drift, covariate=covariate)
+        made = fit(varied, frame, scale, pairs, blocks, drift)
     except AnalysisError as error:
         if not pairs:
             raise
-        made = fit(varied, frame, scale, False, blocks, drift, covariate=covariate)
+        made = fit(varied, frame, scale, False, blocks, drift)
         notes.append(f"Main effects only: {error}")
     notes += made.notes
     notes += tasks_note(frame)

@@ -20,7 +20,6 @@ _COMMANDS = {
     "analysis.path": "Lead from the slow to the fast setting in a chosen order.",
     "report.report": "Write a report as HTML that works offline.",
     "comparisons.compare": "Judge whether a change would help or hinder.",
-    "comparisons.why": "Show why two settings interact: counters and profiles side by side.",
     "comparisons.vs": "Tell which of two commands is faster, without a study.",
     "report.recommend": "Recommend settings, and write them into a configuration file.",
     "run.tune": "Search for the best setting of a workload.",
@@ -29,8 +28,6 @@ _COMMANDS = {
     "run.sweep": "Vary one numeric factor and show its response curve.",
     "designs.power": "Show how many runs an effect needs, or which effect some runs can show.",
     "report.export": "Write the data for R, Excel, SQLite or Parquet.",
-    "designs.synth": "Write a synthetic study whose truth is known.",
-    "run.doctor": "Check this machine for what makes measurements noisy.",
 }
 
 

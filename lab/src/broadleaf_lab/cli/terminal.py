@@ -27,7 +27,7 @@ _PLAIN = {
 }
 # What the package requires besides click and rich, and loads only where it computes or draws.
 _REQUIRED = {
-    "altair", "jinja2", "numpy", "optuna", "pandas", "pydoe", "ruptures", "scipy", "sklearn", "vl_convert", "z3",
+    "altair", "jinja2", "numpy", "optuna", "pandas", "pydoe", "ruptures", "scipy", "sklearn", "vl_convert",
 }  # fmt: skip
 _GET = "It comes with the laboratory: pip install broadleaf-lab"
 

@@ -22,10 +22,11 @@ from broadleaf_lab.comparisons.exit_codes import HARM, NO_HARM, UNDECIDED
 from broadleaf_lab.errors import RunError
 from broadleaf_lab.run.environments.environment import HERE, Environments, Variant, with_excludes
 from broadleaf_lab.run.planned import ready
-from broadleaf_lab.run.single import Quiet, keep
+from broadleaf_lab.run.single import Quiet, Runner, keep
 from broadleaf_lab.spec.factors import Config, Factor, Level, config_id
 from broadleaf_lab.spec.runs import Run, RunsFile, read_runs
 from broadleaf_lab.spec.study import StudySpec
+from broadleaf_lab.text import log_change
 
 COMPARE_FILE = "compare.csv"
 CHANGE = Factor("change", "patch", loses="", setting={})
@@ -145,6 +146,27 @@ class PairFailures:
         return f"{head}: {counts} ({self.error}). Where both ended well, {timed}"
 
 
+def run_pair(
+    runner: Runner,
+    runs: RunsFile,
+    sides: Sequence[tuple[Config, Variant]],
+    order: tuple[int, int],
+    failures: PairFailures,
+    on_run: Callable[[Run], None] | None,
+    purpose: str,
+    replicate: int,
+) -> float | None:
+    """Runs both sides in this order and keeps the runs: the log ratio of B's time to A's, None if one failed."""
+    made: dict[int, Run] = {}
+    block = runs.next_block
+    for position, (which, run) in enumerate(zip(order, runner.run_pair([sides[i] for i in order]), strict=True)):
+        made[which] = keep(run, runs, sides[which][0], on_run=on_run, block=block, order_in_block=position,
+                           purpose=purpose, replicate=replicate)  # fmt: skip
+    if not failures.count(made[0], made[1]):
+        return None
+    return math.log(made[1]["time_per_task_us"] / made[0]["time_per_task_us"])
+
+
 def parse_settings(study: StudySpec, text: str) -> dict[str, Level]:
     """`cfg_log=off,py_jit` as levels; `baseline` means no settings. Raises StudyFileError or DesignError for invalid
     ones.
@@ -211,7 +233,6 @@ def compare(
     ratios: list[list[float]] = [[] for _ in chosen]
     failures = PairFailures()
     with RunsFile(path, factors, study.responses) as runs:
-        block = 1 + max((row["block"] for row in runs.rows if row["block"] is not None), default=-1)
         b_first = [rng.random() < 0.5 for _ in chosen]
         for repeat in range(repeats):
             for at in rng.sample(range(len(chosen)), len(chosen)):
@@ -219,23 +240,13 @@ def compare(
                     break
                 # Half of the pairs of a context start with each side: what the first run leaves behind cancels out.
                 order = (1, 0) if b_first[at] != bool(repeat % 2) else (0, 1)
-                made: dict[int, Run] = {}
-                versions = [
-                    (
-                        {**chosen[at][which], **({CHANGE.name: bool(which)} if source_differs else {})},
-                        (a, b)[which].variant,
-                    )
-                    for which in order
+                sides = [
+                    ({**config, **({CHANGE.name: bool(which)} if source_differs else {})}, (a, b)[which].variant)
+                    for which, config in enumerate(chosen[at])
                 ]
-                for position, (which, (config, _), run) in enumerate(
-                    zip(order, versions, runner.run_pair(versions), strict=True)
-                ):
-                    made[which] = keep(run, runs, config, on_run=on_run, block=block, order_in_block=position,
-                                       purpose="confirm", replicate=repeat)  # fmt: skip
-                block += 1
-                if not failures.count(made[0], made[1]):
-                    continue
-                ratios[at].append(math.log(made[1]["time_per_task_us"] / made[0]["time_per_task_us"]))
+                log_ratio = run_pair(runner, runs, sides, order, failures, on_run, "confirm", repeat)
+                if log_ratio is not None:
+                    ratios[at].append(log_ratio)
     return conclude(study, a, b, chosen, ratios, failures)
 
 
@@ -365,7 +376,7 @@ def _judge_levels(
 
 def sentence(a: str, b: str, judgement: Judgement, interval: Interval, rope_pct: float, pairs: int) -> str:
     """The verdict for people."""
-    change = f"{percent(interval.estimate)} time ({percent(interval.low)} to {percent(interval.high)})"
+    change = f"{log_change(interval.estimate)} time ({log_change(interval.low)} to {log_change(interval.high)})"
     text = f"{b} against {a}: {judgement.word}; {change} in {pairs} pairs."
     if judgement.harmless is None and judgement.word == "unknown":
         more = more_pairs(interval, rope_pct)
@@ -383,11 +394,6 @@ def more_pairs(interval: Interval, rope_pct: float) -> int:
     limit = math.log1p(rope_pct / 100)
     distance = max(abs(abs(interval.estimate) - limit), limit / 4)
     return max(1, math.ceil(interval.n * ((interval.half_width / distance) ** 2 - 1)))
-
-
-def percent(log_ratio: float) -> str:
-    """A log ratio as a change in percent."""
-    return f"{100 * math.expm1(log_ratio):+.1f} %"
 
 
 class Integers:

@@ -3,7 +3,6 @@ decided: in turn, or side by side where the study says so. Stored figures from o
 
 from __future__ import annotations
 
-import math
 import random
 import re
 import time
@@ -18,17 +17,18 @@ from broadleaf_lab.comparisons.compare import (
     PairFailures,
     judge,
     more_pairs,
-    percent,
+    run_pair,
     sentence,
 )
 from broadleaf_lab.comparisons.exit_codes import HARM, NO_HARM, UNDECIDED
 from broadleaf_lab.errors import RunError
 from broadleaf_lab.run.calibrate import calibrate
 from broadleaf_lab.run.environments.environment import CACHE, BuildFailed, Environments, Variant
-from broadleaf_lab.run.single import Quiet, Runner, keep
+from broadleaf_lab.run.single import Quiet, Runner
 from broadleaf_lab.spec.factors import Config, Level
-from broadleaf_lab.spec.runs import Run, RunsFile
+from broadleaf_lab.spec.runs import RunsFile
 from broadleaf_lab.spec.study import StudySpec
+from broadleaf_lab.text import log_change
 
 LOOKS = (8, 12, 18, 27, 40, 60, 90, 135)
 """Pairs after which a decision is tried. Each look spends an equal share of the 5 % by which a verdict may be wrong, so
@@ -65,7 +65,6 @@ def gate(
     max_pairs: int = LOOKS[-1],
     seed: int | None = None,
     quiet: Quiet | None = None,
-    on_run: Callable[[Run], None] | None = None,
     on_look: Callable[[Interval, int], None] | None = None,
     say: Callable[[str], None] = lambda _: None,
 ) -> Outcome:
@@ -92,7 +91,7 @@ def gate(
     begin = time.monotonic()
     decided: tuple[Interval, Judgement] | None = None
     with RunsFile(study.directory.resolve() / CACHE / "gate.csv", (*study.factors, CHANGE), study.responses) as runs:
-        pairs = _Pairs(runner, runs, config, variants, rng, on_run, (base, head))
+        pairs = _Pairs(runner, runs, config, variants, rng, (base, head))
         pairs.warm_up()
         for look in looks:
             while len(pairs.ratios) < look and time.monotonic() - begin < budget_s:
@@ -152,7 +151,6 @@ class _Pairs:
         config: Config,
         variants: list[Variant],
         rng: random.Random,
-        on_run: Callable[[Run], None] | None,
         names: tuple[str, str],
     ) -> None:
         self.runner = runner
@@ -160,10 +158,8 @@ class _Pairs:
         self.config = config
         self.variants = variants
         self.rng = rng
-        self.on_run = on_run
         self.names = names
         self.ratios: list[float] = []
-        self._block = 1 + max((row["block"] for row in runs.rows if row["block"] is not None), default=-1)
         self._orders: list[tuple[int, int]] = []
         self.failures = PairFailures()
 
@@ -180,21 +176,15 @@ class _Pairs:
             self._orders = [(0, 1), (1, 0)]
             self.rng.shuffle(self._orders)
         order = self._orders.pop()
-        versions = [({**self.config, CHANGE.name: bool(which)}, self.variants[which]) for which in order]
-        made: dict[int, Run] = {}
-        for position, (which, (config, _), run) in enumerate(
-            zip(order, versions, self.runner.run_pair(versions), strict=True)
-        ):
-            made[which] = keep(run, self.runs, config, on_run=self.on_run, block=self._block, order_in_block=position,
-                               purpose="gate", replicate=len(self.ratios))  # fmt: skip
-        self._block += 1
-        if not self.failures.count(made[0], made[1]):
-            failed = self.failures.pairs - len(self.ratios)
-            if failed >= _FAILURES and failed > len(self.ratios):
-                name = self.names[int(made[1]["status"] != "ok")]
-                raise RunError(f"{name} does not run reliably ({self.failures.error})")
+        sides = [({**self.config, CHANGE.name: bool(which)}, self.variants[which]) for which in (0, 1)]
+        failed_b = self.failures.b
+        log_ratio = run_pair(self.runner, self.runs, sides, order, self.failures, None, "gate", len(self.ratios))
+        if log_ratio is not None:
+            self.ratios.append(log_ratio)
             return
-        self.ratios.append(math.log(made[1]["time_per_task_us"] / made[0]["time_per_task_us"]))
+        failed = self.failures.pairs - len(self.ratios)
+        if failed >= _FAILURES and failed > len(self.ratios):
+            raise RunError(f"{self.names[self.failures.b - failed_b]} does not run reliably ({self.failures.error})")
 
 
 def markdown(outcome: Outcome, study: str, base: str, head: str, rope_pct: float) -> str:
@@ -211,7 +201,7 @@ def markdown(outcome: Outcome, study: str, base: str, head: str, rope_pct: float
             "| base | head | time, head over base | interval | pairs |",
             "|---|---|---:|---:|---:|",
             f"| {_escaped(base)} `{outcome.base_sha[:10]}` | {_escaped(head)} `{outcome.head_sha[:10]}` "
-            f"| {percent(it.estimate)} | {percent(it.low)} to {percent(it.high)} | {outcome.pairs} |",
+            f"| {log_change(it.estimate)} | {log_change(it.low)} to {log_change(it.high)} | {outcome.pairs} |",
             "",
             f"Both were built and run in pairs on one machine; differences within {rope_pct:g} % do not matter. "
             "Less time is faster.",
@@ -227,4 +217,4 @@ def _escaped(text: str) -> str:
 
 def look_line(interval: Interval, pairs: int) -> str:
     """A check, for people."""
-    return f"{pairs} pairs: {percent(interval.estimate)} ({percent(interval.low)} to {percent(interval.high)})"
+    return f"{pairs} pairs: {log_change(interval.estimate)} ({log_change(interval.low)} to {log_change(interval.high)})"

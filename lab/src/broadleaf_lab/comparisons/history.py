@@ -16,7 +16,9 @@ from typing import Protocol
 import numpy as np
 from scipy.special import stdtr
 
+from broadleaf_lab.analysis import frame as frames
 from broadleaf_lab.analysis.multiplicity import holm
+from broadleaf_lab.analysis.pairs.deltas import median_variance
 from broadleaf_lab.analysis.pairs.intervals import mean_interval
 from broadleaf_lab.analysis.pairs.paired import Ratio, ratio
 from broadleaf_lab.errors import AnalysisError
@@ -27,8 +29,6 @@ _POWER_Z = 2.3263
 _MIN_PAIRS, _MAX_PAIRS = 8, 60
 _WIDER = 3
 _BISECT_ALPHA = 0.01
-# Variance of the median of n normal values over that of one: n = 1, 2, 3, ...
-_MEDIAN_VARIANCE = (1.0, 0.5, 0.4487, 0.2982, 0.2868, 0.2147, 0.2104)
 
 
 class Measure(Protocol):
@@ -185,16 +185,10 @@ def coarse_grid(n_commits: int, points: int) -> list[int]:
 
 def pooled_sd(groups: Sequence[Sequence[float]]) -> float:
     """The standard deviation within groups. Raises AnalysisError without a group of two."""
-    squares = math.fsum((x - statistics.fmean(group)) ** 2 for group in groups if len(group) > 1 for x in group)
-    degrees = sum(len(group) - 1 for group in groups if len(group) > 1)
+    sd, degrees = frames.pooled_sd(np.concatenate(groups), np.repeat(np.arange(len(groups)), list(map(len, groups))))
     if degrees == 0:
         raise AnalysisError("no commit ran twice, so noise cannot be told from change. Use more replicates.")
-    return max(math.sqrt(squares / degrees), 1e-6)
-
-
-def median_variance(n: int) -> float:
-    """Variance of the median of `n` normal values of variance 1."""
-    return _MEDIAN_VARIANCE[n - 1] if n <= len(_MEDIAN_VARIANCE) else math.pi / 2 / n
+    return max(sd, 1e-6)
 
 
 def change_points(series: Sequence[float], sd: float) -> list[int]:

@@ -20,7 +20,7 @@ from broadleaf_lab.run.environments.environment import BuildFailed, Environments
 from broadleaf_lab.run.environments.worktrees import git
 from broadleaf_lab.run.single import Quiet, Runner, record
 from broadleaf_lab.spec.factors import Config, Level
-from broadleaf_lab.spec.runs import Run, RunsFile, replace_file
+from broadleaf_lab.spec.runs import RunsFile, replace_file
 from broadleaf_lab.spec.study import StudySpec
 
 RUNS_FILE = "history.csv"
@@ -120,10 +120,10 @@ class _CommitRuns:
 
     def __init__(
         self, study: StudySpec, commits: Sequence[Commit], configs: dict[str, dict[str, Level]], runner: Runner,
-        runs: RunsFile, on_run: Callable[[Run], None] | None,
+        runs: RunsFile,
     ) -> None:  # fmt: skip
         self.study, self.commits, self.configs = study, commits, configs
-        self.runner, self.runs, self.on_run = runner, runs, on_run
+        self.runner, self.runs = runner, runs
         self.succeeded: set[int] = set()
         self.tried: set[int] = set()
         self._before = max((run["block"] or 0 for run in runs.rows), default=0)
@@ -133,7 +133,7 @@ class _CommitRuns:
         sha = self.commits[commit].sha
         levels: Config = self.configs[config]
         row = record(
-            self.runner, self.runs, levels, Variant(ref=sha), on_run=self.on_run, purpose=purpose,
+            self.runner, self.runs, levels, Variant(ref=sha), purpose=purpose,
             block=self._before + block, replicate=1, git_sha=sha,
         )  # fmt: skip
         if row["status"] != "ok":
@@ -151,7 +151,6 @@ def measure_history(
     replicates: int = REPLICATES,
     seed: int = 1,
     quiet: Quiet | None = None,
-    on_run: Callable[[Run], None] | None = None,
     say: Callable[[str], None] = lambda line: None,
 ) -> Measured:
     """Measures a range of the study's repository. Every run is appended to history.csv beside the study. Raises
@@ -166,7 +165,7 @@ def measure_history(
     calibration = Calibration.load(study) or calibrate(environments, Variant(ref=commits[-1].sha), quiet=quiet, say=say)
     runner = calibration.runner(environments, quiet=quiet)
     with RunsFile(study.directory / RUNS_FILE, study.factors, study.responses) as runs:
-        measure = _CommitRuns(study, commits, configs, runner, runs, on_run)
+        measure = _CommitRuns(study, commits, configs, runner, runs)
         found = search(len(commits), list(configs), measure, points=points, replicates=replicates, seed=seed, say=say)
     broken = sorted(measure.tried - measure.succeeded)
     return Measured(commits, found, tuple(commits[index].sha for index in broken))

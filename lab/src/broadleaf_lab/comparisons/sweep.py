@@ -94,7 +94,7 @@ def sweep(
     rng = random.Random(study.design.seed)
     with RunsFile(study.runs_path, study.factors, study.responses) as runs:
         done = {(row["config_id"], row["replicate"]) for row in runs.rows if row["purpose"] == "sweep"}
-        block = 1 + max((row["block"] for row in runs.rows if row["block"] is not None), default=-1)
+        block = runs.next_block
         made, total = 0, len(configs) * replicates
         for replicate in range(replicates):
             order = rng.sample(list(configs), len(configs))

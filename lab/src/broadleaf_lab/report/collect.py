@@ -23,7 +23,6 @@ from broadleaf_lab.report.components import components_of
 from broadleaf_lab.report.figures import roles
 from broadleaf_lab.report.figures.evidence import Evidence, Model, Roles
 from broadleaf_lab.spec.factors import Factor, Level, column_value
-from broadleaf_lab.text import listed
 
 if TYPE_CHECKING:
     from broadleaf_lab.analysis.interactions import Interaction
@@ -77,10 +76,7 @@ def collect(study: StudySpec) -> Collected:
     main, pair_model, coefficients, pairs_us = _models(found, reasons)
     chosen = _roles(found, pairs_us)
     chosen = replace(chosen, flips=tuple(dict.fromkeys((*chosen.flips, *found.known.changing_sides))))
-    if chosen.puzzle is None and (dependent := found.known.dependent):
-        pairs = listed([f"{name} (on {others[0]})" for name, others in dependent.items()], 3)
-        reasons["puzzle"] = f"the factors whose effect depends on another are those of other figures: {pairs}"
-    kept, words = _kept(found, chosen, reasons)
+    kept, words, condition = _kept(found, chosen, reasons)
     greedy, nice = _paths(found, reasons)
     found.evidence = Evidence(
         roles=chosen,
@@ -90,6 +86,7 @@ def collect(study: StudySpec) -> Collected:
         means=means,
         means_kept=kept,
         kept_words=words,
+        kept_condition=condition,
         greedy=greedy,
         nice=nice,
         path_sources={
@@ -103,20 +100,13 @@ def collect(study: StudySpec) -> Collected:
         pairs=_pair_table(found.pairs),
         components=components_of(found, reasons),
         convergence=_convergence(found, reasons),
-        failures=_failures(found.failures),
         failure_note=found.failures.note,
         drift=_drift(found),
         cells=_cells(found),
         levels=_levels(found),
-        terms=_terms(found.log, found.pairs),
-        placebo=_placebo(found, means),
-        placebo_word=_placebo_word(found),
         reasons={
-            "failures": "no run failed",
             "levels": "no factor was run at more than two levels",
-            "placebo": "the study has no factor of kind placebo",
             "cells": "no pair of factors could be told",
-            "terms": "no model could be fitted",
             **reasons,
         },
     )
@@ -127,14 +117,14 @@ def _fitted(found: Collected, reasons: dict[str, str]) -> fits.Fit | None:
     """The model of ratios with all pairs, or of main effects alone if the runs do not allow more."""
     for pairs in (True, False):
         try:
-            return fits.fit(found.factors, found.frame, scale="log", pairs=pairs, covariate=found.study.covariate)
+            return fits.fit(found.factors, found.frame, scale="log", pairs=pairs)
         except AnalysisError as error:
             reason = str(error)
             if pairs:
                 found.notes.append(
                     f"Pairs could not be fitted: {reason} Effects below assume that factors only multiply."
                 )
-    for name in ("greedy", "nice", "terms", "convergence", "drift"):
+    for name in ("greedy", "nice", "convergence", "drift"):
         reasons[name] = reason
     return None
 
@@ -197,22 +187,22 @@ def _at_default(factor: Factor) -> str:
     return f"{factor.name} == {factor.default!r}"
 
 
-def _kept(found: Collected, chosen: Roles, reasons: dict[str, str]) -> tuple[pd.DataFrame | None, str]:
-    """Mean deltas of the runs without the two leading factors, and that condition in words."""
+def _kept(found: Collected, chosen: Roles, reasons: dict[str, str]) -> tuple[pd.DataFrame | None, str, str]:
+    """Mean deltas of the runs without the two leading factors, and that condition in words and as one types it."""
     names = [name for name in (chosen.first, chosen.second) if name]
     if not names:
-        return None, ""
+        return None, "", ""
     dropped = [found.study.factor(name) for name in names]
     rest = [f for f in found.factors if f.name not in names]
-    words = "without " + " and ".join(names)
+    words, condition = "without " + " and ".join(names), " and ".join(map(_at_default, dropped))
     try:
-        table = _means(found, " and ".join(map(_at_default, dropped)), rest) if rest else None
+        table = _means(found, condition, rest) if rest else None
     except AnalysisError as error:
         reasons["means_kept"] = str(error)
-        return None, words
+        return None, words, condition
     if table is None:
         reasons["means_kept"] = f"no pairs of runs {words}"
-    return table, words
+    return table, words, condition
 
 
 def _pair_table(pairs: Sequence[Interaction]) -> pd.DataFrame | None:
@@ -346,27 +336,6 @@ def _drift(found: Collected) -> pd.DataFrame | None:
     )
 
 
-def _failures(failures: failing.Failures) -> pd.DataFrame | None:
-    """A row per setting: the share of its runs that failed, beside that of its default."""
-    if not failures.total.failed:
-        return None
-    return pd.DataFrame(
-        [
-            {
-                "name": it.name,
-                "failed": it.rate.failed,
-                "runs": it.rate.runs,
-                "share_pct": 100 * it.rate.share,
-                "ci_low_pct": 100 * it.rate.low,
-                "ci_high_pct": 100 * it.rate.high,
-                "default_pct": 100 * it.default.share,
-                "verdict": it.word or "no more than chance",
-            }
-            for it in failures.levels
-        ]
-    )
-
-
 def _control(config: dict[str, Level], baseline: dict[str, Level], all_on: dict[str, Level]) -> str:
     if all(config[name] == baseline[name] for name in config):
         return "baseline"
@@ -433,58 +402,10 @@ def _levels(found: Collected) -> pd.DataFrame | None:
     return pd.DataFrame(rows) if rows else None
 
 
-def _terms(fitted: fits.Fit | None, pairs: Sequence[Interaction]) -> pd.DataFrame | None:
-    """Every treatment coefficient over its standard error. Those of a factor or pair are real if the tables say so: an
-    interval of all effects at once that excludes zero, or a false discovery rate of at most 5 %.
-    """
-    if fitted is None:
-        return None
-    size = len(fitted.treatment_params)
-    errors = np.sqrt(np.diag(fitted.covariance)[:size])
-    names = [name.replace(":", " \u00d7 ") for name in fitted.design_names[:size]]
-    table = pd.DataFrame({"name": names, "coefficient": fitted.treatment_params, "se": errors}).iloc[1:]
-    table = table[table["se"] > 0]
-    known = {frozenset((p.a, p.b)) for p in pairs if p.q <= 0.05}
-    known |= {
-        frozenset((e.factor,)) for e in fitted.effects() if e.ci_low_simultaneous > 0 or e.ci_high_simultaneous < 0
-    }
-    of = {column: frozenset(term.factors) for term in fitted.coding.terms for column in term.columns}
-    columns = np.flatnonzero(fitted.kept)[1:]
-    real = pd.Series([of.get(int(column), frozenset()) in known for column in columns], index=range(1, size))
-    table["real"] = real.reindex(table.index).to_numpy()
-    return table.assign(estimate=table["coefficient"] / table["se"]).reset_index(drop=True)
-
-
-def _placebo(found: Collected, means: pd.DataFrame | None) -> pd.DataFrame | None:
-    """Every estimate of the first placebo's effect, in percent."""
-    factor = next((f for f in found.factors if f.kind == "placebo"), None)
-    if factor is None or found.log is None:
-        return None
-    rows = []
-    for context, words in CONTEXTS.items():
-        for effect in found.log.effects(context):
-            if effect.factor == factor.name:
-                rows.append((words, effect.ratio - 1, effect.ratio_low - 1, effect.ratio_high - 1))
-                break
-    mine = means[means["name"] == factor.name] if means is not None else None
-    if mine is not None and len(mine) and found.deltas is not None:
-        row = mine.iloc[0]
-        before = float(found.deltas[found.deltas["treatment"] == factor.name]["before_us"].mean())
-        rows.append(("mean delta", row["mean_us"] / before, row["ci_low_us"] / before, row["ci_high_us"] / before))
-    table = pd.DataFrame(rows, columns=["way", "estimate_pct", "ci_low_pct", "ci_high_pct"])
-    table[["estimate_pct", "ci_low_pct", "ci_high_pct"]] *= 100
-    return table
-
-
-def _placebo_word(found: Collected) -> str:
-    placebos = {f.name for f in found.factors if f.kind == "placebo"}
-    return next((v.word for v in found.known.verdicts if v.factor in placebos), "unknown")
-
-
 def _convergence(found: Collected, reasons: dict[str, str]) -> pd.DataFrame | None:
     by_name = {f.name: f for f in found.factors}
     try:
-        table = convergence(found.factors, found.frame, covariate=found.study.covariate)
+        table = convergence(found.factors, found.frame)
     except AnalysisError as error:
         reasons["convergence"] = str(error)
         return None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
+from typing import Literal
 
 from broadleaf_lab.analysis.convergence import precision
 from broadleaf_lab.analysis.effects import Effect
@@ -14,10 +15,13 @@ from broadleaf_lab.report.collect import CONTEXTS, Collected
 from broadleaf_lab.report.figures.base import Figure, Missing, Unit, number
 from broadleaf_lab.report.page import Contents, Sentence, Table, explorer_data
 from broadleaf_lab.report.predictor import predictor_data
+from broadleaf_lab.report.questions import questions
 from broadleaf_lab.spec.factors import Level, column_value
 from broadleaf_lab.text import change, listed
 
 MAX_PAIRS = 30
+_Where = Literal["average", "baseline", "best"]
+_SEEMS = {"helps", "hinders", "slows some runs", "fails more"}
 METHOD = (
     "An effect is the ratio of the time per task with a treatment to that without it, on average over the levels of "
     "all other factors, from a linear model of the logarithm of time with main effects, pairs, blocks and time.",
@@ -42,7 +46,8 @@ def contents_of(found: Collected, figures: Sequence[Figure | Missing]) -> Conten
     if found.deltas is not None:
         tables = {"best first": evidence.greedy, "nicest first": evidence.nice}
         shown = {name: table for name, table in tables.items() if table is not None}
-        explorer, note = explorer_data(found.deltas, found.factors, shown, evidence.roles.second)
+        asked = questions(evidence.roles, evidence.kept_condition, set(found.deltas["treatment"]), shown)
+        explorer, note = explorer_data(found.deltas, found.factors, shown, evidence.roles.second, asked)
     best = found.paths.get("best first")
     order = [step.factor for step in best.order] if best is not None else []
     model = predictor_data(found.log, found.factors, found.study.constraints, order) if found.log else None
@@ -52,7 +57,7 @@ def contents_of(found: Collected, figures: Sequence[Figure | Missing]) -> Conten
         summary=(
             *found.failures.sentences,
             *_summary(found, decided),
-            *(f"{f.title}." for f in figures if isinstance(f, Figure) and f.key == "placebo"),
+            *_placebo(found),
         ),
         verdicts=tuple(Sentence(_setting(v.factor, v.level), v.word, v.sentence) for v in decided),
         warnings=tuple(_warnings(found)),
@@ -110,13 +115,50 @@ def _summary(found: Collected, decided: Sequence[Verdict]) -> Iterable[str]:
     for pair in [p for p in found.pairs if p.q <= 0.05 and p.kind in ("either-or", "sign-flip")][:4]:
         yield pair.sentence
     yield from _hunks(found)
-    unknown = [v for v in decided if v.word == "unknown"]
-    if unknown:
-        more = max((v.needs_runs or 0 for v in unknown), default=0)
-        more = more if more <= MAX_TIMES_MORE * len(found.frame) else 0
-        yield f"Not yet known: {listed([v.name for v in unknown], 8)}" + (
-            f" (about {more} more runs)." if more else "."
-        )
+    yield from _unknown(found, [v for v in decided if v.word == "unknown"])
+
+
+def _unknown(found: Collected, unknown: Sequence[Verdict]) -> Iterable[str]:
+    """What is not known, and how many more runs would tell: those within reach, those beyond it, and the rest."""
+    reach = MAX_TIMES_MORE * len(found.frame)
+    within = [v for v in unknown if v.needs_runs and v.needs_runs <= reach]
+    beyond = [v for v in unknown if v.needs_runs and v.needs_runs > reach]
+    rest = [v for v in unknown if not v.needs_runs]
+    if within:
+        more = max(v.needs_runs or 0 for v in within)
+        yield f"Not yet known: {listed([v.name for v in within], 8)} (about {more} more runs)."
+    if beyond:
+        yield f"Not to be known with {MAX_TIMES_MORE} times as many runs: {listed([v.name for v in beyond], 8)}."
+    if rest:
+        yield f"Not yet known: {listed([v.name for v in rest], 8)}."
+
+
+def _placebo(found: Collected) -> Iterable[str]:
+    """What the first placebo seems to do, which should be nothing."""
+    factor = next((f.name for f in found.factors if f.kind == "placebo"), None)
+    told: dict[_Where, Effect] = {
+        context: effect for context in CONTEXTS if (effect := _effect_of(found, factor, context)) is not None
+    }
+    if "average" not in told:
+        return
+    words = {v.word for v in found.known.verdicts if v.factor == factor}
+    first = told["average"]
+    span = f"{_percent(first.ratio)} [{_percent(first.ratio_low)} to {_percent(first.ratio_high)}]"
+    wrong = [CONTEXTS[context] for context, it in told.items() if not it.ratio_low <= 1 <= it.ratio_high]
+    if words & _SEEMS or CONTEXTS["average"] in wrong:
+        yield f"The placebo seems to do something ({span}): find out why before believing small effects here."
+    elif wrong:
+        yield f"The placebo's average effect covers zero ({span}), but not its effect by the {listed(wrong)}."
+    elif words == {"no practical difference"}:
+        yield f"The placebo does nothing, as it should: {span} covers zero."
+    else:
+        yield f"The placebo is not known to do anything, as it should: {span} covers zero, and more than that."
+
+
+def _effect_of(found: Collected, factor: str | None, context: _Where) -> Effect | None:
+    if found.log is None:
+        return None
+    return next((effect for effect in found.log.effects(context) if effect.factor == factor), None)
 
 
 def _hunks(found: Collected) -> Iterable[str]:
@@ -184,7 +226,6 @@ def _tables(found: Collected) -> Iterable[Table]:
                  "" if it.with_setting is None else _setting(*it.with_setting))
                 for it in found.failures.levels
             ),
-            open=True,
         )  # fmt: skip
     if found.log is None:
         return
@@ -196,7 +237,7 @@ def _tables(found: Collected) -> Iterable[Table]:
             row += [""] * (2 * index - len(row))
             row += [_percent(effect.ratio), f"{_percent(effect.ratio_low)} to {_percent(effect.ratio_high)}"]
     rows = tuple((name, *row, *[""] * (6 - len(row))) for name, row in cells.items())
-    yield Table("Effects", "Change of the time per task; a minus is faster.", columns, rows, open=True)
+    yield Table("Effects", "Change of the time per task; a minus is faster.", columns, rows)
     real = [p for p in found.pairs if p.q <= 0.05]
     if real:
         lines = tuple(

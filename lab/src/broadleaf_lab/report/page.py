@@ -16,6 +16,8 @@ from broadleaf_lab.spec.factors import Factor, column_value
 MAX_BYTES = 5_000_000
 MAX_ROWS_PER_TREATMENT = 250
 MAX_ROWS = 5000
+FIRST_READING = 6
+"""The figures up to this number are drawn at once; the others are folded, and drawn when somebody opens them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +42,6 @@ class Table:
     reading: str
     columns: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
-    open: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +77,7 @@ def render(contents: Contents) -> str:
     from markupsafe import Markup
 
     drawn = [f for f in contents.figures if isinstance(f, Figure)]
+    first = [f for f in drawn if f.number <= FIRST_READING]
     specs = {f"chart-{f.number}": f.spec for f in drawn}
     bundle = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")
     page: str = template.render(
@@ -85,13 +87,15 @@ def render(contents: Contents) -> str:
         verdicts=contents.verdicts,
         warnings=contents.warnings,
         tables=contents.tables,
-        figures=drawn,
+        figures=first,
+        more=drawn[len(first) :],
         missing=[f for f in contents.figures if isinstance(f, Missing)],
         method=contents.method,
         explorer=Markup(_json(contents.explorer)) if contents.explorer else None,
         explorer_note=contents.explorer_note,
         explorer_reason=contents.explorer_reason,
         model=Markup(_json(contents.model)) if contents.model else None,
+        asked=bool((contents.explorer or {}).get("questions")),
         condition_example=_condition_example(contents.explorer),
         style=Markup(text("page.css")),
         script=Markup("\n".join(map(text, _SCRIPTS))),
@@ -119,12 +123,16 @@ def _json(value: Any) -> str:
 
 
 def explorer_data(
-    deltas: pd.DataFrame, factors: Sequence[Factor], paths: Mapping[str, pd.DataFrame], second: str | None
+    deltas: pd.DataFrame,
+    factors: Sequence[Factor],
+    paths: Mapping[str, pd.DataFrame],
+    second: str | None,
+    questions: Sequence[Mapping[str, Any]] = (),
 ) -> tuple[dict[str, Any], str]:
     """The values for the drop-downs, column by column, and a note if deltas were omitted to keep the file small.
 
     `deltas` is deltas.csv; `paths` are tables for waterfalls, by the name of their order; `second` is the factor that
-    sets the colours at first.
+    sets the colours at first; `questions` are those that one may ask by name.
     """
     max_rows = max(20, min(MAX_ROWS_PER_TREATMENT, MAX_ROWS // max(deltas["treatment"].nunique(), 1)))
     kept = pd.concat(
@@ -152,6 +160,7 @@ def explorer_data(
         "factors": listed,
         "context": context,
         "second": second,
+        "questions": list(questions),
         "paths": {
             name: [
                 {"name": str(r.name), "before_us": _short(r.before_us), "after_us": _short(r.after_us)}

@@ -67,7 +67,6 @@ class Calibration:
         environments: Environments,
         *,
         quiet: Quiet | None = None,
-        session_id: str | None = None,
         made: Iterable[Run] = (),
     ) -> Runner:
         """A runner whose runs can be compared with those made before; `made` are earlier runs of the study."""
@@ -78,7 +77,6 @@ class Calibration:
             environments,
             n_tasks=self.n_tasks,
             iterations=self.iterations,
-            session_id=session_id,
             quiet=quiet,
             tasks=tasks,
         )
@@ -149,7 +147,7 @@ def _grow(
             elif config is configs[0]:
                 raise RunError(
                     f"study {study.name!r}: the baseline cannot be run ({row['status']}): {row['error']} Run the "
-                    "command by hand; `broadleaf-lab doctor` shows it."
+                    "command by hand."
                 )
         if not times:
             break

@@ -13,7 +13,6 @@ from typing import Any, TypeVar
 from broadleaf_lab.designs.plan import Plan, PlanRow
 from broadleaf_lab.errors import RunError
 from broadleaf_lab.run.calibrate import Calibration, calibrate
-from broadleaf_lab.run.environments import counters
 from broadleaf_lab.run.environments.environment import Environments, with_excludes
 from broadleaf_lab.run.single import Quiet, keep
 from broadleaf_lab.spec.factors import config_id
@@ -178,8 +177,6 @@ def ready(
     counts = environments.prepare([study.baseline, *configs])
     if counts["skipped"] or counts["invalid"] or counts["failed"]:
         say("environments: " + ", ".join(f"{n} {what}" for what, n in counts.items() if n))
-    if missing := counters.lacking(study):
-        say(missing)
     if environments.pinned is not None and "source" not in lock:
         write_lock(study.directory, {"source": {"sha": environments.pinned}})
     if environments.pinned_refs != lock.get("refs", {}):

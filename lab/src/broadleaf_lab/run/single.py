@@ -49,9 +49,7 @@ class Runner:
         *,
         n_tasks: int,
         iterations: int = 1,
-        session_id: str | None = None,
         quiet: Quiet | None = None,
-        seed: int | None = None,
         tasks: TasksByConfig | None = None,
     ) -> None:
         self.environments = environments
@@ -59,12 +57,12 @@ class Runner:
         self.n_tasks = n_tasks
         self.tasks: TasksByConfig | None = tasks
         self.iterations = iterations
-        self.session_id: str = session_id or new_session_id()
+        self.session_id: str = new_session_id()
         self.quiet: Quiet = quiet or Quiet()
         self._patience_s = self.quiet.max_wait_s
         self._told_busy = False
         # The length of the padding must differ from session to session too.
-        self._rng = random.Random(seed)
+        self._rng = random.Random()
 
     def run(self, config: Config, variant: Variant = HERE, *, n_tasks: int | None = None) -> Run:
         """Makes one run. If it fails, the row says how; RunError is raised only if no run can be made at all."""
@@ -195,17 +193,13 @@ class Runner:
         variant: Variant = HERE,
         n_tasks: int | None = None,
         cpus: Collection[int] | None = None,
-        wrapped: Callable[[Sequence[str]], Sequence[str]] | None = None,
     ) -> tuple[Finished, Run]:
-        """The bare run, and the columns that say where it was made. `wrapped` turns the command into another one that
-        runs it.
-        """
+        """The bare run, and the columns that say where it was made."""
         checkout = self.environments.checkout(config, variant)
         with run_directory() as run_dir:
             what = self._command(config, checkout, n_tasks or self.tasks_of(config), run_dir)
-            command = wrapped(what.command) if wrapped else what.command
             finished = run_command(
-                command, cwd=what.cwd, env=what.env, timeout_s=self.study.timeout_s, run_dir=run_dir, cpus=cpus
+                what.command, cwd=what.cwd, env=what.env, timeout_s=self.study.timeout_s, run_dir=run_dir, cpus=cpus
             )
         return finished, {"python": checkout.python.text, "git_sha": checkout.git_sha, "dirty": int(checkout.dirty)}
 
@@ -220,12 +214,6 @@ class Runner:
             run_dir=run_dir,
             rng=self._rng,
         )
-
-    def command_words(self, config: Config, variant: Variant = HERE) -> tuple[str, ...]:
-        """The command of a configuration, as one of its runs would have it."""
-        checkout = self.environments.checkout(config, variant)
-        with run_directory() as run_dir:
-            return self._command(config, checkout, self.n_tasks, run_dir).command
 
     def can_run(self, config: Config, variant: Variant = HERE) -> bool:
         """Whether this machine has what the configuration needs, without running it."""

@@ -38,7 +38,7 @@ def settle(
     runner = calibration.runner(environments, quiet=quiet)
     rng = random.Random(seed)
     with RunsFile(study.runs_path, study.factors, study.responses) as runs:
-        block = 1 + max((row["block"] for row in runs.rows if row["block"] is not None), default=-1)
+        block = runs.next_block
         while configs := settler.next_block():
             if budget_s is not None and time.monotonic() - begin > budget_s:
                 break

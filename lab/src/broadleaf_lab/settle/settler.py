@@ -169,7 +169,7 @@ class Settler:
     def _fitted(self, alpha: float) -> Fit:
         frame = frames.load([dict(row) for row in self.rows], self.study.factors)
         varied = [f for f in self.study.factors if frame[f.name].nunique() > 1]
-        return fit(varied, frame, triples=False, alpha=alpha, covariate=self.study.covariate)
+        return fit(varied, frame, triples=False, alpha=alpha)
 
     def _judged(self, made: Fit, effect: Effect, alpha: float) -> Question:
         key = effect.factor, effect.level

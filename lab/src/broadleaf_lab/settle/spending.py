@@ -8,11 +8,11 @@ ALPHA = 0.05
 _GROWTH = 1.25
 
 
-def spent(share: float, alpha: float = ALPHA) -> float:
-    """How much of the error probability `alpha` may be spent after this share of the runs: Lan and DeMets' function of
+def spent(share: float) -> float:
+    """How much of the error probability `ALPHA` may be spent after this share of the runs: Lan and DeMets' function of
     Pocock's kind, which leaves enough for early checks.
     """
-    return alpha * math.log(1 + (math.e - 1) * min(max(share, 0.0), 1.0))
+    return ALPHA * math.log(1 + (math.e - 1) * min(max(share, 0.0), 1.0))
 
 
 class Looks:

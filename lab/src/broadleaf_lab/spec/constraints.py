@@ -1,26 +1,17 @@
-"""Which configurations are possible: named constraints and nested factors, evaluated without and with a solver.
-
-`allows`, `violated` and `sample` need no solver (`sample` falls back on one if few configurations are possible);
-`check` proves with z3 that something is possible at all and every level reachable, and names the obstacles.
-"""
+"""Which configurations are possible: named constraints and nested factors, and a search for what satisfies them."""
 
 from __future__ import annotations
 
-import functools
-import itertools
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Protocol
 
 from broadleaf_lab.errors import ConstraintError
 from broadleaf_lab.spec import expressions
 from broadleaf_lab.spec.expressions import AnyOf, Atom, Node
 from broadleaf_lab.spec.factors import Config, Factor, Level, column_value
 
-if TYPE_CHECKING:
-    import z3
-
-_LARGEST_TABLE = 20_000
-"""Combinations one comparison may have; more than that is a constraint over too many factors at once."""
+_EFFORT = 50_000
+"""Steps that a search may take; where more are needed, the constraints tie too many factors together."""
 
 
 class Integers(Protocol):
@@ -75,6 +66,11 @@ class Constraints:
         """Names of the constraints that a configuration violates."""
         return [name for name, node in self._rules.items() if not expressions.holds(node, config)]
 
+    @property
+    def nodes(self) -> tuple[Node, ...]:
+        """The trees of all rules."""
+        return tuple(self._rules.values())
+
     def together(self) -> list[set[str]]:
         """The factors of each constraint."""
         return [expressions.names(node) for node in self._rules.values()]
@@ -88,7 +84,7 @@ class Constraints:
 
     def exists(self, factor: str, config: Config) -> bool:
         """Whether a nested factor exists in a configuration; others always do."""
-        return factor not in self._when or expressions.holds(self._when[factor], config)
+        return factor not in self._when or bool(expressions.holds(self._when[factor], config))
 
     def settle(self, config: Config) -> dict[str, Level]:
         """The configuration with every nested factor that does not exist in it at its default."""
@@ -109,10 +105,24 @@ class Constraints:
                 found.append(config)
             if tries == 2000 and len(found) < 10:
                 break
-        if len(found) < n:
-            solver = self.solver()
-            found += [solver.draw(rng) for _ in range(n - len(found))]
-        return found
+        return found + [self._drawn(rng) for _ in range(n - len(found))]
+
+    def _drawn(self, rng: Integers) -> dict[str, Level]:
+        """One where few are possible: factors in random order take a random level that is still possible."""
+        fixed: dict[str, Level] = {}
+        waiting = list(self.factors)
+        while waiting:
+            factor = waiting.pop(int(rng.integers(0, len(waiting))))
+            levels = list(factor.levels)
+            while levels:
+                level = levels.pop(int(rng.integers(0, len(levels))))
+                if self.completed({**fixed, factor.name: level}) is not None:
+                    fixed[factor.name] = level
+                    break
+            else:
+                core = self._blamed(fixed)
+                raise ConstraintError(f"no configuration satisfies {_listed(core)}.", core)
+        return {factor.name: fixed[factor.name] for factor in self.factors}
 
     def neighbours(self, config: Config) -> list[dict[str, Level]]:
         """Possible configurations that differ from one in the level of one factor."""
@@ -123,9 +133,8 @@ class Constraints:
         """Raises ConstraintError, with the names of the constraints to blame, if nothing is possible, the baseline is
         not, or a level never is.
         """
-        solver = self.solver()
-        core = solver.blame()
-        if core is not None:
+        if self.completed({}) is None:
+            core = self._blamed({})
             raise ConstraintError(
                 f"no configuration satisfies the constraints: {_listed(core)} contradict each other. Weaken one.", core
             )
@@ -137,8 +146,8 @@ class Constraints:
             names += broken
         for factor in self.factors:
             for level in factor.levels:
-                core = solver.blame(factor, level)
-                if core is not None:
+                if self.completed({factor.name: level}) is None:
+                    core = self._blamed({factor.name: level})
                     problems.append(
                         f"level {column_value(level)!r} of {factor.name!r} can never be reached because of "
                         f"{_listed(core)}"
@@ -149,9 +158,59 @@ class Constraints:
                 "; ".join(problems) + ". Weaken a constraint or drop the level.", tuple(dict.fromkeys(names))
             )
 
-    def solver(self, prefix: str = "") -> ConstraintSolver:
-        """The constraints in z3; variables of solvers with different prefixes differ."""
-        return ConstraintSolver(self.factors, self._rules, prefix)
+    def completed(self, fixed: Config, without: Collection[str] = ()) -> dict[str, Level] | None:
+        """A possible configuration with these levels, or None. The rules `without` do not count."""
+        nodes = [node for name, node in self._rules.items() if name not in without]
+        effort = iter(range(_EFFORT))
+        found = dict(fixed)
+        # What no rule ties together is searched apart.
+        for linked in _linked(nodes):
+            tied = {name for node in linked for name in expressions.names(node)}
+            waiting = [factor for factor in self.factors if factor.name in tied and factor.name not in found]
+            whole = _completed(found, waiting, linked, effort)
+            if whole is None:
+                return None
+            found = whole
+        return {factor.name: found.get(factor.name, factor.default) for factor in self.factors}
+
+    def _blamed(self, fixed: Config) -> tuple[str, ...]:
+        """Rules that make these levels impossible, none of which can be omitted."""
+        core = list(self._rules)
+        for name in self._rules:
+            if self.completed(fixed, without=self._rules.keys() - {*core} | {name}) is None:
+                core.remove(name)
+        return tuple(core)
+
+
+def _linked(nodes: Iterable[Node]) -> list[list[Node]]:
+    """The rules in groups that share no factor."""
+    groups: list[tuple[set[str], list[Node]]] = []
+    for node in nodes:
+        names, linked = expressions.names(node), [node]
+        for group in [group for group in groups if group[0] & names]:
+            groups.remove(group)
+            names, linked = names | group[0], group[1] + linked
+        groups.append((names, linked))
+    return [linked for _, linked in groups]
+
+
+def _completed(
+    config: dict[str, Level], waiting: Sequence[Factor], nodes: Sequence[Node], effort: Iterator[int]
+) -> dict[str, Level] | None:
+    """The configuration with levels for the waiting factors such that the rules hold: a depth-first search."""
+    if next(effort, None) is None:
+        names = ", ".join(sorted({name for node in nodes for name in expressions.names(node)}))
+        raise ConstraintError(f"the constraints tie too many factors together to tell what is possible: {names}.")
+    if any(expressions.holds(node, config) is False for node in nodes):
+        return None
+    if not waiting:
+        return config
+    factor, *rest = waiting
+    for level in (factor.default, *factor.others):
+        found = _completed({**config, factor.name: level}, rest, nodes, effort)
+        if found is not None:
+            return found
+    return None
 
 
 def _is_default(factor: Factor) -> Atom:
@@ -160,120 +219,3 @@ def _is_default(factor: Factor) -> Atom:
 
 def _listed(names: Sequence[str]) -> str:
     return " and ".join(repr(name) for name in names) if names else "the levels themselves"
-
-
-class ConstraintSolver:
-    """Constraints as z3 terms: a Bool for each off/on factor, a Bool for each level of the others."""
-
-    def __init__(self, factors: Sequence[Factor], rules: Mapping[str, Node], prefix: str = "") -> None:
-        try:
-            import z3
-        except ImportError:
-            raise ConstraintError("this needs z3: pip install broadleaf-lab.") from None
-        self.z3 = z3
-        self.factors: tuple[Factor, ...] = tuple(factors)
-        self._by_name = {factor.name: factor for factor in factors}
-        self._rules = rules
-        self._variables: dict[str, list[z3.BoolRef]] = {
-            f.name: [z3.Bool(f"{prefix}{f.name}#{i}") for i in range(1 if f.is_bool else len(f.levels))]
-            for f in factors
-        }
-
-    @functools.cached_property
-    def _tracked(self) -> z3.Solver:
-        solver = self.z3.Solver()
-        solver.add(*self.domain())
-        for name, node in self._rules.items():
-            solver.assert_and_track(self.term(node), self.z3.Bool(f"rule {name}"))
-        return solver
-
-    def is_(self, factor: Factor, level: Level) -> z3.BoolRef:
-        """The term "this factor is at this level"."""
-        variables = self._variables[factor.name]
-        if factor.is_bool:
-            return variables[0] if level else self.z3.Not(variables[0])
-        return variables[factor.levels.index(level)]
-
-    def domain(self) -> list[z3.BoolRef]:
-        """Terms that say that every factor is at exactly one level."""
-        return [self.z3.PbEq([(v, 1) for v in self._variables[f.name]], 1) for f in self.factors if not f.is_bool]
-
-    def term(self, node: Node) -> z3.BoolRef:
-        """The term of an expression. Its atoms are tabulated with the same test that `allows` uses."""
-        z3 = self.z3
-        match node:
-            case expressions.Not():
-                return z3.Not(self.term(node.item))
-            case expressions.All():
-                return z3.And([self.term(item) for item in node.items])
-            case expressions.AnyOf():
-                return z3.Or([self.term(item) for item in node.items])
-            case Atom():
-                return self._table(node)
-
-    def _table(self, atom: Atom) -> z3.BoolRef:
-        z3 = self.z3
-        factors = [self._by_name[name] for name in atom.names]
-        size = 1
-        for factor in factors:
-            size *= len(factor.levels)
-        if size > _LARGEST_TABLE:
-            raise ConstraintError(
-                f"one comparison over {', '.join(atom.names)} has {size} combinations: split it with `and` or `or`."
-            )
-        rows = [
-            z3.And([self.is_(f, level) for f, level in zip(factors, levels, strict=True)])
-            for levels in itertools.product(*(f.levels for f in factors))
-            if atom.test(dict(zip(atom.names, levels, strict=True)))
-        ]
-        return z3.Or(rows)
-
-    def terms(self) -> list[z3.BoolRef]:
-        """Everything that must hold."""
-        return [*self.domain(), *(self.term(node) for node in self._rules.values())]
-
-    def blame(self, factor: Factor | None = None, level: Level = False) -> tuple[str, ...] | None:
-        """None if possible (with `factor` at `level`), otherwise a set of constraints that make it impossible, none of
-        which can be omitted.
-        """
-        z3 = self.z3
-        wanted = [self.is_(factor, level)] if factor is not None else []
-        if self._tracked.check(*wanted) == z3.sat:
-            return None
-        core = [str(term).removeprefix("rule ") for term in self._tracked.unsat_core() if str(term).startswith("rule ")]
-        return tuple(name for name in self._smallest(core, wanted))
-
-    def _smallest(self, core: list[str], wanted: list[z3.BoolRef]) -> list[str]:
-        # z3's core need not be minimal: drop what is not needed, one at a time.
-        kept = [name for name in self._rules if name in core]
-        for name in list(kept):
-            solver = self.z3.Solver()
-            solver.add(*self.domain(), *wanted, *(self.term(self._rules[other]) for other in kept if other != name))
-            if solver.check() == self.z3.unsat:
-                kept.remove(name)
-        return kept
-
-    def config(self, model: z3.ModelRef) -> dict[str, Level]:
-        """The configuration of a model."""
-        found: dict[str, Level] = {}
-        for factor in self.factors:
-            values = [bool(self.z3.is_true(model.eval(v, model_completion=True))) for v in self._variables[factor.name]]
-            found[factor.name] = values[0] if factor.is_bool else factor.levels[values.index(True)]
-        return found
-
-    def draw(self, rng: Integers) -> dict[str, Level]:
-        """One possible configuration: factors in random order take a random level that is still possible."""
-        fixed: list[z3.BoolRef] = []
-        waiting = list(self.factors)
-        while waiting:
-            factor = waiting.pop(int(rng.integers(0, len(waiting))))
-            levels = list(factor.levels)
-            while levels:
-                term = self.is_(factor, levels.pop(int(rng.integers(0, len(levels)))))
-                if not levels or self._tracked.check(*fixed, term) == self.z3.sat:
-                    fixed.append(term)
-                    break
-        if self._tracked.check(*fixed) != self.z3.sat:
-            core = self.blame()
-            raise ConstraintError(f"no configuration satisfies {_listed(core or ())}.", core or ())
-        return self.config(self._tracked.model())

@@ -1,7 +1,8 @@
 """Boolean expressions over factors, in Python's syntax: `not (lazy and removed)`, `py >= '3.13' or not jit`.
 
 It is parsed with `ast`; only what is listed here is allowed, and nothing of it is ever run as code. `and`, `or` and
-`not` remain visible as a tree, so that a solver can use them; everything below is an atom with a test.
+`not` remain visible as a tree, so that a part of a configuration can decide them; everything below is an atom with a
+test.
 """
 
 from __future__ import annotations
@@ -64,17 +65,22 @@ class AnyOf:
 Node: TypeAlias = Atom | Not | All | AnyOf
 
 
-def holds(node: Node, config: Config) -> bool:
-    """Whether the expression is true of a configuration that has every factor."""
+def holds(node: Node, config: Config) -> bool | None:
+    """Whether the expression is true of a configuration; None if that depends on factors that it does not have."""
     match node:
         case Atom():
-            return node.test(config)
+            return node.test(config) if all(name in config for name in node.names) else None
         case Not():
-            return not holds(node.item, config)
-        case All():
-            return all(holds(item, config) for item in node.items)
-        case AnyOf():
-            return any(holds(item, config) for item in node.items)
+            inner = holds(node.item, config)
+            return None if inner is None else not inner
+        case All() | AnyOf():
+            decisive, known = isinstance(node, AnyOf), True
+            for item in node.items:
+                told = holds(item, config)
+                if told is decisive:
+                    return decisive
+                known = known and told is not None
+            return (not decisive) if known else None
 
 
 def names(node: Node) -> set[str]:

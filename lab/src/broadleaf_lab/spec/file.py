@@ -31,7 +31,6 @@ _STUDY = (
     "rope_pct",
     "iterations",
     "responses",
-    "covariate",
     "calibrate",
     "extends",
 )
@@ -58,12 +57,6 @@ TAKEN = {
     "se_log2", "same_block", "gap_s", "source", "context_id", "y_us", "change", "config",
 }  # fmt: skip
 """Columns of deltas.csv and of the tables that are made of runs."""
-COVARIATES = (
-    "cpu_us_per_task", "max_rss_kb", "bytes_written", "ctx_switches", "page_faults", "instructions_per_task",
-    "cycles_per_task", "cache_misses_per_task", "branch_misses_per_task", "energy_uj_per_task", "load1_before",
-    "cpu_mhz", "temp_c", "steal_pct",
-)  # fmt: skip
-"""Columns of every run that may be a covariate: none of them is the time per task by another name."""
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 
 
@@ -203,7 +196,6 @@ def _study(file: Path, data: dict[str, Any], kind: type[S]) -> S:
         directory=file.parent,
         iterations=table.whole("iterations", 1, 1),
         responses=responses,
-        covariate=_covariate(table, responses),
         settings={name: table.values[name] for name in _RUNNING if name in table.values},
     )
     try:
@@ -254,16 +246,6 @@ def _responses(table: _Table, factors: Sequence[Factor]) -> tuple[str, ...]:
     if taken := sorted({*given} & {*COLUMNS, *TAKEN, *(f.name for f in factors)}):
         raise table.wrong("responses", f"{taken[0]!r} is already a column.", "Choose another name.")
     return tuple(dict.fromkeys(given))
-
-
-def _covariate(table: _Table, responses: Sequence[str]) -> str | None:
-    name = table.optional_text("covariate")
-    known = (*COVARIATES, *responses)
-    if name is None or name in known:
-        return name
-    close = difflib.get_close_matches(name, known, 1)
-    hint = f"Did you mean {close[0]!r}?" if close else f"Choose one of {', '.join(known)}."
-    raise table.wrong("covariate", f"{name!r} is not a column that times can be adjusted for.", hint)
 
 
 def _calibrate(file: Path, values: object) -> Calibrate:

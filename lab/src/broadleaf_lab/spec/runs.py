@@ -8,7 +8,7 @@ import fcntl
 import io
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeAlias
@@ -84,16 +84,23 @@ _WHOLE = {
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]+")
 
 
-def read_runs(path: str | Path, factors: Sequence[Factor] = ()) -> list[Run]:
+def read_runs(path: str | Path, factors: Sequence[Factor] = (), columns: Collection[str] | None = None) -> list[Run]:
     """The rows of a file, numbers as numbers, empty cells as None. Columns of `factors` get the factors' levels; other
-    columns after the fixed ones get whatever they look like. An incomplete last line is ignored.
+    columns after the fixed ones get whatever they look like. An incomplete last line is ignored. With `columns`, the
+    rows hold these only, as far as there are any.
     Raises RunError if the file is not a table of runs.
     """
     header, lines = _parse(_read(Path(path)), Path(path))
     known = {factor.column: factor for factor in factors}
-    return [
-        {name: _value(name, text, known.get(name)) for name, text in zip(header, cells, strict=True)} for cells in lines
-    ]
+    names = [name for name in header if columns is None or name in columns]
+    told = []
+    for name in names:
+        at = header.index(name)
+        texts = [cells[at] for cells in lines]
+        # Most columns have few different values.
+        values = {text: _value(name, text, known.get(name)) for text in dict.fromkeys(texts)}
+        told.append([values[text] for text in texts])
+    return [dict(zip(names, row, strict=True)) for row in zip(*told, strict=True)]
 
 
 class RunsFile:
@@ -152,6 +159,11 @@ class RunsFile:
     def rows(self) -> list[Run]:
         """All rows, those of earlier sessions first."""
         return self._rows
+
+    @property
+    def next_block(self) -> int:
+        """The number of a block after all others."""
+        return 1 + max((row["block"] for row in self._rows if row["block"] is not None), default=-1)
 
     def append(self, row: Mapping[str, Any], config: Mapping[str, Level]) -> Run:
         """Adds a run, and returns once it is on disk; assigns its run_id. Raises RunError for an unknown column, and

@@ -83,7 +83,6 @@ class StudySpec:
     iterations: int = 1
     responses: tuple[str, ...] = ()
     """Further numbers that runs print as JSON, kept in columns of their own; of each less is better."""
-    covariate: str | None = None
     """A column of runs.csv that explains some of what varies between runs alike, such as `instructions_per_task`."""
     settings: Mapping[str, object] = field(default_factory=dict)
     """The keys of `[study]` that only the runner reads, as the file has them."""
@@ -132,10 +131,6 @@ class StudySpec:
     def rules(self) -> Constraints:
         """The constraints in a form that can be evaluated."""
         return Constraints(self.factors, self.constraints)
-
-    def covariate_of(self, response: str) -> str | None:
-        """The covariate in the analysis of a response; None in that of the covariate itself."""
-        return None if response == self.covariate else self.covariate
 
     @property
     def runs_path(self) -> Path:

@@ -11,7 +11,7 @@ from broadleaf_lab.run.environments.machine import machine_id
 from broadleaf_lab.run.planned import ready
 from broadleaf_lab.run.single import Quiet, record
 from broadleaf_lab.spec.factors import Config
-from broadleaf_lab.spec.runs import Run, RunsFile, read_runs
+from broadleaf_lab.spec.runs import RunsFile, read_runs
 from broadleaf_lab.spec.study import StudySpec
 from broadleaf_lab.tune.meter import Trial
 
@@ -28,12 +28,10 @@ class MeasuredRuns:
         *,
         quiet: Quiet | None = None,
         say: Callable[[str], None] = lambda line: None,
-        on_run: Callable[[Run], None] | None = None,
     ) -> None:
         """Builds what is needed and calibrates, unless that was done before. Raises RunError if nothing can be run."""
         self.calibration: Calibration
         self._environments, self.calibration = ready(study, (), quiet=quiet, say=say)
-        self._on_run = on_run
         self._order: dict[int, int] = {}
         self._runs = RunsFile(study.runs_path, study.factors, study.responses)
         self._runner = self.calibration.runner(self._environments, quiet=quiet, made=self._runs.rows)
@@ -43,7 +41,7 @@ class MeasuredRuns:
     def __call__(self, config: Config, /, *, purpose: str, block: int) -> float | None:
         order = self._order[block] = self._order.get(block, 0) + 1
         row = record(
-            self._runner, self._runs, config, on_run=self._on_run, purpose=_PURPOSES.get(purpose, purpose),
+            self._runner, self._runs, config, purpose=_PURPOSES.get(purpose, purpose),
             block=self._before + block, order_in_block=order, replicate=1,
         )  # fmt: skip
         return float(row["time_per_task_us"]) if row["status"] == "ok" else None

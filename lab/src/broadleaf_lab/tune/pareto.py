@@ -34,7 +34,7 @@ def pareto(study: StudySpec, responses: Sequence[str]) -> list[Point]:
     for response in responses:
         frame = frames.load(study.runs_path, study.factors, None, response)
         varied = [f for f in study.factors if frame[f.name].nunique() > 1]
-        made[response] = fit(varied, frame, triples=False, covariate=study.covariate_of(response))
+        made[response] = fit(varied, frame, triples=False)
     measured: dict[str, dict[str, Level]] = {}
     for one in made.values():
         for config in one.measured_configs:

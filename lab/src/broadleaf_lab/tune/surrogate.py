@@ -9,7 +9,6 @@ from __future__ import annotations
 import itertools
 import warnings
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -17,7 +16,6 @@ from broadleaf_lab.spec.constraints import Constraints
 from broadleaf_lab.spec.factors import Config, Factor, Level
 from broadleaf_lab.tune.meter import Trial
 
-_SOLVER_TIMEOUT_MS = 3000
 _STARTS = 24
 
 
@@ -109,44 +107,9 @@ class PairModel:
     def argmin(
         self, constraints: Constraints, rng: np.random.Generator, excluded: Sequence[Config] = ()
     ) -> dict[str, Level]:
-        """The possible configuration with the smallest predicted time, except for `excluded` ones.
-
-        z3 minimises; if it does not finish in time, the best result of descents from random starts is used.
+        """The possible configuration with the smallest predicted time, except for `excluded` ones: the best end of
+        descents by one level at a time.
         """
-        start = self._descend(constraints, rng, excluded)
-        found = self._minimise(constraints, excluded)
-        candidates = [config for config in (found, start) if config is not None]
-        return min(candidates, key=self.cost) if candidates else constraints.sample(rng, 1)[0]
-
-    def _minimise(self, constraints: Constraints, excluded: Sequence[Config]) -> dict[str, Level] | None:
-        import z3
-
-        solver = constraints.solver()
-        optimum = z3.Optimize()
-        optimum.set("timeout", _SOLVER_TIMEOUT_MS)
-        optimum.add(*solver.terms())
-        for config in excluded:
-            optimum.add(z3.Not(z3.And([solver.is_(f, config[f.name]) for f in self.factors])))
-        terms: list[Any] = []
-        # Whole millionths: integers keep the solver away from long fractions.
-        for i, table in enumerate(self._single):
-            for level, cost in zip(self.factors[i].levels, table, strict=True):
-                if weight := round(cost * 1e6):
-                    terms.append(z3.If(solver.is_(self.factors[i], level), weight, 0))
-        for (i, j), costs in self._pair.items():
-            one, other = self.factors[i], self.factors[j]
-            for (a, b), cost in np.ndenumerate(costs):
-                if weight := round(cost * 1e6):
-                    both = z3.And(solver.is_(one, one.levels[a]), solver.is_(other, other.levels[b]))
-                    terms.append(z3.If(both, weight, 0))
-        if terms:
-            optimum.minimize(z3.Sum(terms))
-        return solver.config(optimum.model()) if optimum.check() == z3.sat else None
-
-    def _descend(
-        self, constraints: Constraints, rng: np.random.Generator, excluded: Sequence[Config]
-    ) -> dict[str, Level] | None:
-        """The best end of descents by one level at a time."""
         taken = [dict(config) for config in excluded]
         ends: list[dict[str, Level]] = []
         for config in constraints.sample(rng, _STARTS):
@@ -159,7 +122,7 @@ class PairModel:
                 here, cost = best, self.cost(best)
             if here not in taken:
                 ends.append(here)
-        return min(ends, key=self.cost, default=None)
+        return min(ends, key=self.cost) if ends else constraints.sample(rng, 1)[0]
 
 
 def changes_of_one(config: Config, factors: Sequence[Factor], constraints: Constraints) -> list[dict[str, Level]]:

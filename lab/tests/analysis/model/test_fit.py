@@ -14,7 +14,7 @@ from broadleaf_lab.designs.plan import Plan
 from broadleaf_lab.errors import AnalysisError, ConstraintError
 from broadleaf_lab.spec.constraints import Constraints
 from broadleaf_lab.spec.factors import Factor, column_value
-from broadleaf_lab.synthetic.system import SyntheticSystem, simulate, two_level
+from synthetic.system import SyntheticSystem, simulate, two_level
 
 
 def runs_of(system, configs, seed=0, per_block=8):

@@ -5,7 +5,7 @@ import pytest
 from acceptance import coverage, discoveries, drift, power, scales
 from broadleaf_lab.analysis import frame
 from broadleaf_lab.analysis.model.fit import fit
-from broadleaf_lab.synthetic.system import simulate
+from synthetic.system import simulate
 
 pytestmark = pytest.mark.statistics
 

@@ -20,8 +20,8 @@ from broadleaf_lab.spec.factors import Factor
 from broadleaf_lab.spec.imported import import_runs
 from broadleaf_lab.spec.runs import RunsFile, read_runs
 from broadleaf_lab.study import Study
-from broadleaf_lab.synthetic.system import SyntheticSystem, seedlike, simulate
 from debian_layer import LayerUnavailable, in_layer, layer
+from synthetic.system import SyntheticSystem, seedlike, simulate
 
 pytestmark = pytest.mark.statistics
 

@@ -7,7 +7,7 @@ from broadleaf_lab.analysis import frame as frames
 from broadleaf_lab.analysis import verdict
 from broadleaf_lab.analysis.model.fit import Fit, fit
 from broadleaf_lab.designs.plan import Plan
-from broadleaf_lab.synthetic.system import seedlike, simulate
+from synthetic.system import seedlike, simulate
 
 pytestmark = pytest.mark.statistics
 

@@ -10,9 +10,9 @@ from broadleaf_lab.analysis.pairs import deltas as tables
 from broadleaf_lab.designs.plan import Plan
 from broadleaf_lab.errors import AnalysisError
 from broadleaf_lab.spec.factors import Factor, column_value
-from broadleaf_lab.synthetic.system import simulate, two_level
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from synthetic.system import simulate, two_level
 
 FACTORS = (
     Factor("a", "flag"),

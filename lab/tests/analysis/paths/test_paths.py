@@ -13,7 +13,7 @@ from broadleaf_lab.designs.plan import Plan
 from broadleaf_lab.errors import AnalysisError
 from broadleaf_lab.spec.constraints import Constraints
 from broadleaf_lab.spec.factors import Factor, column_value
-from broadleaf_lab.synthetic.system import SyntheticSystem, simulate, two_level
+from synthetic.system import SyntheticSystem, simulate, two_level
 
 SCALES = ("us", "rate", "log")
 

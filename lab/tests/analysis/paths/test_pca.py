@@ -7,7 +7,7 @@ from broadleaf_lab.analysis.paths import path as paths
 from broadleaf_lab.analysis.paths.pca import CAUTION, pca
 from broadleaf_lab.designs.plan import Plan
 from broadleaf_lab.errors import AnalysisError
-from broadleaf_lab.synthetic.system import simulate, two_level
+from synthetic.system import simulate, two_level
 
 EFFECTS = {"a": -0.3, "b": -0.4, "c": -0.1, "d": -0.2, "e": 0.0}
 

@@ -206,10 +206,12 @@ class Coding:
 
     def _products(self, codes: Mapping[str, np.ndarray], length: int) -> np.ndarray:
         # Without codes, a factor is at its average, and so is every product with it.
-        rows = np.zeros((length, len(self.column_names)))
+        whole = len(codes) == len(self.factors)
+        # Columns are written one by one.
+        rows = np.zeros((length, len(self.column_names)), order="F")
         rows[:, 0] = 1.0
         for term in self.terms:
-            if not term.columns or not all(name in codes for name in term.factors):
+            if not term.columns or not (whole or all(name in codes for name in term.factors)):
                 continue
             product = codes[term.factors[0]]
             for name in term.factors[1:]:

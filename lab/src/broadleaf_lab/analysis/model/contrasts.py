@@ -54,8 +54,8 @@ class Contrasts:
     """The errors of an estimate. `rows` contain one number per parameter.
 
     Random effects (columns with a penalty) count as what is still unknown of them: drawing them to zero is an error,
-    too. `strays` are what some of them may be beyond their common variance, and `unsure` is what else may be wrong with
-    the parameters: roots of covariances, with a row for each parameter.
+    too. `strays` are what some of them may be beyond their common variance: a root of its covariance,
+    with a row for each parameter.
     """
 
     def __init__(
@@ -63,7 +63,6 @@ class Contrasts:
         estimate: Estimate,
         covariance: Covariance = "HC2",
         alpha: float = 0.05,
-        unsure: np.ndarray | None = None,
         strays: np.ndarray | None = None,
     ) -> None:
         linear = estimate.linear
@@ -79,11 +78,9 @@ class Contrasts:
         self.residuals: np.ndarray = moved - linear.transform(linear.values(estimate.params))
         self.moved: np.ndarray = moved
         self.spread: np.ndarray = estimate.spread * linear.root
-        none = np.zeros((linear.width, 0))
-        self.unsure: np.ndarray = none if unsure is None else unsure
-        self.strays: np.ndarray = none if strays is None else strays
+        self.strays: np.ndarray = np.zeros((linear.width, 0)) if strays is None else strays
         # A random effect is wrong by the part of it that the penalty keeps out of the estimates.
-        self.doubt: np.ndarray = np.hstack([self.unsure, linear.solve(linear.penalty[:, None] * self.strays)])
+        self.doubt: np.ndarray = linear.solve(linear.penalty[:, None] * self.strays)
 
     @functools.cached_property
     def sigma_square(self) -> float:

@@ -12,7 +12,6 @@ import numpy as np
 import pandas as pd
 
 from broadleaf_lab.analysis import frame as frames
-from broadleaf_lab.analysis.model import covariate as covariates
 from broadleaf_lab.analysis.model import curves, misfit, rejected, robust, selection
 from broadleaf_lab.analysis.model import scale as scales
 from broadleaf_lab.analysis.model.background import Triples
@@ -35,6 +34,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Fit", "Interval", "LackOfFit", "fit"]
 _Q = 0.05
+_CERTAIN = 2.0
+"""By how many standard errors a coefficient has to differ from zero to tell which configuration is the fastest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,8 +107,7 @@ class Fit:
         self.kept: np.ndarray = linear.kept
         self.block_share: float = self.linear.ratio
         self.params: np.ndarray = self.estimate.params
-        unsure = covariates.doubt(sample, coding, self.linear, self.params)
-        self.contrasts: Contrasts = Contrasts(self.estimate, options.covariance, options.alpha, unsure, strays)
+        self.contrasts: Contrasts = Contrasts(self.estimate, options.covariance, options.alpha, strays)
         self.df: int = linear.df
         self._size = linear.size
         self._pairs: dict[float, list[Interaction]] = {}
@@ -182,9 +182,8 @@ class Fit:
 
     def drift_terms(self) -> list[DriftTerm]:
         """The coefficients of time and hour that could be estimated."""
-        covariate = self.sample.covariate
-        names = [n for n in self.design_names[self._size :] if covariate is None or n != covariate.name]
-        rows = np.eye(len(self.params))[self._size : self._size + len(names)]
+        names = self.design_names[self._size :]
+        rows = np.eye(len(self.params))[self._size :]
         told = self.contrasts.intervals(rows)
         return [DriftTerm(name, it, scales.UNITS[self.scale]) for name, it in zip(names, told, strict=True)]
 
@@ -334,8 +333,15 @@ class Fit:
 
     @functools.cached_property
     def best_config(self) -> dict[str, Level]:
-        """The configuration with the fastest prediction, among those that were run."""
-        mean = self.linear.rows @ self.treatment_params
+        """The configuration with the fastest prediction, among those that were run.
+
+        Coefficients count less the less certain they are, and nothing within two standard errors: the fastest of many
+        uncertain predictions is the one that noise favours most, and its effects would look larger than they are.
+        """
+        size, square = self.treatment_params, np.diag(self.covariance)[: self._size]
+        part = np.maximum(1 - _CERTAIN**2 * square / np.maximum(size**2, 1e-300), 0.0)
+        part[0] = 1.0
+        mean = self.linear.rows @ (part * size)
         best = int(np.argmax(mean) if self.scale == "rate" else np.argmin(mean))
         cells = self.sample.cells
         return {n: known[c] for n, known, c in zip(cells.names, cells.levels, cells.codes[best], strict=True)}
@@ -402,7 +408,6 @@ def fit(
     triples: bool = True,
     robust: bool = True,
     alpha: float = 0.05,
-    covariate: str | None = None,
 ) -> Fit:
     """Fits a model to runs in the form that `frame.load` returns.
 
@@ -417,8 +422,7 @@ def fit(
     the model do not count; without it, or if these runs gather where two levels meet whose pair is not in the model,
     least squares. Intervals use
     HC2 errors, which allow for unequal variances, with the degrees of freedom of each contrast's own error; they miss
-    in `alpha` of all cases. `covariate` is a column of the frame; what it explains of the noise is removed, but not
-    what treatments do through it. Raises AnalysisError if the runs cannot show the main effects.
+    in `alpha` of all cases. Raises AnalysisError if the runs cannot show the main effects.
     """
     if frame.empty:
         raise AnalysisError("no runs to fit: make runs first (`broadleaf-lab run`).")
@@ -431,17 +435,6 @@ def fit(
     if scale == "auto":
         sample = sample.on(scales.profile_of(full, sample).best)
     notes: list[str] = []
-    if covariate is not None:
-        sample = _adjusted(sample, full, options, covariate, notes)
-    made = _fitted(sample, full, options, triples, notes)
-    if (it := sample.covariate) is not None:
-        steep = covariates.slope(sample, made.linear, made.params)
-        made.notes = (*made.notes, covariates.sentence(it, steep, made.sigma))
-    return made
-
-
-def _fitted(sample: Sample, full: Coding, options: FitOptions, triples: bool, notes: list[str]) -> Fit:
-    """The model with all pairs if the runs suffice, and with triples if something is missing and they do."""
     if full.pairs and not selection.suffices(full, sample):
         return _selected(sample, full, options, notes)
     made = Fit(sample, full, options, tuple(notes))
@@ -467,28 +460,6 @@ def _fitted(sample: Sample, full: Coding, options: FitOptions, triples: bool, no
         made.notes = tuple(notes)
         return made
     return Fit(sample, coding, made.options, tuple(notes))
-
-
-def _adjusted(sample: Sample, full: Coding, options: FitOptions, name: str, notes: list[str]) -> Sample:
-    """The sample with a covariate, if the runs have it; otherwise `notes` says why not."""
-    values = covariates.numbers(sample.frame, name)
-    if isinstance(values, str):
-        notes.append(values)
-        return sample
-    told = np.isfinite(values)
-    frame = sample.frame[told].reset_index(drop=True)
-    # On the logarithmic scale no run's spread is assumed to depend on its level.
-    its = replace(Sample.of(frame, full.factors, "log", bool(sample.time.names)), y=values[told])
-    options = replace(options, alpha=0.05, stray={})
-    try:
-        if full.pairs and not selection.suffices(full, its):
-            made = _selected(its, full, options, [])
-        else:
-            made = Fit(its, full, options)
-    except AnalysisError as error:
-        notes.append(f"Not adjusted for {name}: {error}")
-        return sample
-    return covariates.adjusted(sample, covariates.centred(name, values, made, sample))
 
 
 def _selected(sample: Sample, full: Coding, options: FitOptions, notes: list[str]) -> Fit:
@@ -517,5 +488,4 @@ def of_study(
 ) -> Fit:
     """The model over the factors that were varied in a study's runs. `options` are those of `fit`."""
     runs = frames.load(study.runs_path, study.factors, None, response)
-    options.setdefault("covariate", study.covariate_of(response))
     return fit([f for f in study.factors if runs[f.name].nunique() > 1], runs, scale, **options)

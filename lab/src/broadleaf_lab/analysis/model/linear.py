@@ -339,7 +339,7 @@ def _binned(index: np.ndarray, columns: np.ndarray, size: int) -> np.ndarray:
     return answer
 
 
-def independent(gram: np.ndarray, raw: np.ndarray, tolerance: float = _DEPENDENT) -> np.ndarray:
+def independent(gram: np.ndarray, raw: np.ndarray) -> np.ndarray:
     """Which columns are not combinations of earlier ones, from their cross products; `raw` are their squares before
     anything was removed.
     """
@@ -352,7 +352,7 @@ def independent(gram: np.ndarray, raw: np.ndarray, tolerance: float = _DEPENDENT
     for column in range(size):
         own = factor[column, :used]
         left = rest[column, column] - own @ own
-        if left <= tolerance:
+        if left <= _DEPENDENT:
             continue
         factor[column:, used] = (rest[column:, column] - factor[column:, :used] @ own) / np.sqrt(left)
         keep[column] = True

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
@@ -18,16 +17,13 @@ from broadleaf_lab.analysis.model.linear import Blocks, Groups, Linear
 from broadleaf_lab.analysis.model.scale import Scale
 from broadleaf_lab.spec.factors import Factor
 
-if TYPE_CHECKING:
-    from broadleaf_lab.analysis.model.covariate import Covariate
-
 _MOSTLY = 0.5
 _MIN_LEFT_OF_PAIRS = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Made once, used by every model of the same runs. The column of `covariate` is the last of `time`."""
+    """Made once, used by every model of the same runs."""
 
     frame: pd.DataFrame
     y: np.ndarray
@@ -35,7 +31,6 @@ class Sample:
     cells: Cells
     time: Nuisance
     groups: Groups
-    covariate: Covariate | None = None
 
     @classmethod
     def of(cls, frame: pd.DataFrame, factors: Sequence[Factor], scale: Scale, drift: bool | str) -> Sample:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from broadleaf_lab.analysis.model import covariate, robust
+from broadleaf_lab.analysis.model import robust
 from broadleaf_lab.analysis.model.background import penalty_of
 from broadleaf_lab.analysis.model.coding import Coding
 from broadleaf_lab.analysis.model.contrasts import Contrasts, Interval, Pair, intervals
@@ -27,6 +27,8 @@ from broadleaf_lab.analysis.model.sample import Sample
 from broadleaf_lab.analysis.multiplicity import pair_rates
 
 _Q = 0.05
+_ENOUGH = 2
+"""With as many runs per parameter, all pairs are parameters."""
 _EXACT_RUNS = 400
 _MIN_LEFT = 8
 _UNTOLD = 1e-6
@@ -74,9 +76,7 @@ class Freed:
         equal = sigma_square * (influence**2).sum(axis=0) + drawn
         # A pair leaves no doubt about what it is tested for.
         others = known.strays[:, ~np.any(known.strays[self._own] != 0, axis=0)]
-        doubt = ((rows @ known.unsure) ** 2).sum(axis=1) + ((solved.T @ (self._rest[:, None] * others)) ** 2).sum(
-            axis=1
-        )
+        doubt = ((solved.T @ (self._rest[:, None] * others)) ** 2).sum(axis=1)
         return intervals(rows @ self.params, square + doubt, self._degrees(influence), equal + doubt, df, known.alpha)
 
     def _degrees(self, influence: np.ndarray) -> np.ndarray:
@@ -93,12 +93,13 @@ class Freed:
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """The pairs that are parameters of the model, the penalty of every column of the full coding, and what pairs that
-    were nearly chosen may be (`Contrasts.strays`).
+    """The pairs that are parameters of the model, how many more runs would suffice for all `candidates`, the penalty of
+    every column of the full coding, and what pairs that were nearly chosen may be (`Contrasts.strays`).
     """
 
     pairs: tuple[Pair, ...]
     candidates: int
+    more_runs: int
     penalty: np.ndarray
     strays: np.ndarray
 
@@ -106,8 +107,9 @@ class Chosen:
     def sentence(self) -> str:
         """What was done, for the reader."""
         return (
-            f"Too few runs to fit all {self.candidates} pairs at once: {len(self.pairs)} are certainly real; each of "
-            "the others was tested beside these, and what they may do is part of all intervals."
+            f"Too few runs to fit all {self.candidates} pairs at once ({self.more_runs} more would do): "
+            f"{len(self.pairs)} are certainly real; each of the others was tested beside these, and what they may do "
+            "is part of all intervals."
         )
 
 
@@ -117,7 +119,7 @@ def suffices(full: Coding, sample: Sample) -> bool:
     for all pairs.
     """
     p, n_runs = len(full.column_names), sample.told
-    if n_runs >= 2 * p:
+    if n_runs >= _ENOUGH * p:
         return True
     if n_runs < 1.25 * p + 5:
         return False
@@ -166,7 +168,8 @@ def choose_pairs(full: Coding, sample: Sample, blocks: str, use_robust: bool) ->
             break
         seen.add(frozenset(following))
         chosen = following
-    return Chosen(tuple(chosen), len(columns), penalty, _strays(known, columns, chosen, sample.told))
+    more_runs = max(1, _ENOUGH * len(full.column_names) - sample.told)
+    return Chosen(tuple(chosen), len(columns), more_runs, penalty, _strays(known, columns, chosen, sample.told))
 
 
 def _strays(
@@ -222,7 +225,7 @@ def _fitted(
     first = under(sample.linear(full, kind, penalty), sample.y)
     # Runs far from the model say nothing about the size of pairs.
     estimate = under(first.linear, first.pseudo)
-    return penalty, Contrasts(estimate, unsure=covariate.doubt(sample, full, estimate.linear, estimate.params))
+    return penalty, Contrasts(estimate)
 
 
 def _p_values(

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from broadleaf_lab.analysis.model import covariate
 from broadleaf_lab.errors import AnalysisError
 
 if TYPE_CHECKING:
@@ -53,8 +52,6 @@ def shifts(fit: Fit) -> list[Shift]:
         rest = fit.frame[~noisy].reset_index(drop=True)
         try:
             sample = Sample.of(rest, fit.factors, fit.scale, "time" in fit.sample.time.names)
-            if fit.sample.covariate is not None:
-                sample = covariate.adjusted(sample, fit.sample.covariate.of_runs(~noisy))
             options = FitOptions(fit.blocks, fit.options.covariance, fit.options.robust)
             other = Model(sample, fit.coding, options, penalty=fit.penalty)
         except AnalysisError:

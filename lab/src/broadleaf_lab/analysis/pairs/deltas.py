@@ -123,13 +123,25 @@ class _CellRuns:
 
     @classmethod
     def of(cls, runs: list[np.ndarray], y: np.ndarray, clock: np.ndarray, block: np.ndarray) -> _CellRuns:
+        count = np.array([len(r) for r in runs], dtype=int)
         return cls(
-            np.array([np.median(y[r]) for r in runs]),
-            np.array([np.median(clock[r]) for r in runs]),
-            np.array([len(r) for r in runs]),
-            np.array([_median_variance(len(r)) for r in runs]),
+            _medians(y, runs, count),
+            _medians(clock, runs, count),
+            count,
+            np.array([median_variance(len(r)) for r in runs]),
             [set(block[r][~np.isnan(block[r])].tolist()) for r in runs],
         )
+
+
+def _medians(values: np.ndarray, runs: list[np.ndarray], count: np.ndarray) -> np.ndarray:
+    """The median of each group of runs, none of which is empty."""
+    if not runs:
+        return np.zeros(0)
+    ours = values[np.concatenate(runs)]
+    ordered = ours[np.lexsort((ours, np.repeat(np.arange(len(runs)), count)))]
+    first = np.cumsum(count) - count
+    middle: np.ndarray = (ordered[first + (count - 1) // 2] + ordered[first + count // 2]) / 2
+    return middle
 
 
 def _by_cell(pairs: _Pairs, told: _CellRuns, sd_log2: float) -> pd.DataFrame:
@@ -146,7 +158,7 @@ def _by_cell(pairs: _Pairs, told: _CellRuns, sd_log2: float) -> pd.DataFrame:
     })  # fmt: skip
 
 
-def _median_variance(n: int) -> float:
+def median_variance(n: int) -> float:
     """The variance of the median of n normal values, in units of that of one; exact for the small n of replicates."""
     small = {1: 1.0, 2: 0.5, 3: 0.4487, 4: 0.2982, 5: 0.2868, 6: 0.2147, 7: 0.2104}
     return small.get(n, np.pi / (2 * n))
@@ -212,8 +224,8 @@ def _named(
     context = kept.codes[out["cell"].to_numpy(dtype=int)]
     for position, f in enumerate(factors):
         if f is not factor:
-            values = [column_value(level) for level in kept.levels[position]]
-            out[f.name] = [values[code] for code in context[:, position].tolist()]
+            values = np.array([column_value(level) for level in kept.levels[position]], dtype=object)
+            out[f.name] = pd.Series(values[context[:, position]], index=out.index).infer_objects()
     out[factor.name] = None
     out["context_id"] = identify(out, others, "x") if identified else None
     return out
@@ -225,6 +237,8 @@ def model_deltas(fit: Fit, *, identified: bool = True, errors: bool = True) -> p
     `context_id` is empty unless `identified`; `se_log2` is nan without `errors`, which take most of the time.
     """
     parts = []
+    params = np.zeros(len(fit.kept))
+    params[fit.kept] = fit.treatment_params
     for position, factor in enumerate(fit.factors):
         contexts = _at_default(fit, position)
         default = fit.coding.cell_rows(contexts)
@@ -235,9 +249,7 @@ def model_deltas(fit: Fit, *, identified: bool = True, errors: bool = True) -> p
             good = np.flatnonzero(fit.estimable_rows(rows))
             if not len(good):
                 continue
-            before, after = (
-                to_us(part[good][:, fit.kept] @ fit.treatment_params, fit.scale) for part in (default, changed)
-            )
+            before, after = (to_us((part @ params)[good], fit.scale) for part in (default, changed))
             has_errors = errors and fit.scale == "log"
             se = np.array([it.se for it in fit.contrasts_of(rows[good])]) if has_errors else np.nan
             part = pd.DataFrame({
@@ -328,21 +340,23 @@ def mean_deltas(
     if pairing == "block":
         observed, drawn = _drawn_pairs(flips, cell, y, frame["started_unix"].to_numpy(dtype=float), block, rng, draws)
     else:
-        means = _Means(flips, cell, y, len(kept), pairing)
-        observed = means.of(np.ones(len(y), dtype=int))
+        # Only runs that have a partner count.
+        paired: np.ndarray = np.zeros(len(kept), dtype=bool)
+        for pairs in flips:
+            paired[pairs.before] = paired[pairs.after] = True
+        used = np.flatnonzero(paired[cell])
+        means = _Means(flips, cell[used], y[used], len(kept), pairing)
+        observed = means.of(np.ones(len(used), dtype=int))
         drawn = np.full((draws, len(flips)), np.nan)
-        runs_of_block = _runs_of_blocks(block)
+        labels, in_block = np.unique(block, return_inverse=True)
+        # Runs without a block are in no draw of blocks.
+        blocks = int((~np.isnan(labels)).sum())
         for number in range(draws if flips else 0):
-            if len(runs_of_block) >= _BLOCKS:
-                times: np.ndarray = np.zeros(len(y), dtype=int)
-                each = np.bincount(
-                    rng.integers(0, len(runs_of_block), len(runs_of_block)), minlength=len(runs_of_block)
-                )
-                for taken, runs in zip(each, runs_of_block, strict=True):
-                    times[runs] = taken
+            if blocks >= _BLOCKS:
+                times = np.append(np.bincount(rng.integers(0, blocks, blocks), minlength=blocks), 0)[in_block]
             else:
                 times = np.bincount(rng.integers(0, len(y), len(y)), minlength=len(y))
-            drawn[number] = means.of(times)
+            drawn[number] = means.of(times[used])
     rows = []
     for position, (pairs, part) in enumerate(compared):
         if part.empty:
@@ -365,12 +379,6 @@ def _runs_of_cells(cell: np.ndarray, cells: int) -> list[np.ndarray]:
     ends = np.cumsum(np.bincount(cell, minlength=cells))[:-1]
     found: list[np.ndarray] = np.split(np.argsort(cell, kind="stable"), ends)
     return found
-
-
-def _runs_of_blocks(block: np.ndarray) -> list[np.ndarray]:
-    known = np.flatnonzero(~np.isnan(block))
-    labels, index = np.unique(block[known], return_inverse=True)
-    return [known[runs] for runs in _runs_of_cells(index, len(labels))]
 
 
 def _drawn_pairs(

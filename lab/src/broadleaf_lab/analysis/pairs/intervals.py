@@ -7,6 +7,8 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+_TRIM = 0.2
+
 
 @dataclass(frozen=True, slots=True)
 class Interval:
@@ -33,13 +35,13 @@ def mean_interval(values: Sequence[float], alpha: float = 0.05) -> Interval:
     return Interval(middle, middle - half, middle + half, n)
 
 
-def trimmed_interval(values: Sequence[float], alpha: float = 0.05, trim: float = 0.2) -> Interval:
+def trimmed_interval(values: Sequence[float], alpha: float = 0.05) -> Interval:
     """The trimmed mean with the Tukey-McLaughlin interval: a few disturbed runs change it little. It estimates
     the mean if the differences are symmetric, which pairs in random order are. Needs at least five values."""
     from scipy.special import stdtrit
 
     n = len(values)
-    cut = int(trim * n)
+    cut = int(_TRIM * n)
     ordered = sorted(values)
     kept = ordered[cut : n - cut]
     winsorised = [kept[0]] * cut + kept + [kept[-1]] * cut
@@ -72,17 +74,3 @@ def heterogeneity_p(groups: Sequence[Sequence[float]]) -> float:
     if within == 0:
         return 0.0 if between > 0 else 1.0
     return float(fdtrc(df1, df2, (between / df1) / (within / df2)))
-
-
-def welch_p(a: Sequence[float], b: Sequence[float]) -> float:
-    """Two-sided probability of means as different as these (Welch's t test). 1 if a side has fewer than two."""
-    from scipy.special import stdtr
-
-    if len(a) < 2 or len(b) < 2:
-        return 1.0
-    va, vb = statistics.variance(a) / len(a), statistics.variance(b) / len(b)
-    difference = statistics.fmean(a) - statistics.fmean(b)
-    if va + vb == 0:
-        return 0.0 if difference else 1.0
-    df = (va + vb) ** 2 / (va**2 / (len(a) - 1) + vb**2 / (len(b) - 1))
-    return float(2 * stdtr(df, -abs(difference) / math.sqrt(va + vb)))

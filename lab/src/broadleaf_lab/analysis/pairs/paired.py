@@ -19,11 +19,6 @@ class Ratio:
     high: float
     n: int
 
-    @property
-    def includes_one(self) -> bool:
-        """Whether the data are compatible with no difference."""
-        return not (self.high < 1 or self.low > 1)
-
     def inverse(self) -> Ratio:
         """The same as a speed-up: how many times as fast."""
         return Ratio(1 / self.estimate, 1 / self.high, 1 / self.low, self.n)

@@ -19,12 +19,10 @@ from broadleaf_lab.spec.factors import Factor, column_value
 _KEY = "paths_again"
 
 
-def plan_again(
-    plan: Plan, path: Path, factors: Sequence[Factor], name: str, replicates: int = 5, seed: int = 1
-) -> Plan:
+def plan_again(plan: Plan, path: Path, factors: Sequence[Factor], name: str, replicates: int = 5) -> Plan:
     """The plan with every node of a path added, `replicates` times, in blocks of one run of each in random order.
     `name` identifies them later."""
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(1)
     nodes = path.configs(factors)
     number = max((row.row for row in plan.rows), default=-1) + 1
     block = max((row.block for row in plan.rows), default=-1) + 1

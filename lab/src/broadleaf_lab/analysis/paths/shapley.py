@@ -49,7 +49,7 @@ class Shares:
     exact: bool
 
 
-def shapley(fit: Fit, end: Mapping[str, Level] | None = None, scale: Scale = "log", seed: int = 1) -> Shares:
+def shapley(fit: Fit, end: Mapping[str, Level] | None = None, scale: Scale = "log") -> Shares:
     """Shares of the way from the baseline to `end` (all factors at their treated level if None).
 
     On the fit's own scale there is a closed form: half of every pair's interaction goes to each of the two. On other
@@ -59,7 +59,7 @@ def shapley(fit: Fit, end: Mapping[str, Level] | None = None, scale: Scale = "lo
     start = {f.name: f.default for f in fit.factors}
     goal = {**start, **({f.name: f.on for f in fit.factors} if end is None else dict(end))}
     players = [f.name for f in fit.factors if goal[f.name] != start[f.name]]
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(1)
     draws = np.column_stack([fit.treatment_params, fit.bootstrap(rng, _DRAWS)])
     if not players:
         value = float(_values(fit, fit.coding.rows([start]), draws[:, :1], scale)[0, 0])

@@ -11,7 +11,7 @@ import click
 
 from broadleaf_lab.cli.options import load_study, study_argument
 from broadleaf_lab.cli.terminal import add_plain_row, compute_in_one_thread, console, require
-from broadleaf_lab.text import change
+from broadleaf_lab.text import change, log_change
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -73,7 +73,6 @@ def command(
         runs = frames.load(study.runs_path, study.factors, where, name)
         told[name] = summarise(
             study.factors, runs, scale, not no_pairs, blocks, not no_drift, study.rope_pct, failed,
-            study.covariate_of(name),
         )  # fmt: skip
     if as_json:
         found = {name: one.as_dict() for name, one in told.items()}
@@ -188,23 +187,17 @@ def _remarks(found: Summary) -> list[str]:
             what = "from the first run to the last" if term.name == "time" else f"with the hour ({term.name})"
             size = f"{it.estimate:+.3g} ({it.low:+.3g} to {it.high:+.3g}) {term.unit}"
             if fit.scale == "log":
-                size = f"{_ratio_pct(it.estimate)} time per task ({_range(_ratio_pct(it.low), _ratio_pct(it.high))})"
+                size = f"{log_change(it.estimate)} time per task ({_range(log_change(it.low), log_change(it.high))})"
             said.append(f"Drift {what}: {size}.")
     if found.lack_of_fit is not None:
         lack = found.lack_of_fit
-        size = _ratio_pct(lack.unseen).lstrip("+") if fit.scale == "log" else f"{lack.unseen:.3g} {UNITS[fit.scale]}"
+        size = log_change(lack.unseen).lstrip("+") if fit.scale == "log" else f"{lack.unseen:.3g} {UNITS[fit.scale]}"
         judgement = "something is missing from the model"
         if not lack.significant:
             judgement = f"nothing is known to be missing; an interaction of three factors of up to {size} could be"
         said.append(f"Replicates against the model: F = {lack.f:.2f}, p = {lack.p:.2g}: {judgement}.")
     said += [f"Sensitive: {shift.sentence}" for shift in found.shifts]
     return [*said, *found.notes, found.precision.sentence]
-
-
-def _ratio_pct(log_ratio: float) -> str:
-    import math
-
-    return change(math.exp(log_ratio))
 
 
 def _range(low: str, high: str) -> str:

@@ -49,7 +49,7 @@ def command(order: str, study_path: Path, all_steps: bool, again: int | None, as
     if again is not None:
         if order == "shapley":
             raise click.UsageError("--again needs one order; shapley is the average over all")
-        chosen = _chosen(fit(varied, runs, covariate=study.covariate), study, order, all_steps, "us")
+        chosen = _chosen(fit(varied, runs), study, order, all_steps, "us")
         remeasure.plan_again(Plan.load(plan_path), chosen, study.factors, order, again).save(plan_path)
         click.echo(f"{again * (len(chosen.order) + 1)} runs added to {plan_path}: make them with `broadleaf-lab run`")
         return
@@ -59,7 +59,7 @@ def command(order: str, study_path: Path, all_steps: bool, again: int | None, as
         rate = remeasure.measured_again(plan, runs, study.factors, order, "rate")
         assert rate is not None
     else:
-        made = fit(varied, runs, covariate=study.covariate)
+        made = fit(varied, runs)
         us, rate = (_chosen(made, study, order, all_steps, scale) for scale in ("us", "rate"))
     if as_json:
         paths = {"us": _plain(us), "rate": _plain(rate)}

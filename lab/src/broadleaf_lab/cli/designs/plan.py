@@ -52,8 +52,6 @@ def command(
     Writes plan.json beside the study file. The same study and seed give the same plan.
     """
     compute_in_one_thread()
-    from broadleaf_lab.run.environments.counters import lacking
-
     study = load_study(study_path)
     given: dict[str, Any] = {"kind": kind, "paths": paths, "runs": runs, "replicates": replicates, "seed": seed}
     study = replace(study, design=replace(study.design, **{k: v for k, v in given.items() if v is not None}))
@@ -63,18 +61,16 @@ def command(
             f"{study.runs_path} holds runs of {target}, and a new plan numbers its runs afresh. Look at it with "
             "--dry-run, or replace it with --force and move runs.csv away."
         )
-    faults, missing = _faults(study), lacking(study)
+    faults = _faults(study)
     plan = study.plan()
     each_s, origin = (seconds, "as given") if seconds is not None else _seconds_per_run(study)
     found = _precision(plan, study)
     if as_json:
-        click.echo(json.dumps({**_as_dict(plan, study, each_s, found), "faults": faults, "missing": missing}, indent=1))
+        click.echo(json.dumps({**_as_dict(plan, study, each_s, found), "faults": faults}, indent=1))
     else:
         _show(plan, study, each_s, origin, found)
         for fault in faults:
             console().print(f"cannot be run here: {fault}", style="yellow", markup=False)
-        if missing:
-            console().print(missing, style="yellow", markup=False)
     if dry_run:
         return
     plan.save(target)

@@ -63,7 +63,6 @@ class Commands:
         timeout_s: float = 600.0,
         clock: Clock | None = None,
         side_by_side: bool | None = None,
-        cwd: Path | None = None,
         seed: int | None = None,
     ) -> None:
         self.texts: tuple[str, str] = (a, b)
@@ -73,7 +72,7 @@ class Commands:
         self.clock: Clock = clock or "cpu"
         self.side_by_side: bool = bool(side_by_side)
         self._asked = clock, side_by_side
-        self._cwd = cwd or Path.cwd()
+        self._cwd = Path.cwd()
         self._rng = random.Random(seed)
 
     def look(self) -> None:

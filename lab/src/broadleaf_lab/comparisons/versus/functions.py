@@ -31,7 +31,6 @@ class Functions:
         a: Callable[[], Any],
         b: Callable[[], Any],
         *,
-        names: tuple[str, str] | None = None,
         clock: Clock | None = None,
         seed: int | None = None,
     ) -> None:
@@ -40,7 +39,7 @@ class Functions:
                 raise RunError(
                     f"{function!r} is not a function. Give two functions without arguments, or two commands."
                 )
-        self.texts: tuple[str, str] = names or (name_of(a), name_of(b))
+        self.texts: tuple[str, str] = (name_of(a), name_of(b))
         self.clock: Clock = clock if clock is not None else "cpu"
         self.side_by_side: bool = False
         self.calls: int = 1

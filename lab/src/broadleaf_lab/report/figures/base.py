@@ -35,8 +35,8 @@ JOINED = "\u00a0"
 class Figure:
     """A chart (`spec`, for Vega-Lite), the table behind it, what it shows and how to read it.
 
-    `number` is 1 to 20 for the figures of the published study, and above that for additional ones. `title` states the
-    finding, `reading` says how to read it. The table holds plain numbers, times in microseconds.
+    `question` is what it answers, `title` states the finding, `reading` says how to read it. The table holds plain
+    numbers, times in microseconds.
     """
 
     number: int
@@ -45,6 +45,7 @@ class Figure:
     reading: str
     spec: dict[str, Any]
     table: pd.DataFrame
+    question: str = ""
 
     @property
     def stem(self) -> str:
@@ -70,6 +71,7 @@ class Missing:
     number: int
     key: str
     reason: str
+    question: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,6 +183,35 @@ def finish(chart: Any, text: str, reading: str, width: int) -> dict[str, Any]:
         "frame": "group",
     }
     return {**spec, "title": heading, "padding": 14, "config": LOOK}
+
+
+def beside(parts: Sequence[Figure], names: Sequence[str], column: str) -> Figure:
+    """One figure of several: their charts beside each other under the first one's reading, and their tables one below
+    the other with a `column` that says whose a row is.
+    """
+    first, spec = parts[0], parts[0].spec
+    texts = [part.title for part in parts]
+    charts, datasets, width = [], {}, 0
+    for part, name in zip(parts, names, strict=True):
+        datasets.update(part.spec.get("datasets", {}))
+        own = {k: v for k, v in part.spec.items() if k not in {"title", "config", "padding", "datasets", "$schema"}}
+        charts.append({**own, "title": {"text": name, "anchor": "start", "fontSize": 13.5}})
+        width += max(map(len, part.spec["title"]["text"]), default=0)
+    text = ". ".join(texts)
+    readings = " ".join(dict.fromkeys(part.reading for part in parts))
+    heading = {
+        # A page that has less room joins the lines.
+        "text": [line for part in parts for line in textwrap.wrap(f"{part.title}.", max(60, width))],
+        "subtitle": textwrap.wrap(readings, max(80, int(1.25 * width))),
+        "anchor": "start",
+        "frame": "group",
+    }
+    whole = {
+        "$schema": spec["$schema"], "hconcat": charts, "datasets": datasets, "title": heading, "padding": 14,
+        "config": LOOK,
+    }  # fmt: skip
+    table = pd.concat([part.table.assign(**{column: name}) for part, name in zip(parts, names, strict=True)])
+    return Figure(first.number, first.key, text, readings, whole, table.reset_index(drop=True))
 
 
 def require(frame: pd.DataFrame, columns: Sequence[str], figure: str) -> None:

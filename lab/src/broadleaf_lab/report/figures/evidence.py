@@ -46,8 +46,7 @@ class Components:
 @dataclass(frozen=True, slots=True)
 class Evidence:
     """The tables, named after the figures that use them; None if the runs do not provide one, and then `reasons` says
-    why under the field's name (or the role's). `placebo_word` is the verdict on the placebo.
-    `path_sources` says where the times of greedy and nice come from, `failure_note` which
+    why under the field's name. `path_sources` says where the times of greedy and nice come from, `failure_note` which
     runs no figure of times includes.
     """
 
@@ -58,6 +57,7 @@ class Evidence:
     means: pd.DataFrame | None = None
     means_kept: pd.DataFrame | None = None
     kept_words: str = ""
+    kept_condition: str = ""
     greedy: pd.DataFrame | None = None
     nice: pd.DataFrame | None = None
     path_sources: Mapping[str, str] = field(default_factory=dict)
@@ -70,9 +70,5 @@ class Evidence:
     drift: pd.DataFrame | None = None
     cells: pd.DataFrame | None = None
     levels: pd.DataFrame | None = None
-    terms: pd.DataFrame | None = None
-    placebo: pd.DataFrame | None = None
-    placebo_word: str = "unknown"
-    failures: pd.DataFrame | None = None
     failure_note: str = ""
     reasons: Mapping[str, str] = field(default_factory=dict)

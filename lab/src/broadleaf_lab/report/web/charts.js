@@ -3,7 +3,7 @@
 const charts = (() => {
   const dark = matchMedia("(prefers-color-scheme: dark)");
   const options = { actions: { export: true, source: false, compiled: false, editor: false }, renderer: "svg" };
-  const MIN_WIDTH = 150;
+  const MIN_WIDTH = 150, WIDE = 700;
   // Ink, lines and the two colours with a meaning, as they are on white and as they are on black.
   const AT_NIGHT = {
     "white": "#16191d", "#222222": "#e4e6e8", "#222": "#e4e6e8", "#333333": "#d0d4d8", "#555555": "#aab1b8", "#555": "#aab1b8",
@@ -30,6 +30,9 @@ const charts = (() => {
     return night;
   }
 
+  const placed = (room) => room < 420 ? { orient: "bottom", direction: "vertical", columns: 1 }
+    : { orient: "bottom", direction: "horizontal", columns: 3, labelLimit: room / 3.5 };
+
   const wrapped = (lines, maxChars) => {
     const found = [""];
     for (const word of [lines].flat().join(" ").split(" ")) {
@@ -40,23 +43,27 @@ const charts = (() => {
     return found;
   };
 
-  // Every legend in one column below the chart.
-  const below = (value) => {
-    if (Array.isArray(value)) return value.map(below);
+  // Every legend below the chart: in a row where there is room for three words, in one column on a phone.
+  const below = (value, room) => {
+    if (Array.isArray(value)) return value.map((item) => below(item, room));
     if (!value || typeof value !== "object") return value;
     return Object.fromEntries(Object.entries(value).map(([key, item]) =>
       key === "data" || key === "datasets" ? [key, item]
-        : key === "legend" && item ? [key, { ...item, orient: "bottom", direction: "vertical", columns: 1 }] : [key, below(item)]));
+        : key === "legend" && item ? [key, { ...item, ...placed(room), ...(item.columns && { columns: item.columns, labelLimit: 0.55 * room }) }] : [key, below(item, room)]));
   };
 
-  // The chart with the lines of its titles as long as `width` has room for, and each part below the one before.
-  function stacked(spec, width) {
+  // The chart with the lines of its titles as long as `width` has room for.
+  function titled(spec, width) {
     const title = typeof spec.title === "object" && !Array.isArray(spec.title) ? spec.title : spec.title && { text: spec.title };
-    const narrow = { ...spec };
-    if (title) {
-      narrow.title = { ...title, frame: "bounds", text: wrapped(title.text, Math.floor(width / 9.2)) };
-      if (title.subtitle) narrow.title.subtitle = wrapped(title.subtitle, Math.floor(width / 6.8));
-    }
+    if (!title) return { ...spec };
+    const made = { ...title, frame: "bounds", text: wrapped(title.text, Math.floor(width / 9.2)) };
+    if (title.subtitle) made.subtitle = wrapped(title.subtitle, Math.floor(width / 6.8));
+    return { ...spec, title: made };
+  }
+
+  // The same with each part below the one before.
+  function stacked(spec, width) {
+    const narrow = titled(spec, width);
     if (spec.hconcat) {
       narrow.vconcat = spec.hconcat.map((part) => stacked(part, width));
       delete narrow.hconcat;
@@ -66,7 +73,7 @@ const charts = (() => {
       narrow.columns = 1;
     }
     const legend = (narrow.config || {}).legend;
-    narrow.config = { ...narrow.config, legend: { ...legend, orient: "bottom", direction: "vertical" } };
+    narrow.config = { ...narrow.config, legend: { ...legend, ...placed(width) } };
     return narrow;
   }
 
@@ -79,14 +86,22 @@ const charts = (() => {
     return less;
   }
 
+  const columns = (spec) => (spec.hconcat || []).length || Math.min(spec.columns || Infinity, (spec.concat || [0]).length);
+
   async function draw(id, spec) {
-    const place = document.getElementById(id), room = place.parentElement.clientWidth;
+    const place = document.getElementById(id), room = place.clientWidth;
     const width = () => place.querySelector("svg").width.baseVal.value;
     try {
       let shown = themed(spec);
       await vegaEmbed(place, shown, options);
       if (width() <= room + 1) return;
-      shown = below(stacked(shown, room - 30));
+      // With room for them, parts stay beside each other and get narrower.
+      for (let tries = 0; room >= WIDE && tries < 6; tries++) {
+        shown = tries ? narrower(shown, Math.ceil(1.3 * (width() - room) / columns(shown))) : titled(shown, room - 30);
+        await vegaEmbed(place, shown, options);
+        if (width() <= room + 1) return;
+      }
+      shown = below(stacked(themed(spec), room - 30), room);
       await vegaEmbed(place, shown, options);
       for (let tries = 0; tries < 6 && width() > room + 1; tries++) {
         shown = narrower(shown, width() - room);

@@ -1,14 +1,34 @@
 "use strict";
-// Draws the charts that follow what one chooses and drags, then the figures.
+// Draws the figures, then the charts that follow what one chooses and drags. What is folded is drawn when it is opened.
 (async function () {
   const read = (id) => JSON.parse(document.getElementById(id).textContent);
   const { put } = charts;
 
   const data = read("explorer-data"), model = read("model");
+  const folded = (id) => document.getElementById(id).closest("details");
+  const specs = Object.entries(read("specs"));
+  for (const [id, spec] of specs) if (!folded(id)) await put(id, spec);
   const orders = data ? await explore(data) : null;
   if (model) settings(model, orders);
-  for (const [id, spec] of Object.entries(read("specs"))) await put(id, spec);
+  for (const [id, spec] of specs) if (folded(id)) folded(id).addEventListener("toggle", () => put(id, spec), { once: true });
+  contents();
   document.body.dataset.ready = "yes";
+
+  // A link to something folded opens it; the contents show where the reader is.
+  function contents() {
+    const open = () => {
+      const goal = location.hash.length > 1 && document.getElementById(location.hash.slice(1));
+      const fold = goal && (goal.closest("details") || goal.querySelector(":scope > details"));
+      if (fold && !fold.open) { fold.open = true; goal.scrollIntoView(); }
+    };
+    addEventListener("hashchange", open);
+    open();
+    const links = new Map([...document.querySelectorAll("nav a")].map((a) => [document.getElementById(a.hash.slice(1)), a]));
+    const seen = new IntersectionObserver((entries) => {
+      for (const entry of entries) links.get(entry.target).classList.toggle("here", entry.isIntersecting);
+    }, { rootMargin: "-20% 0px -60% 0px" });
+    for (const goal of links.keys()) seen.observe(goal);
+  }
 
   async function explore(data) {
     const BLUE = "#2166ac", RED = "#b2182b", INK = "#222222", GREY = "#8c8c8c";
@@ -65,7 +85,7 @@
       const axis = { format: ",.6~g", tickCount: 6 };
       const better = scale === "rate" ? "Above" : "Below";
       return {
-        width: 400, height: 400, config,
+        width: 380, height: 380, config,
         title: { text: treatment + ": before and after", subtitle: values.length + " contexts. " + better + " the dashed line it is faster." },
         layer: [
           { data: { values }, mark: { type: "circle", size: 36, opacity: 0.6 }, encoding: {
@@ -145,7 +165,9 @@
       };
     }
 
+    const fold = folded("scatter");
     async function draw() {
+      if (!fold.open) return;
       const treatment = select("treatment").value, by = select("colour").value, scale = select("scale").value;
       await put("scatter", scatter(treatment, by, scale));
       await put("split", split(by, scale));
@@ -167,7 +189,18 @@
     }
     for (const id of ["treatment", "colour", "scale", "order"]) select(id).addEventListener("change", draw);
     select("condition").addEventListener("change", filter);
-    await draw();
+    fold.addEventListener("toggle", draw);
+    if (data.questions.length) {
+      fill("question", data.questions.map((asked) => asked.question));
+      select("question").addEventListener("change", () => {
+        const asked = data.questions.find((one) => one.question === select("question").value);
+        if (!asked) return;
+        for (const id of ["treatment", "scale", "order"]) if (asked[id]) select(id).value = asked[id];
+        if ("colour" in asked) select("colour").value = asked.colour || NOTHING;
+        select("condition").value = asked.condition || "";
+        filter();
+      });
+    }
 
     // Shows an order of one's own among the paths.
     return async function (name, steps) {

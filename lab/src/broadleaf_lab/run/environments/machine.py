@@ -39,6 +39,7 @@ def cpu_times() -> CpuTimes:
     return CpuTimes(busy, steal, busy + idle + iowait + steal)
 
 
+_SAMPLE_S = 0.1
 _POWERCAP = Path("/sys/class/powercap")
 
 
@@ -107,12 +108,6 @@ def temperature_c() -> float | None:
     return max(found, default=None)
 
 
-def governors() -> set[str]:
-    """Frequency governors of the usable cores."""
-    found = (read_text(_CPUFREQ.format(cpu=cpu, what="scaling_governor")) for cpu in os.sched_getaffinity(0))
-    return {text for text in found if text}
-
-
 def memory_bytes() -> int:
     """Memory of the machine."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
@@ -130,12 +125,12 @@ def machine_id() -> str:
     return "m" + hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
-def busy_cores(sample_s: float = 0.1) -> float:
+def busy_cores() -> float:
     """Cores that are busy at the moment. Measured between runs, when nothing of ours is running: the load average would
     not work, because it includes our own last run for a minute.
     """
     before = cpu_times()
-    time.sleep(sample_s)
+    time.sleep(_SAMPLE_S)
     busy, steal = cpu_times().since(before)
     return (busy + steal) * (os.cpu_count() or 1)
 

@@ -14,11 +14,9 @@ from broadleaf_lab.report.figures.base import (
     NEUTRAL,
     Figure,
     Unit,
-    axis_values,
     categories,
     finish,
     in_order,
-    log_domain,
     percent,
     require,
     shown_levels,
@@ -34,13 +32,12 @@ def before_after(
     number: int,
     key: str,
     colour_by: str | None = None,
-    scale: str = "us",
     bools: frozenset[str] = frozenset(),
 ) -> Figure:
     """One point per delta of `treatment`: time per task before (x) and after (y), with the line of no effect.
 
-    `deltas` is deltas.csv; `colour_by` a factor of the context; `scale` "us" or "log" (both axes); `bools` names the
-    factors whose levels appear as off and on.
+    `deltas` is deltas.csv; `colour_by` a factor of the context; `bools` names the factors whose levels appear as off
+    and on.
     """
     require(deltas, ["treatment", "before_us", "after_us", *([colour_by] if colour_by else [])], key)
     columns = ["level_from", "level_to", "before_us", "after_us", "delta_us", "log2_ratio", colour_by]
@@ -49,13 +46,9 @@ def before_after(
     unit = Unit.of(table["before_us"], table["after_us"])
     shown = pd.DataFrame({"before": table["before_us"] / unit.us, "after": table["after_us"] / unit.us})
     text = _finding(table, treatment, colour_by, colour_by in bools)
-    bounds = _bounds(shown, scale)
-    axis = (
-        alt.Axis(format=",.6~g", values=axis_values(bounds))
-        if scale == "log"
-        else alt.Axis(format=",.6~g", tickCount=6)
-    )
-    kind = alt.Scale(type="log" if scale == "log" else "linear", domain=bounds, nice=False, zero=False)
+    values = np.concatenate([shown["before"], shown["after"]]) if len(shown) else np.array([1.0])
+    end = float(np.nanmax(values)) * 1.04
+    axis, kind = alt.Axis(format=",.6~g", tickCount=6), alt.Scale(domain=[0.0, end], nice=False)
     encodings: dict[str, Any] = {
         "x": alt.X("before:Q", scale=kind, axis=axis, title=f"time per task before {treatment} ({unit.name})"),
         "y": alt.Y("after:Q", scale=kind, axis=axis, title=f"time per task after {treatment} ({unit.name})"),
@@ -67,17 +60,16 @@ def before_after(
         order = ["off", "on"] if colour_by in bools else in_order(table[colour_by])
         colour = alt.Color("context:N", title=colour_by, scale=categories(order), sort=order)
     points = alt.Chart(thinned(shown)).mark_circle(size=34, opacity=0.55, clip=True).encode(**encodings, color=colour)
-    line = pd.DataFrame({"before": bounds, "after": bounds})
+    line = pd.DataFrame({"before": [0.0, end], "after": [0.0, end]})
     diagonal = (
         alt.Chart(line)
         .mark_line(color=INK, strokeDash=[5, 4], strokeWidth=1.2)
         .encode(x=alt.X("before:Q"), y=alt.Y("after:Q"))
     )
-    middle = _middle(bounds, scale)
     labels = pd.DataFrame(
         {
-            "before": [middle(0.04), middle(0.97)],
-            "after": [middle(0.97), middle(0.05)],
+            "before": [0.04 * end, 0.97 * end],
+            "after": [0.97 * end, 0.05 * end],
             "text": ["slower with it", "faster with it"],
             "align": ["left", "right"],
         }
@@ -94,21 +86,6 @@ def before_after(
         f"A point is one context measured without and with {treatment}{coloured}. On the dashed line it does nothing."
     )
     return Figure(number, key, text, reading, finish(chart, text, reading, WIDTH + 140), table)
-
-
-def _bounds(shown: pd.DataFrame, scale: str) -> list[float]:
-    values = np.concatenate([shown["before"], shown["after"]]) if len(shown) else np.array([1.0, 2.0])
-    if scale == "log":
-        return log_domain(values)
-    return [0.0, float(np.nanmax(values)) * 1.04]
-
-
-def _middle(bounds: list[float], scale: str) -> Any:
-    """A position between the bounds, given as its share of the axis."""
-    low, high = bounds
-    if scale == "log":
-        return lambda share: low * (high / low) ** share
-    return lambda share: low + (high - low) * share
 
 
 def _finding(table: pd.DataFrame, treatment: str, colour_by: str | None, is_bool: bool) -> str:

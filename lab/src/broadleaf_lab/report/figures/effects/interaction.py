@@ -56,7 +56,7 @@ def two_by_two(cells: pd.DataFrame, fig_number: int, key: str) -> Figure:
                 "line:N",
                 title=pair.b,
                 scale=alt.Scale(domain=lines, range=list(CATEGORIES[: len(lines)])),
-                legend=alt.Legend(orient="bottom", direction="horizontal", titleOrient="left", titleLimit=210),
+                legend=alt.Legend(orient="bottom", direction="horizontal", titleOrient="top", titleLimit=210),
             ),
         )
         y = alt.Y(

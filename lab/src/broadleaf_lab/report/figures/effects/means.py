@@ -15,21 +15,22 @@ WIDTH = 560
 ROW_PIXELS = 24
 
 
-def means(table: pd.DataFrame, number: int, key: str, where: str = "over all deltas") -> Figure:
+def means(table: pd.DataFrame, number: int, key: str, ends: tuple[float, float] | None = None) -> Figure:
     """Mean change of the time per task for each factor, the largest saving first.
 
-    `table` has the columns of `COLUMNS`: name, mean and interval in microseconds, number of deltas.
+    `table` has the columns of `COLUMNS`: name, mean and interval in microseconds, number of deltas. `ends` are those of
+    the axis, in microseconds.
     """
     require(table, COLUMNS, key)
     table = table.sort_values("mean_us").reset_index(drop=True)
     unit = Unit.of(table["mean_us"], table["ci_low_us"], table["ci_high_us"])
     best = table[table["ci_high_us"] < 0].head(2)
     if best.empty:
-        text = f"No factor saves time for certain, on average {where}"
+        text = "No factor saves time for certain, on average over all deltas"
     else:
         text = (
             listed([f"{row.name} ({unit.shown(row.mean_us, signed=True)})" for row in best.itertuples(index=False)])
-            + f" {'saves' if len(best) == 1 else 'save'} most per task, on average {where}"
+            + f" {'saves' if len(best) == 1 else 'save'} most per task, on average over all deltas"
         )
     reading = "Bar: mean of after minus before. Line: 95 % interval. Left of zero is faster; grey may be either."
     shown = table.assign(
@@ -43,7 +44,12 @@ def means(table: pd.DataFrame, number: int, key: str, where: str = "over all del
         tooltip=[alt.Tooltip("name"), alt.Tooltip("mean", format=".3~g"), alt.Tooltip("n")],
     )
     bars = base.mark_bar(height={"band": 0.7}).encode(
-        x=alt.X("mean:Q", title=f"mean change of time per task ({unit.name})", axis=alt.Axis(format=",.6~g")),
+        x=alt.X(
+            "mean:Q",
+            title=f"mean change of time per task ({unit.name})",
+            axis=alt.Axis(format=",.6~g", tickCount=6),
+            scale=_between(ends, unit),
+        ),
         color=alt.Color(
             "effect:N",
             scale=alt.Scale(domain=list(EFFECTS), range=[FASTER, SLOWER, NEUTRAL]),
@@ -57,7 +63,13 @@ def means(table: pd.DataFrame, number: int, key: str, where: str = "over all del
 
 
 def side_by_side(
-    left: pd.DataFrame, right: pd.DataFrame, names: tuple[str, str], number: int, key: str, text: str = ""
+    left: pd.DataFrame,
+    right: pd.DataFrame,
+    names: tuple[str, str],
+    number: int,
+    key: str,
+    text: str = "",
+    ends: tuple[float, float] | None = None,
 ) -> Figure:
     """Two numbers of each factor beside each other, each with its interval; factors that have only one are omitted.
 
@@ -90,7 +102,12 @@ def side_by_side(
         yOffset=alt.YOffset("order:O", scale=alt.Scale(paddingOuter=0.15)),
     )
     bars = base.mark_bar().encode(
-        x=alt.X("mean:Q", title=f"change of time per task ({unit.name})", axis=alt.Axis(format=",.6~g")),
+        x=alt.X(
+            "mean:Q",
+            title=f"change of time per task ({unit.name})",
+            axis=alt.Axis(format=",.6~g", tickCount=6),
+            scale=_between(ends, unit),
+        ),
         color=alt.Color(
             "which:N",
             title=None,
@@ -101,8 +118,12 @@ def side_by_side(
     )
     lines = base.mark_rule(color=INK, strokeWidth=1.2).encode(x=alt.X("low:Q"), x2=alt.X2("high:Q"))
     zero = alt.Chart(pd.DataFrame({"zero": [0]})).mark_rule(color=INK).encode(x=alt.X("zero:Q"))
-    chart = alt.layer(bars, lines, zero, width=WIDTH, height=alt.Step(ROW_PIXELS * 0.65, **{"for": "offset"}))
+    chart = alt.layer(bars, lines, zero, width=WIDTH, height=alt.Step(ROW_PIXELS / 2, **{"for": "offset"}))
     return Figure(number, key, text, reading, finish(chart, text, reading, WIDTH + 160), both)
+
+
+def _between(ends: tuple[float, float] | None, unit: Unit) -> alt.Scale:
+    return alt.Scale() if ends is None else alt.Scale(domain=[end / unit.us for end in ends])
 
 
 def _what_changed(both: pd.DataFrame, names: tuple[str, str]) -> str:

@@ -11,7 +11,7 @@ import pandas as pd
 from broadleaf_lab.report.figures.base import CATEGORIES, INK, NEUTRAL, Figure, Unit, finish, number, require, thinned
 from broadleaf_lab.text import listed
 
-WIDTH = HEIGHT = 520
+WIDTH, HEIGHT = 460, 400
 MAX_ARROWS = 6
 
 
@@ -81,8 +81,8 @@ def biplot(
         base = alt.Chart(side).encode(x=alt.X("label_x:Q"), y=alt.Y("label_y:Q"), text=alt.Text("name:N"))
         labels.append(base.mark_text(align=align, fontSize=13, stroke="white", strokeWidth=4, strokeJoin="round"))
         labels.append(base.mark_text(align=align, fontSize=13, color=INK))
-    chart = alt.layer(dots, lines, heads, *labels, width=WIDTH + 160, height=HEIGHT)
-    return Figure(fig_number, key, text, reading, finish(chart, text, reading, WIDTH + 220), table)
+    chart = alt.layer(dots, lines, heads, *labels, width=WIDTH, height=HEIGHT)
+    return Figure(fig_number, key, text, reading, finish(chart, text, reading, WIDTH + 60), table)
 
 
 def _opposed(table: pd.DataFrame, component: str) -> str:
@@ -150,8 +150,8 @@ def scree(variance: pd.DataFrame, fig_number: int, key: str) -> Figure:
             scale=alt.Scale(domain=["more than noise", "not above noise"], range=[CATEGORIES[4], "#c8c8c8"]),
         ),
     )
-    layers = [bars, base.mark_text(dy=-8, fontSize=12).encode(y=alt.Y("top:Q"), text=alt.Text("share:N"))]
+    layers = [bars, base.mark_text(dy=-8, fontSize=10).encode(y=alt.Y("top:Q"), text=alt.Text("share:N"))]
     if "noise" in shown.columns:
-        layers.append(base.mark_tick(color=INK, thickness=2.5, width=30).encode(y=alt.Y("noise:Q")))
-    chart = alt.layer(*layers, width=alt.Step(36), height=340)
-    return Figure(fig_number, key, text, reading, finish(chart, text, reading, 700), table)
+        layers.append(base.mark_tick(color=INK, thickness=2.5, width=14).encode(y=alt.Y("noise:Q")))
+    chart = alt.layer(*layers, width=380, height=HEIGHT)
+    return Figure(fig_number, key, text, reading, finish(chart, text, reading, WIDTH + 60), table)

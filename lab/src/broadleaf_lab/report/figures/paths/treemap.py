@@ -11,8 +11,8 @@ import pandas as pd
 from broadleaf_lab.report.figures.base import NEUTRAL, TIER_COLOURS, TIERS, Figure, Unit, finish, number, require
 from broadleaf_lab.text import listed
 
-WIDTH, HEIGHT = 620, 400
-KEY_PIXELS = 270
+WIDTH, HEIGHT = 290, 260
+KEY_PIXELS = 262
 _LINE_PIXELS = 22
 REST = "still there"
 BARE = alt.ViewConfig(strokeOpacity=0)
@@ -97,7 +97,7 @@ def _chart(parts: pd.DataFrame, unit: Unit, tiered: bool) -> alt.HConcatChart:
     shown["rank"] = range(1, len(shown) + 1)
     shown["amount"] = [unit.shown(a) for a in shown["area_us"]]
     width, height = shown["x1"] - shown["x0"], shown["y1"] - shown["y0"]
-    longest = shown["name"].str.len().clip(lower=8) * 7.0 + 12
+    longest = shown["name"].str.len().clip(lower=8) * 9.0 + 12
     shown["named"] = (width >= longest) & (height >= 38)
     shown["middle_x"], shown["middle_y"] = (shown["x0"] + shown["x1"]) / 2, (shown["y0"] + shown["y1"]) / 2
     shown["rank_text"] = [

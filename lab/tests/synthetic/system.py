@@ -22,7 +22,6 @@ from broadleaf_lab.study import Study
 
 if TYPE_CHECKING:
     import numpy as np
-
     from broadleaf_lab.designs.plan import Plan
 
 _DAY_S = 86_400.0
@@ -154,7 +153,7 @@ class SyntheticSystem:
         """A study of this system; `design` are fields of its DesignSpec."""
         return Study(
             name=name,
-            callable="synthetic:run",
+            callable="answers:run",
             score="wall/n",
             factors=self.factors,
             constraints=self.constraints,

@@ -1,6 +1,6 @@
 """A synthetic study as a directory: study.toml, plan.json, runs.csv, and truth.json to compare results with.
 
-The study can also be run: `synthetic.py` beside it does no work, but answers with the time that the truth defines.
+The study can also be run: `answers.py` beside it does no work, but answers with the time that the truth defines.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from typing import Any
 from broadleaf_lab.designs.plan import Plan
 from broadleaf_lab.errors import writing
 from broadleaf_lab.spec.factors import Factor
-from broadleaf_lab.synthetic.system import SyntheticSystem, seedlike, simulate, two_level
+
+from synthetic.system import SyntheticSystem, seedlike, simulate, two_level
 
 SYSTEMS = ("seedlike", "eight", "null")
 _NO_EFFECT = 8
@@ -53,7 +54,7 @@ def write(
     with writing(directory):
         directory.mkdir(parents=True, exist_ok=True)
         (directory / "study.toml").write_text(_toml(made, name, chosen), encoding="utf-8")
-        (directory / "synthetic.py").write_text(_benchmark(name, options), encoding="utf-8")
+        (directory / "answers.py").write_text(_benchmark(name, options), encoding="utf-8")
         (directory / "truth.json").write_text(json.dumps(truth(made), indent=1) + "\n", encoding="utf-8")
     study = Study.load(directory)
     plan = study.plan()
@@ -85,10 +86,10 @@ def truth(made: SyntheticSystem) -> dict[str, Any]:
 
 def _toml(made: SyntheticSystem, name: str, design: Mapping[str, Any]) -> str:
     lines = [
-        "# Written by `broadleaf-lab synth`: nothing here is measured. truth.json says what there is to find.",
+        "# Nothing here is measured. truth.json says what there is to find.",
         "[study]",
         f'name = "{name}"',
-        'callable = "synthetic:run"',
+        'callable = "answers:run"',
         "timeout_s = 60",
         "",
         "[study.calibrate]",
@@ -115,11 +116,13 @@ def _benchmark(name: str, options: Mapping[str, Any]) -> str:
     given = "".join(f", {key}={value!r}" for key, value in options.items())
     return f'''"""Answers with the seconds per task that the truth of this synthetic study says."""
 
+import sys
 import time
 
 import numpy as np
 
-from broadleaf_lab.synthetic.study import system
+sys.path.append({str(Path(__file__).parents[1])!r})
+from synthetic.study import system
 
 SYSTEM = system("{name}"{given})
 
