@@ -50,7 +50,7 @@ def test_the_closest_word_is_suggested(arguments, meant):
         (["bench", "--quick", "latency"], "put options after it, as in `broadleaf bench latency --quick`"),
         (["bench", "--json", "out.json", "latency"], "--json comes before the case"),
         (["bench", "latency", "--repeats", "0"], "0 is not in the range"),
-        (["stop", "--all", "--cluster-id", "x"], "exclude each other"),
+        (["stop", "--all", "--cluster-id", "x"], "cannot be combined"),
         (["status", "--profile", "a/b"], "profile 'a/b'"),
         (["list", "--profile", "a/b"], "profile 'a/b'"),
         (["stop", "--cluster-id", "a/b"], "cluster id 'a/b'"),

@@ -35,7 +35,7 @@ def test_places(environment, expected):
 
 def test_a_launcher_that_does_not_name_the_run_needs_an_id():
     mpich = {"PMI_RANK": "1", "PMI_SIZE": "2"}
-    with pytest.raises(ValueError, match="give --id, the same to all ranks"):
+    with pytest.raises(ValueError, match="give every rank the same --id"):
         RunMember.of(mpich)
     assert RunMember.of(mpich, "mine") == RunMember(1, 2, "mine")
 

@@ -95,7 +95,8 @@ class SimulatedCluster:
                 times[1] += failed
                 times[2] += length_ns
                 times[3] = max(times[3], length_ns)
-                event = ["failed_task" if failed else "task", start_ns, start_ns + length_ns, engine, 0, kind + 1]
+                way = [900_000_000, 20_000_000, 240, 8_000]
+                event = ["failed_task" if failed else "task", start_ns, start_ns + length_ns, engine, 0, kind + 1, way]
                 self._events.append(event)
         self._now_ns = end_ns
         # As in a ring, the newest remain.
@@ -197,6 +198,7 @@ class SimulatedCluster:
                 for kind, (_, bad, *_) in enumerate(self._times)
                 if bad
             ],
+            "hosts": [],
             "transfers": [] if self.idle or self.n_hosts == 1 else self._transfers(),
         }
 

@@ -105,6 +105,30 @@ def test_what_ran_is_told(rc: ipp.Client, url: str) -> None:
     assert last["transfers"] == []
 
 
+def test_a_task_is_told_from_its_receipt_to_its_value(rc: ipp.Client, url: str) -> None:
+    def hold(block: bytes) -> bytes:
+        import time
+
+        time.sleep(0.3)
+        return block * 2
+
+    rc.load_balanced_view(targets=[0]).map_sync(hold, [b"a" * 1_000, b"b" * 300_000], chunksize=1)
+    with EventStream(url) as stream:
+        frame = stream.until(lambda frame: "hold" in frame["tasks"]["names"])
+    tasks = frame["tasks"]
+    of_hold = [i for i, name in enumerate(tasks["name"]) if tasks["names"][name] == "hold"]
+    first, second = sorted(of_hold, key=lambda i: tasks["start"][i])
+    for i, n in ((first, 1_000), (second, 300_000)):
+        assert n <= tasks["in"][i] < n + 1_000
+        assert 2 * n <= tasks["out"][i] < 2 * n + 1_000
+        # Here all clocks are one.
+        assert tasks["received"][i] >= tasks["sent"][i] > 0
+    # They came together, and the second ran after the first.
+    came = [tasks["start"][i] - tasks["received"][i] for i in (first, second)]
+    assert abs(came[1] - came[0]) < tasks["ms"][first]
+    assert tasks["received"][second] >= tasks["ms"][first]
+
+
 def test_a_page_that_comes_later_is_told_what_was(rc: ipp.Client, url: str) -> None:
     rc[:].apply_sync(square, 3)
     with EventStream(url) as stream:

@@ -24,7 +24,16 @@ from broadleaf.dashboard.frames import (
 from broadleaf.errors.kinds import error_rows, error_sentence
 from simulated_cluster import SimulatedCluster
 
-NOTHING = {"next": 0, "recorded": 0, "events": [], "names": {}, "functions": [], "failures": [], "transfers": []}
+NOTHING = {
+    "next": 0,
+    "recorded": 0,
+    "events": [],
+    "names": {},
+    "functions": [],
+    "failures": [],
+    "transfers": [],
+    "hosts": [],
+}
 
 
 def status(cluster: SimulatedCluster, **changed: object) -> dict:
@@ -72,6 +81,34 @@ def test_this_host_tells_how_busy_it_is(monkeypatch: pytest.MonkeyPatch) -> None
     assert (first[1]["cpu_percent"], first[1]["in_bytes_per_s"]) == (None, None), "nothing is known of the time before"
     assert here["in_bytes_per_s"] >= 0
     assert here["out_bytes_per_s"] >= 0
+
+
+def measured(at_s: float, busy_ticks: int, in_bytes: int) -> dict:
+    return {
+        "name": "node01", "ago_ns": 0, "at_ns": int(at_s * 1e9), "cores": 8, "busy_ticks": busy_ticks,
+        "all_ticks": int(800 * at_s), "free_bytes": 3_000, "total_bytes": 8_000, "in_bytes": in_bytes, "out_bytes": 0,
+        "engines": {"50": 700, "51": 300},
+    }  # fmt: skip
+
+
+def test_other_hosts_are_as_busy_as_their_relays_tell() -> None:
+    cluster = SimulatedCluster(100, idle=True)
+    frames = Frames()
+
+    def row(at_s: float, told: list[dict], is_after_gap: bool = False) -> dict:
+        news = NOTHING | {"hosts": told}
+        frame = frames.add(Look(at_s, cluster.status()), at_s * 1000, news, [], is_after_gap)
+        return next(host for host in frame["hosts"] if host["name"] == "node01")
+
+    assert "cpu_percent" not in row(1.0, [])
+    first = row(2.0, [measured(11.0, 100, 5_000)])
+    assert (first["cores"], first["free_bytes"], first["cpu_percent"], first["memory_bytes"]) == (8, 3_000, None, 1_000)
+    second = row(3.0, [measured(13.0, 900, 9_000)])
+    assert (second["cpu_percent"], second["in_bytes_per_s"]) == (50, 2_000)
+    # It has not answered, or what it told is from before a time that nobody watched.
+    assert row(4.0, [measured(13.0, 900, 9_000)])["cpu_percent"] is None
+    assert "cpu_percent" not in row(90.0, [measured(14.0, 900, 9_000)], is_after_gap=True)
+    assert row(91.0, [measured(99.0, 900, 9_000)])["cpu_percent"] is None, "no mean over that time"
 
 
 def test_a_thousand_engines_are_a_small_frame() -> None:
@@ -170,7 +207,7 @@ def test_tasks_and_other_events_are_told_apart() -> None:
         "names": {"7": "work"},
         "events": [
             ["engine_up", start_ns, 0, 3, 4711, 0],
-            ["task", start_ns, start_ns + 2_500_000, 3, 0, 7],
+            ["task", start_ns, start_ns + 2_500_000, 3, 0, 7, [4_000_000, 1_500, 17, 4096]],
             ["failed_task", start_ns, start_ns + 1_000, 2, 0, 8],
             # A clock that went backwards.
             ["task", start_ns, start_ns - 5, 1, 0, 7],
@@ -178,7 +215,12 @@ def test_tasks_and_other_events_are_told_apart() -> None:
     }
     tasks, lines = split_events(news)
     start_ms = start_ns / 1e6
-    assert tasks == [[3, start_ms, 2.5, "work", 0], [2, start_ms, 0.001, "", 1], [1, start_ms, 0.0, "work", 0]]
+    assert [task[:5] for task in tasks] == [
+        [3, start_ms, 2.5, "work", 0],
+        [2, start_ms, 0.001, "", 1],
+        [1, start_ms, 0.0, "work", 0],
+    ]
+    assert [task[5:] for task in tasks] == [[4.0, 0.002, 17, 4096], [None] * 4, [None] * 4]
     assert lines == [[start_ms, "engine 3 came up (pid 4711)"]]
 
 

@@ -211,6 +211,37 @@ def test_the_page_on_commands_has_every_command_and_option():
     check(group, click.Context(group, info_name="broadleaf"))
 
 
+SHELL = re.compile(r"^```console\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+COMMAND = re.compile(r"^(?:\w+)?[$#] (?:\w+=\S+ )*(broadleaf(?:-lab)? .*)$", re.MULTILINE)
+
+
+def shown_commands(page):
+    """The command lines of Broadleaf and the laboratory that a page shows, as far as they are not the shell's."""
+    blocks = "".join(SHELL.findall((ROOT / page).read_text())).replace("\\\n", " ")
+    for line in COMMAND.findall(blocks):
+        lexer = shlex.shlex(line, posix=True, punctuation_chars=True)
+        lexer.whitespace_split = True
+        yield list(itertools.takewhile(lambda word: not set(word) <= set("|>&;"), lexer))
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if list(shown_commands(page))])
+def test_commands_that_a_page_shows_have_the_options_that_it_gives_them(page):
+    """What they do is tested elsewhere. Here files that they name need not be there."""
+    groups = {"broadleaf": group, "broadleaf-lab": pytest.importorskip("broadleaf_lab.cli").command}
+    for program, *words in shown_commands(page):
+        command, context, arguments = groups[program], click.Context(groups[program], info_name=program), words
+        while isinstance(command, click.Group):
+            name, below, arguments = command.resolve_command(context, arguments)
+            assert below, (program, *words)
+            command, context = below, click.Context(below, info_name=name, parent=context)
+        try:
+            command.make_context(command.name, arguments, parent=context.parent)
+        except click.MissingParameter:
+            raise
+        except click.BadParameter:
+            continue
+
+
 def test_the_gallery_has_ten_examples_that_are_there():
     folder = ROOT / "docs" / "gallery"
     shown = re.findall(r"^:::\{example-card\} (\S+)$", (folder / "index.md").read_text(), re.MULTILINE)

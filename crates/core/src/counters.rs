@@ -5,9 +5,23 @@ use broadleaf_proto::ids::{EngineId, HostId, TaskKey};
 use bytes::Bytes;
 
 use crate::engines::{Engine, State};
+use crate::tasks::TaskState;
 use crate::tasks::failures::Failure;
 use crate::tasks::functions::FunctionTimes;
 use crate::{Controller, Nanos};
+
+/// How a task came to its engine. Times are the controller's; 0 where there is none.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Course {
+    /// The id by which events name its function.
+    pub function: u32,
+    /// When the controller received it.
+    pub received_ns: Nanos,
+    /// When it was last offered to an engine.
+    pub sent_ns: Nanos,
+    /// Bytes of its arguments, inline and in segments.
+    pub in_bytes: u64,
+}
 
 /// Counters since the start, and current gauges.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -172,10 +186,23 @@ impl Controller {
         failures
     }
 
-    /// The id by which an event names a live task's function; 0 if there is no such task.
-    pub fn function_tag(&self, key: TaskKey) -> u32 {
-        self.tasks
-            .get(key)
-            .map_or(0, |task| self.functions.tag(task.function))
+    /// What the event of a live task's end tells of it; all zero if there is no such task.
+    pub fn course(&self, key: TaskKey) -> Course {
+        let Some(task) = self.tasks.get(key) else {
+            return Course::default();
+        };
+        let sent_ns = match task.state {
+            TaskState::Offered(engine, offer) => self
+                .engines
+                .get(engine.0 as usize)
+                .and_then(|engine| engine.offered_ns(offer)),
+            _ => None,
+        };
+        Course {
+            function: self.functions.tag(task.function),
+            received_ns: task.submitted_ns,
+            sent_ns: sent_ns.unwrap_or_default(),
+            in_bytes: task.payload.weight_bytes(),
+        }
     }
 }

@@ -24,7 +24,7 @@ pub use clients::unread::Unread;
 pub use clients::{admission, uploads};
 pub use config::Config;
 pub use controller::Controller;
-pub use counters::{Counters, EngineCounters};
+pub use counters::{Counters, Course, EngineCounters};
 pub use engines::given::GivenFunctions;
 pub use engines::relayed::HostEvent;
 pub use message::{Input, Output};

@@ -1,4 +1,4 @@
-"""The performance laboratory: which setting makes a workload fast, how certain that is, and what it depends on.
+"""The performance laboratory: which setting makes a workload fast, how sure you can be, and what it depends on.
 
 A `Study` describes the workload and its `Factor`s. Its `Plan` says which runs to make; the runs are rows of `runs.csv`;
 deltas, models, paths and verdicts are computed from these rows. Importing this loads the standard library only;

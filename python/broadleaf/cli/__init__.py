@@ -20,7 +20,7 @@ _COMMANDS = {
     "run": "Run a program with a cluster of all hosts of an allocation.",
     "doctor": "Find out why engines do not connect.",
     "scale": "Set a cluster's number of engines, or let it follow its tasks.",
-    "drain": "Release engines, a host or a job: they end their tasks and take no new ones.",
+    "drain": "Release engines, a host or a job: they finish their tasks and take no new ones.",
     "stop": "Stop a cluster and wait until it is gone.",
     "list": "List the clusters that you have running on this host.",
     "status": "Show the engines of a cluster and what they have done.",
@@ -30,7 +30,7 @@ _COMMANDS = {
     "config": "Show every option, its value and where the value comes from.",
     "plan": "Estimate what it costs to send the same data to many engines.",
     "bench": "Measure Broadleaf on this machine.",
-    "lab": "Find the settings that make a workload fast, and how sure that is.",
+    "lab": "Find the settings that make a workload fast, and how sure you can be.",
 }
 
 

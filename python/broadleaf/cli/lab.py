@@ -12,7 +12,7 @@ from broadleaf.cli.commands import how_to_get
 @click.command("lab", add_help_option=False, context_settings={"ignore_unknown_options": True})
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def _without(arguments: tuple[str, ...]) -> None:
-    """Find the settings that make a workload fast, and how sure that is."""
+    """Find the settings that make a workload fast, and how sure you can be."""
     raise click.ClickException(f"`broadleaf lab` needs broadleaf-lab, which is not installed. {how_to_get('lab')}")
 
 

@@ -23,7 +23,7 @@ _EVENTS = 20_000
 @click.command("logs")
 @cluster_options
 @click.option("--engine", type=click.IntRange(min=0), metavar="ID", help="Show the log of this engine.")
-@click.option("--follow", "-f", is_flag=True, help="Follow the log: print new lines as they come. Ctrl-C leaves.")
+@click.option("--follow", "-f", is_flag=True, help="Print new lines as they come, until you press Ctrl-C.")
 def command(profile: str, cluster_id: str | None, engine: int | None, follow: bool) -> None:
     """Show what the controller or an engine of a cluster has written.
 
@@ -85,7 +85,7 @@ def _show_events(cluster: Cluster, after: int) -> int:
         return after
     tasks, others = split_events({**news, "events": [event for event in news["events"] if event[0] != "request"]})
     lines = [(at_ms, text) for at_ms, text in others]
-    for engine, start_ms, took_ms, function, failed in tasks:
+    for engine, start_ms, took_ms, function, failed, *_ in tasks:
         if failed:
             took = duration(took_ms / 1e3)
             lines.append((start_ms + took_ms, f"{function or 'a task'} failed on engine {engine} after {took}"))

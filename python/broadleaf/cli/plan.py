@@ -69,7 +69,7 @@ def command(
     Examples: `broadleaf plan --engines 100`, `broadleaf plan -n 64 --hosts 16 --bytes 64MB --gbit 1`
     """
     if (hosts is None) != (n_bytes is None):
-        raise click.UsageError("--hosts and --bytes belong together", click.get_current_context())
+        raise click.UsageError("--hosts and --bytes must be given together", click.get_current_context())
     if plot is not None:
         require("plan", ("matplotlib",), "--plot")
     from broadleaf import plan

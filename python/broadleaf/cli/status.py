@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 COLUMNS = {
     "ENGINE": "the engine's id",
     "HOST": "the host that it runs on",
-    "STATE": "up (can be given tasks), draining (ends those that it has), starting, restarting, leaving, dying or gone",
+    "STATE": "up (can be given tasks), draining (finishes those it has), starting, restarting, leaving, dying or gone",
     "PID": "its process, if it has one",
-    "QUEUED": "tasks it has been sent and has not ended, including the one that is running",
+    "QUEUED": "tasks sent to it that have not ended, including the one that is running",
     "DONE": "tasks that have ended on it, in a result or an error",
     "MEAN TASK": "mean time of its recent tasks",
     "BUSY": "time that all its tasks have taken together",

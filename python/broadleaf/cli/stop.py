@@ -10,20 +10,22 @@ from broadleaf.cli.console import chosen_cluster, cluster_options, fail
 @click.command("stop")
 @cluster_options
 @click.option("--all", "every", is_flag=True, help="Stop all your clusters on this host, whatever their profile.")
-@click.option("--orphans", is_flag=True, help="End what clusters have left that were killed, whatever their profile: "
-              "processes of this host, and jobs. `broadleaf list --orphans` shows it.")  # fmt: skip
+@click.option("--orphans", is_flag=True, help="End what killed clusters have left behind, whatever their profile: "
+              "processes on this host, and jobs. `broadleaf list --orphans` shows it.")  # fmt: skip
 def command(profile: str, cluster_id: str | None, every: bool, orphans: bool) -> None:
     """Stop a cluster and wait until it is gone."""
     from broadleaf.cluster import ClusterManager
 
     if orphans:
         if every or cluster_id is not None:
-            raise click.UsageError("--orphans excludes --all and --cluster-id", click.get_current_context())
+            raise click.UsageError(
+                "--orphans cannot be combined with --all or --cluster-id", click.get_current_context()
+            )
         _end_orphans()
         return
     if every:
         if cluster_id is not None:
-            raise click.UsageError("--all and --cluster-id exclude each other", click.get_current_context())
+            raise click.UsageError("--all and --cluster-id cannot be combined", click.get_current_context())
         clusters = list(ClusterManager().load_clusters().values())
     else:
         clusters = [chosen_cluster(profile, cluster_id)]

@@ -37,7 +37,7 @@ _LINE = "{:<8}  {:>7}  {:>5}  {:>10}  {:>10}  {:>7}  {:>10}"
               help="Time between two updates.")  # fmt: skip
 @click.option("--count", type=click.IntRange(min=1), metavar="N", help="Exit after N updates.")
 def command(profile: str, cluster_id: str | None, url: str | None, interval: float, count: int | None) -> None:
-    """Watch a cluster at work: its engines, and what they do per second. Ctrl-C leaves.
+    """Watch a cluster at work: its engines, and what they do per second. Press Ctrl-C to quit.
 
     Below them are the errors that tasks raised, by kind. In a pipe or a file, each update is one line: the time,
     engines that are up, how much of their time they were busy, tasks finished per second, bytes received by the

@@ -559,7 +559,7 @@ class Client(RegisteredResults, Interactive, PublicNames):
         if targets is not None and targets != "all":
             targets = list(self.resolve_targets(targets)[0])
             if not targets:
-                raise NoEnginesRegistered("these targets contain no engine")
+                raise NoEnginesRegistered("these targets match no engine")
         else:
             targets = None
         return LoadBalancedView(self, targets, **{"block": self.block, **flags})

@@ -304,7 +304,7 @@ class Tunnel:
                 break
         else:
             raise ClusterConnectionError(
-                f"ssh to {self.cluster.login} listens on no port of this host: {openssh.last_words(self.said())}"
+                f"ssh to {self.cluster.login} could not open a port on this host: {openssh.last_words(self.said())}"
             )
         self.connection |= {
             "unix_path": None,

@@ -140,7 +140,7 @@ def read_connection(path: Path) -> tuple[dict[str, Any] | None, list[Finding]]:
     missing = [name for name in _NEEDED if not isinstance(content, dict) or name not in content]
     if missing:
         advice = "give a cluster's engine.json or client.json"
-        return None, [Finding(step, "failed", f"{path} is no connection file: no {', '.join(missing)}", advice)]
+        return None, [Finding(step, "failed", f"{path} is not a connection file: no {', '.join(missing)}", advice)]
     if mode & 0o077:
         found = f"{path} is open to others (mode {mode:04o}), and holds a key"
         return content, [Finding(step, "failed", found, f"chmod 600 {path}")]

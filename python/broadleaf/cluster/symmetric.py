@@ -61,7 +61,7 @@ class RunMember:
             if rank in environment and size in environment:
                 known = "-".join(filter(None, (environment.get(name, "") for name in names)))
                 if not (run_id or known):
-                    raise ValueError("the launcher does not say which run this is: give --id, the same to all ranks")
+                    raise ValueError("the launcher does not say which run this is: give every rank the same --id")
                 unsafe = run_id or f"run-{known}"
                 told = "".join(letter if letter.isalnum() or letter in "-_." else "-" for letter in unsafe)
                 hosts = environment.get("SLURM_STEP_NODELIST", "") if rank == "SLURM_PROCID" else ""

@@ -6,12 +6,13 @@ in milliseconds since 1970, as in a browser, unless a name says otherwise.
 
 from __future__ import annotations
 
-from collections import Counter, deque
+import socket
+from collections import Counter, defaultdict, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from broadleaf.dashboard.host_meter import HostMeter
+from broadleaf.dashboard.host_meter import Counts, HostMeter, counts_here, counts_of
 from broadleaf.errors import DeathCertificate
 from broadleaf.errors.kinds import error_rows
 from broadleaf.tables import resident_bytes
@@ -87,11 +88,12 @@ class Frames:
         self._memory_at_s = -1e9
         self._latest: dict[str, Any] | None = None
         self._progress = Progress()
-        self._meter = HostMeter()
+        self._meters: defaultdict[str, HostMeter] = defaultdict(HostMeter)
         self.series: deque[list[float | None]] = deque(maxlen=HISTORY_LOOKS)
         """For each update: time, tasks and errors per second, bytes per second, percent busy, waiting, running."""
         self.tasks: deque[list[Any]] = deque(maxlen=HISTORY_TASKS)
-        """Ended tasks: engine, start, milliseconds, function's name, whether it failed."""
+        """Ended tasks: engine, start, milliseconds, function's name, whether it failed, and what is known of its way:
+        milliseconds from its receipt by the controller and from its sending to its start, and bytes in and out."""
         self.lines: deque[list[Any]] = deque(maxlen=HISTORY_LINES)
         """Lines of the log and of events: time, None for a line of the log, and text."""
 
@@ -130,8 +132,10 @@ class Frames:
         shares = look.busy_shares(before) if rates is not None else {}
         errors = status["controller"]["resolved"]["error"] - before.status["controller"]["resolved"]["error"]
         self._before = look
+        # What relays tell is from just after the request before this one.
+        measured = [] if is_after_gap else news["hosts"]
         if is_after_gap:
-            self._meter = HostMeter()
+            self._meters.clear()
         cluster = cluster_totals(status)
         point: list[float | None] = [round(now_ms), None, None, None, None, cluster["waiting"], cluster["running"]]
         if rates is not None:
@@ -147,12 +151,13 @@ class Frames:
         if look.at_s - self._memory_at_s >= _memory_interval_s(len(status["engines"])):
             self._memory = {e["engine"]: resident_bytes(e["pid"], e["host"]) for e in status["engines"] if e["up"]}
             self._memory_at_s = look.at_s
-        engines = engine_columns(status, shares, self._memory)
+        memory = self._memory | {int(engine): n for host in measured for engine, n in host["engines"].items()}
+        engines = engine_columns(status, shares, memory)
         self._latest = {
             "at": round(now_ms),
             "point": point,
             "cluster": cluster,
-            "hosts": host_rows(status, engines, self._meter.read(look.at_s)),
+            "hosts": host_rows(status, engines, self._how_busy(look.at_s, measured)),
             "engines": engines,
             "deaths": death_rows(status),
             "functions": sorted((f for f in news["functions"] if f["tasks"]), key=lambda f: -f["total_ns"]),
@@ -162,6 +167,15 @@ class Frames:
         }
         untold = news["recorded"] - len(news["events"])
         return {**self._latest, "points": points, "tasks": task_columns(tasks), "untold": untold, "lines": lines}
+
+    def _how_busy(self, at_s: float, measured: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+        """Figures of this host, and of those whose relays have told them, by name."""
+        counts: dict[str, Counts | None] = {host["name"]: counts_of(host) for host in measured}
+        # It knows itself best.
+        counts[socket.gethostname()] = counts_here(at_s)
+        for gone in self._meters.keys() - counts:
+            del self._meters[gone]
+        return {name: self._meters[name].read(now) for name, now in counts.items()}
 
     def _unwatched(
         self, tasks: Sequence[list[Any]], now_ms: float, news: Mapping[str, Any]
@@ -274,9 +288,9 @@ def _host_of(engine: Mapping[str, Any]) -> str:
 
 
 def host_rows(
-    status: Mapping[str, Any], engines: Mapping[str, Sequence[Any]], here: Mapping[str, Any]
+    status: Mapping[str, Any], engines: Mapping[str, Sequence[Any]], how_busy: Mapping[str, Mapping[str, Any]]
 ) -> list[dict[str, Any]]:
-    """Each host: its engines together, its link to the controller, and of this one also what `here` tells."""
+    """Each host: its engines together, its link to the controller, and how busy it is, where that is known."""
     rows: dict[str, dict[str, Any]] = {}
     for link in status["hosts"]:
         rows[link["name"]] = {
@@ -298,8 +312,7 @@ def host_rows(
     for name, (n, up, busy, memory_bytes, restarts) in totals.items():
         row = rows.setdefault(name, {"host": 0})
         row.update(engines=n, up=up, busy_percent=round(busy / n), memory_bytes=memory_bytes, restarts=restarts)
-        if name == here["name"]:
-            row.update({fact: value for fact, value in here.items() if fact != "name"})
+        row.update(how_busy.get(name, {}))
     return sorted(({"name": name, **row} for name, row in rows.items()), key=lambda row: row["host"])
 
 
@@ -324,13 +337,16 @@ def split_events(news: Mapping[str, Any]) -> tuple[list[list[Any]], list[list[An
     """The tasks among the events, and a line of text for each of the others."""
     names = news["names"]
     tasks, lines = [], []
-    for kind, at_ns, end_ns, a, low, high in news["events"]:
+    for kind, at_ns, end_ns, a, low, high, *more in news["events"]:
         failed = _TASK_KINDS.get(kind)
         if failed is None:
             lines.append([round(at_ns / 1e6, 3), _event_text(kind, a, low)])
         else:
             name = names.get(str(high), _NO_TASK)
-            tasks.append([a, round(at_ns / 1e6, 3), round(max(0, end_ns - at_ns) / 1e6, 4), name, failed])
+            received_ns, sent_ns, in_bytes, out_bytes = more[0] if more else (None,) * 4
+            way = [None if ns is None else round(ns / 1e6, 3) for ns in (received_ns, sent_ns)]
+            length_ms = round(max(0, end_ns - at_ns) / 1e6, 4)
+            tasks.append([a, round(at_ns / 1e6, 3), length_ms, name, failed, *way, in_bytes, out_bytes])
     return tasks, lines
 
 
@@ -375,5 +391,9 @@ def task_columns(tasks: Sequence[list[Any]] | deque[list[Any]]) -> dict[str, Any
         "ms": [task[2] for task in tasks],
         "name": [names.setdefault(task[3], len(names)) for task in tasks],
         "failed": [task[4] for task in tasks],
+        "received": [task[5] for task in tasks],
+        "sent": [task[6] for task in tasks],
+        "in": [task[7] for task in tasks],
+        "out": [task[8] for task in tasks],
         "names": list(names),
     }

@@ -1,47 +1,67 @@
-"""How busy this host is: processor, memory and network, of all that runs here."""
+"""How busy hosts are: processor, memory and network, of all that runs there."""
 
 from __future__ import annotations
 
 import os
-import socket
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 
-class _Counts(NamedTuple):
-    """What the kernel has counted since it booted."""
+class Counts(NamedTuple):
+    """What a host's kernel has counted since it booted, and what is so now."""
 
     at_s: float
+    cores: int
     busy_ticks: int
     all_ticks: int
+    free_bytes: int
+    total_bytes: int
     in_bytes: int
     out_bytes: int
 
 
 class HostMeter:
-    """Tells how busy this host was between two readings."""
+    """Tells how busy a host was between two readings."""
 
     def __init__(self) -> None:
-        self._before: _Counts | None = None
+        self._before: Counts | None = None
 
-    def read(self, at_s: float) -> dict[str, Any]:
-        """Figures of this host, None for those that are unknown, as rates are at the first reading."""
+    def read(self, now: Counts | None) -> dict[str, Any]:
+        """Figures of the host, None for those that are unknown, as rates are at the first reading.
+
+        A reading that is not newer than the last one tells nothing.
+        """
         told: dict[str, Any] = {
-            "name": socket.gethostname(), "cores": os.cpu_count(), "cpu_percent": None, "free_bytes": None,
-            "total_bytes": None, "in_bytes_per_s": None, "out_bytes_per_s": None,
+            "cores": None, "cpu_percent": None, "free_bytes": None, "total_bytes": None, "in_bytes_per_s": None,
+            "out_bytes_per_s": None,
         }  # fmt: skip
-        try:
-            told["free_bytes"], told["total_bytes"] = _memory()
-            now = _Counts(at_s, *_ticks(), *_network())
-        except (OSError, ValueError, IndexError, KeyError):
+        before = self._before
+        if now is None or (before is not None and now.at_s <= before.at_s):
             return told
-        before, self._before = self._before, now
-        if before is not None and at_s > before.at_s:
-            seconds, ticks = at_s - before.at_s, now.all_ticks - before.all_ticks
+        self._before = now
+        told["cores"] = now.cores
+        if now.total_bytes:
+            told.update(free_bytes=now.free_bytes, total_bytes=now.total_bytes)
+        if before is not None:
+            seconds, ticks = now.at_s - before.at_s, now.all_ticks - before.all_ticks
             if ticks > 0:
                 told["cpu_percent"] = round(100 * (now.busy_ticks - before.busy_ticks) / ticks)
             told["in_bytes_per_s"] = max(0, round((now.in_bytes - before.in_bytes) / seconds))
             told["out_bytes_per_s"] = max(0, round((now.out_bytes - before.out_bytes) / seconds))
         return told
+
+
+def counts_here(at_s: float) -> Counts | None:
+    """Those of this host, None if they cannot be read."""
+    try:
+        return Counts(at_s, os.cpu_count() or 1, *_ticks(), *_memory(), *_network())
+    except (OSError, ValueError, IndexError, KeyError):
+        return None
+
+
+def counts_of(measured: Mapping[str, Any]) -> Counts:
+    """Those that a relay told of its host."""
+    return Counts(measured["at_ns"] / 1e9, *(measured[fact] for fact in Counts._fields[1:]))
 
 
 def _ticks() -> tuple[int, int]:

@@ -23,7 +23,7 @@ def read_engine_connection(path: str | os.PathLike[str]) -> dict[str, Any]:
 def checked_engine_connection(connection: dict[str, Any], origin: str) -> dict[str, Any]:
     """`connection`, if it belongs to this version of Broadleaf; `origin` says where it came from."""
     if "private_key" not in connection or "cluster_id" not in connection:
-        raise ClusterFileError(f"{origin} is no connection file")
+        raise ClusterFileError(f"{origin} is not a connection file")
     if (theirs := connection["broadleaf"]) != _native.__version__:
         raise ClusterStartError(
             f"wrong Broadleaf: {sys.executable} on {os.uname().nodename} has {_native.__version__}, and the cluster "

@@ -191,7 +191,7 @@ def test_stop_all_and_nothing():
         (["start", "-o", "prefetch=3"], "did you mean"),
         (["start", "-o", "prefetch"], "is not NAME=VALUE"),
         (["start", "--cluster-id", "a/b"], "cluster id 'a/b'"),
-        (["stop", "--all", "--cluster-id", "x"], "exclude each other"),
+        (["stop", "--all", "--cluster-id", "x"], "cannot be combined"),
         (["config", "show", "nope"], "unknown option 'nope'"),
     ],
 )

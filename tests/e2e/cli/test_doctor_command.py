@@ -131,7 +131,7 @@ def test_files_that_are_none(tmp_path, cluster):
     missing, cut, other = (tmp_path / name for name in ("missing", "cut.json", "other.json"))
     cut.write_text(json.dumps(content(cluster))[:100])
     other.write_text("{}")
-    for path, why in ((missing, "does not exist"), (cut, "is not JSON"), (other, "is no connection file")):
+    for path, why in ((missing, "does not exist"), (cut, "is not JSON"), (other, "is not a connection file")):
         code, found = doctor("--connection", str(path))
         assert code == 1
         assert why in found["connection file"][1]

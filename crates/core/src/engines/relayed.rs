@@ -46,7 +46,8 @@ fn subject(news: &HostEvent) -> Option<EngineId> {
             | RelayEvent::FetchFailed { .. }
             | RelayEvent::Mover(_)
             | RelayEvent::Pong { .. }
-            | RelayEvent::EndsSoon { .. } => return None,
+            | RelayEvent::EndsSoon { .. }
+            | RelayEvent::Measured(_) => return None,
         },
     })
 }
@@ -207,7 +208,8 @@ impl Controller {
             | RelayEvent::FetchFailed { .. }
             | RelayEvent::Mover(_)
             | RelayEvent::Pong { .. }
-            | RelayEvent::EndsSoon { .. } => {}
+            | RelayEvent::EndsSoon { .. }
+            | RelayEvent::Measured(_) => {}
         }
     }
 

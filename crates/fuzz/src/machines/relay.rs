@@ -5,7 +5,7 @@ use broadleaf_core::transfer::{TopologyChoice, Transfers};
 use broadleaf_core::{HostEvent, Input, Output};
 use broadleaf_proto::control::{EngineInfo, ForkServerEvent};
 use broadleaf_proto::engine::EngineEvent;
-use broadleaf_proto::relay::{Progress, RelayEvent, RelayedDone, messages};
+use broadleaf_proto::relay::{HostCounts, Progress, RelayEvent, RelayedDone, messages};
 use broadleaf_proto::task::{DoneRecord, OutputRecord, Payload};
 use broadleaf_proto::wire::Reader;
 use broadleaf_proto::{
@@ -187,7 +187,7 @@ impl Trial {
             0 => ObjectId(choices.number()),
             _ => OBJECT,
         };
-        let event = match choices.below(13) {
+        let event = match choices.below(14) {
             0 => RelayEvent::EngineUp(EngineInfo {
                 engine,
                 uuid: choices.text(80),
@@ -242,6 +242,11 @@ impl Trial {
                 sent_ns: choices.number(),
                 unread_bytes: choices.number(),
             },
+            12 => RelayEvent::Measured(HostCounts {
+                at_ns: choices.number(),
+                engines: vec![(engine, choices.number())],
+                ..HostCounts::default()
+            }),
             11 => {
                 return HostEvent::Output(OutputRecord {
                     task: self.key(choices).0,

@@ -7,7 +7,7 @@ use broadleaf_proto::control::{
 use broadleaf_proto::engine::EngineEvent;
 use broadleaf_proto::layout::{COMPOUND, ValueHead};
 use broadleaf_proto::mover::MoverRank;
-use broadleaf_proto::relay::{Progress, RelayEvent};
+use broadleaf_proto::relay::{HostCounts, Progress, RelayEvent};
 use broadleaf_proto::task::{DoneRecord, FunctionRecord, OutputRecord, Payload, ResultRecord};
 use broadleaf_proto::{
     ClientId, EngineId, FunctionHash, FunctionId, HostId, Mode, ObjectId, OptionsId, RefusedRun,
@@ -181,6 +181,11 @@ pub fn relay_events(engine: EngineId, key: TaskKey) -> Vec<RelayEvent> {
             sent_ns: 1,
             unread_bytes: 4096,
         },
+        RelayEvent::Measured(HostCounts {
+            cores: 2,
+            engines: vec![(engine, 50_000_000)],
+            ..HostCounts::default()
+        }),
     ]
 }
 

@@ -1,6 +1,6 @@
 //! Turns frames from peers into the controller's inputs.
 
-use broadleaf_core::Input;
+use broadleaf_core::{Course, Input};
 use broadleaf_net::{Frame, LinkError};
 use broadleaf_proto::control::{self, ControlReply, ControlRequest};
 use broadleaf_proto::layout::{Compound, Delivery};
@@ -121,6 +121,7 @@ impl Node {
             }
             ControlRequest::Status => ControlReply::Text(self.status_json()),
             ControlRequest::Watch { after, max_events } => {
+                self.measure_hosts();
                 ControlReply::Text(self.watch_json(after, max_events))
             }
             ControlRequest::Trace => ControlReply::Text(self.ring.chrome_trace()),
@@ -205,8 +206,8 @@ impl Node {
     /// Records a task that an engine has ended, before the controller forgets it.
     pub(crate) fn note_task(&mut self, engine: EngineId, record: &DoneRecord) {
         let controller = self.decider.controller();
-        let tag = || controller.map_or(0, |c| c.function_tag(record.key));
-        self.ring.task(engine, record, tag);
+        let course = || controller.map_or_else(Course::default, |c| c.course(record.key));
+        self.ring.task(engine, record, course);
     }
 
     fn on_segment_frame(&mut self, token: usize, frame: Frame) -> Result<(), LinkError> {

@@ -7,7 +7,9 @@ use std::time::{Duration, Instant};
 use broadleaf_core::{GivenFunctions, HostEvent, Input, Output};
 use broadleaf_net::{Frame, LinkError};
 use broadleaf_proto::control::ForkServerEvent;
-use broadleaf_proto::relay::{self, AssignMany, Progress, RelayCommand, RelayEvent, RelayedDone};
+use broadleaf_proto::relay::{
+    self, AssignMany, HostCounts, Progress, RelayCommand, RelayEvent, RelayedDone,
+};
 use broadleaf_proto::task::OutputRecord;
 use broadleaf_proto::wire::Reader;
 use broadleaf_proto::{
@@ -43,6 +45,10 @@ pub struct RelayLink {
     pub round_trip_ns: u64,
     /// Functions that its engines may not have read.
     pub given: GivenFunctions,
+    /// What its host has counted, and when that was told.
+    pub measured: Option<(HostCounts, Instant)>,
+    /// It has been asked for that and has not answered.
+    pub is_measuring: bool,
     /// Payload that it received: objects, bytes over the wire, changes of parent, corrupt chunks.
     pub fetched: Fetched,
 }
@@ -105,6 +111,8 @@ impl Relays {
             pinged_ns: 0,
             round_trip_ns: 0,
             given: GivenFunctions::default(),
+            measured: None,
+            is_measuring: false,
             fetched: Fetched::default(),
         };
         self.links.insert(host, link);
@@ -398,6 +406,12 @@ impl Node {
                 self.end_probe(host, object);
             }
             RelayEvent::Mover(mover) => self.objects.transfers.on_mover(host, mover),
+            RelayEvent::Measured(counts) => {
+                if let Some(link) = self.relays.links.get_mut(&host) {
+                    link.is_measuring = false;
+                    link.measured = Some((counts, Instant::now()));
+                }
+            }
             RelayEvent::Pong {
                 sent_ns,
                 unread_bytes,

@@ -402,10 +402,8 @@ impl Node {
                 self.on_forget(objects);
                 return;
             }
-            RelayCommand::Ping { sent_ns } => {
-                self.on_ping(sent_ns);
-                return;
-            }
+            RelayCommand::Ping { sent_ns } => return self.on_ping(sent_ns),
+            RelayCommand::Measure => return self.on_measure(),
         };
         self.carry_out_one(output);
     }

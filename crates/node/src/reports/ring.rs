@@ -7,6 +7,7 @@ use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use broadleaf_core::{Course, Nanos};
 use broadleaf_proto::EngineId;
 use broadleaf_proto::task::{DoneRecord, Status};
 
@@ -63,6 +64,21 @@ pub struct Record {
     pub a: u32,
     /// Second number.
     pub b: u64,
+    /// How much a task was given and gave back, and when; zero for any other event.
+    pub way: Way,
+}
+
+/// A task's way: see [`Course`], whose times these are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Way {
+    /// When the controller received it.
+    pub received_ns: Nanos,
+    /// When it was last sent to an engine.
+    pub sent_ns: Nanos,
+    /// Bytes of its arguments.
+    pub in_bytes: u64,
+    /// Bytes of its value or error.
+    pub out_bytes: u64,
 }
 
 enum Sink {
@@ -129,23 +145,31 @@ impl Ring {
                 kind,
                 a,
                 b,
+                way: Way::default(),
             });
         }
     }
 
-    /// Records a task that an engine has ended; `function` is its tag.
-    pub fn task(&mut self, engine: EngineId, done: &DoneRecord, function: impl FnOnce() -> u32) {
+    /// Records a task that an engine has ended.
+    pub fn task(&mut self, engine: EngineId, done: &DoneRecord, course: impl FnOnce() -> Course) {
         if self.level >= Kind::Task.level() {
             let kind = match done.status {
                 Status::Error => Kind::FailedTask,
                 _ => Kind::Task,
             };
+            let course = course();
             self.push(Record {
                 at_ns: done.started_ns,
                 end_ns: done.completed_ns,
                 kind,
                 a: engine.0,
-                b: u64::from(function()) << 32 | done.key.slot() as u64,
+                b: u64::from(course.function) << 32 | done.key.slot() as u64,
+                way: Way {
+                    received_ns: course.received_ns,
+                    sent_ns: course.sent_ns,
+                    in_bytes: course.in_bytes,
+                    out_bytes: done.payload.weight_bytes(),
+                },
             });
         }
     }
@@ -249,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn a_task_is_told_with_its_function_and_its_end() {
+    fn a_task_is_told_with_its_function_its_end_and_its_way() {
         let mut ring = Ring::new(4, 2, "ring");
         for status in [Status::Ok, Status::Error] {
             let done = DoneRecord {
@@ -258,16 +282,31 @@ mod tests {
                 started_ns: 100,
                 completed_ns: 250,
                 cpu_ns: 0,
-                payload: broadleaf_proto::Payload::default(),
+                payload: broadleaf_proto::Payload {
+                    bytes: bytes::Bytes::from_static(b"abc"),
+                    ..Default::default()
+                },
             };
-            ring.task(EngineId(2), &done, || 77);
+            let course = Course {
+                function: 77,
+                received_ns: 30,
+                sent_ns: 40,
+                in_bytes: 9,
+            };
+            ring.task(EngineId(2), &done, || course);
         }
         let kinds: Vec<_> = ring
             .since(0, 9)
             .1
-            .map(|r| (r.kind, r.a, r.b, r.at_ns, r.end_ns))
+            .map(|r| (r.kind, r.a, r.b, r.at_ns, r.end_ns, r.way))
             .collect();
-        let of = |kind| (kind, 2, 77 << 32 | 5, 100, 250);
+        let way = Way {
+            received_ns: 30,
+            sent_ns: 40,
+            in_bytes: 9,
+            out_bytes: 3,
+        };
+        let of = |kind| (kind, 2, 77 << 32 | 5, 100, 250, way);
         assert_eq!(kinds, [of(Kind::Task), of(Kind::FailedTask)]);
         assert!(ring.chrome_trace().contains("\"name\":\"task 5\""));
         ring.set(1, "ring").unwrap();

@@ -2,16 +2,18 @@
 //! way.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use broadleaf_core::transfer::Route;
 use broadleaf_core::transfer::cost::Topology;
 use broadleaf_core::{Controller, Failure, FunctionTimes, Nanos};
 use serde::Serialize;
 
+use crate::hosts::relays::RelayLink;
 use crate::node::Node;
 use crate::reports::ring::{Kind, Record};
 
-/// Maximum number of events in one answer: about 60 bytes of text each.
+/// Maximum number of events in one answer: about 100 bytes of text each.
 const MAX_EVENTS: u32 = 20_000;
 /// Number of functions in one answer.
 const MAX_FUNCTIONS: usize = 50;
@@ -32,12 +34,40 @@ struct Watch {
     functions: Vec<Function>,
     failures: Vec<Failed>,
     transfers: Vec<Transfer>,
+    hosts: Vec<Measured>,
+}
+
+/// What a relay told of its host since the last poll of some observer.
+#[derive(Serialize)]
+struct Measured {
+    name: String,
+    ago_ns: u64,
+    at_ns: u64,
+    cores: u32,
+    busy_ticks: u64,
+    all_ticks: u64,
+    free_bytes: u64,
+    total_bytes: u64,
+    in_bytes: u64,
+    out_bytes: u64,
+    /// Each engine's resident memory.
+    engines: BTreeMap<u32, u64>,
 }
 
 /// Kind, wall clock in ns, end of a task in ns, and the numbers; the second one is split in two
-/// halves, the lower first.
+/// halves, the lower first. Of a task also how long before its start the controller received it and
+/// sent it on, in ns, and the bytes of its arguments and of its value. Clocks of hosts differ, so
+/// these times may be negative; they are absent where nothing is known.
 #[derive(Serialize)]
-struct Event(&'static str, u64, u64, u32, u32, u32);
+struct Event(
+    &'static str,
+    u64,
+    u64,
+    u32,
+    u32,
+    u32,
+    #[serde(skip_serializing_if = "Option::is_none")] Option<(i64, i64, u64, u64)>,
+);
 
 #[derive(Serialize)]
 struct Function {
@@ -86,7 +116,11 @@ impl Node {
     /// The answer to [`Watch`](broadleaf_proto::control::ControlRequest::Watch) as JSON.
     pub(crate) fn watch_json(&self, after: u64, max_events: u32) -> String {
         let (next, events) = self.ring.since(after, max_events.min(MAX_EVENTS) as usize);
-        let events: Vec<Event> = events.map(Event::from).collect();
+        let wall_ns = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .map_or(0, |d| d.as_nanos() as u64);
+        let epoch_ns = wall_ns.saturating_sub(self.epoch.elapsed().as_nanos() as u64);
+        let events: Vec<Event> = events.map(|r| Event::new(r, epoch_ns)).collect();
         let controller = self.decider.controller();
         let watch = Watch {
             next,
@@ -105,6 +139,12 @@ impl Node {
                     .collect()
             }),
             transfers: self.transfers(),
+            hosts: self
+                .relays
+                .links
+                .values()
+                .filter_map(Measured::new)
+                .collect(),
             events,
         };
         serde_json::to_string(&watch).expect("invariant: plain fields serialise infallibly")
@@ -140,8 +180,9 @@ pub fn text(name: &[u8]) -> String {
     String::from_utf8_lossy(name).into_owned()
 }
 
-impl From<&Record> for Event {
-    fn from(r: &Record) -> Self {
+impl Event {
+    /// `epoch_ns` is where the controller's clock begins, as wall clock.
+    fn new(r: &Record, epoch_ns: u64) -> Self {
         let kind = match r.kind {
             Kind::ClientUp => "client_up",
             Kind::ClientDown => "client_down",
@@ -153,7 +194,18 @@ impl From<&Record> for Event {
             Kind::FailedTask => "failed_task",
             Kind::Request => "request",
         };
-        Self(kind, r.at_ns, r.end_ns, r.a, r.b as u32, (r.b >> 32) as u32)
+        let before_start = |at_ns: u64| r.at_ns.wrapping_sub(epoch_ns + at_ns).cast_signed();
+        let way = r.way;
+        let way = (way.sent_ns > 0).then(|| {
+            (
+                before_start(way.received_ns),
+                before_start(way.sent_ns),
+                way.in_bytes,
+                way.out_bytes,
+            )
+        });
+        let (low, high) = (r.b as u32, (r.b >> 32) as u32);
+        Self(kind, r.at_ns, r.end_ns, r.a, low, high, way)
     }
 }
 
@@ -183,6 +235,25 @@ impl From<&Failure> for Failed {
             last_ns: f.last_ns,
             text: text(&f.text),
         }
+    }
+}
+
+impl Measured {
+    fn new(link: &RelayLink) -> Option<Self> {
+        let (counts, at) = link.measured.as_ref()?;
+        Some(Self {
+            name: link.name.clone(),
+            ago_ns: at.elapsed().as_nanos() as u64,
+            at_ns: counts.at_ns,
+            cores: counts.cores,
+            busy_ticks: counts.busy_ticks,
+            all_ticks: counts.all_ticks,
+            free_bytes: counts.free_bytes,
+            total_bytes: counts.total_bytes,
+            in_bytes: counts.in_bytes,
+            out_bytes: counts.out_bytes,
+            engines: counts.engines.iter().map(|(e, n)| (e.0, *n)).collect(),
+        })
     }
 }
 

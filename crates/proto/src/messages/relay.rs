@@ -89,6 +89,8 @@ pub enum RelayCommand {
         /// Repeated by the answer.
         sent_ns: u64,
     },
+    /// Somebody looks: answer [`RelayEvent::Measured`].
+    Measure,
 }
 
 /// Where to get an object from.
@@ -190,6 +192,32 @@ pub enum RelayEvent {
         /// The time that it has left.
         ends_in_ns: u64,
     },
+    /// The answer to a request to measure the host.
+    Measured(HostCounts),
+}
+
+/// What a host's kernel has counted since it booted, and what is so now; 0 where it does not tell.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HostCounts {
+    /// When, by a clock of the host that never goes back.
+    pub at_ns: u64,
+    /// Its processors.
+    pub cores: u32,
+    /// Time of all processors together that was used, in ticks.
+    pub busy_ticks: u64,
+    /// Time of all processors together, in ticks.
+    pub all_ticks: u64,
+    /// Memory that is free or can be freed.
+    pub free_bytes: u64,
+    /// All memory.
+    pub total_bytes: u64,
+    /// Bytes that all interfaces have received, except the one of the host to itself.
+    pub in_bytes: u64,
+    /// Bytes that they have sent.
+    pub out_bytes: u64,
+    /// Resident memory of each engine of the cluster that is there.
+    #[serde(deserialize_with = "at_most::<_, _, MAX_RELAYED_ENGINES>")]
+    pub engines: Vec<(EngineId, u64)>,
 }
 
 /// A host's progress with an object.
@@ -452,6 +480,7 @@ mod tests {
     fn many_messages_share_a_frame() {
         let messages = [
             RelayCommand::Ping { sent_ns: 5 },
+            RelayCommand::Measure,
             RelayCommand::Forget(vec![ObjectId::new(HostId(2), 7)]),
         ];
         let mut body = Vec::new();

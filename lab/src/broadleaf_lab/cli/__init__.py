@@ -43,7 +43,7 @@ _COMMANDS = {
 )
 @click.version_option(package_name="broadleaf-lab", prog_name="broadleaf-lab")
 def command() -> None:
-    """The performance laboratory: find out which setting makes a workload fast, how certain that is, and what it
+    """The performance laboratory: find out which setting makes a workload fast, how sure you can be, and what it
     depends on.
 
     A study is a directory with a study.toml: `broadleaf-lab init` writes one, `plan` chooses the runs, `run` measures,

@@ -97,8 +97,11 @@ export class Detail {
     refill(this.body.firstChild, factList([
       ["engine", link(`to engine ${task.engine}`, `engine ${task.engine}`, () => this.openEngine(task.engine))],
       ["outcome", isOver ? (task.failed ? h("span", { class: "down" }, "failed") : "returned") : "still runs"],
+      ["received", Number.isFinite(task.received) ? `${clock(task.startMs - task.received, 6)}, by the controller` : ""],
+      ["sent", Number.isFinite(task.sent) ? `${clock(task.startMs - task.sent, 6)}, to the engine` : ""],
       ["started", clock(task.startMs, 6)], ["ended", isOver ? clock(task.startMs + task.seconds * 1000, 6) : ""],
       [isOver ? "took" : "for", duration(task.seconds)],
+      ["arguments", Number.isFinite(task.in) ? bytes(task.in) : ""], [task.failed ? "error record" : "value", Number.isFinite(task.out) ? bytes(task.out) : ""],
       ["before it", gapS === null ? "" : gapS > 0 ? `its engine was idle for ${duration(gapS)}` : "its engine was busy"],
       ["typical", like.length > 1 ? `${duration(like[Math.floor(like.length / 2)])}, the median of ${count(like.length)} such tasks on this engine` : ""],
     ]), ...(errors.length ? [h("h3", {}, errors.length > 1 ? "What this function raised" : "What it raised"), ...errors.map((error) => this.errorLine(error))] : []));

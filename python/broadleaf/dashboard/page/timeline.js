@@ -10,6 +10,7 @@ const STEPS_S = [...[-7, -6, -5, -4, -3, -2, -1].flatMap((e) => [1, 2, 5].map((m
 const SPANS_S = [["5 s", 5], ["30 s", 30], ["5 min", 300]];
 // A press of the mouse that moves by less is a click.
 const CLICK_PX = 3;
+const WAY = ["received", "sent", "in", "out"];
 const STEPS = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
 
 export class Timeline {
@@ -37,6 +38,8 @@ export class Timeline {
     this.engine = new Uint32Array(MAX_TASKS);
     this.name = new Uint16Array(MAX_TASKS);
     this.failed = new Uint8Array(MAX_TASKS);
+    // Milliseconds from receipt and sending to the start, and bytes; NaN where unknown.
+    for (const fact of WAY) this[fact] = new Float64Array(MAX_TASKS);
     this.n = 0;
     this.names = [];
     this.nameIndex = new Map();
@@ -194,6 +197,7 @@ export class Timeline {
         this.engine[at] = tasks.engine[i];
         this.name[at] = names[tasks.name[i]];
         this.failed[at] = tasks.failed[i];
+        for (const fact of WAY) this[fact][at] = tasks[fact][i] ?? NaN;
         this.n += 1;
       }
     }
@@ -277,6 +281,7 @@ export class Timeline {
     return {
       engine: this.engine[at], name: this.names[this.name[at]], start: this.start[at], seconds: this.length[at],
       failed: this.failed[at] === 1, runs: false, startMs: this.epochMs + this.start[at] * 1000,
+      ...Object.fromEntries(WAY.map((fact) => [fact, this[fact][at]])),
     };
   }
 
