@@ -22,7 +22,7 @@ from broadleaf.cluster.controller import Controller
 from broadleaf.cluster.cores import engine_count, usable_cores
 from broadleaf.cluster.coroutines import ClusterCoroutines
 from broadleaf.cluster.elastic import Elastic
-from broadleaf.cluster.engine_sets import Block, EngineSet, make_engine_set, split_options
+from broadleaf.cluster.engine_sets import Block, EngineSet, describe, described, make_engine_set, split_options
 from broadleaf.cluster.session import session_environment
 from broadleaf.cluster.started_sets import StartedSet, StartedSets, why_gone
 from broadleaf.errors import BroadleafError, ClusterConnectionError, ClusterStartError, EngineError
@@ -542,6 +542,17 @@ class Cluster(ClusterCoroutines, OwnDashboard):
 
     stop_controller_sync = stop_cluster_sync  # everything ends with the controller
 
+    def stop_after(self, error: BaseException) -> None:
+        """Stops everything because of an error, if this process has started it.
+
+        Args:
+            error: The error. If its jobs cannot be ended, it gets a note that says why.
+        """
+        try:
+            self.stop_if_owner()
+        except BroadleafError as another:
+            error.add_note(f"what cluster {self.cluster_id!r} has left could not be ended: {another}")
+
     def _ask_to_stop(self) -> None:
         try:
             with self.control() as control:
@@ -886,8 +897,8 @@ class Cluster(ClusterCoroutines, OwnDashboard):
             if not self.engines and (self.n or self.engines_from.is_remote):
                 self.start_engines_sync(n)
             client = self._connect_and_wait(leaves_magics=activate is False)
-        except BaseException:
-            self.stop_cluster_sync()
+        except BaseException as error:
+            self.stop_after(error)
             raise
         if activate:
             client.activate()
@@ -928,8 +939,11 @@ class Cluster(ClusterCoroutines, OwnDashboard):
         self._client = self.start_and_connect_sync()
         return self._client
 
-    def __exit__(self, *_: object) -> None:
-        self.stop_if_owner()
+    def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
+        if error is None:
+            self.stop_if_owner()
+        else:
+            self.stop_after(error)
 
     # Other processes' clusters
 
@@ -943,8 +957,7 @@ class Cluster(ClusterCoroutines, OwnDashboard):
             "cluster_id": self.cluster_id,
             "profile": self.profile,
             "n": self.n,
-            "engines": self.engines_from.name,
-            "engine_set_options": self.engines_from.options(),
+            **describe(self.engines_from),
             "engine_sets": self._started_sets.to_dict(),
             files.LEAVES_JOBS: self.engines_from.leaves_jobs and any(not block.is_over for block in self.all_blocks()),
             "detached": self.detached,
@@ -967,7 +980,7 @@ class Cluster(ClusterCoroutines, OwnDashboard):
             state["n"],
             profile=state["profile"],
             cluster_id=state["cluster_id"],
-            engines=make_engine_set(state["engines"], None, state["engine_set_options"]),
+            engines=described(state),
             detached=state["detached"],
             **state["options"],
         )

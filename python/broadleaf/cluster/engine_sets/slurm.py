@@ -199,7 +199,7 @@ class Slurm(BatchSet):
         try:
             said = self.submit_host.run(["squeue", "-h", "-r", "-t", "all", "-j", known, "-o", "%i|%T|%r"])
         except CommandError as error:
-            if self.unknown_job not in str(error):
+            if not self.means_gone(str(error)):
                 return False
             said = ""
         seen = {line.split("|")[0].strip(): line.split("|")[1:] for line in said.splitlines() if "|" in line}
