@@ -421,7 +421,9 @@ class _Progress:
             self.failure = f"{block.reason or 'it is pending'}, after {queue_timeout_s:g} s"
         elif block.state == "running" and waited_s > start_timeout_s:
             of = f" of {expected}" if expected is not None else ""
-            self.failure = with_log(f"{n_up}{of} engines came up within {start_timeout_s:g} s", log())
+            is_open = expected is None and block.n_hosts is None
+            unknown = "; nothing says how many there will be: give the number, n" if is_open else ""
+            self.failure = with_log(f"{n_up}{of} engines came up within {start_timeout_s:g} s{unknown}", log())
         return bool(self.failure)
 
 

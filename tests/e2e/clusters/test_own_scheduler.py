@@ -255,6 +255,20 @@ def test_hosts_join_without_the_script_s_variables(folder):
 
 
 @pytest.mark.timeout(60)
+def test_a_job_of_one_host_may_have_as_many_engines_as_the_host_has_cores(folder):
+    with ipp.Cluster(engines=Birch()) as rc:
+        assert len(rc) == len(os.sched_getaffinity(0))
+
+
+@pytest.mark.timeout(60)
+def test_a_number_of_engines_that_nothing_says_is_asked_for(folder):
+    apart = dataclass(type("Apart", (Birch,), {"on_hosts": 'sh -c "$join" && :', "__annotations__": {}}))
+    cluster = ipp.Cluster(engines=apart(engines_per_host=1), start_timeout_s=3.0)
+    with pytest.raises(ipp.ClusterStartError, match="1 engines came up within 3 s; nothing says .* n"), cluster:
+        pass
+
+
+@pytest.mark.timeout(60)
 @pytest.mark.parametrize(
     ("on_hosts", "words"),
     [

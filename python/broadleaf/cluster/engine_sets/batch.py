@@ -617,8 +617,11 @@ class BatchSet(EngineSet):
             That number: `engines_per_host`, or all that were asked for where jobs have one host. 0: as many as the host
             has cores.
         """
-        has_one_host = self.on_hosts == BatchSet.on_hosts
-        return self.engines_per_host or (request.n if has_one_host and request.n else 0)
+        return self.engines_per_host or (request.n if self._has_one_host and request.n else 0)
+
+    @property
+    def _has_one_host(self) -> bool:
+        return self.on_hosts == BatchSet.on_hosts
 
     def submitted(self, request: BlockRequest, job: str) -> list[Block]:
         """The blocks of a job that was submitted: by default one.
@@ -630,7 +633,8 @@ class BatchSet(EngineSet):
         Returns:
             The blocks.
         """
-        return self.job_blocks(request, [job], n_hosts=None, n_engines=self.block_engines(0) or request.n)
+        n_hosts = 1 if self._has_one_host else None
+        return self.job_blocks(request, [job], n_hosts=n_hosts, n_engines=self.block_engines(0) or request.n)
 
     def why_refused(self, script: str, said: str) -> str:
         """Why a job was refused, for people.
