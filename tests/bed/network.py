@@ -188,6 +188,10 @@ class Network:
         """Takes a host's link down without telling anybody."""
         _run("ip", "-n", self.router, "link", "set", host.port, "down")
 
+    def join(self, host: Host) -> None:
+        """Takes a host's link up again."""
+        _run("ip", "-n", self.router, "link", "set", host.port, "up")
+
     def signal(self, host: Host, number: int) -> None:
         """Sends a signal to every process of a host."""
         for pid in _run("ip", "netns", "pids", host.namespace).split():

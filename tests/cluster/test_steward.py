@@ -242,3 +242,64 @@ def test_a_host_that_was_given_is_started_again_where_it_was():
     control: Any = cluster
     with pytest.raises(ClusterStartError, match="no others"):
         Steward(control, Aim(5, 5), one_at_a_time=False).step(control, may_fall_short=False)
+
+
+def test_a_job_that_its_scheduler_ends_before_it_has_a_host_is_replaced():
+    kind = Jobs()
+    cluster = FakeCluster(kind, 1)
+    steward = step(cluster, 4)
+    assert cluster.submitted == [2]
+    new = cluster.blocks[-1]
+    new.state, new.is_ending = "running", True  # its host is down, and the scheduler cannot finish that
+    step(cluster, 4, steward)
+    assert cluster.submitted == [2, 2]
+    step(cluster, 4, steward)
+    assert (cluster.submitted, kind.cancelled) == ([2, 2], [])
+
+
+def test_a_job_that_runs_but_never_joins_is_replaced_and_ended(monkeypatch):
+    kind = Jobs()
+    cluster = FakeCluster(kind, 1)
+    now = 100.0
+    monkeypatch.setattr(steward_module.time, "monotonic", lambda: now)
+    steward = step(cluster, 4)
+    cluster.blocks[-1].state = "running"
+    step(cluster, 4, steward)
+    now += 59
+    step(cluster, 4, steward)
+    assert cluster.submitted == [2]
+    now += 2
+    step(cluster, 4, steward)
+    assert (cluster.submitted, kind.cancelled) == ([2, 2], [])
+    now += 31
+    step(cluster, 4, steward)
+    assert (cluster.submitted, kind.cancelled) == ([2, 2], ["jobs-1"])
+
+
+def test_a_scheduler_is_asked_once_about_a_new_job_that_is_late(monkeypatch):
+    kind = Jobs()
+    cluster = FakeCluster(kind, 1)
+    now = 100.0
+    monkeypatch.setattr(steward_module.time, "monotonic", lambda: now)
+    steward = step(cluster, 4)
+    for _ in range(40):
+        now += 0.25
+        step(cluster, 4, steward)
+    assert kind.n_asked == 1
+
+
+def test_a_job_that_could_not_be_started_on_its_host_and_is_put_back_is_replaced():
+    kind = Jobs()
+    cluster = FakeCluster(kind, 1)
+    steward = step(cluster, 4)
+    new = cluster.blocks[-1]
+    new.state = "running"
+    step(cluster, 4, steward)
+    new.state, new.reason = "pending", "job 1 is pending: BeginTime"  # its host was down: it waits for two minutes
+    step(cluster, 4, steward)
+    assert (cluster.submitted, kind.cancelled) == ([2, 2], [])
+    cluster.blocks[-1].state = "running"
+    cluster.hosts |= {"n2a:jobs-2", "n2b:jobs-2"}
+    cluster.engines += ["n2a:jobs-2", "n2b:jobs-2"]
+    step(cluster, 4, steward)
+    assert (cluster.submitted, kind.cancelled) == ([2, 2], ["jobs-1"])

@@ -450,8 +450,11 @@ class Cluster(ClusterCoroutines, OwnDashboard):
                     self._started_sets.start(n_engines, None)
                     self.write_cluster_file()
             except BaseException:
-                # Otherwise nobody would find the cluster.
-                self._controller.end()
+                # Otherwise nobody would find the cluster. It has a job if the submission was interrupted.
+                try:
+                    self.cancel_blocks()
+                finally:
+                    self._controller.end()
                 raise
             if not self.detached:
                 stop_at_exit(self)
@@ -471,7 +474,7 @@ class Cluster(ClusterCoroutines, OwnDashboard):
     def _take_over_changes(self) -> None:
         if (state := self._file.changed()) is not None:
             self.n = state["n"]
-            self._started_sets.from_dict(state["engine_sets"])
+            self._started_sets.from_dict(state["engine_sets"], state["submitting_since"])
 
     def _claim_directory(self) -> None:
         for directory in (base_dir(), files.profile_dir(self.profile).parent, files.profile_dir(self.profile)):
@@ -681,6 +684,17 @@ class Cluster(ClusterCoroutines, OwnDashboard):
             The blocks in the order of their submission.
         """
         return self._started_sets.blocks()
+
+    def find_unrecorded_blocks(self) -> None:
+        """Adds the job of a submission that was cut short: its process was killed before it could record it.
+
+        Raises:
+            BroadleafError: Its scheduler does not answer.
+        """
+        with self.lock:
+            if self._started_sets.submitting_since is not None:
+                self._started_sets.find_unrecorded()
+                self.write_cluster_file()
 
     def spare_blocks(self) -> list[Block]:
         """Blocks on hosts of the engine set that have had none.
@@ -959,11 +973,16 @@ class Cluster(ClusterCoroutines, OwnDashboard):
             "n": self.n,
             **describe(self.engines_from),
             "engine_sets": self._started_sets.to_dict(),
-            files.LEAVES_JOBS: self.engines_from.leaves_jobs and any(not block.is_over for block in self.all_blocks()),
+            "submitting_since": self._started_sets.submitting_since,
+            files.LEAVES_JOBS: self._may_have_jobs(),
             "detached": self.detached,
             "options": self._arguments,
             "controller": self._controller.to_dict() if self._controller else None,
         }
+
+    def _may_have_jobs(self) -> bool:
+        is_submitting = self._started_sets.submitting_since is not None
+        return self.engines_from.leaves_jobs and (is_submitting or any(not b.is_over for b in self.all_blocks()))
 
     @classmethod
     def from_dict(cls, state: dict[str, Any], **old_arguments: Any) -> Cluster:
@@ -987,7 +1006,7 @@ class Cluster(ClusterCoroutines, OwnDashboard):
         cluster._old_arguments = old_arguments
         if state["controller"] is not None:
             cluster._controller = Controller.from_dict(state["controller"])
-        cluster._started_sets.from_dict(state["engine_sets"])
+        cluster._started_sets.from_dict(state["engine_sets"], state["submitting_since"])
         cluster._share_state()
         return cluster
 

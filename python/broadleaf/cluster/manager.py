@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -9,6 +10,7 @@ from typing import Any, NamedTuple
 from broadleaf.cluster.cluster import Cluster
 from broadleaf.cluster.engine_sets import Block
 from broadleaf.cluster.steward import StewardProcess
+from broadleaf.errors import BroadleafError
 from broadleaf.extensions import extension
 from broadleaf.state import directories, files
 from broadleaf.state.directories import ClusterFileError, base_dir
@@ -174,6 +176,8 @@ def _left_by(cluster: Cluster) -> Orphans:
             pids.append(pid)
     blocks = list[Block]()
     if files.may_have_jobs(cluster.cluster_file):
+        with contextlib.suppress(BroadleafError):  # it does not answer: it is asked again
+            cluster.find_unrecorded_blocks()
         cluster.engines_from.look_now()
         blocks = [block for block in cluster.blocks() if not block.is_over]
         if not blocks:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
@@ -26,6 +27,8 @@ def main() -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGUSR1})
     try:
         cluster = Cluster.from_file(sys.argv[1])
+        with contextlib.suppress(BroadleafError):  # it is found later
+            cluster.find_unrecorded_blocks()  # the steward before may have been killed while it submitted one
         own = StewardProcess(cluster.cluster_dir)
         steward = Steward(
             cluster,

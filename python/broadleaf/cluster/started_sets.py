@@ -25,6 +25,8 @@ _LOOK_EVERY_S = 0.02
 _LOOK_FOR_FAILURES_S = 0.1
 # Programs that hold blocks end a moment after their relays. Short, because somebody waits for this.
 _ENDING_S = 5.0
+# How long a scheduler may take to accept a job.
+_SUBMITTING_S = 60.0
 
 
 class EnginesMissingWarning(UserWarning):
@@ -96,6 +98,9 @@ class StartedSets:
         self._sets: dict[str, StartedSet] = {}
         self._up: set[str] = set()
         """Ids of the blocks that have been up."""
+        self.submitting_since: float | None = None
+        """When a submission began whose jobs are not recorded yet, in seconds since 1970. It may have been cut
+        short."""
 
     def living(self) -> dict[str, StartedSet]:
         """The sets that have engines, by id."""
@@ -192,8 +197,8 @@ class StartedSets:
             unused = self._unused(n)
             for one in self._sets.values():
                 one.blocks = [block for block in one.blocks if block not in unused]
-            blocks = unused or self._cluster.engines_from.submit(self.request(n, self._next_block()))
-            self._add(set_id, [], blocks)
+            self._add(set_id, [], unused or self._submit(n))
+            self.submitting_since = None
             for block in unused:
                 self.start_again(block)
             return set_id
@@ -203,6 +208,32 @@ class StartedSets:
             now = {engine["engine"] for engine in control.status()["engines"]}
         self._add(set_id, sorted(now - known), [])
         return set_id
+
+    def _submit(self, n: int) -> list[Block]:
+        kind = self._cluster.engines_from
+        if kind.leaves_jobs:
+            self.find_unrecorded()
+            # If this process is killed or interrupted now, others know that there may be a job.
+            self.submitting_since = time.time()
+            self._cluster.write_cluster_file()
+        try:
+            return kind.submit(self.request(n, self._next_block()))
+        except ClusterStartError:
+            self.submitting_since = None
+            raise
+
+    def find_unrecorded(self) -> None:
+        """Records the job of a submission that was cut short. Raises `BroadleafError` if its scheduler does not
+        answer."""
+        if self.submitting_since is None:
+            return
+        known = {block.id for block in self.blocks()}
+        found = [b for b in self._cluster.engines_from.jobs_of(self.request(0)) if b.id not in known]
+        if found:
+            self._add(_new_id(), [], found)
+        # The program that submits may have outlived the one that started it.
+        if found or time.time() - self.submitting_since > _SUBMITTING_S:
+            self.submitting_since = None
 
     def request(self, n: int, first_block: int = 0) -> BlockRequest:
         """The request to the cluster's engine set to start `n` engines."""
@@ -280,7 +311,9 @@ class StartedSets:
                 time.sleep(_LOOK_EVERY_S)
 
     def cancel(self) -> None:
-        """Ends all blocks of a cluster whose controller has stopped."""
+        """Ends all blocks of a cluster whose controller has stopped. Raises `BroadleafError` if their scheduler does
+        not."""
+        self.find_unrecorded()
         if blocks := self.blocks():
             self._cluster.engines_from.cancel(blocks)
         for block in blocks:
@@ -357,8 +390,9 @@ class StartedSets:
         """The sets by id, ready for JSON."""
         return {set_id: one.to_dict() for set_id, one in self._sets.items()}
 
-    def from_dict(self, state: dict[str, Any]) -> None:
-        """Restores what `to_dict` returned."""
+    def from_dict(self, state: dict[str, Any], submitting_since: float | None) -> None:
+        """Restores what `to_dict` returned, and `submitting_since`."""
+        self.submitting_since = submitting_since
         known = {block.id: block for block in self.blocks()}
         self._sets = {}
         for set_id, one in state.items():

@@ -39,6 +39,8 @@ _GOING = ("draining", "leaving", "dying")
 # A job without any of its hosts: its scheduler has this long to notice that it is over. One that was put back into the
 # queue has to be told from one that only holds its nodes.
 _EMPTY_S = 30.0
+# A job that has not brought a host by then may never do so: its host may be down.
+_LATE_S = 4.0
 
 
 class Order(NamedTuple):
@@ -100,6 +102,11 @@ class Steward:
         self._empty_since: dict[str, float] = {}
         self._up_since: dict[str, float] = {}
         self._submitted_at: dict[str, float] = {}
+        self._running_since: dict[str, float] = {}
+        self._put_back: set[str] = set()
+        """Blocks that ran, and were put back into the queue."""
+        self._late: set[str] = set()
+        """Blocks without hosts whose scheduler was asked early."""
         self._had_s: dict[str, float] = {}
         # Earlier failures say nothing about what is tried now.
         self._found: set[str] = {block.id for block in self._cluster.all_blocks()}
@@ -251,6 +258,7 @@ class Steward:
                 if not block.is_released:
                     has_run = block.id in self._found and bool(seen.members(block))
                     self._note_failure(block, self._reason_with_log(block), now, has_run=has_run)
+            self._look_at_late(block, now)
             waits = not block.is_over and block.id not in self._had_s and block.state == "pending"
             if waits and now - submitted_at > cluster.engines_from.queue_timeout_s:
                 self._end([block], block.reason or "it was pending for too long")
@@ -260,6 +268,17 @@ class Steward:
         self._end(gone, "it was released")
         self._look_at_revived(status)
         return [*blocks, *cluster.spare_blocks()]
+
+    def _look_at_late(self, block: Block, now: float) -> None:
+        """Has the scheduler asked, once, about a block that should have a host by now."""
+        if block.state == "running":
+            self._running_since.setdefault(block.id, now)
+        elif block.state == "pending" and self._running_since.pop(block.id, None) is not None:
+            self._put_back.add(block.id)
+        is_new = block.id not in self._found and block.id not in self._late
+        if is_new and not block.is_over and not block.hosts and now - self._submitted_at[block.id] > _LATE_S:
+            self._late.add(block.id)
+            self._cluster.engines_from.look_now()
 
     def _reason_with_log(self, block: Block) -> str:
         """Why a block is over; its scheduler does not know what went wrong in a job that has had no engine."""
@@ -288,7 +307,10 @@ class Steward:
 
     def _had(self, seen: _Seen, block: Block) -> bool:
         """Whether a block without hosts has had some since it was started, or should have by now."""
-        waited_s = time.time() - block.facts.get("started_at", time.time())
+        now = time.monotonic()
+        waited_s = max(
+            time.time() - block.facts.get("started_at", time.time()), now - self._running_since.get(block.id, now)
+        )
         return bool(seen.members(block)) or waited_s > self._cluster.settings["start_timeout_s"]
 
     def _look_at_revived(self, status: Mapping[str, Any]) -> None:
@@ -349,10 +371,11 @@ class Steward:
         n = len(living) + len(seen.coming(block))
         # Until all its engines have been up, or had the time for it, the others are expected.
         are_expected = len(members) < (block.n_engines or 1) and up_for_s < self._cluster.settings["start_timeout_s"]
-        if block.state == "pending" or are_expected:
+        waits_in_vain = not block.hosts and block.state == "running" and self._had(seen, block)
+        if (block.state == "pending" or are_expected) and not block.is_ending and not waits_in_vain:
             n = max(n, block.n_engines or 1)
         n_dead = 0 if kind.restarts_blocks else len(seen.dead(block))
-        is_late = block.state == "pending" and bool(members)
+        is_late = block.state == "pending" and (bool(members) or block.id in self._put_back)
         return _unit(block.id, n, living, lasts_s)._replace(n_dead=n_dead, is_late=is_late)
 
     def _act(
@@ -394,6 +417,8 @@ class Steward:
         if block.is_over:
             self._ended.discard(block.id)
             self._had_s.pop(block.id, None)
+            self._running_since.pop(block.id, None)
+            self._put_back.discard(block.id)
             self._submitted_at[block.id] = time.monotonic()
             self._cluster.start_block_again(block)
             return

@@ -5,7 +5,12 @@ What they say was taken from real ones: from the manuals of OpenPBS, Torque and 
 
 from __future__ import annotations
 
+import json
 import os
+import pwd
+import re
+import subprocess
+import sys
 from pathlib import Path
 
 import broadleaf as ipp
@@ -261,3 +266,73 @@ def test_names_of_ipython_parallel_say_what_is_missing(monkeypatch, name, progra
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(ipp.ClusterStartError, match=f"there is no program '{program}' here"):
         ipp.Cluster(engines=name, n=4).start_cluster_sync()
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("name", SETS)
+def test_a_job_is_found_whose_submitter_was_killed_before_it_could_record_it(folder, name):
+    made, job = SETS[name]
+    program = folder / "programs" / made.program
+    program.write_text(f"#!/bin/sh\ncat >'{folder}/script'\nkill -9 $PPID\n")
+    submit = (
+        f"import broadleaf as ipp; ipp.Cluster(engines=ipp.{made.__name__}(), cluster_id={name!r}).start_cluster_sync()"
+    )
+    subprocess.run([sys.executable, "-c", submit], check=False)
+    given = re.search(r"^#\w+ -[NJ] (\S+)$", (folder / "script").read_text(), re.MULTILINE)[1]
+    records = [{"JOBID": "930", "STAT": "PEND", "EXIT_CODE": "", "PEND_REASON": "it waits"}]
+    user = pwd.getpwuid(os.getuid()).pw_name
+    said = {
+        "pbs": "".join(
+            f"Job Id: {number}.here\n    Job_Name = {of}\n    Job_Owner = {owner}@here\n    job_state = Q\n"
+            for number, of, owner in [("16", "another", user), ("17", given, user), ("18", given, f"{user}2")]
+        ),
+        "lsf": json.dumps({"COMMAND": "bjobs", "JOBS": 1, "RECORDS": records}),
+    }[name]
+    (folder / "says").write_text(said)
+    manager = ipp.ClusterManager()
+    assert until(lambda: [one for one in manager.dead_clusters() if one.cluster_id == name])
+    (orphans,) = (one for one in manager.orphans() if one.cluster.cluster_id == name)
+    assert [block.id for block in orphans.blocks] == [f"{name}-{job}"]
+    if name == "lsf":
+        assert f"-J {given}" in (folder / "asked").read_text()
+    (folder / "programs" / made.cancel_program).write_text(f"#!/bin/sh\necho \"$@\" >'{folder}/deleted'\n")
+    orphans.cluster.stop_cluster_sync()
+    assert (folder / "deleted").read_text() == f"{job}\n"
+    assert not [one for one in manager.dead_clusters() if one.cluster_id == name]
+
+
+@pytest.mark.parametrize("words", ["No unfinished job found", "No job found", "Job <here> is not found"])
+def test_lsf_has_no_job_of_a_name(folder, words):
+    (folder / "programs" / "bjobs").write_text(f"#!/bin/sh\necho '{words}' >&2; exit 255\n")
+    assert ipp.LSF().jobs_named("here") == []
+
+
+@pytest.mark.parametrize(
+    ("name", "program"),
+    [("pbs", "echo 'qstat: cannot connect to server here (errno=111)' >&2; exit 1"),
+     ("lsf", "echo 'LSF is down. Please wait ...' >&2; exit 255")],
+)  # fmt: skip
+def test_a_scheduler_that_does_not_answer_has_not_said_that_there_is_no_job(folder, name, program):
+    (folder / "programs" / {"pbs": "qstat", "lsf": "bjobs"}[name]).write_text(f"#!/bin/sh\n{program}\n")
+    with pytest.raises(CommandError, match=r"cannot connect|is down"):
+        SETS[name][0]().jobs_named("here")
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_ctrl_c_in_the_middle_of_a_submission_leaves_no_job(folder, name):
+    made, job = SETS[name]
+    record = '{"RECORDS":[{"JOBID":"930"}]}'
+    listed = {
+        "pbs": 'echo \'Job Id: 17.here\'; echo " Job_Name = $name"; echo " Job_Owner = $(id -un)@here"',
+        "lsf": f"echo '{record}'",
+    }[name]
+    programs = {
+        made.program: f"cat >'{folder}/script'\nkill -INT $PPID",
+        made.cancel_program: f"echo \"$@\" >'{folder}/deleted'",
+        {"pbs": "qstat", "lsf": "bjobs"}[name]: f"name=$(sed -n 's/^#.* -N //p' '{folder}/script')\n{listed}",
+    }
+    for program, text in programs.items():
+        (folder / "programs" / program).write_text(f"#!/bin/sh\n{text}\n")
+    with pytest.raises(KeyboardInterrupt):
+        ipp.Cluster(n=1, engines=made()).start_cluster_sync()
+    assert (folder / "deleted").read_text() == f"{job}\n"

@@ -89,6 +89,8 @@ class Block:
     """Its engines that are up, as `Cluster.blocks` found them."""
     deadline: float | None = None
     """When its job ends, in seconds since 1970, as `Cluster.blocks` found it; None where that is not known."""
+    is_ending: bool = False
+    """Whether its scheduler is ending it, and has not finished that: it brings no more engines."""
     draining: bool = False
     """Whether it takes no new tasks: it is being released, or its scheduler has announced its end."""
     is_released: bool = False
@@ -279,6 +281,21 @@ class EngineSet(ABC):
         Args:
             blocks: The blocks.
         """
+
+    def jobs_of(self, request: BlockRequest) -> list[Block]:
+        """Jobs of a cluster that are in their scheduler's queue, whoever has submitted them; only for sets with
+        `leaves_jobs`.
+
+        Args:
+            request: The cluster.
+
+        Returns:
+            A block for each.
+
+        Raises:
+            BroadleafError: The scheduler does not answer.
+        """
+        return []
 
     def options(self) -> dict[str, Any]:
         """Its options, from which another process creates the same set.

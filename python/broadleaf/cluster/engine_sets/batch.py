@@ -401,10 +401,7 @@ class LoginHost(SubmitHost):
 
     def directory(self, request: BlockRequest) -> Path:
         """One directory for this cluster, whichever host it belongs to."""
-        import hashlib  # loads libcrypto
-
-        ours = hashlib.sha256(f"{socket.gethostname()}\0{request.cluster_dir}".encode()).hexdigest()[:8]
-        return self._shared() / f"{request.cluster_id}-{ours}"
+        return self._shared() / f"{request.cluster_id}-{_key(request)[:8]}"
 
     def _shared(self) -> Path:
         if self._top is None:
@@ -476,6 +473,13 @@ class LoginHost(SubmitHost):
         except CommandError as error:
             raise ClusterStartError(f"Broadleaf cannot be stored in {packages} on {where}: {error}") from None
         return f"{packages}/{package.key()}"
+
+
+def _key(request: BlockRequest) -> str:
+    """What tells a cluster from others of its id: on other hosts, of other profiles, in other directories."""
+    import hashlib  # loads libcrypto
+
+    return hashlib.sha256(f"{socket.gethostname()}\0{request.cluster_dir}".encode()).hexdigest()
 
 
 def _read(path: str) -> str:
@@ -568,12 +572,43 @@ class BatchSet(EngineSet):
 
         Args:
             request: What was asked for: `request.n` engines, None for as many as the options say or the hosts have
-                cores. `request.cluster_id` can be part of the job's name.
+                cores. `job_name` makes a name for the job of it.
             directory: Where the job finds its files.
 
         Returns:
             The lines.
         """
+
+    def job_name(self, request: BlockRequest) -> str:
+        """The name of a cluster's jobs in the scheduler's queue. No other cluster's jobs have it.
+
+        Args:
+            request: The cluster.
+
+        Returns:
+            The name: letters, digits, '.', '_' and '-', a letter first.
+        """
+        return f"broadleaf-{request.cluster_id}-{_key(request)[:8]}"
+
+    def jobs_named(self, name: str) -> list[str]:
+        """The jobs of this user that are in the queue and have a name, for sets whose `directives` give `job_name`.
+
+        A job whose submission was cut short, so that nobody has recorded it, is found by this.
+
+        Args:
+            name: What `job_name` returned.
+
+        Returns:
+            The jobs, as `job_of` returns them; those of an array as in the environment of each. By default none.
+
+        Raises:
+            CommandError: The scheduler does not answer.
+        """
+        return []
+
+    def jobs_of(self, request: BlockRequest) -> list[Block]:
+        """Those that have the cluster's name."""
+        return self.job_blocks(request, self.jobs_named(self.job_name(request)), n_hosts=None, n_engines=None)
 
     @abstractmethod
     def job_of(self, said: str) -> str:

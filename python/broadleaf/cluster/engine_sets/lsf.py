@@ -29,6 +29,7 @@ _STATES: dict[str, BlockState] = {
 }  # fmt: skip
 _SUBMITTED = re.compile(r"Job <(\d+)> is submitted")
 _NO_JOBS = "No job found"
+_NOT_FOUND = re.compile("No (unfinished )?job found|Job <.*> is not found")
 _GONE = ("No matching job found", "Job has already finished")
 _NOT_IN_WORDS = " \t\"'#"
 # `blaunch` passes a command on as `rsh` does, in words that a shell reads again: so it is a file.
@@ -82,12 +83,25 @@ class LSF(NodeJobs):
             check_directory(directory, "LSF", _NOT_IN_WORDS + "$;&|<>()`\\*?[]~", self.other_directory())
         per_host = self.host_engines(request) or 1
         # Each life of a job would join under the same name: another job takes the place of one that is lost.
-        found = [f"-J broadleaf-{request.cluster_id}", "-o /dev/null", "-rn"]
+        found = [f"-J {self.job_name(request)}", "-o /dev/null", "-rn"]
         found += [f"-n {per_host * self.nodes}", f'-R "span[ptile={per_host}]"']
         limit = _run_limit(self.walltime)
         flags = [("W", "walltime", limit), ("q", "queue", self.queue), ("P", "account", self.account)]
         found += [f"-{flag} {_value(option, value)}" for flag, option, value in flags if value]
         return found + check_lines("lsf", self.lsf, "LSF")
+
+    def jobs_named(self, name: str) -> list[str]:
+        """Asks `bjobs`."""
+        try:
+            said = self.submit_host.run(["bjobs", "-json", "-o", "jobid", "-J", name])
+        except CommandError as error:
+            if _NOT_FOUND.search(str(error)):
+                return []
+            raise
+        try:
+            return [str(record["JOBID"]) for record in json.loads(said)["RECORDS"]]
+        except (ValueError, KeyError, TypeError):
+            raise CommandError(f"`bjobs` has said: {said.strip()}") from None
 
     def job_of(self, said: str) -> str:
         """The number in "Job <17> is submitted to queue <normal>."; a busy LSF says more before that."""

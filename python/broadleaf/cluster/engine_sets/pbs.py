@@ -78,7 +78,7 @@ class PBS(NodeJobs):
     def directives(self, request: BlockRequest, directory: Path) -> list[str]:
         """One for each option that was given, besides its name and output."""
         # Each life of a job would join under the same name: another job takes the place of one that is lost.
-        found = ["-N broadleaf", "-j oe", "-o /dev/null", "-r n"]
+        found = [f"-N {self.job_name(request)}", "-j oe", "-o /dev/null", "-r n"]
         lines = check_lines("pbs", self.pbs, "PBS")
         if not any(re.match(r"-l\s*(select|nodes)=", line) for line in lines):
             per_host = self.host_engines(request)
@@ -88,6 +88,24 @@ class PBS(NodeJobs):
         flags = [("q", "queue", self.queue), ("A", "account", self.account)]
         found += [f"-{flag} {_value(option, value)}" for flag, option, value in flags if value]
         return found + lines
+
+    def job_name(self, request: BlockRequest) -> str:
+        """A short one: Torque takes 15 characters."""
+        return f"leaf-{super().job_name(request).rpartition('-')[2]}"
+
+    def jobs_named(self, name: str) -> list[str]:
+        """Asks `qstat` about all jobs."""
+        said = self._qstat([], [])
+        if complaints := _complaints(said):
+            raise CommandError("; ".join(complaints))
+        owner = f"{self.submit_host.user()}@"
+        return [
+            job
+            for job, attributes in _jobs(said).items()
+            if attributes.get("job_name") == name
+            and attributes.get("job_owner", "").startswith(owner)
+            and _STATES.get(attributes.get("job_state", "")) != "ended"
+        ]
 
     def job_of(self, said: str) -> str:
         """The name that `qsub` prints, such as ``17.server``."""
@@ -103,11 +121,11 @@ class PBS(NodeJobs):
                 seen |= _jobs(self._qstat(["-x"], past))
         except CommandError:
             return False
-        complaints = [line for line in said.splitlines() if line.startswith(("qstat:", "Cannot", "Connection"))]
-        if not all(any(words in line for words in _GONE) for line in complaints):
+        if not all(any(words in line for words in _GONE) for line in _complaints(said)):
             return False  # the server does not answer
         for job, block in jobs.items():
             self.note(block, *_state(job, seen.get(job)))
+            block.is_ending = seen.get(job, {}).get("job_state") == "E"
         return True
 
     def _qstat(self, options: Sequence[str], jobs: Mapping[str, Block] | Sequence[str]) -> str:
@@ -117,6 +135,10 @@ class PBS(NodeJobs):
 
 def _value(option: str, value: str) -> str:
     return check_value(option, value, "PBS", _NOT_IN_WORDS)
+
+
+def _complaints(said: str) -> list[str]:
+    return [line for line in said.splitlines() if line.startswith(("qstat:", "Cannot", "Connection"))]
 
 
 def _jobs(said: str) -> dict[str, dict[str, str]]:

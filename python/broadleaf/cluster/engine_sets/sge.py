@@ -95,6 +95,13 @@ class SGE(BatchSet):
         """The number that `qsub -terse` prints, for an array before its tasks."""
         return said.strip().splitlines()[-1].partition(".")[0]
 
+    def jobs_named(self, name: str) -> list[str]:
+        """Asks `qstat`."""
+        return list(_states(self._queue(), name))
+
+    def _queue(self) -> str:
+        return self.submit_host.run(["qstat", "-xml", "-u", self.submit_host.user()])
+
     def submitted(self, request: BlockRequest, job: str) -> list[Block]:
         """A block for the job, or for each of an array."""
         jobs = [f"{job}_{task}" for task in range(1, self._n_jobs(request) + 1)] if self._is_array else [job]
@@ -126,7 +133,7 @@ class SGE(BatchSet):
         """One for each option that was given, besides its shell, name and output."""
         checked = check_directory(directory, "Grid Engine", _NOT_IN_PATHS, self.other_directory())
         output = self.log_file(checked, "$JOB_ID_$TASK_ID" if self._is_array else "$JOB_ID")
-        found = ["-S /bin/sh", f"-N broadleaf-{request.cluster_id}", "-j y", f"-o {_word(str(output))}", "-w e"]
+        found = ["-S /bin/sh", f"-N {self.job_name(request)}", "-j y", f"-o {_word(str(output))}", "-w e"]
         if self._is_array:
             found.append(f"-t 1-{self._n_jobs(request)}")
         if self.pe:
@@ -156,7 +163,7 @@ class SGE(BatchSet):
     def note_news(self, jobs: Mapping[str, Block]) -> bool:
         """Asks `qstat` once for all of them, and once more for the reasons of those that wait."""
         try:
-            seen = _states(self.submit_host.run(["qstat", "-xml", "-u", self.submit_host.user()]))
+            seen = _states(self._queue())
         except CommandError:
             return False
         waiting = {job for job in jobs if (state := seen.get(job, "")) and not _runs(state)}
@@ -230,14 +237,17 @@ for relay in $relays; do wait $relay || code=$?; done
 (exit $code)"""
 
 
-def _states(xml: str) -> dict[str, str]:
-    """What `qstat -xml` says about each job, or task of an array: letters such as `qw` and `r`."""
+def _states(xml: str, name: str = "") -> dict[str, str]:
+    """What `qstat -xml` says about each job, or task of an array: letters such as `qw` and `r`. Of those with a name,
+    if it is given."""
     from xml.etree import ElementTree
 
     found = {}
     for entry in ElementTree.fromstring(xml).iter("job_list"):
         job, state = entry.findtext("JB_job_number", ""), entry.findtext("state", "")
         tasks = entry.findtext("tasks", "")
+        if name and entry.findtext("JB_name") != name:
+            continue
         for one in [f"{job}_{task}" for task in _tasks(tasks)] or [job]:
             found[one] = state
     return found
@@ -274,6 +284,7 @@ def _note(block: Block, job: str, state: str, why: str) -> None:
     """Sets a block's state from that of its job in the queue. A job that is held or in error stays so until somebody
     changes it.
     """
+    block.is_ending = "d" in state
     if _runs(state):
         block.state, block.reason = "running", f"job {job} is running"
         return

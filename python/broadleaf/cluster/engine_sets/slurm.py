@@ -104,6 +104,12 @@ class Slurm(BatchSet):
         """The number that `sbatch --parsable` prints, perhaps before the name of a cluster."""
         return said.strip().splitlines()[-1].partition(";")[0]
 
+    def jobs_named(self, name: str) -> list[str]:
+        """Asks `squeue`."""
+        return self.submit_host.run(
+            ["squeue", "-h", "-r", "-u", self.submit_host.user(), "-n", name, "-o", "%i"]
+        ).split()
+
     def submitted(self, request: BlockRequest, job: str) -> list[Block]:
         """A block for the job, or for each of an array."""
         jobs = [f"{job}_{i}" for i in range(self.nodes or 1)] if self.array else [job]
@@ -127,7 +133,7 @@ class Slurm(BatchSet):
         # A backslash would turn off all that begins with a percent sign.
         checked = check_directory(directory, "Slurm", "\\", self.other_directory())
         output = self.log_file(Path(str(checked).replace("%", "%%")), job)
-        found = [f"--job-name=broadleaf-{request.cluster_id}", _word(f"--output={output}")]
+        found = [f"--job-name={self.job_name(request)}", _word(f"--output={output}")]
         per_host = self._per_host(request)
         if self.array:
             found += [f"--array=0-{(self.nodes or 1) - 1}", "--nodes=1"]
@@ -208,6 +214,7 @@ class Slurm(BatchSet):
             block.state = _STATES.get(state, "failed")
             block.reason = _reason(job, state, reason)
             block.facts["over"] = block.is_over
+            block.is_ending = state == "COMPLETING"
             block.warning = ""
             if state == "PENDING":
                 cause = reason.strip("()").partition(",")[0]
