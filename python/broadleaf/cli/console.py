@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeVar
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from broadleaf.cluster import Cluster
     from broadleaf.cluster.control import ControlLink
+    from broadleaf.cluster.engine_sets import Block
 
 
 # Shell completion for the values of options: profiles, clusters, options, and the peers of benchmarks.
@@ -258,6 +259,17 @@ class LastDeath:
     """Whether another process has taken the place."""
     by_request: bool
     """Whether somebody had it stopped."""
+
+
+def add_block_ends(status: Mapping[str, Any], blocks: Sequence[Block]) -> None:
+    """Adds to the deaths of engines why the job of their host has ended, if nobody here has ended it."""
+    from broadleaf.cluster.engine_sets.base import block_and_life
+
+    ended = {block.id: block for block in blocks if block.is_over and not block.is_released}
+    for engine in status["engines"]:
+        death = engine["last_death"]
+        if death is not None and (owner := block_and_life(death["host"], ended)) is not None:
+            death["block_end"] = owner[0].reason
 
 
 def last_death(status: Mapping[str, Any], engine_id: int) -> LastDeath | None:

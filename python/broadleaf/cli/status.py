@@ -12,6 +12,7 @@ import click
 
 from broadleaf.cli.console import (
     TableCommand,
+    add_block_ends,
     anywhere_option,
     chosen_cluster,
     cluster_options,
@@ -64,7 +65,7 @@ def command(profile: str, cluster_id: str | None, url: str | None, form: str | N
     else:
         cluster = chosen_cluster(profile, cluster_id)
         status, blocks = cluster.status_sync(), cluster.blocks()
-        _add_block_ends(status, blocks)
+        add_block_ends(status, blocks)
     status["blocks"] = [asdict(block) for block in blocks]
     if form == "json":
         click.echo(json.dumps(status, indent=1))
@@ -76,17 +77,6 @@ def command(profile: str, cluster_id: str | None, url: str | None, form: str | N
         console().print(status_view(status))
         if blocks:
             console().print(_block_view(blocks))
-
-
-def _add_block_ends(status: dict[str, Any], blocks: Sequence[Block]) -> None:
-    """Adds to the deaths of engines why the job of their host has ended, if it did so by itself."""
-    from broadleaf.cluster.engine_sets.base import block_and_life
-
-    ended = {block.id: block for block in blocks if block.is_over and not block.is_released}
-    for engine in status["engines"]:
-        death = engine["last_death"]
-        if death is not None and (owner := block_and_life(death["host"], ended)) is not None:
-            death["block_end"] = owner[0].reason
 
 
 def _block_view(blocks: Sequence[Block]) -> Any:

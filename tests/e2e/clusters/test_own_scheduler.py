@@ -344,9 +344,10 @@ def test_status_says_that_the_scheduler_has_ended_a_job(folder):
         subprocess.run(["bkill", "1"], check=True)
         assert until(lambda: rc.cluster.status_sync()["engines"][0]["state"] == "gone")
         assert until(lambda: "deleted" in rc.cluster.blocks()[0].reason)
-        shown = subprocess.run(
-            [sys.executable, "-m", "broadleaf", "status", "--cluster-id", "elm"],
-            capture_output=True, text=True, timeout=30, check=True, env=os.environ | {"COLUMNS": "200"},
-        ).stdout  # fmt: skip
-    assert "is gone with its host: job 1 has ended: its user has deleted it" in shown
-    assert "on request" not in shown
+        for command in (["status"], ["logs", "--engine", "0"]):
+            shown = subprocess.run(
+                [sys.executable, "-m", "broadleaf", *command, "--cluster-id", "elm"],
+                capture_output=True, text=True, timeout=30, check=True, env=os.environ | {"COLUMNS": "200"},
+            ).stdout  # fmt: skip
+            assert "is gone with its host: job 1 has ended: its user has deleted it" in shown
+            assert "on request" not in shown

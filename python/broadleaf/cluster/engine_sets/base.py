@@ -63,7 +63,7 @@ class BlockRequest(NamedTuple):
     """What relays join by: the content of `engine.json`. It holds a key, which must travel by standard input or in a
     file of mode 0600, and never in a command line, a script or a log."""
     first_block: int = 0
-    """Number of blocks that the cluster has already, for sets that number their blocks."""
+    """A number that no block of the cluster has had, for sets that number their blocks."""
 
 
 @dataclass

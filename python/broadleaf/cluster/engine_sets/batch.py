@@ -510,9 +510,22 @@ class BatchSet(EngineSet):
     A subclass is a dataclass. It names the scheduler's commands in class variables, and has three methods:
     `directives`, `job_of` and `note_news`. See "Your scheduler in forty lines" in the guides.
 
+    The class variables are:
+
+    - `name`, `title`: the set's name for ``engines=``; the scheduler's, for people;
+    - `program`, `arguments`, `takes_file`: the command that submits a job, and whether it takes the script as a file
+      and not from standard input;
+    - `marker`: what its directives begin with in a script, such as ``#PBS``;
+    - `job_variable`: the variable in a job's environment that has the job's name;
+    - `on_hosts`: what a script runs so that ``$join`` is run once on each host; without it, jobs have one host;
+    - `cancel_program`, `cancel_arguments`: the command that ends jobs;
+    - `unknown_job`: what that command says of a job that is gone, a phrase or several;
+    - `writes_log`: whether the script writes the job's log, and not the scheduler.
+
     All other fields are options, of the class, of `broadleaf start --set` and of `config.toml`. Their types are bool,
     int, float, str, ``str | float``, ``list[str]``, ``list[int]`` or ``list[float]``; others are refused where the
-    class is defined.
+    class is defined. Where `engines_per_host` is 0, a host has as many engines as `host_engines` says: all that were
+    asked for where jobs have one host, else one for each core that the job may use there.
     """
 
     is_adoptable: ClassVar[bool] = True
@@ -930,7 +943,11 @@ class BatchSet(EngineSet):
 
 @dataclass
 class NodeJobs(BatchSet):
-    """Engines in jobs of `nodes` hosts, with as many engines on each; `n` engines are divided among them."""
+    """Engines in jobs of `nodes` hosts, with as many engines on each; `n` engines are divided among them.
+
+    A base for sets, like `BatchSet`. Its options are `nodes` (1), `walltime`, `queue` and `account` (all ""); a
+    subclass writes them into its `directives`. The script `writes_log`, and says when the job ends if `walltime` does.
+    """
 
     writes_log: ClassVar[bool] = True
 

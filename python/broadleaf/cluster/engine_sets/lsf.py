@@ -67,7 +67,7 @@ class LSF(NodeJobs):
     marker: ClassVar[str] = "#BSUB"
     job_variable: ClassVar[str] = "$LSB_JOBID"
     cancel_program: ClassVar[str] = "bkill"
-    unknown_job: ClassVar[Sequence[str]] = _GONE
+    unknown_job: ClassVar[str | Sequence[str]] = _GONE
 
     lsf: Sequence[str] = field(default_factory=list)
     """Lines for all other options of `bsub`, such as ``'-R "rusage[mem=8000]"'``."""

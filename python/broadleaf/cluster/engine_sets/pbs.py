@@ -65,7 +65,7 @@ class PBS(NodeJobs):
     marker: ClassVar[str] = "#PBS"
     job_variable: ClassVar[str] = "$PBS_JOBID"
     cancel_program: ClassVar[str] = "qdel"
-    unknown_job: ClassVar[Sequence[str]] = _GONE
+    unknown_job: ClassVar[str | Sequence[str]] = _GONE
 
     pbs: Sequence[str] = field(default_factory=list)
     """Lines for all other options of `qsub`, such as ``"-l place=excl"``."""

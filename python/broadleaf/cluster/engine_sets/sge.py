@@ -57,7 +57,7 @@ class SGE(BatchSet):
     arguments: ClassVar[Sequence[str]] = ("-terse",)
     marker: ClassVar[str] = "#$"
     cancel_program: ClassVar[str] = "qdel"
-    unknown_job: ClassVar[str] = "does not exist"
+    unknown_job: ClassVar[str | Sequence[str]] = "does not exist"
 
     slots: int = 0
     """Slots of the job, or of the array."""

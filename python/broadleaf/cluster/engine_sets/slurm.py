@@ -80,7 +80,7 @@ class Slurm(BatchSet):
         '  --kill-on-bad-exit=0 --wait=0 --mpi=none --cpu-bind=none sh -c "$join"'
     )
     cancel_program: ClassVar[str] = "scancel"
-    unknown_job: ClassVar[str] = "Invalid job id"
+    unknown_job: ClassVar[str | Sequence[str]] = "Invalid job id"
 
     nodes: int = 0
     """Number of nodes; 0 leaves it to Slurm."""
