@@ -257,8 +257,8 @@ class LastDeath:
     last_output: str
     is_over: bool
     """Whether another process has taken the place."""
-    by_request: bool
-    """Whether somebody had it stopped."""
+    advice: str
+    """What brings another process into the place; '' where somebody had it stopped."""
 
 
 def add_block_ends(status: Mapping[str, Any], blocks: Sequence[Block]) -> None:
@@ -291,11 +291,17 @@ def _of_engine(entry: Mapping[str, Any]) -> LastDeath | None:
     since = ", and was started again" if is_over else ""
     if certificate.cause == "not_started":
         sentence = f"engine {engine} {certificate.reason} ({duration(death['ago_s'])} ago)"
-        return None if is_over else LastDeath(engine, sentence, "", is_over, False)
+        return None if is_over else LastDeath(engine, sentence, "", is_over, _ADVICE)
     sentence = (
         f"engine {engine} (pid {certificate.pid}{host}) {certificate.reason}, {duration(death['ago_s'])} ago{since}"
     )
-    return LastDeath(engine, sentence, certificate.last_output, is_over, certificate.cause == "stopped")
+    return LastDeath(engine, sentence, certificate.last_output, is_over, _advice(certificate))
+
+
+def _advice(certificate: DeathCertificate) -> str:
+    if certificate.is_with_host:
+        return certificate.advice
+    return "" if certificate.cause == "stopped" else _ADVICE
 
 
 def deaths_text(status: Mapping[str, Any]) -> str:
@@ -306,6 +312,5 @@ def deaths_text(status: Mapping[str, Any]) -> str:
         lines = death.last_output.strip().splitlines()[-_OUTPUT_LINES:]
         parts.append(f"{death.sentence}. Its last output:" if lines else f"{death.sentence}.")
         parts += [f"  | {line}" for line in lines]
-    if any(not death.is_over and not death.by_request for death in deaths):
-        parts.append(_ADVICE)
+    parts += dict.fromkeys(death.advice for death in deaths if death.advice and not death.is_over)
     return "\n".join(parts)

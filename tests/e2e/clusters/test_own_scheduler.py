@@ -161,8 +161,13 @@ with ipp.Cluster(engines=Birch(cores=[1])) as rc:
 
 
 @pytest.mark.timeout(60)
-def test_commands_of_other_programs_make_the_set(folder):
-    run(folder, "ipp.Cluster(n=1, cluster_id='grove', engines=Birch(), detached=True).start_cluster_sync()")
+@pytest.mark.parametrize("where", ["program", "module"])
+def test_commands_of_other_programs_make_the_set(folder, where):
+    code = "ipp.Cluster(n=1, cluster_id='grove', engines=Birch(), detached=True).start_cluster_sync()"
+    if where == "module":
+        (folder / "trees.py").write_text(BIRCH)
+        code = "from trees import Birch\n" + code
+    run(folder, code)
     command = [sys.executable, "-m", "broadleaf"]
     assert until(lambda: (folder / "job.1/pid").exists())
     listed = subprocess.run([*command, "list"], capture_output=True, text=True, timeout=30, check=True, cwd="/")
@@ -351,3 +356,5 @@ def test_status_says_that_the_scheduler_has_ended_a_job(folder):
             ).stdout  # fmt: skip
             assert "is gone with its host: job 1 has ended: its user has deleted it" in shown
             assert "on request" not in shown
+            assert "restart_engines" not in shown
+            assert command[0] == "logs" or "`broadleaf scale N` brings hosts back" in shown
