@@ -55,10 +55,16 @@ class Site:
 
     def __init__(self, name: str, cluster: ipp.Cluster) -> None:
         self._name, self._cluster = name, cluster
+        self._down = ""
+        """A host whose link is down."""
+        self._were_there: set[str] = set()
+        """The jobs that it had."""
 
     def pending(self) -> bool:
-        """Whether a job of ours waits for room."""
+        """Whether a job of ours waits for room, or was given a host that is down, which Slurm may not know yet."""
         if self._name == "slurm":
+            if self._down and self._on(self._down) - self._were_there:
+                return True
             return bool(_said("squeue", "-h", "-t", "PD,CF", "-o", "%i"))
         return self._name == "sge" and any(" qw " in line for line in _said("qstat").splitlines())
 
@@ -94,12 +100,19 @@ class Site:
             return self._cut(engine["host"].partition(":")[0], host)
         return lambda: None
 
+    def _on(self, host: str) -> set[str]:
+        """The jobs that run on a host, as Slurm believes."""
+        return set(_said("squeue", "-h", "-t", "R", "-w", host, "-o", "%i").split())
+
     def _cut(self, name: str, host: str) -> Callable[[], None]:
         there = _ours(host)
+        if self._name == "slurm":
+            self._down, self._were_there = name, self._on(name)
         _ask("cut", name)
 
         def join() -> None:
             _ask("join", name)
+            self._down = ""
             assert until(lambda: not there & _ours(host), 60), f"still on {name}: {there & _ours(host)}"
             assert until(lambda: self._is_usable(name), 60), f"{name} is not usable: {self.told()}"
 

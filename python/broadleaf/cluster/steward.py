@@ -40,7 +40,7 @@ _GOING = ("draining", "leaving", "dying")
 # queue has to be told from one that only holds its nodes.
 _EMPTY_S = 30.0
 # A job that has not brought a host by then may never do so: its host may be down.
-_LATE_S = 4.0
+_LATE_S = 2.5
 
 
 class Order(NamedTuple):
