@@ -424,6 +424,7 @@ class Cluster(ClusterCoroutines, OwnDashboard):
                 raise ClusterStateError(f"cluster {self.cluster_id!r} is running already")
             standard_descriptors.occupy()
             self.engines_from.require()
+            describe(self.engines_from)  # refuses one that the steward could not make
             is_remote = self.engines_from.is_remote
             self._claim_directory()
             try:
@@ -449,10 +450,11 @@ class Cluster(ClusterCoroutines, OwnDashboard):
                 if is_remote and starts_engines:
                     self._started_sets.start(n_engines, None)
                     self.write_cluster_file()
-            except BaseException:
+            except BaseException as error:
                 # Otherwise nobody would find the cluster. It has a job if the submission was interrupted.
                 try:
-                    self.cancel_blocks()
+                    with self._cleaning_up_after(error):
+                        self.cancel_blocks()
                 finally:
                     self._controller.end()
                 raise
@@ -551,8 +553,14 @@ class Cluster(ClusterCoroutines, OwnDashboard):
         Args:
             error: The error. If its jobs cannot be ended, it gets a note that says why.
         """
-        try:
+        with self._cleaning_up_after(error):
             self.stop_if_owner()
+
+    @contextmanager
+    def _cleaning_up_after(self, error: BaseException) -> Iterator[None]:
+        """Keeps an error from being hidden by that of its own clean-up."""
+        try:
+            yield
         except BroadleafError as another:
             error.add_note(f"what cluster {self.cluster_id!r} has left could not be ended: {another}")
 

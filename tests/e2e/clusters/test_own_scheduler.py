@@ -315,6 +315,25 @@ def test_an_error_while_cleaning_up_does_not_hide_the_first(folder):
     assert not clusters(folder)
 
 
+def test_an_error_while_a_submission_is_undone_does_not_hide_the_first(folder):
+    class Confused(Birch):
+        """One whose job has no name, neither when it is submitted nor later."""
+
+        on_hosts: ClassVar[str] = "true"
+
+        def job_of(self, said):
+            raise ValueError(f"no job in {said!r}")
+
+        def jobs_named(self, name):
+            raise CommandError("the scheduler is down")
+
+    with pytest.raises(ValueError, match="no job in 'job 1 is accepted") as caught:
+        ipp.Cluster(n=1, engines=Confused()).start_cluster_sync()
+    assert "the scheduler is down" in "".join(caught.value.__notes__)
+    assert clusters(folder)  # with which `stop --orphans` finds the job
+    assert until(lambda: "ended" in (folder / "job.1/state").read_text())
+
+
 @pytest.mark.timeout(60)
 def test_a_job_that_is_over_needs_no_end_whatever_the_scheduler_says(folder):
     (folder / "complaint").write_text("job 1: wrong state")
