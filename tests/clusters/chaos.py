@@ -44,6 +44,8 @@ FAULTS = {
 }
 AIMS = ("adapt", "scale")
 BACK_S = 120.0
+# Slurm looks every 100 s for nodes that did not answer.
+FOUND_S = 200.0
 # How often a round that waits says for what.
 TELL_S = 5.0
 # What a program on the head asks of the bed, which alone can reach the other end of a host's link.
@@ -114,7 +116,7 @@ class Site:
             _ask("join", name)
             self._down = ""
             assert until(lambda: not there & _ours(host), 60), f"still on {name}: {there & _ours(host)}"
-            assert until(lambda: self._is_usable(name), 60), f"{name} is not usable: {self.told()}"
+            assert until(lambda: self._is_usable(name), FOUND_S), f"{name} is not usable: {self.told()}"
 
         return join
 

@@ -6,7 +6,7 @@ import pytest
 from chaos import AIMS, FAULTS, MADE, play_on
 from programs import check_nothing_is_left
 
-pytestmark = pytest.mark.timeout(400)
+pytestmark = pytest.mark.timeout(600)
 
 
 @pytest.mark.parametrize("aim", AIMS)
