@@ -6,6 +6,7 @@ and in the profile's, the environment variable ``BROADLEAF_<NAME>``, the argumen
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import stat
@@ -53,6 +54,8 @@ class Option(NamedTuple):
     """The largest value of a number: what the native parts accept, or more than anyone needs."""
     form: tuple[str, str] = ("", "")
     """Regular expression of a text's form, and that form in words."""
+    items: type[str] | type[int] | type[float] = str
+    """What a list has."""
 
     @property
     def variable(self) -> str:
@@ -73,7 +76,7 @@ class Option(NamedTuple):
             case "int" | "float":
                 return self._to_number(value)
             case "list":
-                return _to_list(value)
+                return _to_list(value) if self.items is str else self._to_numbers(value)
             case "str" | "choice":
                 if isinstance(value, bool) and self.kind == "choice":
                     value = "on" if value else "off"
@@ -100,6 +103,16 @@ class Option(NamedTuple):
             raise ValueError(f"must be at most {self.maximum:.15g}, got {value!r}")
         return number
 
+    def _to_numbers(self, value: Any) -> list[Any]:
+        """A list of numbers, or a text with commas or spaces between them, in brackets or not."""
+        if isinstance(value, str):
+            text = value.strip()
+            value = (text[1:-1] if text.startswith("[") and text.endswith("]") else text).replace(",", " ").split()
+        if not isinstance(value, list | tuple):
+            raise TypeError(f"expected a list of numbers, got {value!r}")
+        kind: Kind = "int" if self.items is int else "float"
+        return [self._replace(kind=kind)._to_number(item) for item in value]
+
 
 def _to_bool(value: Any) -> bool:
     if isinstance(value, bool):
@@ -114,15 +127,19 @@ def _to_bool(value: Any) -> bool:
 
 def _to_list(value: Any) -> list[str]:
     if isinstance(value, str):
+        import json
         import shlex
 
+        if value.lstrip().startswith("["):  # or a host such as [fe80::1]
+            with contextlib.suppress(ValueError):
+                return _to_list(json.loads(value))
         lexer = shlex.shlex(value, posix=True)
         lexer.whitespace += ","
         lexer.whitespace_split = True
         return list(lexer)
     if isinstance(value, list | tuple) and all(isinstance(item, str) for item in value):
         return list(value)
-    raise TypeError(f"expected a list of names, got {value!r}")
+    raise TypeError(f"expected a list of texts, such as 'a, b' or ['a', 'b'], got {value!r}")
 
 
 OPTIONS: dict[str, Option] = {

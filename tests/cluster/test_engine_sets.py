@@ -8,8 +8,9 @@ import re
 import shlex
 import shutil
 import subprocess
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import broadleaf as ipp
 import pytest
@@ -272,3 +273,73 @@ def test_slurm_gets_no_directory_that_it_would_not_find(directory, found, option
     options = {name: value.format(directory) for name, value in options.items()}
     with pytest.raises(ClusterStartError, match=f"a directive of Slurm cannot have {found} in a path; {remedy}"):
         slurm_in(directory, **options)
+
+
+@pytest.mark.parametrize(
+    ("written", "value"),
+    [
+        ("[1, 2]", [1, 2]),
+        ("1,2", [1, 2]),
+        ("1 2", [1, 2]),
+        ([1, 2], [1, 2]),
+        ("", []),
+    ],
+)
+def test_lists_of_numbers_are_read_in_every_form(written, value, monkeypatch):
+    assert made("list[int]", written, monkeypatch) == value
+    assert made("list[float]", written, monkeypatch) == value
+    assert made(list[int], written, monkeypatch) == value
+    assert made("Sequence[int]", written, monkeypatch) == value
+
+
+@pytest.mark.parametrize(
+    ("written", "value"),
+    [('["a", "b c"]', ["a", "b c"]), ("a, 'b c'", ["a", "b c"]), ("[fe80::1],b", ["[fe80::1]", "b"]), (["a"], ["a"])],
+)
+def test_lists_of_text_are_read_in_every_form(written, value, monkeypatch):
+    assert made("list[str]", written, monkeypatch) == value
+
+
+@pytest.mark.parametrize(
+    ("annotation", "written", "said"),
+    [
+        ("list[int]", "1,x", "expected a number, got 'x'"),
+        ("list[int]", [1.5], "expected a whole number, got 1.5"),
+        ("list[int]", 3, "expected a list of numbers, got 3"),
+        ("list[str]", "[1, 2]", r"expected a list of texts, such as 'a, b' or \['a', 'b'\], got \[1, 2\]"),
+        ("list[str]", [1, 2], r"expected a list of texts, such as 'a, b' or \['a', 'b'\], got \[1, 2\]"),
+    ],
+)
+def test_lists_of_something_else_are_refused(annotation, written, said, monkeypatch):
+    with pytest.raises(ConfigError, match=said):
+        made(annotation, written, monkeypatch)
+
+
+def made(annotation: Any, written: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The value of an option of that type, given so."""
+    space = {"__annotations__": {"option": annotation}, "name": "own", "option": field(default_factory=list)}
+    own = dataclass(type("Own", (ipp.Slurm,), space))
+    monkeypatch.setattr("broadleaf.cluster.engine_sets.find_engine_set", lambda _name: own)
+    return make_engine_set("own", None, {"option": written}).option  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    "annotation", ["dict[str, int]", dict, Path, "pathlib.Path", "tuple[int, ...]", list[Path], Any]
+)
+def test_options_of_other_types_are_refused_where_the_class_is_defined(annotation):
+    with pytest.raises(TypeError, match=r"option 'cores' of Own: .* is no type for an option.*list\[int\]"):
+        type("Own", (ipp.BatchSet,), {"__annotations__": {"cores": annotation}})
+
+
+def test_what_is_no_option_may_have_any_type():
+    annotations = {"title": ClassVar[dict], "found": "typing.ClassVar[dict[str, int]]", "_jobs": "dict[str, int]"}
+    jobs = field(init=False, default_factory=dict)
+    own = type("Own", (ipp.BatchSet,), {"__annotations__": annotations, "_jobs": jobs})
+    assert "_jobs" in own.__annotations__
+
+
+@pytest.mark.parametrize(
+    "annotation", ["bool", "int | str", "str | float", "str | None", str | float, "Sequence[str]", int]
+)
+def test_options_of_these_types_are_taken(annotation):
+    assert type("Own", (ipp.BatchSet,), {"__annotations__": {"cores": annotation}})

@@ -59,6 +59,26 @@ def left_over(bed: Bed) -> list[str]:
     return [path.name for path in folder.iterdir() if path.name != "packages"] if folder.exists() else []
 
 
+def test_a_script_may_be_a_file_on_the_login_host(logins, slurm):
+    program = """
+from dataclasses import dataclass
+import broadleaf as ipp
+@dataclass
+class Filed(ipp.Slurm):
+    takes_file = True
+with ipp.Cluster(engines=Filed(nodes=1, engines_per_host=1, via='ssh:head', shared_dir='/shared/jobs')) as rc:
+    print(rc[:].apply_sync(lambda: 6 * 7))
+    rc.cluster.scale_sync(2)
+    rc.wait_for_engines(2, timeout=60)
+    print(rc.cluster.engines_from.submit_host.run(["sh", "-c", "stat -c '%a %n' /shared/jobs/*/*.sh"]))
+"""
+    value, *scripts = python(logins, program).stdout.split("\n")
+    assert value == "[42]"
+    assert len([script for script in scripts if script.startswith("700 ")]) == 2
+    check_nothing_is_left(logins)
+    assert not left_over(logins)
+
+
 def test_engines_start_with_one_login(logins, engines):
     program = f"""
 import socket, subprocess, time, broadleaf as ipp

@@ -216,7 +216,7 @@ def explained(error: Exception) -> str | None:
     from broadleaf.errors import BroadleafError
 
     if isinstance(error, BroadleafError | ConfigError):
-        return str(error)
+        return "\n".join([str(error), *getattr(error, "__notes__", ())])
     if isinstance(error, ModuleNotFoundError):
         return explained_import(error)
     if isinstance(error, OSError):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeVar
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from broadleaf.cluster import Cluster
     from broadleaf.cluster.control import ControlLink
+    from broadleaf.cluster.engine_sets import Block
 
 
 # Shell completion for the values of options: profiles, clusters, options, and the peers of benchmarks.
@@ -256,8 +257,19 @@ class LastDeath:
     last_output: str
     is_over: bool
     """Whether another process has taken the place."""
-    by_request: bool
-    """Whether somebody had it stopped."""
+    advice: str
+    """What brings another process into the place; '' where somebody had it stopped."""
+
+
+def add_block_ends(status: Mapping[str, Any], blocks: Sequence[Block]) -> None:
+    """Adds to the deaths of engines why the job of their host has ended, if nobody here has ended it."""
+    from broadleaf.cluster.engine_sets.base import block_and_life
+
+    ended = {block.id: block for block in blocks if block.is_over and not block.is_released}
+    for engine in status["engines"]:
+        death = engine["last_death"]
+        if death is not None and (owner := block_and_life(death["host"], ended)) is not None:
+            death["block_end"] = owner[0].reason
 
 
 def last_death(status: Mapping[str, Any], engine_id: int) -> LastDeath | None:
@@ -279,11 +291,17 @@ def _of_engine(entry: Mapping[str, Any]) -> LastDeath | None:
     since = ", and was started again" if is_over else ""
     if certificate.cause == "not_started":
         sentence = f"engine {engine} {certificate.reason} ({duration(death['ago_s'])} ago)"
-        return None if is_over else LastDeath(engine, sentence, "", is_over, False)
+        return None if is_over else LastDeath(engine, sentence, "", is_over, _ADVICE)
     sentence = (
         f"engine {engine} (pid {certificate.pid}{host}) {certificate.reason}, {duration(death['ago_s'])} ago{since}"
     )
-    return LastDeath(engine, sentence, certificate.last_output, is_over, certificate.cause == "stopped")
+    return LastDeath(engine, sentence, certificate.last_output, is_over, _advice(certificate))
+
+
+def _advice(certificate: DeathCertificate) -> str:
+    if certificate.is_with_host:
+        return certificate.advice
+    return "" if certificate.cause == "stopped" else _ADVICE
 
 
 def deaths_text(status: Mapping[str, Any]) -> str:
@@ -294,6 +312,5 @@ def deaths_text(status: Mapping[str, Any]) -> str:
         lines = death.last_output.strip().splitlines()[-_OUTPUT_LINES:]
         parts.append(f"{death.sentence}. Its last output:" if lines else f"{death.sentence}.")
         parts += [f"  | {line}" for line in lines]
-    if any(not death.is_over and not death.by_request for death in deaths):
-        parts.append(_ADVICE)
+    parts += dict.fromkeys(death.advice for death in deaths if death.advice and not death.is_over)
     return "\n".join(parts)

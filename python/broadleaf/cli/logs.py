@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 import click
 
-from broadleaf.cli.console import LastDeath, chosen_cluster, cluster_options, fail, last_death
+from broadleaf.cli.console import LastDeath, add_block_ends, chosen_cluster, cluster_options, fail, last_death
 from broadleaf.dashboard.frames import split_events
 from broadleaf.text import duration
 
@@ -39,7 +39,7 @@ def command(profile: str, cluster_id: str | None, engine: int | None, follow: bo
     cluster = chosen_cluster(profile, cluster_id)
     path = cluster.log_path(engine)
     whose = f"engine {engine}" if engine is not None else "the controller"
-    death = last_death(cluster.status_sync(), engine) if engine is not None else None
+    death = _last_death(cluster, engine) if engine is not None else None
     if death is not None and death.is_over:
         _show_life(cluster.previous_log_path(death.engine), death)
     try:
@@ -94,6 +94,12 @@ def _show_events(cluster: Cluster, after: int) -> int:
         click.echo(f"{moment} {text}")
     next_event: int = news["next"]
     return next_event
+
+
+def _last_death(cluster: Cluster, engine: int) -> LastDeath | None:
+    status = cluster.status_sync()
+    add_block_ends(status, cluster.blocks())
+    return last_death(status, engine)
 
 
 def _dead_cluster(profile: str, cluster_id: str | None) -> Cluster | None:

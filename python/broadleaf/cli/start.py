@@ -101,8 +101,8 @@ def run_cluster(cluster: Cluster, detach: bool) -> None:
     try:
         cluster.start_cluster_sync()
         cluster.wait_for_engines_sync()
-    except BaseException:
-        cluster.stop_cluster_sync()
+    except BaseException as error:
+        cluster.stop_after(error)
         raise
     stop.note_started()
     elapsed_s = time.perf_counter() - started

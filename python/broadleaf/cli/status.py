@@ -12,6 +12,7 @@ import click
 
 from broadleaf.cli.console import (
     TableCommand,
+    add_block_ends,
     anywhere_option,
     chosen_cluster,
     cluster_options,
@@ -64,6 +65,7 @@ def command(profile: str, cluster_id: str | None, url: str | None, form: str | N
     else:
         cluster = chosen_cluster(profile, cluster_id)
         status, blocks = cluster.status_sync(), cluster.blocks()
+        add_block_ends(status, blocks)
     status["blocks"] = [asdict(block) for block in blocks]
     if form == "json":
         click.echo(json.dumps(status, indent=1))

@@ -23,7 +23,7 @@ from broadleaf.cluster.controller import Controller
 from broadleaf.cluster.cores import engine_count, usable_cores
 from broadleaf.cluster.coroutines import ClusterCoroutines
 from broadleaf.cluster.elastic import Elastic
-from broadleaf.cluster.engine_sets import Block, EngineSet, make_engine_set, split_options
+from broadleaf.cluster.engine_sets import Block, EngineSet, describe, described, make_engine_set, split_options
 from broadleaf.cluster.session import session_environment
 from broadleaf.cluster.started_sets import StartedSet, StartedSets, why_gone
 from broadleaf.errors import BroadleafError, ClusterConnectionError, ClusterStartError, EngineError
@@ -429,6 +429,7 @@ class Cluster(ClusterCoroutines, OwnDashboard):
                 raise ClusterStateError(f"cluster {self.cluster_id!r} is running already")
             standard_descriptors.occupy()
             self.engines_from.require()
+            describe(self.engines_from)  # refuses one that the steward could not make
             is_remote = self.engines_from.is_remote
             self._claim_directory()
             try:
@@ -454,10 +455,11 @@ class Cluster(ClusterCoroutines, OwnDashboard):
                 if is_remote and starts_engines:
                     self._started_sets.start(n_engines, None)
                     self.write_cluster_file()
-            except BaseException:
+            except BaseException as error:
                 # Otherwise nobody would find the cluster. It has a job if the submission was interrupted.
                 try:
-                    self.cancel_blocks()
+                    with self._cleaning_up_after(error):
+                        self.cancel_blocks()
                 finally:
                     self._controller.end()
                 raise
@@ -549,6 +551,23 @@ class Cluster(ClusterCoroutines, OwnDashboard):
                 controller.end()
 
     stop_controller_sync = stop_cluster_sync  # everything ends with the controller
+
+    def stop_after(self, error: BaseException) -> None:
+        """Stops everything because of an error, if this process has started it.
+
+        Args:
+            error: The error. If its jobs cannot be ended, it gets a note that says why.
+        """
+        with self._cleaning_up_after(error):
+            self.stop_if_owner()
+
+    @contextmanager
+    def _cleaning_up_after(self, error: BaseException) -> Iterator[None]:
+        """Keeps an error from being hidden by that of its own clean-up."""
+        try:
+            yield
+        except BroadleafError as another:
+            error.add_note(f"what cluster {self.cluster_id!r} has left could not be ended: {another}")
 
     def _ask_to_stop(self) -> None:
         try:
@@ -922,8 +941,8 @@ class Cluster(ClusterCoroutines, OwnDashboard):
             if not self.engines and (self.n or self.engines_from.is_remote):
                 self.start_engines_sync(n)
             client = self._connect_and_wait(leaves_magics=activate is False)
-        except BaseException:
-            self.stop_cluster_sync()
+        except BaseException as error:
+            self.stop_after(error)
             raise
         if activate:
             client.activate()
@@ -978,8 +997,11 @@ class Cluster(ClusterCoroutines, OwnDashboard):
         self._client = self.start_and_connect_sync()
         return self._client
 
-    def __exit__(self, *_: object) -> None:
-        self.stop_if_owner()
+    def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
+        if error is None:
+            self.stop_if_owner()
+        else:
+            self.stop_after(error)
 
     # Other processes' clusters
 
@@ -993,8 +1015,7 @@ class Cluster(ClusterCoroutines, OwnDashboard):
             "cluster_id": self.cluster_id,
             "profile": self.profile,
             "n": self.n,
-            "engines": self.engines_from.name,
-            "engine_set_options": self.engines_from.options(),
+            **describe(self.engines_from),
             "engine_sets": self._started_sets.to_dict(),
             "submitting_since": self._started_sets.submitting_since,
             files.LEAVES_JOBS: self._may_have_jobs(),
@@ -1022,7 +1043,7 @@ class Cluster(ClusterCoroutines, OwnDashboard):
             state["n"],
             profile=state["profile"],
             cluster_id=state["cluster_id"],
-            engines=make_engine_set(state["engines"], None, state["engine_set_options"]),
+            engines=described(state),
             detached=state["detached"],
             **state["options"],
         )

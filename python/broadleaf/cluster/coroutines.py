@@ -37,13 +37,17 @@ class ClusterCoroutines:
         def connect_client_sync(self, **options: Any) -> Client: ...
         def start_and_connect_sync(self, n: int | None = None, activate: bool | None = None) -> Client: ...
         def stop_if_owner(self) -> None: ...
+        def stop_after(self, error: BaseException) -> None: ...
 
     async def __aenter__(self) -> Client:
         self._client = await self.start_and_connect()
         return self._client
 
-    async def __aexit__(self, *_: object) -> None:
-        await _on_thread(self.stop_if_owner)
+    async def __aexit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
+        if error is None:
+            await _on_thread(self.stop_if_owner)
+        else:
+            await _on_thread(self.stop_after, error)
 
     async def start_cluster(self, n: int | None = None) -> Self:
         """`start_cluster_sync` as a coroutine."""

@@ -18,12 +18,16 @@ from typing import Any
 
 from broadleaf.cluster import addresses
 from broadleaf.cluster.fork_servers import fork_early
-from broadleaf.cluster.relay import Relay
+from broadleaf.cluster.relay import NAME_TAKEN, Relay
 from broadleaf.errors import ClusterStartError
 from broadleaf.state.directories import ClusterFileError
 
 # How long an address of the controller has to answer before the tunnel is used.
 _DIRECT_S = 3.0
+_TWICE = (
+    "host {!r} has joined already for this job, which must run the command that joins once on each host; hosts need "
+    "different names"
+)
 
 
 def main() -> None:
@@ -38,7 +42,9 @@ def main() -> None:
     try:
         relay = join(_read_order())
     except (ClusterStartError, ClusterFileError, OSError, ValueError, KeyError) as error:
-        sys.exit(f"{type(error).__name__}: {error}")
+        sys.exit(
+            f"{type(error).__name__}: {_TWICE.format(socket.gethostname()) if NAME_TAKEN in str(error) else error}"
+        )
     except KeyboardInterrupt:
         sys.exit(1)
     try:
@@ -54,7 +60,7 @@ def main() -> None:
 def join(order: Mapping[str, Any]) -> Relay:
     """A relay on this host, as ordered. Raises `ClusterStartError`, `ClusterFileError`, OSError, ValueError and
     KeyError."""
-    name = f"{order['name'] or socket.gethostname()}:{order['block'] or os.environ['BROADLEAF_BLOCK']}"
+    name = f"{order['name'] or socket.gethostname()}:{order['block'] or _block()}"
     n = order["n"] or tasks_of_this_node(os.environ)
     controller = _through_tunnel(order)
     return Relay(
@@ -66,6 +72,15 @@ def join(order: Mapping[str, Any]) -> Relay:
         client_file=order["client"],
         ends_at=float(os.environ.get("BROADLEAF_ENDS_AT") or 0) or None,
     )
+
+
+def _block() -> str:
+    if not (block := os.environ.get("BROADLEAF_BLOCK")):
+        raise ClusterStartError(
+            "this host does not know which job it belongs to: BROADLEAF_BLOCK is not set here; the job's script "
+            "exports it, and its variable `join`, which is to be run here unchanged, passes it on"
+        )
+    return block
 
 
 def _through_tunnel(order: Mapping[str, Any]) -> str | None:
@@ -142,7 +157,6 @@ def _interrupt(_signal_number: int, _frame: object) -> None:
 _RETRY_AFTER_S = 0.25
 # Time on top of the cluster's timeout until the loss of a host with the same name has been noticed.
 _NOTICED_S = 10.0
-_TAKEN = "is connected already"
 
 
 class Order(Mapping[str, Any]):
@@ -207,6 +221,6 @@ def _joined(order: Mapping[str, Any]) -> Relay:
         try:
             return join(order)
         except ClusterStartError as error:
-            if _TAKEN not in str(error) or time.monotonic() > give_up_at:
+            if NAME_TAKEN not in str(error) or time.monotonic() > give_up_at:
                 raise
         time.sleep(_RETRY_AFTER_S)

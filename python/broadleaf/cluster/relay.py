@@ -20,6 +20,8 @@ from broadleaf.state.connection import checked_engine_connection, read_engine_co
 from broadleaf.state.directories import ClusterFileError, make_run_dir, write_json
 from broadleaf.text import os_text_from_json
 
+NAME_TAKEN = "is already connected"
+"""What the controller says to a relay whose name another one has."""
 _DIAL_TIMEOUT_S = 10.0
 _STOP_GRACE_S = 15.0
 

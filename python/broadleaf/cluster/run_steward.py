@@ -41,7 +41,7 @@ def main() -> None:
         threading.Thread(target=_wake_at_end, args=(cluster, steward), daemon=True).start()
         worker = threading.Thread(target=_work, args=(cluster, steward, tell))
         worker.start()
-    except (BroadleafError, TimeoutError, OSError) as error:
+    except (BroadleafError, TimeoutError, OSError, ValueError, TypeError) as error:
         sys.exit(f"{type(error).__name__}: {error}")
     while (said := os.read(news, 1)) not in (_HAS_ENDED, bytes([signal.SIGTERM])):
         if said == bytes([signal.SIGUSR1]):

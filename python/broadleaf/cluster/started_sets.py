@@ -448,14 +448,16 @@ class _Progress:
             return True
         waited_s = time.monotonic() - self._since
         if block.is_over:
-            self.failure = _with_log(block.reason, log() or why_silent())
+            self.failure = with_log(block.reason, log() or why_silent())
         elif expected is not None and dead and n_up + len(dead) >= expected:
             self.failure = str(deaths_at_start(dead, n_up, expected))
         elif block.state == "pending" and waited_s > queue_timeout_s:
             self.failure = f"{block.reason or 'it is pending'}, after {queue_timeout_s:g} s"
         elif block.state == "running" and waited_s > start_timeout_s:
             of = f" of {expected}" if expected is not None else ""
-            self.failure = _with_log(f"{n_up}{of} engines came up within {start_timeout_s:g} s", log())
+            is_open = expected is None and block.n_hosts is None
+            unknown = "; nothing says how many there will be: give the number, n" if is_open else ""
+            self.failure = with_log(f"{n_up}{of} engines came up within {start_timeout_s:g} s{unknown}", log())
         return bool(self.failure)
 
 
@@ -471,7 +473,8 @@ def _told_engines(log: str, n_hosts: int) -> int | None:
     return sum(told) if len(told) >= n_hosts else None
 
 
-def _with_log(reason: str, log: str) -> str:
+def with_log(reason: str, log: str) -> str:
+    """Why a block is over, and the end of what it has written."""
     lines = [line for line in log.strip().splitlines()[-12:] if line.strip() and line.strip() not in reason]
     return "\n  | ".join([reason, *lines])
 

@@ -9,6 +9,7 @@ import signal
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from broadleaf.cluster.control import ControlLink, RunningCluster
 from broadleaf.cluster.engine_sets.base import Block, block_and_life
 from broadleaf.cluster.scaling import Aim, Decision, Load, Retries, Starts, Unit, decide
-from broadleaf.cluster.started_sets import waited_for
+from broadleaf.cluster.started_sets import waited_for, with_log
 from broadleaf.errors import BroadleafError, ClusterStartError
 from broadleaf.private_files import open_private
 from broadleaf.requests import STEWARD, WAITING, RequestFailed
@@ -255,13 +256,14 @@ class Steward:
             if block.is_over and block.id not in self._ended:
                 self._ended.add(block.id)
                 if not block.is_released:
-                    self._note_failure(block, now, has_run=block.id in self._found and bool(seen.members(block)))
+                    has_run = block.id in self._found and bool(seen.members(block))
+                    self._note_failure(block, self._reason_with_log(block), now, has_run=has_run)
             self._look_at_late(block, now)
             waits = not block.is_over and block.id not in self._had_s and block.state == "pending"
             if waits and now - submitted_at > cluster.engines_from.queue_timeout_s:
                 self._end([block], block.reason or "it was pending for too long")
                 self._ended.add(block.id)
-                self._note_failure(block, now, has_run=False)
+                self._note_failure(block, block.reason, now, has_run=False)
         gone = [b for b in blocks if b.is_released and not b.is_over and not b.hosts and not seen.living(b)]
         self._end(gone, "it was released")
         self._look_at_revived(status)
@@ -278,11 +280,18 @@ class Steward:
             self._late.add(block.id)
             self._cluster.engines_from.look_now()
 
-    def _note_failure(self, block: Block, now: float, *, has_run: bool) -> None:
+    def _reason_with_log(self, block: Block) -> str:
+        """Why a block is over; its scheduler does not know what went wrong in a job that has had no engine."""
+        kind = self._cluster.engines_from
+        if kind.keeps_hosts or block.id in self._had_s:
+            return block.reason
+        return with_log(block.reason, kind.log(block) or kind.why_silent(block))
+
+    def _note_failure(self, block: Block, reason: str, now: float, *, has_run: bool) -> None:
         if self._cluster.engines_from.keeps_hosts:
-            self._retries.failed(_place(block), now, block.reason)
+            self._retries.failed(_place(block), now, reason)
         elif not has_run and block.id not in self._had_s:
-            self._starts.failed(block.reason)
+            self._starts.failed(reason)
 
     def _look_at_empty(self, blocks: Sequence[Block], seen: _Seen, now: float) -> None:
         """Asks at once about blocks that have lost their last host, and ends those that stay without any."""
@@ -609,6 +618,10 @@ _PROCESS_LOOK_EVERY_S = 0.01
 _KILLED = "the steward, which kept the cluster's size, was killed: scale the cluster again"
 
 
+class StewardWarning(UserWarning):
+    """Nobody looks after a cluster's jobs."""
+
+
 class StewardProcess:
     """The steward of a cluster, as other processes see it. There is at most one, whoever started it."""
 
@@ -626,11 +639,10 @@ class StewardProcess:
         """
         number = self.order(order._replace(set_options=cluster.engines_from.options()))
         if not self.is_running:
-            self._start(cluster)
+            self._start(cluster, is_awaited=waits)
         while waits and self._of_state("order", 0) != number:
             if not self.is_running:
-                said = self._log.read_text(errors="replace").strip()
-                raise ClusterStartError("the steward, which scales the cluster, did not start", said)
+                raise ClusterStartError("the steward, which scales the cluster, did not start", self._said())
             time.sleep(_PROCESS_LOOK_EVERY_S)
 
     def order(self, order: Order) -> int:
@@ -642,7 +654,13 @@ class StewardProcess:
                 os.kill(pid, signal.SIGUSR1)
         return number
 
-    def _start(self, cluster: RunningCluster) -> None:
+    def _said(self) -> str:
+        try:
+            return self._log.read_text(errors="replace").strip()
+        except FileNotFoundError:
+            return ""  # the cluster is just ending
+
+    def _start(self, cluster: RunningCluster, *, is_awaited: bool = False) -> None:
         import subprocess
 
         descriptor = open_private(self._lock, os.O_RDWR)
@@ -662,7 +680,7 @@ class StewardProcess:
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, str(child.pid).encode(), 0)
             _children.append(child)
-            threading.Thread(target=self._again_if_killed, args=(child, cluster), daemon=True).start()
+            threading.Thread(target=self._watch, args=(child, cluster, is_awaited), daemon=True).start()
         except BlockingIOError:
             pass  # another process has just started it
         finally:
@@ -670,11 +688,25 @@ class StewardProcess:
             os.close(log)
             os.close(descriptor)
 
-    def _again_if_killed(self, child: subprocess.Popen[bytes], cluster: RunningCluster) -> None:
-        """Waits for its end, and starts another one if it was killed and has work: its orders are on disk."""
-        if child.wait() < 0 and self._read(self._order) and cluster.running:
+    def _watch(self, child: subprocess.Popen[bytes], cluster: RunningCluster, is_awaited: bool) -> None:
+        """Waits for its end, and starts another one if it was killed and has work: its orders are on disk.
+
+        Of one that has failed it warns, unless whoever started it waits for it and says so.
+        """
+        code = child.wait()
+        if not self._read(self._order) or not cluster.running:
+            return
+        if code < 0:
             with contextlib.suppress(OSError):  # the cluster is just ending
                 self._start(cluster)
+        elif code and not is_awaited:
+            kind = cluster.engines_from.name
+            warnings.warn(
+                f"nobody looks after the jobs of engine set {kind!r} any more: its steward has failed, so errors have "
+                f"no reasons from the scheduler, and jobs that are lost are not replaced: {self._said()}",
+                StewardWarning,
+                stacklevel=1,
+            )
 
     @property
     def is_running(self) -> bool:

@@ -33,6 +33,11 @@ class DeathCertificate(NamedTuple):
     """For an engine that was lost with its host: why the batch job of that host ended, in the scheduler's words."""
 
     @property
+    def is_with_host(self) -> bool:
+        """Whether its host is gone, too."""
+        return self.cause == "host_gone" or bool(self.block_end)
+
+    @property
     def reason(self) -> str:
         """The cause as a clause of a sentence: 'was ended by signal 11 (SIGSEGV)'."""
         if self.cause == "exit":
@@ -59,7 +64,7 @@ class DeathCertificate(NamedTuple):
             return "Start fewer engines there, or raise the limit on processes (`ulimit -u`)."
         if self.cause == "out_of_memory":
             return "Start fewer engines per host, or send less at a time."
-        if self.cause == "host_gone":
+        if self.is_with_host:
             return "cluster.scale_sync(n) or `broadleaf scale N` brings hosts back; start relays of your own again."
         return "cluster.restart_engines_sync() starts it again."
 

@@ -58,13 +58,13 @@ def connect(connection: dict[str, Any], client_file: str | None) -> GuestLink:
             for path in directories.sockets_here(connection, SOCKET):
                 if (link := GuestLink.dial(path, connection["server_public_key"])) is not None:
                     return link
-            from broadleaf.cluster.relay import Relay  # one rank of a host needs it
+            from broadleaf.cluster.relay import NAME_TAKEN, Relay  # one rank of a host needs it
 
             try:
                 Relay.for_guests(connection, name=f"{os.uname().nodename}:guests", client_file=client_file)
             except ClusterStartError as error:
                 # The previous one has ended, but the controller has not noticed.
-                if attempt == _TRIES - 1 or "connected already" not in str(error):
+                if attempt == _TRIES - 1 or NAME_TAKEN not in str(error):
                     raise
                 time.sleep(0.2 * 2**attempt)
     raise ClusterStartError("a relay was started on this host for MPI ranks, but accepts none")

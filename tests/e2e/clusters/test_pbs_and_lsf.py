@@ -231,6 +231,7 @@ def test_what_lsf_does_not_know(folder, said, known):
 )
 def test_jobs_are_ended_by_their_names(folder, name, complaint, is_gone):
     made, job = SETS[name]
+    says(folder, name)
     (folder / "complaint").write_text(complaint)
     block = Block(f"{name}-{job}", facts={"job": job, "log": str(folder / "log")})
     if is_gone:

@@ -11,15 +11,20 @@ import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from broadleaf import config
 from broadleaf.cluster.engine_sets.base import Block, BlockRequest, EngineSet
+from broadleaf.cluster.engine_sets.options import checked
+from broadleaf.errors import ClusterStartError
 from broadleaf.extensions import extension
 
 __all__ = [
     "Block",
     "BlockRequest",
     "EngineSet",
+    "describe",
+    "described",
     "engine_set_names",
     "find_engine_set",
     "make_engine_set",
@@ -27,6 +32,7 @@ __all__ = [
 ]
 
 ENTRY_POINTS = "broadleaf.engine_sets"
+_REGISTER = f"install a package that registers its class under the entry points {ENTRY_POINTS!r}"
 
 # Module and class.
 _OURS = {
@@ -62,7 +68,9 @@ def find_engine_set(name: str) -> type[EngineSet]:
     absent: type[EngineSet] | None = extension("absent engine set")(name)
     if absent is not None:
         return absent
-    raise ValueError(f"unknown engine set {name!r}; there are {', '.join(engine_set_names())}")
+    raise ValueError(
+        f"unknown engine set {name!r}; there are {', '.join(engine_set_names())}. For another, {_REGISTER}"
+    )
 
 
 def engine_set_names() -> list[str]:
@@ -83,23 +91,111 @@ def make_engine_set(name: str, profile_dir: Path | None = None, given: Mapping[s
     values: dict[str, Any] = {}
     for origin, layer in layers:
         for option, value in layer.items():
-            values[option] = _checked(cls, option, value, origin)
+            values[option] = checked(cls, cls.name, option, value, origin)
     return cls(**values)
 
 
-def _checked(cls: type[EngineSet], option: str, value: Any, origin: str) -> Any:
-    fields = {field.name: field for field in dataclasses.fields(cls)}
-    if option not in fields:
-        raise config.ConfigError(
-            f"engine set {cls.name!r} has no option {option!r} ({origin}); it has {', '.join(sorted(fields))}"
-        )
-    field = fields[option]
-    default = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if is_number and field.type == "str | float":
-        return value
-    kind: config.Kind = {bool: "bool", int: "int", float: "float", str: "str"}.get(type(default), "list")  # type: ignore[assignment]
-    return config.Option(option, kind, "", "cluster", "", maximum=2**53).check(value, origin)
+# What another process needs to make the same set: a steward, or a command.
+
+
+_CLASS = "engine_set_class"
+# The classes that their names do not find, as they were given or received.
+_handed_on: WeakKeyDictionary[type[EngineSet], dict[str, Any]] = WeakKeyDictionary()
+
+
+def describe(engines: EngineSet) -> dict[str, Any]:
+    """What `described` makes the same set from, ready for JSON.
+
+    A class that is not registered, such as one of a script, is handed on as it is.
+
+    Args:
+        engines: The set.
+
+    Returns:
+        A dict.
+
+    Raises:
+        ClusterStartError: Another process cannot make it, and has to.
+    """
+    options = engines.options()
+    state = {"engines": engines.name, "engine_set_options": options}
+    if engines.is_adoptable:
+        _refuse_what_is_not_json(engines.name, options)
+        if not _is_found_by_name(type(engines)):
+            state[_CLASS] = _class_handed_on(type(engines))
+    return state
+
+
+def described(state: Mapping[str, Any]) -> EngineSet:
+    """The set that `describe` has described.
+
+    Args:
+        state: What it returned, among other things.
+
+    Returns:
+        The set.
+
+    Raises:
+        ValueError: Its class does not exist here.
+    """
+    given = state.get(_CLASS)
+    kind = find_engine_set(state["engines"]) if given is None else _received(state["engines"], given)
+    return kind(**state["engine_set_options"])
+
+
+def _refuse_what_is_not_json(name: str, options: Mapping[str, Any]) -> None:
+    import json
+
+    for option, value in options.items():
+        try:
+            json.dumps(value)
+        except (TypeError, ValueError):
+            raise ClusterStartError(
+                f"option {option}={value!r} of engine set {name!r} cannot be passed on to the process that looks after "
+                "its jobs: give text, a number, or a list of these"
+            ) from None
+
+
+def _is_found_by_name(kind: type[EngineSet]) -> bool:
+    try:
+        return find_engine_set(kind.name) is kind
+    except (ValueError, ImportError, AttributeError):  # it is not registered, or something that cannot be loaded is
+        return False
+
+
+def _class_handed_on(kind: type[EngineSet]) -> dict[str, Any]:
+    if kind not in _handed_on:
+        from base64 import b64encode
+
+        from broadleaf.serialize.by_value import dumps_by_value
+        from broadleaf.serialize.search_path import search_path
+
+        try:
+            data = dumps_by_value(kind)
+        except Exception as error:
+            raise ClusterStartError(
+                f"engine set {kind.name!r} cannot be passed on to the process that looks after its jobs: {error}; put "
+                f"{kind.__qualname__} into a module, and {_REGISTER}"
+            ) from error
+        _handed_on[kind] = {"pickle": b64encode(data).decode(), "search_path": search_path()}
+    return _handed_on[kind]
+
+
+def _received(name: str, given: Mapping[str, Any]) -> type[EngineSet]:
+    from base64 import b64decode
+
+    from broadleaf.serialize.search_path import extend_search_path
+    from broadleaf.serialize.values import loads
+
+    extend_search_path(given["search_path"])
+    try:
+        kind: type[EngineSet] = loads(b64decode(given["pickle"]))
+    except Exception as error:
+        raise ValueError(
+            f"the class of engine set {name!r} cannot be loaded here: {type(error).__name__}: {error}; {_REGISTER}"
+        ) from error
+    _handed_on[kind] = dict(given)
+    return kind
 
 
 def split_options(engines: Any, options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:

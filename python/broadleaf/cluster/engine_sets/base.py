@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple
 
 from broadleaf.cluster.credentials import python_version
+from broadleaf.cluster.engine_sets.options import check_types
 from broadleaf.cluster.package import receive_code
 from broadleaf.cluster.session import export_command
 from broadleaf.engine.environment import variables_of
@@ -62,7 +63,7 @@ class BlockRequest(NamedTuple):
     """What relays join by: the content of `engine.json`. It holds a key, which must travel by standard input or in a
     file of mode 0600, and never in a command line, a script or a log."""
     first_block: int = 0
-    """Number of blocks that the cluster has already, for sets that number their blocks."""
+    """A number that no block of the cluster has had, for sets that number their blocks."""
 
 
 @dataclass
@@ -155,6 +156,19 @@ class EngineSet(ABC):
     """Network interface of this host that relays reach the controller by; by default any."""
     nested_tasks: bool = False
     """Whether tasks on the hosts may submit tasks: the clients' key is sent there as well."""
+
+    def __init_subclass__(cls, **more: Any) -> None:
+        """Refuses options of types that another process could not be told, if it has to make the same set.
+
+        Args:
+            **more: For other base classes.
+
+        Raises:
+            TypeError: An option has such a type.
+        """
+        super().__init_subclass__(**more)
+        if cls.is_adoptable:
+            check_types(cls)
 
     @abstractmethod
     def submit(self, request: BlockRequest) -> list[Block]:

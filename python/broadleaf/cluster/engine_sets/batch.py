@@ -21,6 +21,7 @@ from broadleaf.cluster import package
 from broadleaf.cluster.engine_sets.base import Block, BlockRequest, BlockState, EngineSet
 from broadleaf.errors import BroadleafError, ClusterStartError
 from broadleaf.openssh import SSHHost, SSHMaster, via_host
+from broadleaf.private_files import open_private
 from broadleaf.state import files
 from broadleaf.state.directories import base_dir, write_json
 
@@ -252,7 +253,7 @@ else safe=$(find . -prune -user 0 -perm -1000 -o -prune -user 0 ! -perm -0002); 
 if [ -z "$safe" ]; then echo "another user may replace what is in $d" >&2; exit 1; fi
 echo "$d"
 """
-_WRITE = 'set -e; private "$1"; cat > "$1/.$2"; mv "$1/.$2" "$1/$2"'
+_WRITE = 'set -e; private "$1"; cat > "$1/.$2"; chmod "$3" "$1/.$2"; mv "$1/.$2" "$1/$2"'
 _HAS_PACKAGE = 'private "$1"; [ ! -e "$1/$2" ] || { private "$1/$2"; echo there; }'
 _UNPACK = "import io, sys, zipfile; zipfile.ZipFile(io.BytesIO(sys.stdin.buffer.read())).extractall(sys.argv[1])"
 _KEEP_PACKAGE = f"""\
@@ -285,6 +286,10 @@ class SubmitHost(ABC):
     @abstractmethod
     def write(self, path: Path, content: Mapping[str, Any]) -> None:
         """Writes a file with mode 0600 there, as JSON."""
+
+    @abstractmethod
+    def write_script(self, path: Path, text: str) -> None:
+        """Writes a program there that only this user can read, change and run."""
 
     @abstractmethod
     def logs(self, paths: Iterable[str]) -> dict[str, str]:
@@ -329,6 +334,12 @@ class ThisHost(SubmitHost):
     def write(self, path: Path, content: Mapping[str, Any]) -> None:
         """Writes it atomically."""
         write_json(path, content)
+
+    def write_script(self, path: Path, text: str) -> None:
+        """Writes it, and then makes it a program."""
+        with os.fdopen(open_private(path, os.O_WRONLY | os.O_TRUNC), "w") as file:
+            file.write(text)
+        path.chmod(0o700)
 
     def logs(self, paths: Iterable[str]) -> dict[str, str]:
         """Reads them."""
@@ -408,8 +419,15 @@ class LoginHost(SubmitHost):
         """Sends it by standard input."""
         import json
 
+        self._send(path, json.dumps(content), "600")
+
+    def write_script(self, path: Path, text: str) -> None:
+        """Sends it by standard input."""
+        self._send(path, text, "700")
+
+    def _send(self, path: Path, text: str, mode: str) -> None:
         try:
-            self._sh(_PRIVATE + _WRITE, str(path.parent), path.name, data=json.dumps(content).encode())
+            self._sh(_PRIVATE + _WRITE, str(path.parent), path.name, mode, data=text.encode())
         except CommandError as error:
             raise ClusterStartError(f"{path} cannot be written on {self._master.host.destination}: {error}") from None
 
@@ -478,12 +496,36 @@ JOB_ENDED = "broadleaf: the job has ended"
 """The last line that a job's script writes."""
 
 
+# What starts a program elsewhere may leave the script's variables behind.
+_CARRIED = """\
+join="export BROADLEAF_CLUSTER_ID='$BROADLEAF_CLUSTER_ID' BROADLEAF_BLOCK='$BROADLEAF_BLOCK'
+export BROADLEAF_ENDS_AT='$BROADLEAF_ENDS_AT'
+$join\""""
+
+
 @dataclass
 class BatchSet(EngineSet):
     """Engines in jobs of a scheduler, for sites with one that Broadleaf does not know.
 
-    A subclass names the scheduler's commands, and has three methods: `directives`, `job_of` and `note_news`. See
-    "Your scheduler in forty lines" in the guides.
+    A subclass is a dataclass. It names the scheduler's commands in class variables, and has three methods:
+    `directives`, `job_of` and `note_news`. See "Your scheduler in forty lines" in the guides.
+
+    The class variables are:
+
+    - `name`, `title`: the set's name for ``engines=``; the scheduler's, for people;
+    - `program`, `arguments`, `takes_file`: the command that submits a job, and whether it takes the script as a file
+      and not from standard input;
+    - `marker`: what its directives begin with in a script, such as ``#PBS``;
+    - `job_variable`: the variable in a job's environment that has the job's name;
+    - `on_hosts`: what a script runs so that ``$join`` is run once on each host; without it, jobs have one host;
+    - `cancel_program`, `cancel_arguments`: the command that ends jobs;
+    - `unknown_job`: what that command says of a job that is gone, a phrase or several;
+    - `writes_log`: whether the script writes the job's log, and not the scheduler.
+
+    All other fields are options, of the class, of `broadleaf start --set` and of `config.toml`. Their types are bool,
+    int, float, str, ``str | float``, ``list[str]``, ``list[int]`` or ``list[float]``; others are refused where the
+    class is defined. Where `engines_per_host` is 0, a host has as many engines as `host_engines` says: all that were
+    asked for where jobs have one host, else one for each core that the job may use there.
     """
 
     is_adoptable: ClassVar[bool] = True
@@ -491,19 +533,25 @@ class BatchSet(EngineSet):
     title: ClassVar[str]
     """The scheduler, as people call it."""
     program: ClassVar[str]
-    """Its command that submits a job, whose script it reads from standard input."""
+    """Its command that submits a job."""
     arguments: ClassVar[Sequence[str]] = ()
     """Arguments of that command."""
+    takes_file: ClassVar[bool] = False
+    """Whether that command takes the script as a file, its last argument. By default it reads the script from standard
+    input."""
     marker: ClassVar[str]
     """What its directives begin with in a script, such as ``#PBS``."""
     job_variable: ClassVar[str]
     """The variable in a job's environment that has the job's name, as `job_of` returns it."""
     on_hosts: ClassVar[str] = 'sh -c "$join"'
-    """What a job's script runs so that ``$join`` is run once on each of its hosts."""
+    """What a job's script runs so that ``$join`` is run once on each of its hosts. It is shell code that needs none of
+    the script's variables. By default it is run where the script is, and jobs have one host."""
     cancel_program: ClassVar[str]
-    """Its command that ends the jobs whose names are its arguments."""
-    unknown_job: ClassVar[str]
-    """What that command says of a job that is gone."""
+    """Its command that ends the jobs whose names are its last arguments."""
+    cancel_arguments: ClassVar[Sequence[str]] = ()
+    """Arguments of that command before the jobs' names."""
+    unknown_job: ClassVar[str | Sequence[str]]
+    """What that command says of a job that is gone: a phrase, or several where it has one for each case."""
 
     writes_log: ClassVar[bool] = False
     """Whether the script itself writes a job's output into `log_file`: for schedulers that keep what a job writes until
@@ -536,7 +584,8 @@ class BatchSet(EngineSet):
         scheduler writes it there.
 
         Args:
-            request: What was asked for.
+            request: What was asked for: `request.n` engines, None for as many as the options say or the hosts have
+                cores. `job_name` makes a name for the job of it.
             directory: Where the job finds its files.
 
         Returns:
@@ -576,10 +625,10 @@ class BatchSet(EngineSet):
 
     @abstractmethod
     def job_of(self, said: str) -> str:
-        """The name of a job.
+        """The name of a job, which `cancel_program` takes and `job_variable` has.
 
         Args:
-            said: What `program` has written.
+            said: What `program` has written to standard output.
 
         Returns:
             The name.
@@ -589,12 +638,22 @@ class BatchSet(EngineSet):
         """Writes the relays' order into a private file, and submits a job."""
         script = self.prepared_script(request)
         try:
-            said = self.submit_host.run([self.program, *self.arguments], text=script)
+            said = self._submit(request, script)
         except CommandError as error:
             why = self.why_refused(script, str(error))
             raise ClusterStartError(f"{self.title} refuses the job: {why}") from None
         self.news.expect_first()
         return self.submitted(request, self.job_of(said))
+
+    def _submit(self, request: BlockRequest, script: str) -> str:
+        command = [self.program, *self.arguments]
+        if not self.takes_file:
+            return self.submit_host.run(command, text=script)
+        # Its own file: a scheduler may read it when the job starts.
+        name = files.BLOCK_SCRIPT.format(f"{self.name}-{request.first_block}")
+        path = self.submit_host.directory(request) / name
+        self.submit_host.write_script(path, script)
+        return self.submit_host.run([*command, str(path)])
 
     def host_engines(self, request: BlockRequest) -> int:
         """How many engines each host of a job has.
@@ -606,8 +665,11 @@ class BatchSet(EngineSet):
             That number: `engines_per_host`, or all that were asked for where jobs have one host. 0: as many as the host
             has cores.
         """
-        has_one_host = self.on_hosts == BatchSet.on_hosts
-        return self.engines_per_host or (request.n if has_one_host and request.n else 0)
+        return self.engines_per_host or (request.n if self._has_one_host and request.n else 0)
+
+    @property
+    def _has_one_host(self) -> bool:
+        return self.on_hosts == BatchSet.on_hosts
 
     def submitted(self, request: BlockRequest, job: str) -> list[Block]:
         """The blocks of a job that was submitted: by default one.
@@ -619,7 +681,8 @@ class BatchSet(EngineSet):
         Returns:
             The blocks.
         """
-        return self.job_blocks(request, [job], n_hosts=None, n_engines=self.block_engines(0) or request.n)
+        n_hosts = 1 if self._has_one_host else None
+        return self.job_blocks(request, [job], n_hosts=n_hosts, n_engines=self.block_engines(0) or request.n)
 
     def why_refused(self, script: str, said: str) -> str:
         """Why a job was refused, for people.
@@ -667,6 +730,7 @@ class BatchSet(EngineSet):
             f"export BROADLEAF_CLUSTER_ID={request.cluster_id} BROADLEAF_BLOCK={self.name}-{self.job_variable}",
             *self.preparations(request),
             f"join={shlex.quote(join)}",
+            _CARRIED,
             self.on_hosts,
             f"code=$?; echo {shlex.quote(JOB_ENDED)}; exit $code",
         ]
@@ -683,10 +747,10 @@ class BatchSet(EngineSet):
         ends in seconds since 1970.
 
         Args:
-            request: What was asked for.
+            request: What was asked for, as for `directives`.
 
         Returns:
-            The lines.
+            The lines; those of `BatchSet` are none, those of `NodeJobs` set ``BROADLEAF_ENDS_AT`` from `walltime`.
         """
         return []
 
@@ -789,7 +853,7 @@ class BatchSet(EngineSet):
             jobs: The blocks that are not over, by their jobs.
 
         Returns:
-            Whether the scheduler answered.
+            Whether the scheduler answered: False leaves the blocks as they are, and it is asked again.
         """
 
     def note(self, block: Block, state: BlockState, reason: str) -> None:
@@ -811,14 +875,18 @@ class BatchSet(EngineSet):
         Args:
             blocks: Their blocks.
         """
-        jobs = [self.argument(block.facts["job"]) for block in blocks if not block.facts.get("over")]
+        jobs = {block.facts["job"]: block for block in blocks if not block.facts.get("over")}
         if jobs:
             try:
-                self.submit_host.run([self.cancel_program, *jobs])
+                self.submit_host.run([self.cancel_program, *self.cancel_arguments, *map(self.argument, jobs)])
             except CommandError as error:
-                if not self.means_gone(str(error)):
+                if not self.means_gone(str(error)) and not self._are_over(jobs):
                     raise
         self.remove_logs(blocks)
+
+    def _are_over(self, jobs: Mapping[str, Block]) -> bool:
+        """Whether the scheduler says so, whatever the command that ends jobs has said."""
+        return self.note_news(jobs) and all(block.is_over for block in jobs.values())
 
     def means_gone(self, said: str) -> bool:
         """Whether what `cancel_program` says means that a job has ended already.
@@ -827,9 +895,10 @@ class BatchSet(EngineSet):
             said: What it has written.
 
         Returns:
-            Whether it does: by default, whether it has the words of `unknown_job`.
+            Whether it does: by default, whether it has a phrase of `unknown_job`.
         """
-        return self.unknown_job in said
+        phrases = (self.unknown_job,) if isinstance(self.unknown_job, str) else self.unknown_job
+        return any(phrase in said for phrase in phrases)
 
     def argument(self, job: str) -> str:
         """A job's name as the command that ends jobs takes it.
@@ -874,7 +943,11 @@ class BatchSet(EngineSet):
 
 @dataclass
 class NodeJobs(BatchSet):
-    """Engines in jobs of `nodes` hosts, with as many engines on each; `n` engines are divided among them."""
+    """Engines in jobs of `nodes` hosts, with as many engines on each; `n` engines are divided among them.
+
+    A base for sets, like `BatchSet`. Its options are `nodes` (1), `walltime`, `queue` and `account` (all ""); a
+    subclass writes them into its `directives`. The script `writes_log`, and says when the job ends if `walltime` does.
+    """
 
     writes_log: ClassVar[bool] = True
 

@@ -30,8 +30,7 @@ _STATES: dict[str, BlockState] = {
 _SUBMITTED = re.compile(r"Job <(\d+)> is submitted")
 _NO_JOBS = "No job found"
 _NOT_FOUND = re.compile("No (unfinished )?job found|Job <.*> is not found")
-_UNKNOWN = "No matching job found"
-_GONE = (_UNKNOWN, "Job has already finished")
+_GONE = ("No matching job found", "Job has already finished")
 _NOT_IN_WORDS = " \t\"'#"
 # `blaunch` passes a command on as `rsh` does, in words that a shell reads again: so it is a file.
 _ON_ITS_HOSTS = """\
@@ -40,8 +39,7 @@ printf '%s\\n' "$join" >"$script"
 relays= code=0
 set -- $LSB_MCPU_HOSTS
 while [ $# -gt 0 ]; do
-  blaunch "$1" /usr/bin/env BROADLEAF_CLUSTER_ID="$BROADLEAF_CLUSTER_ID" BROADLEAF_BLOCK="$BROADLEAF_BLOCK" \\
-    BROADLEAF_ENDS_AT="$BROADLEAF_ENDS_AT" /bin/sh "$script" </dev/null &
+  blaunch "$1" /bin/sh "$script" </dev/null &
   relays="$relays $!"
   shift 2
 done
@@ -69,7 +67,7 @@ class LSF(NodeJobs):
     marker: ClassVar[str] = "#BSUB"
     job_variable: ClassVar[str] = "$LSB_JOBID"
     cancel_program: ClassVar[str] = "bkill"
-    unknown_job: ClassVar[str] = _UNKNOWN
+    unknown_job: ClassVar[str | Sequence[str]] = _GONE
 
     lsf: Sequence[str] = field(default_factory=list)
     """Lines for all other options of `bsub`, such as ``'-R "rusage[mem=8000]"'``."""
@@ -127,10 +125,6 @@ class LSF(NodeJobs):
         for job, block in jobs.items():
             self.note(block, *_state(job, seen.get(job)))
         return True
-
-    def means_gone(self, said: str) -> bool:
-        """Whether `bkill` says that a job has ended."""
-        return any(words in said for words in _GONE)
 
 
 def _value(option: str, value: str) -> str:

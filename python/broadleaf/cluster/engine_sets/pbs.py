@@ -24,10 +24,9 @@ _STATES: dict[str, BlockState] = {
     "C": "ended", "F": "ended", "X": "ended",
 }  # fmt: skip
 _NEVER_RUNS = "Can Never Run"
-_UNKNOWN = "Unknown Job"
 _HAS_FINISHED = "has finished"
 # What `qdel` says about a job that has ended, of OpenPBS and of Torque.
-_GONE = (_UNKNOWN, _HAS_FINISHED, "invalid state")
+_GONE = ("Unknown Job", _HAS_FINISHED, "invalid state")
 # Words of a directive end at spaces, and Torque has no quotes.
 _NOT_IN_WORDS = " \t\"'#,"
 _WALLTIME = "-29"
@@ -37,9 +36,7 @@ hosts= relays= i=0 code=0
 while read -r host; do
   case " $hosts " in *" $host "*) ;; *)
     hosts="$hosts $host"
-    pbsdsh -n $i -- /usr/bin/env BROADLEAF_CLUSTER_ID="$BROADLEAF_CLUSTER_ID" BROADLEAF_BLOCK="$BROADLEAF_BLOCK" \\
-      BROADLEAF_ENDS_AT="$BROADLEAF_ENDS_AT" /bin/sh -c 'exec >>"$1" 2>&1; exec /bin/sh -c "$2"' sh "$log" "$join" \\
-      </dev/null &
+    pbsdsh -n $i -- /bin/sh -c 'exec >>"$1" 2>&1; exec /bin/sh -c "$2"' sh "$log" "$join" </dev/null &
     relays="$relays $!" ;;
   esac
   i=$((i + 1))
@@ -68,7 +65,7 @@ class PBS(NodeJobs):
     marker: ClassVar[str] = "#PBS"
     job_variable: ClassVar[str] = "$PBS_JOBID"
     cancel_program: ClassVar[str] = "qdel"
-    unknown_job: ClassVar[str] = _UNKNOWN
+    unknown_job: ClassVar[str | Sequence[str]] = _GONE
 
     pbs: Sequence[str] = field(default_factory=list)
     """Lines for all other options of `qsub`, such as ``"-l place=excl"``."""
@@ -134,10 +131,6 @@ class PBS(NodeJobs):
     def _qstat(self, options: Sequence[str], jobs: Mapping[str, Block] | Sequence[str]) -> str:
         # It fails if it does not know one of them, and tells of the others all the same.
         return self.submit_host.run(["sh", "-c", 'qstat -f "$@" 2>&1 || :', "sh", *options, *jobs])
-
-    def means_gone(self, said: str) -> bool:
-        """Whether `qdel` says that a job has ended."""
-        return any(words in said for words in _GONE)
 
 
 def _value(option: str, value: str) -> str:

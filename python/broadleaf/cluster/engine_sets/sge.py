@@ -57,7 +57,7 @@ class SGE(BatchSet):
     arguments: ClassVar[Sequence[str]] = ("-terse",)
     marker: ClassVar[str] = "#$"
     cancel_program: ClassVar[str] = "qdel"
-    unknown_job: ClassVar[str] = "does not exist"
+    unknown_job: ClassVar[str | Sequence[str]] = "does not exist"
 
     slots: int = 0
     """Slots of the job, or of the array."""
@@ -230,9 +230,7 @@ hosts=$(awk '{slots[$1] += $2} END {for (host in slots) print host ":" slots[hos
 echo "broadleaf: the job has $(echo "$hosts" | wc -l) hosts"
 relays= code=0
 for host in $hosts; do
-  printf '%s\\n' "$join" | qrsh -inherit "${host%:*}" /usr/bin/env BROADLEAF_BLOCK="$BROADLEAF_BLOCK" \\
-    BROADLEAF_CLUSTER_ID="$BROADLEAF_CLUSTER_ID" BROADLEAF_TASKS_PER_NODE="${host#*:}" \\
-    BROADLEAF_ENDS_AT="$BROADLEAF_ENDS_AT" /bin/sh -s &
+  printf '%s\\n' "$join" | qrsh -inherit "${host%:*}" /usr/bin/env BROADLEAF_TASKS_PER_NODE="${host#*:}" /bin/sh -s &
   relays="$relays $!"
 done
 for relay in $relays; do wait $relay || code=$?; done

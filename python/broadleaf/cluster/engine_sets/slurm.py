@@ -80,7 +80,7 @@ class Slurm(BatchSet):
         '  --kill-on-bad-exit=0 --wait=0 --mpi=none --cpu-bind=none sh -c "$join"'
     )
     cancel_program: ClassVar[str] = "scancel"
-    unknown_job: ClassVar[str] = "Invalid job id"
+    unknown_job: ClassVar[str | Sequence[str]] = "Invalid job id"
 
     nodes: int = 0
     """Number of nodes; 0 leaves it to Slurm."""
@@ -205,7 +205,7 @@ class Slurm(BatchSet):
         try:
             said = self.submit_host.run(["squeue", "-h", "-r", "-t", "all", "-j", known, "-o", "%i|%T|%r"])
         except CommandError as error:
-            if self.unknown_job not in str(error):
+            if not self.means_gone(str(error)):
                 return False
             said = ""
         seen = {line.split("|")[0].strip(): line.split("|")[1:] for line in said.splitlines() if "|" in line}
