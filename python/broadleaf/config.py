@@ -252,7 +252,7 @@ OPTIONS: dict[str, Option] = {
                "keys either way."),
         # Engines
         Option("engines", "str", "local", "cluster", "Where engines run: `local`, `ssh`, `slurm`, `sge`, `pbs`, `lsf`, "
-               "`psij`, `dask`, `ray`, `mpi`, or an engine set that is installed."),
+               "`psij`, `dask`, `ray`, `mpi`, or an installed engine set."),
         Option("engine_start", "choice", "fork", "host", "How engines are started: `fork` from a process that has "
                "already imported what they need, or `spawn` a new interpreter for each.", choices=("fork", "spawn")),
         Option("capture_descriptors", "bool", True, "host", "Whether a task's client receives what child processes, C "

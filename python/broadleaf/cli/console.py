@@ -149,7 +149,7 @@ def cluster_options(command: _Command) -> _Command:
 def anywhere_option(command: _Command) -> _Command:
     """The option that names a cluster on another host, of commands that only look."""
     option = click.option("--cluster", "url", metavar="URL", callback=_checked_url,
-                          help="Cluster on another host, by SSH: ssh://[USER@]HOST[/PROFILE[/ID]].")  # fmt: skip
+                          help="Cluster on another host, over SSH: ssh://[USER@]HOST[/PROFILE[/ID]].")  # fmt: skip
     return option(command)
 
 
@@ -276,7 +276,7 @@ def _of_engine(entry: Mapping[str, Any]) -> LastDeath | None:
     engine: int = entry["engine"]
     certificate = DeathCertificate(engine, **{name: value for name, value in death.items() if name != "ago_s"})
     host = f" on {certificate.host}" if certificate.host else ""
-    since = ", and was started again" if is_over else ""
+    since = ", and was restarted" if is_over else ""
     if certificate.cause == "not_started":
         sentence = f"engine {engine} {certificate.reason} ({duration(death['ago_s'])} ago)"
         return None if is_over else LastDeath(engine, sentence, "", is_over, False)

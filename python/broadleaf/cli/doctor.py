@@ -30,7 +30,7 @@ _STYLES = {"ok": "green", "warning": "yellow", "failed": "red", "not tried": "di
                    "runs here.")  # fmt: skip
 @cluster_options
 @click.option("--output", "-o", type=click.Choice(["table", "json"]), default="table", show_default=True,
-              help="How to print what was found.")  # fmt: skip
+              help="Format of the report.")  # fmt: skip
 @click.pass_context
 def command(ctx: click.Context, connection: str | None, profile: str, cluster_id: str | None, output: str) -> None:
     """Find out why engines do not connect.

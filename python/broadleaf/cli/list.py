@@ -62,7 +62,7 @@ def _list_orphans(found: list[Orphans], profile: str | None, as_json: bool) -> N
     if as_json:
         click.echo(json.dumps(rows, indent=1))
     elif not rows:
-        click.echo(f"no cluster has left anything{_in_profile(profile)}")
+        click.echo(f"no cluster has left anything behind{_in_profile(profile)}")
     else:
         table = plain_table(("PROFILE", "CLUSTER ID", "LEFT", "STATE"), ("PROFILE", "CLUSTER ID", "LEFT", "STATE"))
         for row in rows:

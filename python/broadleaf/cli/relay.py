@@ -15,7 +15,7 @@ from broadleaf.text import count
               help="The cluster's engine.json, copied from the controller's host.")  # fmt: skip
 @click.option("-n", "--engines", type=click.IntRange(min=0), metavar="N",
               help="Number of engines; by default one for every usable core.")  # fmt: skip
-@click.option("--name", help="This host's name in the cluster; by default the machine's.")
+@click.option("--name", help="Name of this host in the cluster; by default its host name.")
 @click.option("--controller", metavar="HOST:PORT",
               help="Where the controller listens, if the address in the file cannot be reached from "
               "here.")  # fmt: skip
