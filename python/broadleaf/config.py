@@ -377,7 +377,7 @@ def _check_owner(path: Path, found: os.stat_result) -> None:
         raise ConfigError(f"{path} belongs to user {found.st_uid}, who could use it to run commands as you; remove it")
     if found.st_mode & stat.S_IWOTH:
         raise ConfigError(
-            f"{path} may be changed by all users, who could use it to run commands as you: chmod o-w {path}"
+            f"{path} can be changed by all users, who could use it to run commands as you: chmod o-w {path}"
         )
 
 

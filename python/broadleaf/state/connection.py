@@ -26,8 +26,8 @@ def checked_engine_connection(connection: dict[str, Any], origin: str) -> dict[s
         raise ClusterFileError(f"{origin} is not a connection file")
     if (theirs := connection["broadleaf"]) != _native.__version__:
         raise ClusterStartError(
-            f"wrong Broadleaf: {sys.executable} on {os.uname().nodename} has {_native.__version__}, and the cluster "
-            f"has {theirs}; install the same there, or set python= to one that has it"
+            f"wrong version of Broadleaf: {sys.executable} on {os.uname().nodename} has {_native.__version__}, but the "
+            f"cluster has {theirs}; install that version there, or set python= to an interpreter that has it"
         )
     return connection
 
@@ -74,7 +74,9 @@ def client_connection() -> str:
         with open(path) as file:
             client = json.load(file)
     except (OSError, ValueError) as error:
-        raise ClusterConnectionError(f"the relay's file for clients, {path}, cannot be read: {error}") from error
+        raise ClusterConnectionError(
+            f"the relay's connection file for clients, {path}, cannot be read: {error}"
+        ) from error
     # The socket that the file names belongs to another host's node.
     return json.dumps(client | {"unix_path": None, "tcp": connection["controller"], "transport": "tcp"})
 

@@ -141,7 +141,9 @@ def check_id(kind: str, name: str) -> str:
     if not isinstance(name, str):
         raise TypeError(f"a {kind} is text, not {name!r} ({type(name).__name__})")
     if not re.fullmatch(_ID, name):
-        raise ValueError(f"{kind} {name!r}: use up to 40 letters, digits, '.', '_' and '-', a letter or digit first")
+        raise ValueError(
+            f"{kind} {name!r}: use up to 40 letters, digits, '.', '_' and '-', starting with a letter or digit"
+        )
     return name
 
 
