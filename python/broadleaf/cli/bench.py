@@ -71,7 +71,7 @@ class BenchGroup(SuggestingGroup):
 def command(**_: Any) -> None:
     """Measure Broadleaf on this machine.
 
-    Each round starts a cluster, and stops it. Progress goes to standard error, and the table at the end to standard
+    Each round starts and stops a cluster. Progress goes to standard error, and the table at the end to standard
     output.
 
     Examples: `broadleaf bench latency`, `broadleaf bench throughput --repeats 5`, `broadleaf bench all --quick`

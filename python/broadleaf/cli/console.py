@@ -241,8 +241,8 @@ def plain_table(columns: Iterable[str], left: Iterable[str]) -> Any:
 
 _OUTPUT_LINES = 10
 _ADVICE = (
-    "cluster.restart_engines_sync() starts engines that died again, and so does rc.shutdown(restart=True); a cluster "
-    "with the option restart_engines=True does it by itself."
+    "cluster.restart_engines_sync() and rc.shutdown(restart=True) restart engines that died; a cluster with the option "
+    "restart_engines=True does so by itself."
 )
 
 

@@ -104,7 +104,7 @@ class _Group(EntryGroup):
 @click.group(cls=_Group, texts=_COMMANDS, package="", context_settings=SETTINGS)
 @click.version_option(package_name="broadleaf", prog_name="ipcluster", message="%(version)s")
 def group() -> None:
-    """Start and stop clusters with the commands of IPython Parallel. `broadleaf` has more of them."""
+    """Start and stop clusters with the commands of IPython Parallel. `broadleaf` has more commands."""
 
 
 @tolerant("start")

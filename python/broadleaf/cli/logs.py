@@ -27,10 +27,10 @@ _EVENTS = 20_000
 def command(profile: str, cluster_id: str | None, engine: int | None, follow: bool) -> None:
     """Show the log of the controller or of an engine.
 
-    Without --engine it is the controller's log, and then what has happened as far as the controller remembers: clients
-    and engines that came and left, and tasks that failed. What tasks print from Python is not here: it belongs to their
-    results (`result.stdout`). If an engine died, the end of its log says how. The logs of a cluster that ended without
-    being stopped stay for a week.
+    Without --engine, it shows the controller's log, and then the events that the controller remembers: clients and
+    engines that came and left, and tasks that failed. What tasks print from Python is not in the logs: it belongs to
+    their results (`result.stdout`). If an engine died, the end of its log says how. The logs of a cluster that ended
+    without being stopped stay for a week.
     """
     dead = _dead_cluster(profile, cluster_id)
     if dead is not None:

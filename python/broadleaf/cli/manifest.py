@@ -33,7 +33,7 @@ def kubernetes(client_file: str, options: tuple[str, ...], **asked: Any) -> None
     """Write objects for `kubectl apply -f -`: two secrets, a service, and jobs for the controller and the engines.
 
     The engines are an elastic indexed job: change its parallelism and completions to get more or fewer. Clients connect
-    with the file, after `kubectl port-forward service/NAME 4242`. Both contain keys: whoever has them can use the
+    with the file, after `kubectl port-forward service/NAME 4242`. Both contain keys: anyone who has them can use the
     cluster.
     """
     from broadleaf import config

@@ -64,7 +64,7 @@ CLUSTER = (
     Metric("controller.kept_tasks", "broadleaf_kept_results", "gauge", "Ended tasks kept for other clients."),
     Metric("controller.kept_bytes", "broadleaf_kept_results_bytes", "gauge", "Size of those results."),
     Metric("controller.ignored", "broadleaf_records_ignored_total", "counter",
-           "Records dropped because they named nothing known: from a faulty or outdated peer."),
+           "Records dropped because they named something unknown: from a faulty or outdated peer."),
     Metric("node.peers", "broadleaf_connections", "gauge",
            "Open connections of the controller, including those of engines."),
     Metric("node.wakeups", "broadleaf_wakeups_total", "counter", "Number of times that the controller's loop woke up."),

@@ -51,8 +51,8 @@ def command(
 
     Released engines finish their tasks first. On other hosts, whole jobs are started and released.
 
-    After that, a cluster of `broadleaf start` has a process that keeps it at its size, or makes it follow its queue.
-    If engines come over SSH or with MPI, Dask or Ray, only the program that started them can do that: MIN:MAX is
+    After that, a cluster started with `broadleaf start` has a process that keeps it at its size, or makes it follow its
+    queue. If engines come over SSH or with MPI, Dask or Ray, only the program that started them can do that: MIN:MAX is
     refused.
     """
     cluster = chosen_cluster(profile, cluster_id)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 def _checked_set(_context: click.Context, _parameter: click.Parameter, name: str | None) -> str | None:
     if name is not None and name.isdigit():
-        raise click.BadParameter(f"names an engine set; the number of engines is `-n {name}`")
+        raise click.BadParameter(f"expected the name of an engine set; for a number of engines, use `-n {name}`")
     return name
 
 

@@ -187,8 +187,9 @@ _what_to_show = _arguments(
         "--group-outputs",
         dest="groupby",
         choices=_GROUPINGS,
-        help="type: all engines' stdout, then stderr, and so on; engine: all of one engine together; order: as type, "
-        "with the first figure of each engine before the second ones; lines: lines that several engines print, once",
+        help="type: all engines' stdout, then stderr, and so on; engine: all of one engine together; order: like "
+        "type, but with the first figures of all engines before the second ones; lines: each line that several engines "
+        "print, once",
     ),
     argument("-o", "--out", dest="save_name", type=str, help="the variable to store the AsyncResult in"),
 )

@@ -66,9 +66,9 @@ def client_connection() -> str:
     path = connection["client_file"]
     if path is None:
         raise ClusterConnectionError(
-            f"engines of host {connection['host']!r} cannot be clients of the cluster: their relay has an engines' "
-            "key, which does not open a client's connection; give its engine set nested_tasks=True, or start it with "
-            "`broadleaf relay --client-connection FILE`, a copy of the cluster's client.json"
+            f"engines of host {connection['host']!r} cannot be clients of the cluster: their relay has only the "
+            "key for engines, not the one for clients; give its engine set nested_tasks=True, or start the relay with "
+            "`broadleaf relay --client-connection FILE`, where FILE is a copy of the cluster's client.json"
         )
     try:
         with open(path) as file:
