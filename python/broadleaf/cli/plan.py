@@ -214,7 +214,7 @@ def _show_transfer(found: dict[str, Any], engines: int, latency_us: float, gbit:
         out.print(f"{row['algorithm']}: {WAYS[row['algorithm']]}", markup=False)
     out.print(f"No algorithm can be faster than {_exact(found['min_possible_s'])}.")
     out.print("HOST IN and HOST OUT are those of the busiest host; its engines share one copy.")
-    out.print(f"A copy for each of {count(engines, 'engine')} out of the client would be "
+    out.print(f"Sending a copy for each of {count(engines, 'engine')} out of the client would take "
               f"{size(found['direct_client_out_bytes'])}.")  # fmt: skip
 
 

@@ -214,7 +214,7 @@ def no_such_cluster(profile: str, cluster_id: str | None = None) -> str:
         ["--cluster-id", cluster_id] if cluster_id and cluster_id != "default" else []
     )
     start = " ".join(["broadleaf start", *options])
-    others = f"; running: {', '.join(also)}" if also else "; no other is running either" if cluster_id else ""
+    others = f"; running: {', '.join(also)}" if also else "; no other cluster is running either" if cluster_id else ""
     hosts = {
         path.parent.name: of for path in profile_dir(profile).glob(f"*/{CLUSTER_FILE}") if (of := _elsewhere(path))
     }
