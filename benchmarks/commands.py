@@ -56,7 +56,7 @@ class BenchmarksGroup(EntryCommand, BenchGroup):
 
     def case_command(self, name: str, text: str) -> click.Command:
         plot = click.Option(["--plot"], type=click.Path(file_okay=False, path_type=Path), metavar="DIR",
-                            help="Draw figures into DIR, as PNG and SVG (needs matplotlib).")  # fmt: skip
+                            help="Write figures to DIR, as PNG and SVG (needs matplotlib).")  # fmt: skip
         added = [against_option(list(PEERS)), only_peers_option(), recorded.option(), plot, environments_option()]
         return case_command(name, text, added, measure_beside_peers)
 

@@ -269,7 +269,7 @@ OPTIONS: dict[str, Option] = {
                "keys either way."),
         # Engines
         Option("engines", "str", "local", "cluster", "Where engines run: `local`, `ssh`, `slurm`, `sge`, `pbs`, `lsf`, "
-               "`psij`, `dask`, `ray`, `mpi`, or an engine set that is installed."),
+               "`psij`, `dask`, `ray`, `mpi`, or an installed engine set."),
         Option("engine_start", "choice", "fork", "host", "How engines are started: `fork` from a process that has "
                "already imported what they need, or `spawn` a new interpreter for each.", choices=("fork", "spawn")),
         Option("capture_descriptors", "bool", True, "host", "Whether a task's client receives what child processes, C "
@@ -394,7 +394,7 @@ def _check_owner(path: Path, found: os.stat_result) -> None:
         raise ConfigError(f"{path} belongs to user {found.st_uid}, who could use it to run commands as you; remove it")
     if found.st_mode & stat.S_IWOTH:
         raise ConfigError(
-            f"{path} may be changed by all users, who could use it to run commands as you: chmod o-w {path}"
+            f"{path} can be changed by all users, who could use it to run commands as you: chmod o-w {path}"
         )
 
 

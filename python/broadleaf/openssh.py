@@ -29,10 +29,10 @@ if TYPE_CHECKING:
 _CAUSES = (
     (r"Could not resolve hostname", "no such host"),
     (r"No route to host|Network is unreachable", "no route to the host"),
-    (r"Connection refused", "nothing listens for SSH there"),
+    (r"Connection refused", "no SSH server is listening there"),
     (r"timed out|Timeout", "the host does not answer"),
-    (r"Permission denied \([^)]*(password|keyboard-interactive)", "it accepts none of your keys, and wants a "
-     "password, which nobody can type here: give it a key with `ssh-copy-id`"),
+    (r"Permission denied \([^)]*(password|keyboard-interactive)", "it accepts none of your keys, and asks for a "
+     "password, which cannot be typed here: copy a key to it with `ssh-copy-id`"),
     (r"connect to host .*Permission denied", "this host is not allowed to connect to it"),
     (r"Permission denied", "it accepts none of your keys"),
     (r"Host key verification failed|host key .*changed", "its host key is not in known_hosts or has "
@@ -63,7 +63,7 @@ def why(destination: str, words: str) -> str:
         for pattern, meaning in _CAUSES:
             if found := re.search(f".*(?:{pattern}).*", said):
                 return f"ssh to {destination}: {meaning} ({found[0].strip()})"
-    return f"ssh to {destination} ended: {essence or 'it says nothing'}"
+    return f"ssh to {destination} ended: {essence or 'it printed nothing'}"
 
 
 def was_dropped(words: str) -> bool:
@@ -198,7 +198,7 @@ class SSHMaster:
                 return ""
             _end(child, os.getpid())
             errors.seek(0)
-            return errors.read().decode(errors="replace") or "Timeout: it said nothing"
+            return errors.read().decode(errors="replace") or "Timeout: it printed nothing"
 
 
 def _first_line(child: Popen[bytes], timeout_s: float) -> bytes:

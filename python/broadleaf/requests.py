@@ -224,7 +224,7 @@ def deaths_at_start(failed: list[dict[str, Any]], n_up: int, n: int) -> EngineEr
         last_output=death["last_output"],
     )
     others = [entry["engine"] for entry in failed[1:]]
-    also = f"; engine{'s' * (len(others) > 1)} {id_ranges(others)} died at the start, too" if others else ""
+    also = f"; engine{'s' * (len(others) > 1)} {id_ranges(others)} also died during startup" if others else ""
     where = f" on {certificate.host.partition(':')[0]}" if certificate.host else ""
     message = f"only {n_up} of {n} engines came up: engine {certificate.engine_id}{where} {_how(certificate)}{also}."
     lines = certificate.last_output.strip().splitlines()[-_LAST_LINES:]
@@ -235,8 +235,8 @@ def deaths_at_start(failed: list[dict[str, Any]], n_up: int, n: int) -> EngineEr
 
 def _how(certificate: DeathCertificate) -> str:
     if certificate.cause == "disconnected":
-        return "was not up in the time that an engine has to start (start_timeout_s)"
-    return certificate.reason if certificate.cause == "not_started" else f"{certificate.reason} at its start"
+        return "did not start within the time limit (start_timeout_s)"
+    return certificate.reason if certificate.cause == "not_started" else f"{certificate.reason} during startup"
 
 
 # Signals as users name them.

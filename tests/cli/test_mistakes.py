@@ -47,7 +47,7 @@ def test_the_closest_word_is_suggested(arguments, meant):
         (["start", "-n", "four"], "'four' is not a whole number"),
         (["start", "-n", "-1"], "-1 is not in the range"),
         (["plan"], "missing option '--engines' / '-n'"),
-        (["bench", "--quick", "latency"], "put options after it, as in `broadleaf bench latency --quick`"),
+        (["bench", "--quick", "latency"], "put options after the case, as in `broadleaf bench latency --quick`"),
         (["bench", "--json", "out.json", "latency"], "--json comes before the case"),
         (["bench", "latency", "--repeats", "0"], "0 is not in the range"),
         (["stop", "--all", "--cluster-id", "x"], "cannot be combined"),

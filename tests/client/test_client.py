@@ -241,7 +241,7 @@ def test_outstanding_tasks_of_an_engine_are_not_purged(rc, gate):
 def test_the_queue_of_an_engine_that_just_left(rc, monkeypatch):
     monkeypatch.setattr(fake_native.Link, "on_queuestatus", lambda *_: {"Queues": [[0, 0, 0, 0]]})
     assert rc.queue_status(0) == {"queue": 0, "tasks": 0, "completed": 0}
-    with pytest.raises(ipp.EngineError, match="engine 2 is not there"):
+    with pytest.raises(ipp.EngineError, match="engine 2 does not exist"):
         rc.queue_status(2)
 
 

@@ -203,7 +203,7 @@ def test_nothing_is_filled_in_twice():
 @pytest.mark.parametrize(
     ("retries", "started", "expected"),
     [
-        (None, True, "cluster.restart_engines_sync() starts it again."),
+        (None, True, "cluster.restart_engines_sync() restarts it."),
         (0, True, "Set retries=1 on the view"),
         (0, False, "cluster.restart_engines_sync()"),
         (1, True, "The task was tried 2 times, as retries=1 allows."),
@@ -223,8 +223,8 @@ def test_nobody_is_told_to_restart_an_engine_whose_host_is_gone(why):
     certificate = death_certificate({"engine": 2, "cause": "HostGone", "host": "n1:slurm-30", "task_started": True})
     text = str(ipp.EngineError("", {}, certificate._replace(block_end=why), None))
     assert "restart_engines" not in text
-    assert "cluster.scale_sync(n) or `broadleaf scale N` brings hosts back" in text
-    assert (why or "the relay there ended, or the link to it is cut") in text
+    assert "cluster.scale_sync(n) or `broadleaf scale N` replaces lost hosts" in text
+    assert (why or "the relay there ended, or the connection to it was lost") in text
 
 
 def test_output_is_shown_where_there_is_some():

@@ -267,7 +267,7 @@ def test_what_can_neither_be_printed_nor_sent_is_still_a_record():
     for exception in (Unprintable(), Interrupting()):
         remote = sent(exception)
         assert remote.ename == type(exception).__name__
-        assert "its text cannot be had" in remote.evalue
+        assert "its text is not available" in remote.evalue
     assert isinstance(sent(Unprintable()), Unprintable)
 
 

@@ -22,13 +22,13 @@ def test_each_refusal_has_its_type(reason):
 @pytest.mark.parametrize(
     ("cause", "words"),
     [
-        ({"Exit": 3}, "left with exit code 3"),
+        ({"Exit": 3}, "exited with code 3"),
         ({"Signal": 11}, r"signal 11 \(SIGSEGV\)"),
         ({"Signal": 200}, "signal 200"),
         ("OutOfMemory", "memory ran out"),
         ("Unresponsive", "did not end in time"),
         ("Stopped", "stopped on request"),
-        ("HostGone", "gone with its host"),
+        ("HostGone", "lost with its host"),
         ("Disconnected", "fate is unknown"),
     ],
 )

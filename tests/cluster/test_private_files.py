@@ -264,7 +264,7 @@ def test_another_users_configuration_is_refused(own_config):
 def test_a_configuration_that_all_users_may_change_is_refused(own_config):
     own_config.chmod(0o666)
     with pytest.raises(
-        config.ConfigError, match=r"may be changed by all users.*: chmod o-w .*/config\.toml$"
+        config.ConfigError, match=r"can be changed by all users.*: chmod o-w .*/config\.toml$"
     ) as raised:
         config.resolve()
     subprocess.run(str(raised.value).rpartition(": ")[2], shell=True, check=True)

@@ -139,7 +139,7 @@ def test_a_file_is_named_where_logins_do_not_know_the_directory(ssh_hosts):
         ("'ssh://n2:2300', timeout=3", "the host does not answer"),
         ("'ssh://10.99.0.1'", "no route to the host"),
         ("'ssh://n1', ssh_args=['-J', 'n3,10.99.0.1']", "no route to the host"),
-        ("'ssh://n2:2222'", "nothing listens for SSH there"),
+        ("'ssh://n2:2222'", "no SSH server is listening there"),
         ("'ssh://n2', sshkey='/etc/ssh/ssh_host_rsa_key', ssh_args=['-o', 'IdentitiesOnly=yes']", "none of your keys"),
         ("'ssh://n2', ssh_args=['-o', 'UserKnownHostsFile=/dev/null']", "not in known_hosts"),
         ("'ssh://n2'", "no cluster in profile 'default' on n2"),
@@ -161,7 +161,7 @@ def test_a_host_that_wants_a_password_says_so(ssh_hosts):
     start_sshd(
         ssh_hosts, "n3", "Port 2201\nMatch LocalPort 2201\n  PubkeyAuthentication no\n  PasswordAuthentication yes"
     )
-    assert "wants a password" in refusal(ssh_hosts, "'ssh://n3:2201'")
+    assert "asks for a password" in refusal(ssh_hosts, "'ssh://n3:2201'")
 
 
 def test_a_login_that_a_busy_sshd_drops_is_tried_again(login_host):
@@ -180,7 +180,7 @@ def test_a_login_that_a_busy_sshd_drops_is_tried_again(login_host):
 def test_an_sshd_that_forwards_no_ports_says_so(cluster_on, ssh_hosts):
     cluster_on("n1", "-n", "1", "--tcp", "127.0.0.1")
     start_sshd(ssh_hosts, "n1", "Port 2203\nMatch LocalPort 2203\n  AllowTcpForwarding no")
-    assert "lets nobody forward ports" in refusal(ssh_hosts, "'ssh://n1:2203'")
+    assert "does not allow port forwarding" in refusal(ssh_hosts, "'ssh://n1:2203'")
 
 
 def test_an_sshd_that_forwards_to_no_sockets_is_suspected(login_host):
@@ -224,7 +224,7 @@ def test_the_controller_may_run_where_the_login_host_does_not_get(both_ways):
     both_ways.write("head", "/root/copy.json", file, 0o600)
     said = refusal(both_ways, "'copy.json', sshserver='n2'")
     there = f"127.0.0.1:{connection['tcp']['port']}" if connection["tcp"] else connection["unix_path"]
-    assert f"the controller was not reached at {there} by ssh to n2" in said
+    assert f"the controller could not be reached at {there} over ssh to n2" in said
 
 
 def test_ssh_ends_with_a_client_that_is_killed(login_host):
@@ -274,7 +274,7 @@ try:
 except ipp.error.LinkLost as error:
     print(error)
 """
-    assert "by ssh to n1" in login_host.python(program).stdout
+    assert "over ssh to n1" in login_host.python(program).stdout
 
 
 @pytest.fixture

@@ -139,7 +139,7 @@ cluster.stop_cluster_sync()
     ("engines", "cause"),
     [
         ("ipp.Slurm(nodes=1, via='ssh:nowhere')", "ssh to nowhere: no such host"),
-        ("ipp.Slurm(nodes=1, via='ssh://head:2222')", "ssh to head: nothing listens for SSH there"),
+        ("ipp.Slurm(nodes=1, via='ssh://head:2222')", "ssh to head: no SSH server is listening there"),
         ("ipp.SGE(slots=1, via='ssh:n3')", "there is no program 'qsub' on n3: name a host that submits jobs"),
         ("ipp.Slurm(nodes=1)", "there is no program 'sbatch' here: .*via='ssh:login'"),
         (

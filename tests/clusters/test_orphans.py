@@ -110,7 +110,7 @@ def test_a_job_is_named_and_ended(slurm, how):
     assert command(slurm, "stop", "--orphans") == f"ended slurm-{job} of cluster 'waits'\n"
     assert not queued(slurm)
     assert not orphans(slurm)
-    assert command(slurm, "stop", "--orphans") == "no cluster has left anything\n"
+    assert command(slurm, "stop", "--orphans") == "no cluster has left anything behind\n"
 
 
 def test_a_job_is_not_left_to_the_next_cluster_of_that_id(slurm):

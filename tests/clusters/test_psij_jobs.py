@@ -100,5 +100,5 @@ with ipp.Cluster(engines=ipp.PSIJ("slurm", engines_per_host=1)) as rc:
     assert job.isdigit(), client.stderr.read()
     slurm.run("head", "scancel", job)
     said, errors = client.communicate(timeout=240)
-    assert "is gone with its host" in said, (said, errors)
+    assert "was lost with its host" in said, (said, errors)
     assert said.splitlines()[-1] == "goes on"

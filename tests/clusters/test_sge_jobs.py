@@ -168,7 +168,7 @@ def test_a_death_certificate_names_what_ended_the_job(sge, options, cause):
     if not options:
         sge.run("head", "qdel", job)
     said, errors = client.communicate(timeout=240)
-    assert f"is gone with its host: job {job.replace('.', '_')}" in said, (said, errors)
+    assert f"was lost with its host: job {job.replace('.', '_')}" in said, (said, errors)
     assert cause in said, said
 
 

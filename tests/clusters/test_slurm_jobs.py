@@ -247,7 +247,7 @@ def test_a_death_certificate_names_what_ended_the_job(slurm, command, cause):
     if "state=down" in command:
         slurm.run("head", "scontrol", "update", "node=n2", "state=resume", check=False)  # if it has not come back yet
         assert until(lambda: "idle" in slurm.run("head", "sinfo", "-h", "-n", "n2", "-o", "%t").stdout, 60)
-    assert f"is gone with its host: {cause.format(job=job)}" in said, (said, errors)
+    assert f"was lost with its host: {cause.format(job=job)}" in said, (said, errors)
 
 
 BROADLEAF = (sys.executable, "-m", "broadleaf")
@@ -276,7 +276,7 @@ with ipp.Client() as rc:
         asked = status_calls(slurm)
         slurm.run("head", "scancel", job)
         said, errors = client.communicate(timeout=120)
-        assert said.count(f"is gone with its host: job {job}: it was cancelled (CANCELLED)") == 6, said + errors
+        assert said.count(f"was lost with its host: job {job}: it was cancelled (CANCELLED)") == 6, said + errors
         assert status_calls(slurm) - asked <= 2
     finally:
         slurm.run("head", *BROADLEAF, "stop", **SHARED)

@@ -91,13 +91,17 @@ with {cluster} as rc:
         ("'nowhere'", "", "no such host .*Could not resolve hostname"),
         ("'n2:2300:1'", "connect_timeout_s=2", "the host does not answer"),
         ("'10.99.0.1'", "", "no route to the host"),
-        ("'n2:2222:1'", "", "nothing listens for SSH there"),
+        ("'n2:2222:1'", "", "no SSH server is listening there"),
         ("'n2'", "ssh_args=['-i', '/etc/ssh/ssh_host_rsa_key', '-o', 'IdentitiesOnly=yes']", "none of your keys"),
         ("'n2'", "ssh_args=['-o', 'UserKnownHostsFile=/dev/null']", "not in known_hosts"),
         ("'n2'", "python='/usr/bin/python9'", "python9"),
         ("'n2'", "python='/root/old-python'", r"wrong Python: .* is 2\.7, and the cluster has 3\.11"),
         ("'n2'", "python='/root/bare-python'", "Broadleaf cannot be imported by"),
-        ("'n2'", "python='/root/old-broadleaf'", r"wrong Broadleaf: .* on n2 has 0\.0\.1, and the cluster has "),
+        (
+            "'n2'",
+            "python='/root/old-broadleaf'",
+            r"wrong version of Broadleaf: .* on n2 has 0\.0\.1, but the cluster has ",
+        ),
     ],
     ids=[
         "name",
@@ -140,7 +144,7 @@ def test_a_host_that_wants_a_password_says_so(ssh_hosts):
     start_sshd(
         ssh_hosts, "n3", "Port 2200\nMatch LocalPort 2200\n  PubkeyAuthentication no\n  PasswordAuthentication yes"
     )
-    assert "wants a password" in refusal(ssh_hosts, "ipp.Cluster(engines=ipp.SSH(['n3:2200:1']))")
+    assert "asks for a password" in refusal(ssh_hosts, "ipp.Cluster(engines=ipp.SSH(['n3:2200:1']))")
 
 
 def test_others_go_on_without_a_host_if_there_are_engines_enough(ssh_hosts):

@@ -109,7 +109,7 @@ def test_names_of_the_mpi_launcher(engines):
 def test_a_launcher_that_is_not_here_is_known_and_does_not_start(engines):
     cluster = ipp.Cluster(n=1, engines=engines)
     assert cluster.engine_launcher_class is HTCondorEngineSetLauncher
-    with pytest.raises(ClusterStartError, match="no engine set 'htcondor' here"):
+    with pytest.raises(ClusterStartError, match="engine set 'htcondor' is not installed here"):
         cluster.start_cluster_sync()
     assert not cluster.running
 
@@ -195,7 +195,7 @@ def test_views_have_nothing_to_spin(recwarn):
                 view.nothing  # noqa: B018
             assert not hasattr(view, "_repr_png_")
     (said,) = recwarn.list
-    assert str(said.message) == "spin() does nothing: a client reads what comes by itself"
+    assert str(said.message) == "spin() does nothing: a client receives messages by itself"
 
 
 def test_managers_take_old_arguments(recwarn):

@@ -52,7 +52,7 @@ def test_a_page_of_another_origin_is_not_answered(url: str, path: str) -> None:
               "http://[", "http://a]b", "http://[v1.x]", "http://127.0.0.1:99999999", "//", "[", "\x80"]  # fmt: skip
     for origin in others:
         status, headers, body = ask(url, f"{path}?token={token_of(url)}", Origin=origin)
-        assert (status, b"does not answer pages of" in body) == (403, True), origin
+        assert (status, b"does not accept requests from pages of" in body) == (403, True), origin
         assert "Access-Control-Allow-Origin" not in headers
         assert ask(url, path, Origin=origin, Cookie=cookie(url))[0] == 403
 

@@ -48,8 +48,8 @@ def test_options_have_values():
     [
         ([], "--connection is needed"),
         (["--connection"], "--connection needs a value"),
-        (["--connection", "x", "--rank", "1"], "there is no option '--rank'"),
-        (["engine.json"], "there is no option 'engine.json'"),
+        (["--connection", "x", "--rank", "1"], "no such option: '--rank'"),
+        (["engine.json"], "no such option: 'engine.json'"),
     ],
 )
 def test_a_wrong_command_line_is_refused_with_the_options(words, fault):

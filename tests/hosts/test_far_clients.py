@@ -242,7 +242,7 @@ assert rc[0].apply_sync(abs, -1) == 1
     cluster = far()
     cluster.connection["options"]["pool_max_bytes"] = 32 << 20
     said = cluster.run(program + _NOTHING_IS_LEFT)
-    assert "could not be brought" in said
+    assert "could not be transferred" in said
     assert "shared memory" in said
 
 

@@ -190,7 +190,7 @@ def test_an_interrupt_ends_a_task_that_stopped(rc, types):
 def test_an_engine_that_dies_in_the_debugger_ends_it(types):
     with ipp.Cluster(n=1) as client:
         types("import os; os._exit(3)")
-        with pytest.raises(ipp.EngineError, match="exit code 3"):
+        with pytest.raises(ipp.EngineError, match="exited with code 3"):
             client[0].apply_sync(double, 3)
 
 
@@ -206,7 +206,7 @@ def test_a_task_may_stop_while_nobody_waits(rc, types, open_it):
 def test_without_a_terminal_a_breakpoint_is_passed_over(rc, capsys, monkeypatch):
     monkeypatch.setattr(sys.stdin, "isatty", lambda: False)
     assert rc[1].apply_sync(double, 3) == 7
-    assert "engine 1 passes over a breakpoint()" in capsys.readouterr().err
+    assert "engine 1 skips a breakpoint()" in capsys.readouterr().err
 
 
 def no_input():
@@ -218,8 +218,8 @@ def test_a_breakpoint_is_passed_over_where_input_turns_out_to_be_impossible(rc, 
     types(no_input, no_input)
     assert rc[:2].apply_sync(double, 3) == [7, 7]
     shown = capsys.readouterr().err
-    assert "engine 0 passes over a breakpoint()" in shown
-    assert "engine 1 passes over a breakpoint()" in shown
+    assert "engine 0 skips a breakpoint()" in shown
+    assert "engine 1 skips a breakpoint()" in shown
 
 
 def test_only_the_task_s_own_frames_are_shown(rc, px, types, capsys):

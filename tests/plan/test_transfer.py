@@ -142,9 +142,9 @@ def test_bytes_of_the_others():
     [
         (lambda: plan.choose(0, 1), "hosts must be at least 1"),
         (lambda: plan.choose(1, -1), "bytes must not be negative"),
-        (lambda: plan.choose(1, 1, among=["ring"]), "there is no algorithm 'ring'"),
+        (lambda: plan.choose(1, 1, among=["ring"]), "unknown algorithm 'ring'"),
         (lambda: plan.choose(1, 1, among=[]), "no algorithm to choose from"),
-        (lambda: plan.host_bytes("ring", 1, 1), "there is no algorithm 'ring'"),
+        (lambda: plan.host_bytes("ring", 1, 1), "unknown algorithm 'ring'"),
         (lambda: plan.Link.measured(1, 0), "bandwidth must be above 0"),
         (lambda: plan.Link(-1, 1), "a link needs a latency"),
     ],

@@ -273,8 +273,8 @@ CASES = {
     case.name: case
     for case in (
         Case("latency", "the round trip of one empty task", latency, rtt_steps),
-        Case("throughput", "how many empty tasks a second are sent and collected", throughput),
-        Case("map", "how many trivial items a second go through map", map_),
+        Case("throughput", "how many empty tasks per second are sent and collected", throughput),
+        Case("map", "how many trivial items per second go through map", map_),
         Case("sleep-map", "the share of the workers' time that short sleeping tasks get", sleep_map, sleep_raw),
         Case("echo", "sending arrays there and back, and one way", echo, echo_raw, needs_numpy=True),
         Case(
@@ -318,13 +318,13 @@ CASES = {
 # What the figures of each case mean, for its help.
 _ROUND_TRIP = {
     "roundtrip_median": "time of a call, from asking to having the result; half of the calls take less",
-    "roundtrip_p99": "the same; 99 in 100 calls take less",
+    "roundtrip_p99": "the same; 99 of 100 calls take less",
 }
 _BROADCAST = {
     "first": "time until the last worker has data in memory that nobody has touched yet, and the caller knows",
     "delivered": "the same in memory that was used before",
     "client_processor_N": "processor time that a call to N workers costs the caller",
-    "client_bytes_sent_N": "bytes that it sends",
+    "client_bytes_sent_N": "bytes that such a call sends",
 }
 _MEMCPY = {"memcpy": "bandwidth of copying memory", "copy_time": "time that copying the same arrays once takes"}
 
@@ -334,12 +334,12 @@ FIGURES: dict[str, dict[str, str]] = {
         "sent": "tasks submitted per second, without waiting for any",
         "roundtrip": "tasks submitted and all results collected, per second",
     },
-    "map": {"items": "items that the system's own map gets through per second"},
+    "map": {"items": "items that the system's own map processes per second"},
     "sleep-map": {
         "efficiency": "share of the workers' time that was spent in sleeping tasks; 1 is the best possible",
-        "efficiency_of_plain": "the same, by the length that the sleep has in a plain process",
+        "efficiency_of_plain": "the same, computed with the length of the sleep in a plain process",
         "elapsed": "time that all tasks took",
-        "last_short_task": "with one long task among short ones: when the last short one ended",
+        "last_short_task": "time until the last short task ended, with one long task among short ones",
         "stranded": "short tasks that ended after the long one",
         "sleep": "length of the sleep in a plain process",
     },
@@ -347,19 +347,19 @@ FIGURES: dict[str, dict[str, str]] = {
         "bandwidth": "bytes sent and received per second",
         "time_per_task": "time of one task with its array",
         "copies": "copies of the bytes made in the client",
-        "returns": "time until the caller of a send goes on",
+        "returns": "time until the call that sends returns",
         "complete": "time until the send is complete",
         "copy_time": _MEMCPY["copy_time"],
     },
     "sizes": {
-        "per_value": "time of a call by the number of its values, which is 4 in `map` and `scatter`, and else 1",
-        "beyond_raw": "that time beyond the pickler's own, in the same rounds",
-        "of_larger_size": "the time of a value over that of a larger one: the most that is found",
-        "of_one_worker": "the time of a value to many workers over that to one",
+        "per_value": "time of a call divided by the number of its values: 4 in `map` and `scatter`, otherwise 1",
+        "beyond_raw": "the same, less the pickler's own time in the same rounds",
+        "of_larger_size": "largest ratio of the time of a value to that of a larger value",
+        "of_one_worker": "ratio of the time of sending a value to many workers to that of sending it to one",
     },
     "startup": {"ready": "time from nothing until every worker has run a task"},
     "memory": {
-        "pss_per_worker": "memory of a worker, shared pages counted by their share",
+        "pss_per_worker": "memory of a worker, with shared pages divided among the processes that map them",
         "pss_other_processes": "memory of all other processes of the system",
     },
     "scale": {
@@ -368,11 +368,11 @@ FIGURES: dict[str, dict[str, str]] = {
         "sent": "tasks submitted per second, without waiting for any",
         "roundtrip": "tasks submitted and all results collected, per second",
         "delivered": "time of an empty call to all workers, whose replies are coalesced",
-        "delivered_per_worker": "that time by the number of workers",
-        "pss_per_worker": "memory of a worker, shared pages counted by their share",
+        "delivered_per_worker": "that time divided by the number of workers",
+        "pss_per_worker": "memory of a worker, with shared pages divided among the processes that map them",
         "pss_other_processes": "memory of all other processes of the system",
-        "idle_switches": "context switches of all processes but the client's per second while nothing happens",
-        "idle_processor": "processor time that they use per second while nothing happens",
+        "idle_switches": "context switches per second of all processes except the client, while idle",
+        "idle_processor": "processor time per second that these processes use while idle",
         "of_rate_of_fewest": "tasks per second, relative to those with the fewest workers",
         "of_round_trip_of_fewest": "time of a call, relative to that with the fewest workers",
         "of_start_of_100": "time until every worker has run a task, relative to that of 100 workers",
@@ -384,15 +384,15 @@ FIGURES: dict[str, dict[str, str]] = {
         "time": "time of one pickling or process start",
     },
     "overhead": {
-        "rate_with": "tasks a second with the feature",
-        "rate_without": "tasks a second without it",
+        "rate_with": "tasks per second with the feature",
+        "rate_without": "tasks per second without it",
         "rate_ratio": "median ratio of pairs of runs, with its 95 % interval",
     },
     "broadcast": _BROADCAST,
     "dagger": {
         **{name: _BROADCAST[name] for name in ("first", "delivered")},
         "pss_growth": "memory that all processes gained",
-        "pss_share": "that, in copies of the data",
+        "pss_share": "the same, as a multiple of the size of the data",
         "payload": "size of the data",
         "memcpy": _MEMCPY["memcpy"],
     },

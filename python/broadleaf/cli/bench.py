@@ -52,7 +52,7 @@ class BenchGroup(SuggestingGroup):
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:
             raise click.UsageError(
-                f"{error.option_name} comes before the case; put options after it, as in "
+                f"{error.option_name} comes before the case; put options after the case, as in "
                 f"`{self.program} latency --quick`", ctx
             ) from None  # fmt: skip
 
@@ -71,7 +71,7 @@ class BenchGroup(SuggestingGroup):
 def command(**_: Any) -> None:
     """Measure Broadleaf on this machine.
 
-    Each round starts a cluster, and stops it. Progress goes to standard error, and the table at the end to standard
+    Each round starts and stops a cluster. Progress goes to standard error, and the table at the end to standard
     output.
 
     Examples: `broadleaf bench latency`, `broadleaf bench throughput --repeats 5`, `broadleaf bench all --quick`
@@ -113,14 +113,14 @@ def repeats_option() -> click.Option:
 def quick_option() -> click.Option:
     """The option that only shows that a benchmark runs."""
     return click.Option(["--quick"], is_flag=True,
-                        help="Do little work in few rounds, to show that it runs rather than how fast.")  # fmt: skip
+                        help="Run few, short rounds, to check that the cases work rather than how fast.")  # fmt: skip
 
 
 def json_option() -> click.Option:
     """The option that asks for JSON lines."""
     return click.Option(["--json", "json_file"], type=click.Path(dir_okay=False, allow_dash=True), metavar="FILE",
-                        help="Append the records to FILE, one JSON object per line. With - they go to standard output, "
-                        "instead of the table.")  # fmt: skip
+                        help="Append the records to FILE, one JSON object per line. With -, write them to standard "
+                        "output instead of the table.")  # fmt: skip
 
 
 def measure_here(name: str, cases: list[Case], **options: Any) -> Records:

@@ -150,7 +150,7 @@ def cluster_options(command: _Command) -> _Command:
 def anywhere_option(command: _Command) -> _Command:
     """The option that names a cluster on another host, of commands that only look."""
     option = click.option("--cluster", "url", metavar="URL", callback=_checked_url,
-                          help="Cluster on another host, by SSH: ssh://[USER@]HOST[/PROFILE[/ID]].")  # fmt: skip
+                          help="Cluster on another host, over SSH: ssh://[USER@]HOST[/PROFILE[/ID]].")  # fmt: skip
     return option(command)
 
 
@@ -242,8 +242,8 @@ def plain_table(columns: Iterable[str], left: Iterable[str]) -> Any:
 
 _OUTPUT_LINES = 10
 _ADVICE = (
-    "cluster.restart_engines_sync() starts engines that died again, and so does rc.shutdown(restart=True); a cluster "
-    "with the option restart_engines=True does it by itself."
+    "cluster.restart_engines_sync() and rc.shutdown(restart=True) restart engines that died; a cluster with the option "
+    "restart_engines=True does so by itself."
 )
 
 
@@ -288,7 +288,7 @@ def _of_engine(entry: Mapping[str, Any]) -> LastDeath | None:
     engine: int = entry["engine"]
     certificate = DeathCertificate(engine, **{name: value for name, value in death.items() if name != "ago_s"})
     host = f" on {certificate.host}" if certificate.host else ""
-    since = ", and was started again" if is_over else ""
+    since = ", and was restarted" if is_over else ""
     if certificate.cause == "not_started":
         sentence = f"engine {engine} {certificate.reason} ({duration(death['ago_s'])} ago)"
         return None if is_over else LastDeath(engine, sentence, "", is_over, _ADVICE)

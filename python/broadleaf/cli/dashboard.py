@@ -10,16 +10,16 @@ from broadleaf.cli.console import chosen_cluster, cluster_options
 @click.command("dashboard")
 @cluster_options
 @click.option("--port", default=0, metavar="PORT", type=click.IntRange(0, 65535),
-              help="Port on 127.0.0.1 to serve it on; by default any free port.")  # fmt: skip
+              help="Port on 127.0.0.1 to serve the dashboard on; by default any free port.")  # fmt: skip
 @click.option("--unix-socket", metavar="PATH", type=click.Path(),
-              help="Serve it on a unix socket that only you can open instead of a port, without a token.")  # fmt: skip
+              help="Serve the dashboard, without a token, on a unix socket that only you can open.")  # fmt: skip
 @click.option("--interval", default=1.0, show_default=True, type=click.FloatRange(min=0.1), metavar="SECONDS",
               help="Minimum time between two updates.")  # fmt: skip
-@click.option("--open/--no-open", "opens", default=False, help="Open it in your browser.")
+@click.option("--open/--no-open", "opens", default=False, help="Open the dashboard in your browser.")
 def command(
     profile: str, cluster_id: str | None, port: int, unix_socket: str | None, interval: float, opens: bool
 ) -> None:
-    """Serve a page that shows what a cluster does. Ctrl-C ends it.
+    """Serve a page that shows what a cluster is doing. Press Ctrl-C to stop.
 
     The page is served only on this host, to anyone who has the printed address, which contains a token. It shows
     errors and progress, engines and hosts, deaths, throughput and queue, a timeline of tasks, the slowest functions,

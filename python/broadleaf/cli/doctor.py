@@ -26,11 +26,11 @@ _STYLES = {"ok": "green", "warning": "yellow", "failed": "red", "not tried": "di
 
 @click.command("doctor", cls=TableCommand, columns=_COLUMNS)
 @click.option("--connection", metavar="FILE", type=click.Path(),
-              help="Try to join with this engine.json or client.json, instead of looking for a cluster that "
-                   "runs here.")  # fmt: skip
+              help="Try to join with this engine.json or client.json, instead of looking for a running "
+                   "cluster on this host.")  # fmt: skip
 @cluster_options
 @click.option("--output", "-o", type=click.Choice(["table", "json"]), default="table", show_default=True,
-              help="How to print what was found.")  # fmt: skip
+              help="Format of the report.")  # fmt: skip
 @click.pass_context
 def command(ctx: click.Context, connection: str | None, profile: str, cluster_id: str | None, output: str) -> None:
     """Find out why engines do not connect.

@@ -12,7 +12,8 @@ from broadleaf.cli.console import chosen_cluster, cluster_options
 @cluster_options
 @click.option("--stateless", is_flag=True, help="Also release engines on which clients may have left data.")
 @click.option("--within", "within_s", type=click.FloatRange(min=0), metavar="SECONDS",
-              help="Stop engines that are not done by then; by default they take as long as they need.")  # fmt: skip
+              help="Time after which engines that are still busy are stopped; by default they take as long as they "
+              "need.")  # fmt: skip
 def command(target: str, profile: str, cluster_id: str | None, stateless: bool, within_s: float | None) -> None:
     """Release engines, or all engines of a host or job: they finish their tasks and take no new ones.
 

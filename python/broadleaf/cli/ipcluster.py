@@ -40,7 +40,7 @@ def cluster_options(command: _Command) -> _Command:
     for option in (
         click.option("--quiet", is_flag=True, help="Log only errors."),
         click.option("--debug", is_flag=True, help="Log everything."),
-        click.option("--log-level", metavar="LEVEL", help="A level of Python's logging, by name or number."),
+        click.option("--log-level", metavar="LEVEL", help="A Python logging level, by name or number."),
         click.option("--cluster-id", default="", metavar="ID", help="Name of the cluster in its profile."),
         click.option("--profile-dir", metavar="PATH", help="Profile directory; the profile is named after it."),
         click.option("--profile", default="default", metavar="NAME", help="Profile of the cluster."),
@@ -104,13 +104,13 @@ class _Group(EntryGroup):
 @click.group(cls=_Group, texts=_COMMANDS, package="", context_settings=SETTINGS)
 @click.version_option(package_name="broadleaf", prog_name="ipcluster", message="%(version)s")
 def group() -> None:
-    """Start and stop clusters with the commands of IPython Parallel. `broadleaf` has more of them."""
+    """Start and stop clusters with the commands of IPython Parallel. `broadleaf` has more commands."""
 
 
 @tolerant("start")
 @cluster_options
 @click.option("-n", "--n", "n", type=click.IntRange(min=0), metavar="N", help="Number of engines.")
-@click.option("--daemonize", "--daemon", is_flag=True, help="Return when it is running.")
+@click.option("--daemonize", "--daemon", is_flag=True, help="Return once the cluster is running.")
 @click.option("--engines", default="local", metavar="LAUNCHER", help="Launcher of the engines.")
 @click.option("--ip", metavar="ADDRESS", help="Listen for other hosts on this address.")
 @click.option("--port", default=0, metavar="PORT", help="Port to listen on with --ip; 0 for a free one.")
@@ -138,7 +138,7 @@ def _start(n: int | None, daemonize: bool, engines: str, ip: str | None, port: i
 @click.option("--all", "every", is_flag=True, help="Stop all your clusters on this host.")
 def _stop(every: bool, profile: str, profile_dir: str | None, cluster_id: str, rest: tuple[str, ...],
           **level: Any) -> None:  # fmt: skip
-    """Stop a cluster, and wait until it is gone."""
+    """Stop a cluster, and wait until it has ended."""
     from broadleaf.cli.console import chosen_cluster
     from broadleaf.cluster import ClusterManager
 
@@ -176,9 +176,9 @@ def _list(output: str, profile: str | None, profile_dir: str | None, rest: tuple
 @tolerant("engines")
 @cluster_options
 @click.option("-n", "--n", "n", type=click.IntRange(min=1), metavar="N", help="Number of engines.")
-@click.option("--daemonize", "--daemon", is_flag=True, help="No effect: this returns as soon as the engines start.")
+@click.option("--daemonize", "--daemon", is_flag=True, help="No effect: it returns as soon as the engines start.")
 @click.option(
-    "--engines", "launcher", metavar="LAUNCHER", help="No effect: they start like the cluster's other engines."
+    "--engines", "launcher", metavar="LAUNCHER", help="No effect: the new engines start like the others of the cluster."
 )
 def _engines(n: int | None, daemonize: bool, launcher: str | None, profile: str, profile_dir: str | None,
              cluster_id: str, rest: tuple[str, ...], **level: Any) -> None:  # fmt: skip
@@ -192,11 +192,11 @@ def _engines(n: int | None, daemonize: bool, launcher: str | None, profile: str,
 
 
 @tolerant("clean")
-@click.option("--profile", metavar="NAME", help="Only this profile of IPython's.")
+@click.option("--profile", metavar="NAME", help="Only this IPython profile.")
 @click.option("--profile-dir", metavar="PATH", help="Only this profile directory.")
-@click.option("--all", "every", is_flag=True, help="All profiles, as without --profile.")
+@click.option("--all", "every", is_flag=True, help="All profiles, which is also the default.")
 @click.option("--force", is_flag=True, help="Also remove the files of IPython Parallel clusters that are running.")
-@click.option("--debug", is_flag=True, help="No effect; for old scripts.")
+@click.option("--debug", is_flag=True, help="No effect; accepted so that old scripts still run.")
 def _clean(profile: str | None, profile_dir: str | None, every: bool, force: bool, debug: bool,
            rest: tuple[str, ...]) -> None:  # fmt: skip
     """Remove what clusters that are no longer running have left, including the logs and connection files of IPython

@@ -28,8 +28,8 @@ _COLUMNS = {
 
 @click.command("list", cls=TableCommand, columns=_COLUMNS)
 @any_profile_option
-@click.option("--orphans", is_flag=True, help="List what killed clusters have left behind: processes on this host, "
-              "and jobs. `broadleaf stop --orphans` ends it.")  # fmt: skip
+@click.option("--orphans", is_flag=True, help="List the processes on this host and the jobs that killed clusters "
+              "have left behind. `broadleaf stop --orphans` ends them.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON array.")
 def command(profile: str | None, orphans: bool, as_json: bool) -> None:
     """List your running clusters on this host."""
@@ -62,7 +62,7 @@ def _list_orphans(found: list[Orphans], profile: str | None, as_json: bool) -> N
     if as_json:
         click.echo(json.dumps(rows, indent=1))
     elif not rows:
-        click.echo(f"no cluster has left anything{_in_profile(profile)}")
+        click.echo(f"no cluster has left anything behind{_in_profile(profile)}")
     else:
         table = plain_table(("PROFILE", "CLUSTER ID", "LEFT", "STATE"), ("PROFILE", "CLUSTER ID", "LEFT", "STATE"))
         for row in rows:

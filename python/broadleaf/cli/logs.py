@@ -23,14 +23,14 @@ _EVENTS = 20_000
 @click.command("logs")
 @cluster_options
 @click.option("--engine", type=click.IntRange(min=0), metavar="ID", help="Show the log of this engine.")
-@click.option("--follow", "-f", is_flag=True, help="Print new lines as they come, until you press Ctrl-C.")
+@click.option("--follow", "-f", is_flag=True, help="Print new lines as they are written, until you press Ctrl-C.")
 def command(profile: str, cluster_id: str | None, engine: int | None, follow: bool) -> None:
-    """Show what the controller or an engine of a cluster has written.
+    """Show the log of the controller or of an engine.
 
-    Without --engine it is the controller's log, and then what has happened as far as the controller remembers: clients
-    and engines that came and left, and tasks that failed. What tasks print from Python is not here: it belongs to their
-    results (`result.stdout`). If an engine died, the end of its log says how. The logs of a cluster that ended without
-    being stopped stay for a week.
+    Without --engine, it shows the controller's log, and then the events that the controller remembers: clients and
+    engines that came and left, and tasks that failed. What tasks print from Python is not in the logs: it belongs to
+    their results (`result.stdout`). If an engine died, the end of its log says how. The logs of a cluster that ended
+    without being stopped stay for a week.
     """
     dead = _dead_cluster(profile, cluster_id)
     if dead is not None:

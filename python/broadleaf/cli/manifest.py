@@ -24,16 +24,16 @@ def command() -> None:
               help="Number of engines in each pod; they share large arguments.")  # fmt: skip
 @click.option("--cpus", default="", metavar="CPUS", help="CPUs for each pod of engines, such as 4 or 500m.")
 @click.option("--memory", default="", metavar="SIZE", help="Memory for each pod of engines, such as 8Gi.")
-@click.option("--python", default="python3", show_default=True, help="Python in the image.")
+@click.option("--python", default="python3", show_default=True, help="Python interpreter in the image.")
 @click.option("--client-file", default="", metavar="FILE", type=click.Path(dir_okay=False),
               help="Where to write the file with which clients connect; by default NAME-client.json.")  # fmt: skip
 @click.option("--option", "-o", "options", multiple=True, metavar="NAME=VALUE", shell_complete=complete_assignments,
-              help="Set an option of `broadleaf config show`. May be repeated.")  # fmt: skip
+              help="Set an option that `broadleaf config show` lists. May be repeated.")  # fmt: skip
 def kubernetes(client_file: str, options: tuple[str, ...], **asked: Any) -> None:
     """Write objects for `kubectl apply -f -`: two secrets, a service, and jobs for the controller and the engines.
 
     The engines are an elastic indexed job: change its parallelism and completions to get more or fewer. Clients connect
-    with the file, after `kubectl port-forward service/NAME 4242`. Both contain keys: whoever has them can use the
+    with the file, after `kubectl port-forward service/NAME 4242`. Both contain keys: anyone who has them can use the
     cluster.
     """
     from broadleaf import config

@@ -15,7 +15,7 @@ from broadleaf.text import count, duration, parse_size, size
 
 WAYS = {
     "flat": "the client sends everything to one host after another",
-    "binomial": "every host that has everything sends it to another that has not",
+    "binomial": "every host that has all the data sends it to another that does not",
     "k-ary": "each host passes pieces on to k others while more arrive",
     "chain": "each host passes pieces on to the next one while more arrive",
     "scatter-allgather": "each host gets one piece, then all pass pieces round a ring",
@@ -38,7 +38,7 @@ def _size(ctx: click.Context, parameter: click.Parameter, text: str | None) -> i
               help="Number of engines that get the same data.")  # fmt: skip
 @click.option("--arity", type=click.IntRange(2, 10**6), default=2, show_default=True, metavar="K",
               help="Branches of the tree: how many others each member passes the data to.")  # fmt: skip
-@click.option("--hosts", type=click.IntRange(1, 10**6), metavar="H", help="Hosts that the engines run on.")
+@click.option("--hosts", type=click.IntRange(1, 10**6), metavar="H", help="Number of hosts that the engines run on.")
 @click.option("--bytes", "n_bytes", callback=_size, metavar="SIZE", help="Size of the data, such as 64MB.")
 @click.option("--latency-us", type=click.FloatRange(0), default=100.0, show_default=True, metavar="A",
               help="Time that the smallest message takes from one host to another, in microseconds.")  # fmt: skip
@@ -46,7 +46,7 @@ def _size(ctx: click.Context, parameter: click.Parameter, text: str | None) -> i
               help="Bandwidth of the network, in Gb/s.")  # fmt: skip
 @click.option("--tables", is_flag=True, help="Show every depth and number of branches, with the formulas.")
 @click.option("--plot", type=click.Path(file_okay=False, path_type=Path), metavar="DIR",
-              help="Draw figures into DIR, as PNG and SVG (needs matplotlib).")  # fmt: skip
+              help="Write figures to DIR, as PNG and SVG (needs matplotlib).")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print all numbers as one JSON object.")
 def command(
     engines: int,
@@ -110,27 +110,27 @@ def _show_ways(found: dict[str, Any], latency_us: float) -> None:
         table.add_row(name, count(row["sends"], "send"), _time(row["sends"], latency_us), f"{row['messages']:,}", mark,
                       style="bold" if mark else None)  # fmt: skip
     fewest = found["fewest_rounds"]
-    table.add_row("everyone who has it, to others", count(fewest, "send"), _time(fewest, latency_us), f"{engines:,}",
-                  "nothing takes fewer")  # fmt: skip
+    table.add_row("every process that has it, to others", count(fewest, "send"), _time(fewest, latency_us),
+                  f"{engines:,}", "no scheme takes fewer")  # fmt: skip
     out.print(table)
     out.print(_verdict(found), markup=False)
     out.print()
     out.print("A send is one message from one process to another.")
-    out.print(f"A process makes one at a time, here in {latency_us:g} us (--latency-us).")
+    out.print(f"A process makes one send at a time, which takes {latency_us:g} us here (--latency-us).")
     if shown:
-        out.print("In a tree of K branches the client tells a first member, and each member tells K others.")
-        out.print("Those on the last level tell the engines.")
+        out.print("In a tree of K branches, the client tells a first member, and each member tells K others.")
+        out.print("The members on the last level tell the engines.")
     if "transfer" not in found:
-        out.print("Engines on one host share one copy of large data: for that, give --hosts and --bytes.")
+        out.print("Engines on one host share one copy of large data: to plan for that, give --hosts and --bytes.")
     out.print("--tables shows every depth, with the formulas.")
 
 
 def _verdict(found: dict[str, Any]) -> str:
     best, direct = found["best"], found["direct"]["sends"]
     if best["sends"] >= direct or not best["depth"]:
-        return "For so few engines no tree is faster than the client alone."
+        return "For so few engines, no tree is faster than the client alone."
     sooner = direct / best["sends"]
-    return f"With the best tree the last engine has it {sooner:.1f} times sooner than from the client alone."
+    return f"With the best tree, the last engine gets the message {sooner:.1f} times sooner than from the client alone."
 
 
 def _time(sends: int, latency_us: float) -> str:
@@ -183,7 +183,9 @@ def _show_tables(found: dict[str, Any]) -> None:
         "arity: branches   depth: levels   leaves: schedulers on the last level   to direct: sends / direct sends"
     )
     out.print("optimum, minimum: the lowest point of the corrected formula, depth not rounded")
-    out.print(f"if everyone who has the message passed it on: {found['fewest_rounds']} sends; no scheme needs fewer")
+    out.print(
+        f"if every process that has the message passed it on: {found['fewest_rounds']} sends; no scheme needs fewer"
+    )
 
 
 def _show_transfer(found: dict[str, Any], engines: int, latency_us: float, gbit: float) -> None:
@@ -210,9 +212,9 @@ def _show_transfer(found: dict[str, Any], engines: int, latency_us: float, gbit:
     out.print(table)
     for row in found["algorithms"]:
         out.print(f"{row['algorithm']}: {WAYS[row['algorithm']]}", markup=False)
-    out.print(f"No way can be faster than {_exact(found['min_possible_s'])}.")
+    out.print(f"No algorithm can be faster than {_exact(found['min_possible_s'])}.")
     out.print("HOST IN and HOST OUT are those of the busiest host; its engines share one copy.")
-    out.print(f"A copy for each of {count(engines, 'engine')} out of the client would be "
+    out.print(f"Sending a copy for each of {count(engines, 'engine')} out of the client would take "
               f"{size(found['direct_client_out_bytes'])}.")  # fmt: skip
 
 

@@ -15,12 +15,12 @@ from broadleaf.text import count
               help="The cluster's engine.json, copied from the controller's host.")  # fmt: skip
 @click.option("-n", "--engines", type=click.IntRange(min=0), metavar="N",
               help="Number of engines; by default one for every usable core.")  # fmt: skip
-@click.option("--name", help="This host's name in the cluster; by default the machine's.")
+@click.option("--name", help="Name of this host in the cluster; by default its host name.")
 @click.option("--controller", metavar="HOST:PORT",
               help="Where the controller listens, if the address in the file cannot be reached from "
               "here.")  # fmt: skip
-@click.option("--listen", metavar="HOST:PORT", help="Where other relays reach this one: an address, or a network "
-              "interface; by default the address that the controller is reached from, and any free port.")  # fmt: skip
+@click.option("--listen", metavar="HOST:PORT", help="Address or network interface on which other relays reach this "
+              "one; by default the address from which the controller is reached, and any free port.")  # fmt: skip
 @click.option("--client-connection", metavar="FILE", type=click.Path(exists=True, dir_okay=False),
               help="The cluster's client.json, copied from the controller's host: with it, tasks on this host can "
                    "submit tasks.")  # fmt: skip

@@ -13,7 +13,7 @@ from broadleaf.cli.console import checked_cluster_id, look_in_working_directory,
 @click.option("-n", "--engines", type=click.IntRange(min=0), metavar="N",
               help="Number of engines on each host; by default one for every usable core.")  # fmt: skip
 @click.option("--min-hosts", type=click.IntRange(min=1), metavar="N",
-              help="Minimum number of hosts for COMMAND to start; by default all.")  # fmt: skip
+              help="Minimum number of hosts that must join before COMMAND starts; by default all.")  # fmt: skip
 @click.option("--id", "run_id", metavar="ID", default="", callback=lambda c, p, v: checked_cluster_id(c, p, v or None),
               help="Name of this run, if the launcher does not set one.")  # fmt: skip
 @click.option(
@@ -32,12 +32,13 @@ def command(
     profile: str,
     words: tuple[str, ...],
 ) -> None:
-    """Run COMMAND with a cluster of all hosts in an allocation.
+    """Run COMMAND with a cluster on all hosts of an allocation.
 
-    Start it once on each host, as with `srun --ntasks-per-node=1 broadleaf run -- python script.py`. The first runs the
-    controller and COMMAND, where `broadleaf.Client()` connects to the cluster, and ends with its exit code; the others
-    provide their engines. Hosts must share the directory of clusters, as they do with a shared home directory. If they
-    share none, give all of them the same secret in the variable BROADLEAF_SECRET: at least 32 random characters.
+    Start it once on each host, as with `srun --ntasks-per-node=1 broadleaf run -- python script.py`. The first process
+    runs the controller and COMMAND, in which `broadleaf.Client()` connects to the cluster, and ends with the exit code
+    of COMMAND; the others provide the engines. Hosts must share the directory of clusters, as they do with a shared
+    home directory. If they do not share it, give all of them the same secret in the variable BROADLEAF_SECRET: at least
+    32 random characters.
     """
     from broadleaf.cluster.symmetric import Rendezvous, RunMember, SharedDirectory, SharedSecret, run
 

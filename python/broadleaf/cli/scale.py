@@ -35,9 +35,10 @@ class _Size(click.ParamType[tuple[int, int | None]]):
 @cluster_options
 @click.option("--stateless", is_flag=True, help="Also release engines on which clients may have left data.")
 @click.option("--within", "within_s", type=click.FloatRange(min=0), metavar="SECONDS",
-              help="Stop engines that are not done by then; by default they take as long as they need.")  # fmt: skip
+              help="Time after which engines that are still busy are stopped; by default they take as long as they "
+              "need.")  # fmt: skip
 @click.option("--idle", "idle_s", type=click.FloatRange(min=0), default=300.0, show_default=True, metavar="SECONDS",
-              help="With MIN:MAX, release engines that had nothing to do for this long.")  # fmt: skip
+              help="With MIN:MAX, release engines that have been idle for this long.")  # fmt: skip
 def command(
     size: tuple[int, int | None],
     profile: str,
@@ -50,8 +51,8 @@ def command(
 
     Released engines finish their tasks first. On other hosts, whole jobs are started and released.
 
-    After that, a cluster of `broadleaf start` has a process that keeps it at its size, or makes it follow its queue.
-    If engines come over SSH or with MPI, Dask or Ray, only the program that started them can do that: MIN:MAX is
+    After that, a cluster started with `broadleaf start` has a process that keeps it at its size, or makes it follow its
+    queue. If engines come over SSH or with MPI, Dask or Ray, only the program that started them can do that: MIN:MAX is
     refused.
     """
     cluster = chosen_cluster(profile, cluster_id)

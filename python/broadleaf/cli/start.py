@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 def _checked_set(_context: click.Context, _parameter: click.Parameter, name: str | None) -> str | None:
     if name is not None and name.isdigit():
-        raise click.BadParameter(f"names an engine set; the number of engines is `-n {name}`")
+        raise click.BadParameter(f"expected the name of an engine set; for a number of engines, use `-n {name}`")
     return name
 
 
@@ -42,20 +42,20 @@ def _assigned(texts: tuple[str, ...], hint: str) -> dict[str, Any]:
               help="Number of engines; by default one for every usable core.")  # fmt: skip
 @click.option("--engines", metavar="NAME", callback=_checked_set,
               help="Where engines run: `local`, `ssh`, `slurm`, `sge`, `pbs`, `lsf`, `psij`, `dask`, `ray`, `mpi`, or "
-              "an engine set that is installed.")  # fmt: skip
-@click.option("--hosts", metavar="HOST[:N],...", help="Hosts of `--engines ssh`, with engines on each.")
+              "an installed engine set.")  # fmt: skip
+@click.option("--hosts", metavar="HOST[:N],...", help="Hosts for `--engines ssh`, with the number of engines on each.")
 @click.option("--set", "set_options", multiple=True, metavar="NAME=VALUE",
               help="Set an option of the engine set, such as nodes=4. May be repeated.")  # fmt: skip
 @click.option(
     "--dry-run", is_flag=True, help="Print what would be submitted or run for the engines, but start nothing."
 )
 @click.option("--detach/--foreground", default=True, show_default=True,
-              help="Return once the cluster runs, or stay and stop it on Ctrl-C.")  # fmt: skip
+              help="Return once the cluster is running, or wait and stop it on Ctrl-C.")  # fmt: skip
 @profile_option
 @click.option("--cluster-id", default="default", show_default=True, metavar="ID", callback=checked_cluster_id,
               help="Id of the cluster, unique in its profile.")  # fmt: skip
-@click.option("--tcp", metavar="HOST[:PORT]", help="Listen on this address, or on that of the network interface with "
-              "this name, for clients and relays on other hosts, with TLS; any free port by default.")  # fmt: skip
+@click.option("--tcp", metavar="HOST[:PORT]", help="Listen with TLS on this address, or on the network interface with "
+              "this name, for clients and relays on other hosts; by default on any free port.")  # fmt: skip
 @click.option("--restart", is_flag=True, default=None, help="Restart engines that die.")
 @click.option("--option", "-o", "options", multiple=True, metavar="NAME=VALUE", shell_complete=complete_assignments,
               help="Set an option that `broadleaf config show` lists. May be repeated.")  # fmt: skip

@@ -34,17 +34,17 @@ COLUMNS = {
     "QUEUED": "tasks sent to it that have not ended, including the one that is running",
     "DONE": "tasks that have ended on it, in a result or an error",
     "MEAN TASK": "mean time of its recent tasks",
-    "BUSY": "time that all its tasks have taken together",
-    "RESTARTS": "times it was started again",
+    "BUSY": "total time that its tasks have taken",
+    "RESTARTS": "number of times it was restarted",
 }
 
 BLOCK_COLUMNS = {
-    "BLOCK": "a job or connection that engines on other hosts came with",
+    "BLOCK": "the job or connection through which engines on other hosts joined",
     "STATE": "pending, running, draining, ended or failed",
     "HOSTS": "those of its hosts that have joined",
     "ENGINES": "those of its engines that are up",
     "TIME LEFT": "time until its job ends",
-    "REASON": "why it waits or has ended",
+    "REASON": "why it is waiting or has ended",
 }
 
 

@@ -39,9 +39,9 @@ _LINE = "{:<8}  {:>7}  {:>5}  {:>10}  {:>10}  {:>7}  {:>10}"
 def command(profile: str, cluster_id: str | None, url: str | None, interval: float, count: int | None) -> None:
     """Watch a cluster at work: its engines, and what they do per second. Press Ctrl-C to quit.
 
-    Below them are the errors that tasks raised, by kind. In a pipe or a file, each update is one line: the time,
-    engines that are up, how much of their time they were busy, tasks finished per second, bytes received by the
-    controller per second, waiting tasks, and failed tasks since the start. A new kind of error is printed once.
+    Below them are the errors that tasks raised, by kind. If the output is a pipe or a file, each update is one line:
+    the time, engines that are up, how much of their time they were busy, tasks finished per second, bytes received by
+    the controller per second, waiting tasks, and failed tasks since the start. A new kind of error is printed once.
     """
     from broadleaf.errors import ClusterConnectionError
 

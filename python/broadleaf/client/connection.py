@@ -100,8 +100,9 @@ def connection_text(info: str | os.PathLike[str] | dict[str, Any] | None, profil
             return file.read()
     except OSError as error:
         raise ClusterConnectionError(
-            f"connection file {path} cannot be read ({error.strerror}). Client() finds a cluster that "
-            "runs on this host, and Client(profile=NAME, cluster_id=ID) one of that name; `broadleaf list` shows them"
+            f"connection file {path} cannot be read ({error.strerror}). Client() finds a cluster "
+            "running on this host, and Client(profile=NAME, cluster_id=ID) one with that name; "
+            "`broadleaf list` shows them"
         ) from error
 
 

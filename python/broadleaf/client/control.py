@@ -115,9 +115,10 @@ class Control:
         self._left_behind = set()
         if n:
             tasks = "1 task" if n == 1 else f"{n:,} tasks"
+            are = "is" if n == 1 else "are"
             warnings.warn(
-                f"{tasks} submitted before Ctrl-C still run or wait for an engine, and this call may be waiting for "
-                "them. Client.abort() aborts all tasks of a client.",
+                f"{tasks} submitted before Ctrl-C {are} still running or waiting for an engine, and this call may be "
+                "waiting for that. Client.abort() aborts all tasks of a client.",
                 stacklevel=2,
             )
 
@@ -277,7 +278,7 @@ class Control:
         if single:
             if ids[0] not in queues:
                 certificate = self.death_certificate(ids[0])
-                what = certificate.reason if certificate is not None else "is not there, or no longer"
+                what = certificate.reason if certificate is not None else "does not exist, or no longer exists"
                 raise EngineError(f"engine {ids[0]} {what}", {"engine_id": ids[0]}, certificate)
             return queues[ids[0]]
         status: dict[Any, Any] = {engine: queues[engine] for engine in ids if engine in queues}

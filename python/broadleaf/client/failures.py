@@ -52,14 +52,14 @@ STATUS_NAMES: dict[int, str | None] = {
 
 REFUSALS: dict[str, tuple[type[Verdict], str]] = {
     "NoEngines": (NoEnginesRegistered, "no engine of the view's targets exists; client.wait_for_engines(n) waits"),
-    "NoSuchEngine": (EngineError, "engine {detail} does not exist, or no longer does"),
+    "NoSuchEngine": (EngineError, "engine {detail} does not exist, or no longer exists"),
     "Undefined": (Verdict, "the controller does not know the task's function or options"),
-    "ImpossibleDependency": (ImpossibleDependency, "a task this one depends on failed, or cannot be followed"),
+    "ImpossibleDependency": (ImpossibleDependency, "a task that this one depends on failed, or cannot be followed"),
     "InvalidDependency": (InvalidDependency, "a dependency on itself, on a later task, or on an unknown task"),
     "UnmetEverywhere": (ImpossibleDependency, "no engine meets the task's @depend or @require condition; {detail}"),
     "OverLimit": (OverLimit, "this client has too many unresolved tasks or bytes; collect results first"),
     "NotStored": (ResultNotKept, "the cluster does not keep this task's result, or what it takes to run it again"),
-    "Undeliverable": (Undeliverable, "its data could not be brought from host to host: {detail}"),
+    "Undeliverable": (Undeliverable, "its data could not be transferred between hosts: {detail}"),
     "Stopping": (ClusterStopping, "the cluster is stopping"),
 }
 

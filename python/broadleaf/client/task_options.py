@@ -223,4 +223,4 @@ def _topology(name: str) -> str | dict[str, int]:
     kind, _, arity = name.partition(":")
     if kind == "k-ary" and (not arity or arity.isdigit()):
         return {"Kary": int(arity or 0)}
-    raise ValueError(f"unknown topology {name!r}; there are {', '.join(known)}, k-ary and k-ary:ARITY")
+    raise ValueError(f"unknown topology {name!r}; choose one of {', '.join(known)}, k-ary or k-ary:ARITY")

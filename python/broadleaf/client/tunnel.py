@@ -135,7 +135,7 @@ class Tunnel:
         connection: Mapping[str, Any] | None = None,
     ) -> None:
         if not openssh.is_installed():
-            raise ClusterConnectionError("there is no program `ssh` here: install OpenSSH's client")
+            raise ClusterConnectionError("the program `ssh` was not found here: install the OpenSSH client")
         self.cluster = cluster
         self.connection: dict[str, Any] = dict(connection or {})
         """The content of a connection file that leads through the tunnel."""
@@ -278,8 +278,8 @@ class Tunnel:
             else f"no cluster in profile {far.profile!r}"
         )
         raise ClusterConnectionError(
-            f"{what} on {far.login} (looked in {where}). `broadleaf list` there shows the clusters that run. If "
-            "BROADLEAF_DIR is set there, logins may not have it: name the file, as ssh://HOST/PATH/client.json"
+            f"{what} on {far.login} (looked in {where}). `broadleaf list` there shows the running clusters. If "
+            "BROADLEAF_DIR is set there, logins may not have it: give the path of the file, as in ssh://HOST/PATH/client.json"
         )
 
     # The way to the controller
@@ -311,7 +311,7 @@ class Tunnel:
             # Where ssh forwards to a socket, it leaves Nagle's algorithm on at this end (channels.c).
             "tcp": {"host": "127.0.0.1", "port": port, "acknowledges_at_once": self._leads_to_socket},
             "transport": "tcp",
-            "reached": f"{there} by ssh to {self.cluster.login}",
+            "reached": f"{there} over ssh to {self.cluster.login}",
         }
 
     def _add_forward(self, forward: str) -> bool:
@@ -344,8 +344,8 @@ class Tunnel:
             return ""
         if "prohibited" in words[-1]:
             return (
-                f"{self.cluster.login} lets nobody forward ports ({words[-1].strip()}): AllowTcpForwarding in its "
-                "sshd_config says so"
+                f"{self.cluster.login} does not allow port forwarding ({words[-1].strip()}): see AllowTcpForwarding in "
+                "its sshd_config"
             )
         reached = self.connection["reached"]
         # sshd gives no reason for a socket that it does not connect to.
@@ -355,7 +355,7 @@ class Tunnel:
             if self._leads_to_socket
             else ""
         )
-        return f"the controller was not reached at {reached} ({words[-1].strip()}){hint}"
+        return f"the controller could not be reached at {reached} ({words[-1].strip()}){hint}"
 
 
 def _free_port() -> int:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _TUNNEL = "does nothing: `sshserver` needs a key or an agent, and OpenSSH's program; a password cannot be given"
 _NEEDLESS = {
-    "context": "does nothing: there is no ZeroMQ here",
+    "context": "does nothing: Broadleaf does not use ZeroMQ",
     "debug": "does nothing; `client.set_log('debug')` has the controller record everything",
     "extra_args": "does nothing",
     "ipython_dir": "does nothing: connection files are in $BROADLEAF_DIR, see `cluster.connection_file`",
@@ -49,7 +49,7 @@ def translate_arguments(connection_info: Any, profile: str | None, old: dict[str
 # Attributes that IPython Parallel's clients and views have and Broadleaf's do not.
 
 
-_READS_BY_ITSELF = "does nothing: a client reads what comes by itself"
+_READS_BY_ITSELF = "does nothing: a client receives messages by itself"
 
 
 def client_attribute(client: Client, name: str) -> Any:

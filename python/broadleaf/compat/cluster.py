@@ -124,7 +124,9 @@ def _needless(name: str) -> Callable[[dict[str, Any], Any], None]:
 def _controller(own: dict[str, Any], value: Any) -> None:
     """A launcher class, or the name of one."""
     if launcher_name(value) != "local":
-        warn_once(f"controller={value!r}: the controller runs on this host; engines of other hosts join by a relay")
+        warn_once(
+            f"controller={value!r}: the controller runs on this host; engines on other hosts join through a relay"
+        )
     if isinstance(value, type):
         _controller_args(own, getattr(value, "controller_args", []))
 
@@ -155,7 +157,7 @@ def _controller_args(own: dict[str, Any], arguments: list[str]) -> None:
 
 
 def _database(name: str) -> None:
-    warn_once(f"{name} does nothing: results are kept up to the option kept_results_bytes")
+    warn_once(f"{name} does nothing: results are kept up to the limit in the option kept_results_bytes")
 
 
 def _engine_timeout(own: dict[str, Any], seconds: Any) -> None:

@@ -99,8 +99,9 @@ class _AbsentSet(Local):
 
     def require(self) -> None:
         raise ClusterStartError(
-            f"there is no engine set {self.name!r} here; there are: {', '.join(engine_set_names())}. Start the "
-            "controller with `broadleaf start --tcp HOST`, and in your scheduler's jobs `broadleaf relay` on each host"
+            f"engine set {self.name!r} is not installed here; the known ones are: {', '.join(engine_set_names())}. "
+            "Start the controller with `broadleaf start --tcp HOST`, and in your scheduler's jobs `broadleaf relay` on "
+            "each host"
         )
 
 
@@ -146,7 +147,7 @@ def launcher_name(engines: Any) -> str:
     if isinstance(engines, type):
         return str(getattr(engines, "launcher", "local"))
     if not isinstance(engines, str):
-        raise TypeError(f"engines is the name of a launcher, not {engines!r}")
+        raise TypeError(f"engines must be the name of a launcher, not {engines!r}")
     name = engines.rpartition(".")[2]
     for suffix in ("EngineSetLauncher", "EngineLauncher", "ControllerLauncher", "Launcher"):
         name = name.removesuffix(suffix)

@@ -50,7 +50,10 @@ def cluster_config(profile_dir: Path) -> dict[str, Any]:
     try:
         from traitlets.config.loader import PyFileConfigLoader  # pyright: ignore[reportMissingImports]
     except ImportError:
-        warn_once(f"{path} is not read: that takes traitlets (pip install traitlets), or a config.toml of Broadleaf's")
+        warn_once(
+            f"{path} is not read: that requires traitlets (pip install traitlets). "
+            "You can write a config.toml for Broadleaf instead"
+        )
         return {}
     return dict(PyFileConfigLoader(path.name, str(profile_dir)).load_config().get("Cluster", {}))
 
@@ -71,7 +74,7 @@ def clean_cluster_files(profile_dirs_: Any = None, *, log: Any = None, force: bo
         security = profile_dir / "security"
         for path in (*security.glob("cluster.json"), *security.glob("cluster-*.json")):
             if not force and (pid := _controller_pid(path)) is not None:
-                raise ValueError(f"the cluster of {path} runs as process {pid}; stop it first, or use force")
+                raise ValueError(f"the cluster of {path} is running as process {pid}; stop it first, or use force")
             _remove(path, log)
         for path in (*profile_dir.glob("log/*"), *security.glob("ipcontroller*.json")):
             _remove(path, log)

@@ -57,7 +57,7 @@ class Guard:
         if asked.host.lower() not in self.hosts:
             return f"the dashboard is not served under the name {asked.host!r}; open it as {self.hosts[0]}"
         if asked.origin is not None and asked.origin.lower() not in (f"http://{host}" for host in self.hosts):
-            return f"the dashboard does not answer pages of {asked.origin!r}"
+            return f"the dashboard does not accept requests from pages of {asked.origin!r}"
         if _is(asked.token, self.token) or (is_for_page and _is(asked.page_key, self.page_key)):
             return None
         return "wrong or missing token; open the address that `broadleaf dashboard` or `cluster.dashboard` shows"

@@ -374,7 +374,7 @@ def _event_text(kind: str, a: int, b: int) -> str:
         "engine_up": f"engine {a} came up (pid {b})",
         "engine_down": f"engine {a} is gone",
         "refused": "a connection was refused",
-        "malformed": "a peer sent bytes that are no message, and was disconnected",
+        "malformed": "a peer sent bytes that are not a message, and was disconnected",
         "request": f"client {a} asked for something",
     }
     return words.get(kind, kind)

@@ -141,7 +141,7 @@ class _Engine(_Guarded):
         if None in given:
             return None
         if not all(value is not None and _COUNT.fullmatch(value) for value in given):
-            raise HTTPError(400, "%s", "pid, output and log are numbers")
+            raise HTTPError(400, "%s", "pid, output and log must be numbers")
         return Seen(*(int(value or 0) for value in given))
 
 

@@ -141,7 +141,7 @@ class Dashboard:
             listening.listen(128)
         except (OSError, OverflowError) as error:
             listening.close()
-            raise DashboardError(f"port {self._port} of 127.0.0.1 is not available: {error}; choose another") from error
+            raise DashboardError(f"port {self._port} on 127.0.0.1 is not available: {error}; choose another") from error
         return listening
 
 

@@ -71,7 +71,7 @@ def _new(frame: FrameType, files: list[str]) -> TaskDebugger | None:
         why = "it is not the task's own thread"
     except ClusterConnectionError as error:
         why = str(error)
-    print(f"breakpoint() in {frame.f_code.co_filename}:{frame.f_lineno} passed over: {why}", file=sys.stderr)
+    print(f"breakpoint() in {frame.f_code.co_filename}:{frame.f_lineno} was skipped: {why}", file=sys.stderr)
     return None
 
 
@@ -107,7 +107,7 @@ class TaskDebugger(pdb.Pdb):
         """Whether the client can ask somebody. It returns the sources of these files, as far as it has them."""
         self._send("begins", files)
         if not self._await_line(SEEN_S):
-            print(f"breakpoint() passed over: no terminal has seen it in {SEEN_S:g} s", file=sys.stderr)
+            print(f"breakpoint() was skipped: no terminal has seen it in {SEEN_S:g} s", file=sys.stderr)
             return False
         sources: dict[str, str] | None = json.loads(self.lines.popleft() or "null")
         for name, text in (sources or {}).items():
@@ -127,7 +127,7 @@ class TaskDebugger(pdb.Pdb):
         """The client's next line; an empty text, the end of input, makes `pdb` quit."""
         self._send("asks")
         if not self._await_line(ANSWER_S):
-            print(f"the debugger had no answer for {ANSWER_S:g} s, so the task goes on", file=sys.stderr)
+            print(f"the debugger got no answer for {ANSWER_S:g} s, so the task continues", file=sys.stderr)
             return "continue\n"
         line = self.lines.popleft()
         return "" if line is None else f"{line}\n"

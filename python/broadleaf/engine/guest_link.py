@@ -55,7 +55,7 @@ class GuestLink:
         room = _socket.CMSG_SPACE(_MAX_DESCRIPTORS * _DESCRIPTOR_BYTES)
         text, controls, _, _ = self._socket.recvmsg(MAX_BYTES, room, _socket.MSG_CMSG_CLOEXEC)
         if not text:
-            raise ConnectionError("the cluster has stopped, or has no use for this rank")
+            raise ConnectionError("the cluster has stopped or does not need this rank")
         descriptors: list[int] = []
         for level, kind, data in controls:
             if (level, kind) == (_socket.SOL_SOCKET, _socket.SCM_RIGHTS):

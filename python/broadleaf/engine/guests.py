@@ -200,7 +200,7 @@ class Guests:
                 self._obey(guest, json.loads(text))
             except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
                 if text:
-                    sys.stderr.write(f"broadleaf: process {guest.pid} says what no rank says: {error!r}\n")
+                    sys.stderr.write(f"broadleaf: process {guest.pid} sent what no rank sends: {error!r}\n")
                 self._selector.unregister(guest.link)  # its process signals its end
                 guest.is_heard = False
 

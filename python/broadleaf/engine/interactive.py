@@ -156,6 +156,6 @@ def kept_failed(number: int) -> BaseException:
     """The exception with this number. Raises `LookupError` if it is no longer kept."""
     if number not in _kept:
         raise LookupError(
-            f"the frames of this failure are gone: its engine keeps the frames of {_max_kept} failed tasks"
+            f"the frames of this failure are gone: its engine keeps those of the last {_max_kept} failed tasks"
         )
     return _kept[number]

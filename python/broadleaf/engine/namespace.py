@@ -79,7 +79,7 @@ def check_fit(names: Namespace, forms: Mapping[str, Any]) -> None:
             raise InPlaceMismatch(f"{name} is {_describe(found)} here and cannot take {_describe(form)}")
         for array in arrays_of(value):
             if not array.flags.writeable:
-                raise InPlaceMismatch(f"{name} is read-only here: push it again, or in mode 'private'")
+                raise InPlaceMismatch(f"{name} is read-only here: push it again, or push it in mode 'private'")
 
 
 def overwrite(names: Namespace, values: Mapping[str, Any], replace: Replace) -> None:

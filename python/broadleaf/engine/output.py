@@ -70,7 +70,7 @@ def publish_data(data: dict[str, Any]) -> None:
     if not isinstance(data, dict):
         raise TypeError(f"publish_data takes a dict, not {type(data).__name__}")
     if not in_task():
-        raise RuntimeError("data can only be published in a task, on an engine")
+        raise RuntimeError("data can only be published from a task on an engine")
     send_message({"type": "published", "data": data})
 
 
@@ -96,7 +96,9 @@ def send_message(message: dict[str, Any]) -> None:
         reason = unpicklable_reason(message["data"]) or str(error)
         raise errors.SerializationError("what the task publishes", reason) from error
     if len(body) > _MESSAGE_BYTES:
-        raise errors.SerializationError("what the task publishes", f"{len(body)} bytes are more than a message holds")
+        raise errors.SerializationError(
+            "what the task publishes", f"{len(body)} bytes are more than a message can hold"
+        )
     if _recorded is not None and message["type"] == "display":
         task, displays = _recorded
         has_room = len(body) <= _RECORDED_BYTES and len(displays) < _RECORDED_DISPLAYS

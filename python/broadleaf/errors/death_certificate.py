@@ -41,20 +41,20 @@ class DeathCertificate(NamedTuple):
     def reason(self) -> str:
         """The cause as a clause of a sentence: 'was ended by signal 11 (SIGSEGV)'."""
         if self.cause == "exit":
-            return f"left with exit code {self.code}"
+            return f"exited with code {self.code}"
         if self.cause == "signal":
             return f"was ended by signal {self.code}{_signal_name(self.code)}"
         if self.cause == "not_started":
             return f"could not be started: {self.last_output}"
         if self.block_end:
-            return f"is gone with its host: {self.block_end}"
+            return f"was lost with its host: {self.block_end}"
         if self.cause == "rank_died":
             return f"ended with its MPI world, of which rank {self.code} died first"
         return {
             "out_of_memory": "was ended by the kernel because memory ran out",
             "unresponsive": "was killed because its task did not end in time after a timeout or an abort",
             "stopped": "was stopped on request",
-            "host_gone": "is gone with its host: the relay there ended, or the link to it is cut",
+            "host_gone": "was lost with its host: the relay there ended, or the connection to it was lost",
         }.get(self.cause, "lost its connection; its fate is unknown")
 
     @property
@@ -65,8 +65,11 @@ class DeathCertificate(NamedTuple):
         if self.cause == "out_of_memory":
             return "Start fewer engines per host, or send less at a time."
         if self.is_with_host:
-            return "cluster.scale_sync(n) or `broadleaf scale N` brings hosts back; start relays of your own again."
-        return "cluster.restart_engines_sync() starts it again."
+            return (
+                "cluster.scale_sync(n) or `broadleaf scale N` replaces lost hosts; restart relays that you started "
+                "yourself."
+            )
+        return "cluster.restart_engines_sync() restarts it."
 
 
 class ControllerDeath(NamedTuple):
@@ -95,7 +98,7 @@ class ControllerDeath(NamedTuple):
             why = f": {self.failure}" if self.failure else ""
             return f"the connection to {who} was lost before this result arrived{why}."
         how = {
-            "exit": f"left with exit code {self.code}",
+            "exit": f"exited with code {self.code}",
             "signal": f"was ended by signal {self.code}{_signal_name(self.code)}",
         }.get(self.cause, "has ended")
         return f"{who} {how}, and its engines with it, before this result arrived."
@@ -105,8 +108,8 @@ class ControllerDeath(NamedTuple):
         """What the user can do about it."""
         log = f" Its log is {self.log_path}." if self.log_path and self.cause != "stopped" else ""
         if self.cause == "disconnected":
-            return f"Open a new Client, and submit again what is missing.{log}"
-        return f"Start the cluster again, open a new Client, and submit again what is missing.{log}"
+            return f"Open a new Client, and resubmit the missing tasks.{log}"
+        return f"Restart the cluster, open a new Client, and resubmit the missing tasks.{log}"
 
 
 def _signal_name(number: int | None) -> str:

@@ -97,7 +97,7 @@ def _start_worker(address: str, nanny: bool, options: dict[str, Any]) -> int:
 
     threading.Thread(target=lambda: asyncio.run(run()), name="dask-worker", daemon=True).start()
     if not started.wait(_START_TIMEOUT_S):
-        raise TimeoutError(f"the Dask worker did not reach its scheduler at {address} in {_START_TIMEOUT_S:g} s")
+        raise TimeoutError(f"the Dask worker did not reach its scheduler at {address} within {_START_TIMEOUT_S:g} s")
     if failures:
         raise failures[0]
     return 1

@@ -41,7 +41,10 @@ def main() -> None:
     try:
         from mpi4py import MPI  # pyright: ignore[reportMissingImports]
     except (ImportError, RuntimeError) as error:
-        sys.exit(f"broadleaf: MPI cannot be used by {sys.executable}: {error}; install `broadleaf[mpi]` and an MPI")
+        sys.exit(
+            f"broadleaf: MPI cannot be used by {sys.executable}: {error}; install "
+            "`broadleaf[mpi]` and an MPI implementation"
+        )
     share = share_of_cores(MPI)
     run_rank(link, MPI, given.get("--world", ""), given.get("--log", ""), share, start_timeout_s)
 
@@ -56,7 +59,7 @@ def _options(words: Sequence[str]) -> dict[str, str]:
             print(_usage())
             sys.exit(0)
         if name not in _OPTIONS:
-            sys.exit(f"broadleaf: there is no option {word!r}\n{_usage()}")
+            sys.exit(f"broadleaf: no such option: {word!r}\n{_usage()}")
         if not equals and (value := next(left, "")) == "":
             sys.exit(f"broadleaf: {name} needs a value\n{_usage()}")
         given[name] = value

@@ -52,8 +52,8 @@ def connect(connection: dict[str, Any], world: int, rank: int, timeout_s: float)
                 continue  # it belongs to another cluster, or is gone
         if time.monotonic() > deadline:
             raise ClusterStartError(
-                f"no node of cluster {connection['cluster_id']} is on this host after {timeout_s:g} s: start its relay "
-                "before the mover"
+                f"no node of cluster {connection['cluster_id']} was found on this host after {timeout_s:g} s: start "
+                "its relay before the mover"
             )
         time.sleep(_AGAIN_S)
 
@@ -163,7 +163,10 @@ def main() -> None:
         mpi4py.rc.threads = False
         from mpi4py import MPI  # pyright: ignore[reportMissingImports]
     except (ImportError, RuntimeError) as error:
-        sys.exit(f"broadleaf: MPI cannot be used by {sys.executable}: {error}; install `broadleaf[mpi]` and an MPI")
+        sys.exit(
+            f"broadleaf: MPI cannot be used by {sys.executable}: {error}; install "
+            "`broadleaf[mpi]` and an MPI implementation"
+        )
     try:
         comm = MPI.COMM_WORLD.Dup()
         world = comm.bcast(int.from_bytes(os.urandom(8)) >> 1, root=0)

@@ -51,7 +51,7 @@ def parse_targets(text: str, ids: list[int]) -> Any:
         return ids[value] if value < 0 else value
     if isinstance(value, list | tuple | set) and all(isinstance(item, int) for item in value):
         return list(value)
-    raise ValueError(f"{text!r} names no engines; write all, 3, 0,2, [0, 2], range(4), or a slice such as ::2")
+    raise ValueError(f"{text!r} does not name engines; write all, 3, 0,2, [0, 2], range(4), or a slice such as ::2")
 
 
 # Completion of engines' names after `%px` and in cells of `%%px`.
@@ -164,8 +164,8 @@ _how_to_run = _arguments(
     _choice("--stream", to="stream", value=True, text="show output as it arrives"),
     _choice("--no-stream", to="stream", value=False, text="show output when all engines are done"),
     argument("-t", "--targets", type=str, help="the engines: all, 3, 0,2, [0,2], range(4), or a slice such as ::2"),
-    _choice("--verbose", to="set_verbose", value=True, text="say on which engines each cell runs"),
-    _choice("--no-verbose", to="set_verbose", value=False, text="do not say it"),
+    _choice("--verbose", to="set_verbose", value=True, text="print on which engines each cell runs"),
+    _choice("--no-verbose", to="set_verbose", value=False, text="do not print the engines"),
     argument(
         "--progress-after",
         dest="progress_after",
@@ -187,10 +187,11 @@ _what_to_show = _arguments(
         "--group-outputs",
         dest="groupby",
         choices=_GROUPINGS,
-        help="type: all engines' stdout, then stderr, and so on; engine: all of one engine together; order: as type, "
-        "with the first figure of each engine before the second ones; lines: lines that several engines print, once",
+        help="type: all engines' stdout, then stderr, and so on; engine: all of one engine together; order: like "
+        "type, but with the first figures of all engines before the second ones; lines: each line that several engines "
+        "print, once",
     ),
-    argument("-o", "--out", dest="save_name", type=str, help="the variable that gets the AsyncResult"),
+    argument("-o", "--out", dest="save_name", type=str, help="the variable to store the AsyncResult in"),
 )
 
 
@@ -276,7 +277,7 @@ class ParallelMagics(Magics):
         """
         args = parse_argstring(self.result, line)
         if self.last_result is None:
-            raise UsageError("there is no result yet: %pxresult shows that of the last %px or %%px")
+            raise UsageError("there is no result yet: %pxresult shows the result of the last %px or %%px")
         if args.save_name:
             self.shell.user_ns[args.save_name] = self.last_result
             return

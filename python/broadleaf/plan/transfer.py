@@ -230,7 +230,7 @@ def transfers(
     _check(hosts, n_bytes)
     for name in among:
         if name not in _PLANS:
-            raise ValueError(f"there is no algorithm {name!r}; choose one of {', '.join(ALGORITHMS)}")
+            raise ValueError(f"unknown algorithm {name!r}; choose one of {', '.join(ALGORITHMS)}")
     return [_PLANS[name](hosts, n_bytes, link or Link(), limits_bytes) for name in among]
 
 
@@ -321,7 +321,7 @@ def host_bytes(algorithm: str, hosts: int, n_bytes: int, arity: int = 2) -> Host
         return HostBytes(n_bytes, n_bytes, n_bytes if hosts > 1 else 0, once)
     if algorithm == "scatter-allgather":
         return _scatter_allgather_bytes(hosts, n_bytes)
-    raise ValueError(f"there is no algorithm {algorithm!r}; choose one of {', '.join(ALGORITHMS)}")
+    raise ValueError(f"unknown algorithm {algorithm!r}; choose one of {', '.join(ALGORITHMS)}")
 
 
 def _scatter_allgather_bytes(hosts: int, n_bytes: int) -> HostBytes:

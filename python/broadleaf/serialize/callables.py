@@ -24,7 +24,7 @@ def check_callable(function: Any) -> None:
     if isinstance(function, str):
         raise TypeError(
             f"{reprlib.repr(function)} is a str, not a function: Reference({reprlib.repr(function)}) calls the "
-            "function of that name that the engines have, and execute runs code"
+            "function of that name on the engines, and execute runs code"
         )
     raise TypeError(f"{_shown(function)} cannot be called: the function comes first, then its arguments")
 

@@ -408,7 +408,7 @@ def _shortened(error: BaseException, is_long: bool, before: tuple[BaseException,
 
 
 def _no_text(worse: BaseException) -> str:
-    return f"<its text cannot be had: {type(worse).__name__}>"
+    return f"<its text is not available: {type(worse).__name__}>"
 
 
 def _pickled(error: BaseException, is_long: bool) -> bytes | None:

@@ -109,8 +109,9 @@ def warn_of_large(function: Function, name: str, n_bytes: int) -> None:
     value_bytes, what = max(sizes, default=(0, ""))
     whole = "what it holds" if 2 * value_bytes < n_bytes else what
     message = (
-        f"Each task of this map unpacks {n_bytes / 1e6:.1f} MB for the function {name!r}: {whole}. Push it to the "
-        "engines once, client[:].push({'name': value}), and use it by that name; or make it there, in ipp.engine_cache"
+        f"Each task of this map unpacks {n_bytes / 1e6:.1f} MB for the function {name!r}: {whole}. Push the data to "
+        "the engines once, client[:].push({'name': value}), and use it by that name; or create it there with "
+        "ipp.engine_cache"
     )
     warn_once(message, UserWarning, (name, whole))
 
@@ -123,7 +124,7 @@ def function_too_large(function: Function, name: str, n_bytes: int, limit_bytes:
         what, value_bytes = "all it refers to", n_bytes
     return SerializationError(
         f"the function {name!r}",
-        f"{what} is {in_mib(value_bytes)}; from another host a function takes {in_mib(limit_bytes)} along at most. "
+        f"{what} is {in_mib(value_bytes)}; a function sent from another host can carry at most {in_mib(limit_bytes)}. "
         "Push it to the engines, or pass it as an argument",
     )
 
@@ -206,7 +207,7 @@ def warn_of_generators(function: Any, name: str, generators: list[Any]) -> None:
         where = _place(function, generator, depth=3) or "within what it refers to"
         kind = kind_of_generator(generator) or ""
         warn_once(
-            f"The function {name!r} takes a random generator along ({where}). Each engine draws the same numbers from "
+            f"The function {name!r} carries a random generator ({where}). Each engine draws the same numbers from "
             f"its copy. Give each item a generator of its own: {_REMEDIES[kind]}",
             UserWarning,
             ("random", name, where),

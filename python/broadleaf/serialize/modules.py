@@ -54,9 +54,9 @@ def pack_module(module: ModuleType | str) -> PackedModule:
         raise ValueError("what __main__ defines is sent with each function; only modules it imports can be shipped")
     name = full_name.partition(".")[0]
     if name == "broadleaf" or name in sys.stdlib_module_names:
-        raise ValueError(f"every engine has its own {name!r}: it comes with Python, or is Broadleaf itself")
+        raise ValueError(f"every engine has its own {name!r}: it is part of Python or of Broadleaf")
     if not name or os.sep in full_name or "\0" in full_name:
-        raise ValueError(f"no file can have the name of module {full_name!r}: load it under another")
+        raise ValueError(f"no file can be named after module {full_name!r}: load it under another name")
     loaded = {n: _spec_of(m) for n, m in list(sys.modules.items()) if n == name or n.startswith(f"{name}.")}
     if not isinstance(module, str):
         loaded.setdefault(full_name, _spec_of(module))
@@ -64,7 +64,7 @@ def pack_module(module: ModuleType | str) -> PackedModule:
     top = loaded.pop(name, None) or _find_spec(name)
     if top is None and not is_known:
         raise ModuleNotFoundError(
-            f"no module {name!r} is found here, so it cannot be sent; if you loaded it from a path, give the module "
+            f"module {name!r} was not found here, so it cannot be sent; if you loaded it from a path, give the module "
             "itself instead of its name",
             name=name,
         )
@@ -244,7 +244,7 @@ def _outdated(module: str, name: str) -> str:
     if not _engine:
         return f"{text} If you have changed it since, reload it."
     return (
-        f"{text} If you have changed it since, send it anew with client.ship_module({module.partition('.')[0]!r}), "
+        f"{text} If you have changed it since, send it again with client.ship_module({module.partition('.')[0]!r}), "
         "or restart the engines with cluster.restart_engines_sync()."
     )
 

@@ -253,15 +253,15 @@ def form_of(value: Any, name: str) -> Any:
         return (type(value).__name__, value.shape, forms)
     if hasattr(value, "dtype") and hasattr(value, "flags"):
         return _array_form(value, name)
-    raise InPlaceMismatch(f"{name} is a {type(value).__name__}, which cannot be overwritten in place: push it")
+    raise InPlaceMismatch(f"{name} is a {type(value).__name__}, which cannot be overwritten in place: push it instead")
 
 
 def _array_form(array: Any, name: str) -> Any:
     if array.dtype.hasobject:
-        raise InPlaceMismatch(f"{name} holds Python objects, which cannot be overwritten in place: push it")
+        raise InPlaceMismatch(f"{name} holds Python objects, which cannot be overwritten in place: push it instead")
     flags = array.flags
     if not (flags.c_contiguous or flags.f_contiguous):
-        raise InPlaceMismatch(f"{name} is not contiguous: push it, or a contiguous copy")
+        raise InPlaceMismatch(f"{name} is not contiguous: push it instead, or use a contiguous copy")
     return (type(array).__name__, array.shape, array.dtype, "C" if flags.c_contiguous else "F")
 
 

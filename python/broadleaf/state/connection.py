@@ -26,8 +26,8 @@ def checked_engine_connection(connection: dict[str, Any], origin: str) -> dict[s
         raise ClusterFileError(f"{origin} is not a connection file")
     if (theirs := connection["broadleaf"]) != _native.__version__:
         raise ClusterStartError(
-            f"wrong Broadleaf: {sys.executable} on {os.uname().nodename} has {_native.__version__}, and the cluster "
-            f"has {theirs}; install the same there, or set python= to one that has it"
+            f"wrong version of Broadleaf: {sys.executable} on {os.uname().nodename} has {_native.__version__}, but the "
+            f"cluster has {theirs}; install that version there, or set python= to an interpreter that has it"
         )
     return connection
 
@@ -66,15 +66,17 @@ def client_connection() -> str:
     path = connection["client_file"]
     if path is None:
         raise ClusterConnectionError(
-            f"engines of host {connection['host']!r} cannot be clients of the cluster: their relay has an engines' "
-            "key, which does not open a client's connection; give its engine set nested_tasks=True, or start it with "
-            "`broadleaf relay --client-connection FILE`, a copy of the cluster's client.json"
+            f"engines of host {connection['host']!r} cannot be clients of the cluster: their relay has only the "
+            "key for engines, not the one for clients; give its engine set nested_tasks=True, or start the relay with "
+            "`broadleaf relay --client-connection FILE`, where FILE is a copy of the cluster's client.json"
         )
     try:
         with open(path) as file:
             client = json.load(file)
     except (OSError, ValueError) as error:
-        raise ClusterConnectionError(f"the relay's file for clients, {path}, cannot be read: {error}") from error
+        raise ClusterConnectionError(
+            f"the relay's connection file for clients, {path}, cannot be read: {error}"
+        ) from error
     # The socket that the file names belongs to another host's node.
     return json.dumps(client | {"unix_path": None, "tcp": connection["controller"], "transport": "tcp"})
 

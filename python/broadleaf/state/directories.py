@@ -158,8 +158,8 @@ def base_path() -> str:
         path = os.path.join(state, "broadleaf")
     if not is_utf8(path):
         raise ClusterFileError(
-            f"Broadleaf's directory on {os.uname().nodename}, {path!r}, must be UTF-8 and is not: set BROADLEAF_DIR to "
-            "one that is"
+            f"the path of Broadleaf's directory on {os.uname().nodename}, {path!r}, is not valid UTF-8: set "
+            "BROADLEAF_DIR to one that is"
         )
     return path
 
@@ -190,7 +190,7 @@ def make_private_dir(path: str | os.PathLike[str]) -> None:
     except PermissionError as error:
         if error.errno is not None:
             raise
-        raise ClusterFileError(f"{error}; remove it, or set BROADLEAF_DIR elsewhere") from None
+        raise ClusterFileError(f"{error}; remove it, or set BROADLEAF_DIR to another path") from None
 
 
 def run_dirs(cluster_id: str | None = None) -> list[str]:

@@ -141,7 +141,9 @@ def check_id(kind: str, name: str) -> str:
     if not isinstance(name, str):
         raise TypeError(f"a {kind} is text, not {name!r} ({type(name).__name__})")
     if not re.fullmatch(_ID, name):
-        raise ValueError(f"{kind} {name!r}: use up to 40 letters, digits, '.', '_' and '-', a letter or digit first")
+        raise ValueError(
+            f"{kind} {name!r}: use up to 40 letters, digits, '.', '_' and '-', starting with a letter or digit"
+        )
     return name
 
 
@@ -212,7 +214,7 @@ def no_such_cluster(profile: str, cluster_id: str | None = None) -> str:
         ["--cluster-id", cluster_id] if cluster_id and cluster_id != "default" else []
     )
     start = " ".join(["broadleaf start", *options])
-    others = f"; running: {', '.join(also)}" if also else "; no other is running either" if cluster_id else ""
+    others = f"; running: {', '.join(also)}" if also else "; no other cluster is running either" if cluster_id else ""
     hosts = {
         path.parent.name: of for path in profile_dir(profile).glob(f"*/{CLUSTER_FILE}") if (of := _elsewhere(path))
     }

@@ -237,7 +237,7 @@ def test_help_lists_every_command():
 
 def test_a_start_without_its_engines_shows_their_log_and_leaves_nothing():
     said = run("start", "-n", "1", "--cluster-id", "none", "-o", "affinity=4000", code=1)
-    assert "only 0 of 1 engines came up: engine 0 left with exit code 70 at its start" in said
+    assert "only 0 of 1 engines came up: engine 0 exited with code 70 during startup" in said
     assert "sched_setaffinity" in said
     assert "none" not in run("list")
 

@@ -165,7 +165,7 @@ def test_nobody_waits_for_engines_that_died_at_their_start(request, keywords, la
     cluster.start_cluster_sync()
     try:
         with cluster.connect_client_sync() as client:
-            with pytest.raises(ipp.EngineError, match=r"only 0 of 2 engines came up: engine [01] left with") as caught:
+            with pytest.raises(ipp.EngineError, match=r"only 0 of 2 engines came up: engine [01] exited") as caught:
                 client.wait_for_engines()
             assert last_words in str(caught.value)
             assert caught.value.certificate.cause == "exit"

@@ -169,7 +169,7 @@ def test_the_loss_of_a_host_is_certified(hosts):
             result = client[engine].apply_async(lambda: __import__("time").sleep(600))
             node = next(int(p) for p in _children(relay.process.pid) if _is_node(p))
             os.kill(node, signal.SIGKILL)
-            with pytest.raises(ipp.EngineError, match="gone with its host") as caught:
+            with pytest.raises(ipp.EngineError, match="lost with its host") as caught:
                 result.get(timeout=30)
             assert caught.value.certificate.cause == "host_gone"
         finally:

@@ -90,7 +90,7 @@ def test_broadleafs_own_directory_must_be_utf_8(latin_1, variable):
     program += "with ipp.Cluster(n=1): pass"
     done = run([sys.executable, "-c", program, variable, latin_1], "/")
     assert done.returncode == 1
-    assert "must be UTF-8 and is not: set BROADLEAF_DIR to one that is" in done.stderr
+    assert "is not valid UTF-8: set BROADLEAF_DIR to one that is" in done.stderr
     assert sorted(os.listdir(latin_1)) == [b"plain_functions.py"]
 
 

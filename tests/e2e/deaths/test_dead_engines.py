@@ -134,7 +134,7 @@ def test_status_and_top_say_how_it_died_and_what_it_said_last(cluster, client, c
     with pytest.raises(ipp.EngineError):
         client[1].apply_sync(die_saying, "out of luck\n")
     text = run(cluster, *command)
-    assert ") left with exit code 7" in text
+    assert ") exited with code 7" in text
     assert "out of luck" in text
     assert "restart_engines_sync()" in text
     text = run(cluster, "status", "--prometheus")
@@ -145,7 +145,7 @@ def test_logs_of_a_dead_engine(cluster, client):
     with pytest.raises(ipp.EngineError):
         client[1].apply_sync(die_saying, "out of luck\n")
     text = run(cluster, "logs", "--engine", "1")
-    assert ") left with exit code 7" in text
+    assert ") exited with code 7" in text
     assert "out of luck" in text
 
 
@@ -156,7 +156,7 @@ def test_logs_of_a_restarted_engine_keep_what_the_one_before_said(cluster, clien
     client.wait_for_engines(3, timeout=30)
     client[1].apply_sync(os.write, 1, b"better now\n")
     text = run(cluster, "logs", "--engine", "1")
-    assert text.index("out of luck") < text.index(") left with exit code 7") < text.index("better now")
+    assert text.index("out of luck") < text.index(") exited with code 7") < text.index("better now")
 
 
 def test_following_a_log_goes_on_with_the_next_life(cluster, client):
@@ -181,7 +181,7 @@ def test_an_engine_of_a_relay(tmp_path):
             with pytest.raises(ipp.EngineError):
                 rc[0].apply_sync(die_saying, "out of luck\n")
             text = run(cluster, "logs", "--engine", "0")
-            assert "on far) left with exit code 7" in text
+            assert "on far) exited with code 7" in text
             assert "out of luck" in text
             cluster.restart_engines_sync()
             rc.wait_for_engines(1, timeout=30)

@@ -161,7 +161,7 @@ def test_an_engine_whose_modules_are_gone_is_replaced(start):
         view = client[0]
         pid = view.apply_sync(os.getpid)
         assert view.apply_async(lambda: sys.modules.clear()).get(timeout=20) is None
-        with pytest.raises(ipp.EngineError, match=r"(?s)left with exit code \d+ while it ran this task.*sys\.modules"):
+        with pytest.raises(ipp.EngineError, match=r"(?s)exited with code \d+ while it ran this task.*sys\.modules"):
             view.apply_async(lambda: "needs a module").get(timeout=20)
         client.wait_for_engines(2, timeout=20)
         assert client[0].apply_async(os.getpid).get(timeout=20) != pid

@@ -336,7 +336,7 @@ def test_imports_on_the_engines_alone(rc):
 def test_what_cannot_be_overwritten_is_pushed(rc):
     view = rc[:]
     strided = np.arange(20.0)[::2]
-    with pytest.raises(ipp.InPlaceMismatch, match="a is not contiguous: push it, or a contiguous copy"):
+    with pytest.raises(ipp.InPlaceMismatch, match="a is not contiguous: push it instead, or use a contiguous copy"):
         view.push({"a": strided}, mode="inplace", block=True)
     view.push({"a": strided}, block=True)
     view.push({"a": np.ascontiguousarray(strided) + 1}, mode="inplace", block=True)
@@ -346,7 +346,7 @@ def test_what_cannot_be_overwritten_is_pushed(rc):
             view.push({"b": value}, mode="inplace", block=True)
         view.push({"b": value}, block=True)
     view.push({"c": strided.copy()}, mode="readonly", block=True)
-    with pytest.raises(ipp.RemoteError, match="is read-only here: push it again, or in mode 'private'"):
+    with pytest.raises(ipp.RemoteError, match="is read-only here: push it again, or push it in mode 'private'"):
         view.push({"c": strided.copy()}, mode="inplace", block=True)
     view.push({"c": strided.copy()}, mode="private", block=True)
     view.push({"c": strided + 1}, mode="inplace", block=True)

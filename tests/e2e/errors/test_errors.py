@@ -133,7 +133,7 @@ def test_a_dead_engine(cluster):
         assert (certificate.cause, certificate.code) == ("exit", 3)
         assert certificate.task_started
         assert f"engine {engine} " in str(caught.value)
-        assert "exit code 3" in str(caught.value)
+        assert "exited with code 3" in str(caught.value)
         assert isinstance(caught.value, ipp.RemoteError)
 
 

@@ -59,8 +59,8 @@ def test_a_controller_that_was_killed(cluster, client):
         quiet.get(timeout=20)
     assert str(lost.value) == (
         f"the controller (pid {pid}, this host) was ended by signal 9 (SIGKILL), and its engines with it, before this "
-        "result arrived. Whether this task had started is not known. Start the cluster again, open a new "
-        f"Client, and submit again what is missing. Its log is {cluster.log_path()}."
+        "result arrived. Whether this task had started is not known. Restart the cluster, open a new "
+        f"Client, and resubmit the missing tasks. Its log is {cluster.log_path()}."
     )
     certificate = lost.value.certificate
     assert (certificate.pid, certificate.cause, certificate.code) == (pid, "signal", 9)

@@ -226,7 +226,7 @@ def test_a_later_client_does_not_undo_it(far, client, project):
 
 
 def test_what_cannot_be_sent(client, project):
-    with pytest.raises(ModuleNotFoundError, match="no module 'nowhere' is found here"):
+    with pytest.raises(ModuleNotFoundError, match="module 'nowhere' was not found here"):
         client.ship_module("nowhere")
     for name in ("os", "sys", "broadleaf"):
         with pytest.raises(ValueError, match="every engine has its own"):

@@ -327,7 +327,9 @@ def test_a_call_after_ctrl_c_says_what_it_waits_for(rc):
             result.get()
     assert held[0].status == "aborted" or until(lambda: held[0].status == "aborted")
     with (
-        pytest.warns(UserWarning, match=r"49 tasks submitted before Ctrl-C still run or wait .* Client\.abort\(\)"),
+        pytest.warns(
+            UserWarning, match=r"49 tasks submitted before Ctrl-C are still running or waiting .* Client\.abort\(\)"
+        ),
         pytest.raises(TimeoutError),
     ):
         rc[:].apply_async(abs, -1).get(1.5)

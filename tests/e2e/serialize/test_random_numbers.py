@@ -74,7 +74,7 @@ def test_a_generator_that_is_taken_along_is_named_once(rc, kind, place, monkeypa
     names = script(f"import numpy, random\nrng = {GENERATORS[kind]}\n{PLACES[place]}\nf.__dict__\n")
     # Each is said once in a process.
     monkeypatch.setattr(text, "_said", set())
-    with pytest.warns(UserWarning, match=re.escape(f"takes a random generator along ({place}).")) as said:
+    with pytest.warns(UserWarning, match=re.escape(f"carries a random generator ({place}).")) as said:
         assert rc.load_balanced_view().map_sync(names["f"], range(2)) == [kind] * 2
     assert said[0].filename == __file__
     with warnings.catch_warnings():
@@ -90,7 +90,7 @@ def draw(item, rng):
 def test_the_advice_works(rc, kind, monkeypatch):
     names = script(f"import numpy, random\nrng = {GENERATORS[kind]}\ndef f(x): return rng.random()\n")
     monkeypatch.setattr(text, "_said", set())
-    with pytest.warns(UserWarning, match="takes a random generator along") as said:
+    with pytest.warns(UserWarning, match="carries a random generator") as said:
         rc[0].apply_async(names["f"], 0).wait(20)
     [advice] = re.findall(r"view\.map\(f.*", str(said[0].message))
     scope = {

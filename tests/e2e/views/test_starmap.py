@@ -52,7 +52,7 @@ def test_starmap_takes_the_options_of_map(lview):
     assert sorted(result) == sorted(EXPECTED)
     assert result.metadata[0].label == "pairs"
     assert lview.label is None
-    with pytest.raises(ValueError, match="chunksize is a number of items"):
+    with pytest.raises(ValueError, match="chunksize must be a number of items"):
         lview.starmap(joined, PAIRS, chunksize=-1)
     with pytest.raises(TypeError, match="not iterable"):
         lview.starmap(joined, [1, 2])
@@ -112,5 +112,5 @@ def test_async_for_over_a_lazy_map_in_chunks(lview):
 
 
 def test_a_lazy_map_checks_its_chunksize(lview):
-    with pytest.raises(ValueError, match="chunksize is a number of items"):
+    with pytest.raises(ValueError, match="chunksize must be a number of items"):
         lview.imap(abs, [1], chunksize=0)

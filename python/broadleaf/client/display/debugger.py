@@ -80,7 +80,7 @@ class Debugging:
 
     def tell(self, engine: int) -> None:
         """Says that an engine has stopped, and makes the next wait open its prompt."""
-        print(f"engine {engine} has stopped in the debugger: wait for its result to talk to it", file=sys.stderr)
+        print(f"engine {engine} has stopped in the debugger: wait for its result to start debugging", file=sys.stderr)
         self._client.link.tell_waiting()
 
     def on_wait(self) -> None:
@@ -171,8 +171,8 @@ class Debugging:
         kept = error.engine_info.get("kept_frames") if isinstance(error, RemoteError) else None
         if kept is None:
             raise LookupError(
-                "the engine did not keep the frames of this failure; Cluster(keep_failed_frames=8) has engines keep "
-                "those of the last 8"
+                "the engine did not keep the frames of this failure; with Cluster(keep_failed_frames=8), engines "
+                "keep the frames of the last 8 failures"
             )
         if not _can_ask():
             print("debug() does nothing: this program has no terminal to debug in", file=sys.stderr)
@@ -247,7 +247,7 @@ def _was_typed(name: str) -> bool:
 
 def _tell_passed_over(said: dict[str, Any]) -> None:
     where = f"engine {said['engine_id']}"
-    print(f"{where} passes over a breakpoint(): this program has no terminal to debug it in", file=sys.stderr)
+    print(f"{where} skips a breakpoint(): this program has no terminal to debug it in", file=sys.stderr)
 
 
 def _load_line_editing() -> None:

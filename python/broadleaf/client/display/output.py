@@ -480,7 +480,7 @@ def _tell_of_busy(result: ResultSide) -> None:
     engines = sorted({engine for part in parts if (engine := result._engine_id(part)) is not None})
     who = engines_in_words(engines) if engines else f"{len(parts):,} task{'' if len(parts) == 1 else 's'}"
     print(
-        f"Still busy: {who}. Compiled code is interrupted when it returns to Python; what you send there waits until "
-        f"then. client.send_signal('SIGKILL', targets) ends an engine at once, with its variables.",
+        f"Still busy: {who}. Compiled code is interrupted when it returns to Python; tasks sent there wait until "
+        f"then. client.send_signal('SIGKILL', targets) kills an engine at once, and its variables are lost.",
         file=sys.stderr,
     )

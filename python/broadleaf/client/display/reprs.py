@@ -249,6 +249,6 @@ def _errors(client: Client) -> str:
 
 def _engines(client: Client, status: dict[str, Any] | None, wanted: Any) -> str:
     if status is None:
-        return titled("", [("", "the cluster does not answer now")])
+        return titled("", [("", "the cluster is not answering")])
     hosts = {engine: host for engine, (_, _, host) in client._known_engines().items()}
     return engine_table(status, hosts, wanted)

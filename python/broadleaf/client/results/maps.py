@@ -422,7 +422,7 @@ class LazyMapIterator(PublicNames, Generic[Value]):
         index = self._n_taken if self._ordered else self._next_done(timeout_s)
         result = self._waiting[index]
         if timeout_s is not None and not result.wait(timeout_s):
-            raise NotReady(f"{result._name} is not ready: its next value has not come")
+            raise NotReady(f"{result._name} is not ready: its next value has not arrived")
         if self._chunksize != 1:
             result.wait()
             self._taken.extend(cast("AsyncMapResult[Any]", result).item_outcomes())
@@ -505,7 +505,7 @@ class LazyMapIterator(PublicNames, Generic[Value]):
                 return done.get_nowait()[0]
             return done.get(timeout=timeout_s)[0]
         except Empty:
-            raise NotReady(f"{function_name(self._function)} is not ready: its next value has not come") from None
+            raise NotReady(f"{function_name(self._function)} is not ready: its next value has not arrived") from None
 
     def cancel(self) -> None:
         """Takes no more items. Pending results still arrive."""

@@ -536,7 +536,7 @@ class LoadBalancedView(View):
         if not sequences:
             raise TypeError("must have some sequences to map onto")
         if chunksize is not None and chunksize < 0:
-            raise ValueError(f"chunksize is a number of items, not {chunksize}")
+            raise ValueError(f"chunksize must be a number of items, not {chunksize}")
 
     def _submit_map(
         self, function: Callable[..., Any], calls: Iterable[tuple[Any, ...]], n_calls: int, n_items: int, items: int
@@ -714,9 +714,9 @@ class LoadBalancedView(View):
         if max_outstanding == "auto":
             max_outstanding = 10 * max(1, len(self))
         if not isinstance(max_outstanding, int) or max_outstanding < 0:
-            raise ValueError(f"max_outstanding is a number of tasks or 'auto', not {max_outstanding!r}")
+            raise ValueError(f"max_outstanding must be a number of tasks or 'auto', not {max_outstanding!r}")
         if chunksize < 1:
-            raise ValueError(f"chunksize is a number of items, not {chunksize}")
+            raise ValueError(f"chunksize must be a number of items, not {chunksize}")
         return LazyMapIterator(
             self, function, calls, ordered, max_outstanding, return_exceptions, chunksize, history, timeout_s
         )
