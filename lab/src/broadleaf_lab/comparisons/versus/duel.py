@@ -183,8 +183,8 @@ def duel(
         failed = [p for p in pairs if p.a_error or p.b_error]
         why = f" {len(failed)} failed: {failed[-1].a_error or failed[-1].b_error}" if failed else ""
         raise RunError(
-            f"only {len(ratios)} pairs ended well in {budget_s:g} s, {FIRST_LOOK // 2} are needed.{why} Allow more "
-            "time (--budget, budget_s), or let them do less."
+            f"only {len(ratios)} pairs finished successfully in {budget_s:g} s, but {FIRST_LOOK // 2} are needed.{why} "
+            "Allow more time (--budget, budget_s), or let each run do less."
         )
     # The reported interval is the one that is valid despite repeated checks.
     interval = trimmed_interval(ratios, _FINAL_ALPHA)
