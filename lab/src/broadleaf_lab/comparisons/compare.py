@@ -143,7 +143,7 @@ class PairFailures:
         proven = fails_more_p(self.only_a, self.only_b) <= ALPHA
         head = f"{b} fails more than {a}" if proven else "Runs failed"
         counts = f"{self.b} of {self.pairs} runs of {b} and {self.a} of {a}"
-        return f"{head}: {counts} ({self.error}). Where both ended well, {timed}"
+        return f"{head}: {counts} ({self.error}). Where both succeeded, {timed}"
 
 
 def run_pair(
@@ -192,7 +192,7 @@ def side(study: StudySpec, text: str) -> Side:
 def patched(patch: Path) -> tuple[Side, Side]:
     """The source as it is, and with a patch."""
     if not patch.is_file():
-        raise RunError(f"no such patch: {patch}.")
+        raise RunError(f"the patch {patch} does not exist.")
     return Side("without"), Side(patch.name, Variant(patches=(patch.resolve(),)))
 
 

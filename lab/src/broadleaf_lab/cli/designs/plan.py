@@ -58,7 +58,7 @@ def command(
     target = study.directory / "plan.json"
     if not dry_run and not force and target.exists() and study.runs_path.exists():
         fail(
-            f"{study.runs_path} holds runs of {target}, and a new plan numbers its runs afresh. Look at it with "
+            f"{study.runs_path} holds runs of {target}, and a new plan would renumber them. Preview it with "
             "--dry-run, or replace it with --force and move runs.csv away."
         )
     faults = _faults(study)

@@ -99,7 +99,7 @@ def command(
             markup=False,
         )
     elif summary.stopped:
-        what = {"budget": "the budget is spent", "runs": "as many runs as asked for were made"}[summary.stopped]
+        what = {"budget": "the budget is spent", "runs": "the requested number of runs was made"}[summary.stopped]
         out.print(f"stopped: {what}; `broadleaf-lab run {study.directory}` continues", markup=False)
     if summary.hopeless:
         sys.exit(NONE_ENDED_WELL)

@@ -119,14 +119,16 @@ class Duel:
             "faster": f"B is faster than A: {size}.",
             "slower": f"B is slower than A: {size}.",
             "no practical difference": f"No practical difference: B takes {size}, within {self.rope_pct:g} %.",
-        }.get(speed_word(it, self.rope_pct), f"Undecided: B takes {size}; within {self.rope_pct:g} % does not matter.")
+        }.get(
+            speed_word(it, self.rope_pct), f"Undecided: B takes {size}; less than {self.rope_pct:g} % does not matter."
+        )
         said = []
         failed_a, failed_b = self.failed
         if failed_a or failed_b:
             why = next((p.b_error or p.a_error for p in self.pairs if p.b_error or p.a_error), "")
             head = "B fails more than A: " if self.word == "fails more" else "Runs failed: "
             said.append(f"{head}{failed_b} of {len(self.pairs)} runs of B and {failed_a} of A ({why}).")
-            verdict = f"Where both ended well: {verdict}"
+            verdict = f"Where both succeeded: {verdict}"
         how = "side by side on one processor" if self.side_by_side else "one after the other"
         which = "processor time" if self.clock == "cpu" else "time by the clock"
         a_s, b_s = self.medians_s
