@@ -110,7 +110,9 @@ class Study(StudySpec):
             case "shapley":
                 return paths.shapley(made, None, scale)
             case str():
-                raise DesignError(f"no order {order!r}: choose greedy, nice or shapley, or give a list of factors.")
+                raise DesignError(
+                    f"unknown order {order!r}: choose greedy, nice or shapley, or give a list of factors."
+                )
         return paths.custom(made, order, self.rules(), scale)
 
     def pca(self, log2: bool = False, **options: Any) -> Pca:

@@ -132,7 +132,7 @@ def test_a_run_of_which_nothing_ends_well_stops_early_and_its_exit_code_tells(di
     rows = read_runs(directory / "runs.csv")
     planned = json.loads((directory / "plan.json").read_text())["rows"]
     assert len(rows) < len(planned)
-    assert "no run ended well; the last one: " in done.output
+    assert "no run succeeded; the last error: " in done.output
     assert "no_such_key" in done.output
     assert "--retry-failed" in done.output
 

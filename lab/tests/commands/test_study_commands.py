@@ -34,7 +34,7 @@ def test_what_init_writes_can_be_planned_as_it_is(tmp_path, template):
     study = Study.load(directory)
     assert study.name == 'a "good" one'
     assert any(f.kind == "placebo" for f in study.factors)
-    assert "exist already" in run("init", directory, code=1)
+    assert "already exist" in run("init", directory, code=1)
     run("init", directory, "--template", template, "--force")
     assert Study.load(directory).name == "my study"
     run("plan", directory)

@@ -188,6 +188,6 @@ def test_a_configuration_that_never_runs_stops_the_history_after_a_round():
         made.append(config)
         return 100.0 if config == "good" else None
 
-    with pytest.raises(AnalysisError, match="none of 6 runs in the first round ended well"):
+    with pytest.raises(AnalysisError, match="none of 6 runs in the first round succeeded"):
         search(6, ["good", "bad"], measure, replicates=5)
     assert len(made) == 12

@@ -47,7 +47,7 @@ def test_a_cell_that_is_no_level_is_refused(factor, cell):
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
-        (("f", "magic"), "no kind 'magic'"),
+        (("f", "magic"), "unknown kind 'magic'"),
         (("f", "flag", (1,), 1), "at least two"),
         (("f", "flag", (1, True), 1), "at least two different"),
         (("f", "flag", (1, 2), 3), "is not one of its levels"),

@@ -128,7 +128,7 @@ FLAG = HEAD + '[factors.a]\nset.flag = "-a"\n'
         (FLAG + "[constraints]\nc = 1\n", "constraints.c", "in quotes"),
         (FLAG + '[design]\nkind = "resolution"\n', "design.kind", "Did you mean 'resolution5'"),
         (FLAG + '[design]\nbudget = "3 weeks"\n', "design.budget", '"60m"'),
-        (FLAG + "[[design.rows]]\nb = 1\n", "design.rows[1].b", "no such factor"),
+        (FLAG + "[[design.rows]]\nb = 1\n", "design.rows[1].b", "unknown factor"),
         (FLAG + '[[design.rows]]\na = "u"\n', "design.rows[1].a", "has no level 'u'"),
         (FLAG + '[design]\nfactor = "b"\n', "design.factor", "no factor 'b'"),
         (HEAD + "[desing]\n", "desing", "Did you mean 'design'"),

@@ -95,7 +95,7 @@ def load(
     if frame.empty:
         condition = f" where {where}" if where else ""
         raise AnalysisError(
-            f"no run with status ok and a time per task{condition}: make runs first (`broadleaf-lab run`)."
+            f"no run has the status ok and a time per task{condition}: make runs first (`broadleaf-lab run`)."
         )
     frame["config_id"] = identify(frame, factors)
     return frame
@@ -116,7 +116,7 @@ def responses(frame: pd.DataFrame, factors: Sequence[Factor]) -> list[str]:
 
 def _response(frame: pd.DataFrame, name: str) -> pd.Series:
     if name not in frame:
-        raise AnalysisError(f"these runs have no column {name!r}. There are {', '.join(responses(frame, ()))}.")
+        raise AnalysisError(f"these runs have no column {name!r}. Choose one of {', '.join(responses(frame, ()))}.")
     return pd.to_numeric(frame[name], errors="coerce")
 
 

@@ -82,7 +82,7 @@ class Figures:
         for figure in self.all:
             if which in (figure.number, figure.key):
                 return figure
-        raise KeyError(f"no figure {which!r}; there are {', '.join(f'{f.number} {f.key}' for f in self.all)}")
+        raise KeyError(f"unknown figure {which!r}: choose one of {', '.join(f'{f.number} {f.key}' for f in self.all)}")
 
     def __iter__(self) -> Iterator[Figure | Missing]:
         return iter(self.all)

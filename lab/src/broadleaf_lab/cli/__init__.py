@@ -11,13 +11,13 @@ from broadleaf_lab.cli.terminal import LabGroup
 _COMMANDS = {
     "designs.init": "Write a commented study file to start from.",
     "designs.import_": "Make a study from runs that were made elsewhere.",
-    "designs.plan": "Choose the runs of a study and show what they will tell.",
+    "designs.plan": "Choose the runs of a study and show what they can detect.",
     "run.run": "Make the runs that are planned and not yet measured.",
     "run.settle": "Choose runs, make them, and stop when every question is decided.",
     "run.status": "Show a study's progress.",
     "analysis.deltas": "Write the table of every X and X + treatment.",
     "analysis.analyse": "Show effects, interactions and verdicts, with intervals.",
-    "analysis.path": "Lead from the slow to the fast setting in a chosen order.",
+    "analysis.path": "Show the steps from the slow to the fast setting in a chosen order.",
     "report.report": "Write a report as HTML that works offline.",
     "comparisons.compare": "Judge whether a change would help or hinder.",
     "comparisons.vs": "Tell which of two commands is faster, without a study.",
@@ -26,7 +26,7 @@ _COMMANDS = {
     "comparisons.history": "Measure a range of commits and find those that changed the speed.",
     "comparisons.gate": "Compare HEAD with a base commit on this machine.",
     "run.sweep": "Vary one numeric factor and show its response curve.",
-    "designs.power": "Show how many runs an effect needs, or which effect some runs can show.",
+    "designs.power": "Show how many runs an effect needs, or the smallest effect that N runs can detect.",
     "report.export": "Write the data for R, Excel, SQLite or Parquet.",
 }
 

@@ -143,7 +143,7 @@ class PairFailures:
         proven = fails_more_p(self.only_a, self.only_b) <= ALPHA
         head = f"{b} fails more than {a}" if proven else "Runs failed"
         counts = f"{self.b} of {self.pairs} runs of {b} and {self.a} of {a}"
-        return f"{head}: {counts} ({self.error}). Where both ended well, {timed}"
+        return f"{head}: {counts} ({self.error}). Where both succeeded, {timed}"
 
 
 def run_pair(
@@ -192,7 +192,7 @@ def side(study: StudySpec, text: str) -> Side:
 def patched(patch: Path) -> tuple[Side, Side]:
     """The source as it is, and with a patch."""
     if not patch.is_file():
-        raise RunError(f"no such patch: {patch}.")
+        raise RunError(f"the patch {patch} does not exist.")
     return Side("without"), Side(patch.name, Variant(patches=(patch.resolve(),)))
 
 
@@ -304,7 +304,7 @@ def conclude(
     everything = [value for _, values in used for value in values]
     if len(everything) < 2:
         why = f" {failures.error}" if failures.error else ""
-        raise RunError(f"{a.name} and {b.name} cannot be compared: {len(everything)} pairs ended well.{why}")
+        raise RunError(f"{a.name} and {b.name} cannot be compared: {len(everything)} pairs finished successfully.{why}")
     means = [statistics.fmean(values) for _, values in used]
     if len(means) >= 3:
         # Contexts are a sample: the interval has to cover how the effect varies over them.

@@ -72,7 +72,7 @@ def gate(
     builds do not count. Raises RunError if one cannot be built or run. The runs are kept in `.lab/gate.csv` beside the
     study."""
     if max_pairs < LOOKS[0]:
-        raise RunError(f"a gate needs at least {LOOKS[0]} pairs, {max_pairs} were allowed.")
+        raise RunError(f"a gate needs at least {LOOKS[0]} pairs, but only {max_pairs} were allowed.")
     config = {**study.baseline, **(settings or {})}
     environments = Environments(study, sha=None, say=say, trees=True)
     shas = [environments.worktrees.resolve(ref) for ref in (base, head)]
@@ -98,8 +98,8 @@ def gate(
                 pairs.add()
             if len(pairs.ratios) < LOOKS[0]:
                 raise RunError(
-                    f"the budget of {budget_s:g} s was spent after {len(pairs.ratios)} pairs, {LOOKS[0]} are needed. "
-                    "Allow more time with --budget, or use fewer tasks in the study file."
+                    f"the budget of {budget_s:g} s was spent after {len(pairs.ratios)} pairs, but {LOOKS[0]} are "
+                    "needed. Allow more time with --budget, or use fewer tasks in the study file."
                 )
             decided = interval, verdict = decide(pairs.ratios, len(looks), study.rope_pct)
             if on_look is not None:

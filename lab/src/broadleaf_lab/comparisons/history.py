@@ -147,8 +147,8 @@ def search(
                 logs[entry].append(log - rounds[config][-1])
         if number == 0 and (failed := [config for config in configs if not rounds[config]]):
             raise AnalysisError(
-                f"configuration {failed[0]!r}: none of {len(grid)} runs in the first round ended well, so no more were "
-                "made. history.csv has their errors."
+                f"configuration {failed[0]!r}: none of {len(grid)} runs in the first round succeeded, so no more were "
+                "made. Their errors are in history.csv."
             )
         say(f"round {number + 1} of {replicates}: {len(entries)} runs")
     spread = pooled_sd(list(logs.values()))

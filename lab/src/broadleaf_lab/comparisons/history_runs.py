@@ -44,7 +44,7 @@ class Measured:
     commits: tuple[Commit, ...]
     history: History
     broken: tuple[str, ...]
-    """Commits that could not be built, or at which no run ended well."""
+    """Commits that could not be built, or at which no run succeeded."""
 
     def sentences(self) -> list[str]:
         """The result for a reader."""

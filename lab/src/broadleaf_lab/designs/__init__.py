@@ -37,7 +37,7 @@ def build(study: StudySpec, excludes: Mapping[str, str] | None = None) -> Plan:
 
     spec = study.design
     if spec.kind not in DESIGNS:
-        raise DesignError(f"no design {spec.kind!r}. Choose one of {', '.join(DESIGNS)}.")
+        raise DesignError(f"unknown design {spec.kind!r}. Choose one of {', '.join(DESIGNS)}.")
     if not study.factors:
         raise DesignError(f"study {study.name!r} has no factors: add [factors.NAME] sections to its file.")
     if spec.replicates < 1 or spec.block_size < 4:

@@ -51,7 +51,7 @@ def balanced(
     n = runs if runs is not None else max(16, -(-2 * min_runs // 4) * 4)
     if n < min_runs:
         raise DesignError(
-            f"{n} runs are too few for a pair of runs for each of {len(factors)} factors: give design.runs at least "
+            f"{n} runs are too few for a pair of runs for each of {len(factors)} factors: set design.runs to at least "
             f"{min_runs}."
         )
     seed = int(rng.integers(0, 2**31))
@@ -63,7 +63,7 @@ def balanced(
                 "balanced", [configs[int(i)] for i in order], flips_per_factor=1, **_imbalance(factors, configs)
             )
     raise DesignError(
-        f"no {n} runs have a pair for each factor that differs in it alone under these constraints. "
+        f"under these constraints, no {n} runs have a pair for each factor that differs only in that factor. "
         "Choose kind 'edges', which uses the pairs that exist."
     )
 

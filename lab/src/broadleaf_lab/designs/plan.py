@@ -89,8 +89,8 @@ class Plan:
             raise DesignError(f"{path} is not a plan ({error}). Make a new one with `broadleaf-lab plan`.") from None
         if data.get("version") != VERSION:
             raise DesignError(
-                f"{path}: a plan of version {data.get('version')}, this is version {VERSION}. Make a new one with "
-                "`broadleaf-lab plan`."
+                f"{path}: the plan has version {data.get('version')}, but version {VERSION} is needed. Make a new one "
+                "with `broadleaf-lab plan`."
             )
         rows = tuple(PlanRow(*entry) for entry in data["rows"])
         return cls(data["study"], data["seed"], rows, data["spec"])

@@ -56,7 +56,9 @@ class Calibration:
         try:
             return cls(**table)
         except TypeError:
-            raise RunError(f"{study.directory}/study.lock.toml: [calibration] has other keys than expected.") from None
+            raise RunError(
+                f"{study.directory}/study.lock.toml: [calibration] does not have the expected keys."
+            ) from None
 
     def save(self, study: StudySpec) -> None:
         """Stores it for later runs."""

@@ -188,8 +188,8 @@ def ready(
     fixed = study.calibrate.n_tasks
     if fixed is not None and fixed != calibration.n_tasks:
         raise RunError(
-            f"study {study.name!r}: its runs were made with {calibration.n_tasks} tasks, the study file says {fixed}. "
-            "Set it back, or move runs.csv and study.lock.toml away to start again."
+            f"study {study.name!r}: its runs were made with {calibration.n_tasks} tasks, but the study file specifies "
+            f"{fixed}. Restore the old value, or move runs.csv and study.lock.toml away to start again."
         )
     return environments, calibration
 

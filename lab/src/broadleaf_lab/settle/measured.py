@@ -55,7 +55,7 @@ def settle(
                     order += 1
                 pair += 1
             if not settler.rows and not any(row["status"] == "ok" for row in rows):
-                raise RunError(f"no run of the first block ended well; the last one: {rows[-1]['error']}")
+                raise RunError(f"no run of the first block succeeded; the last error: {rows[-1]['error']}")
             looked = settler.looked
             settler.add(rows, configs)
             block += 1

@@ -136,7 +136,8 @@ class Constraints:
         if self.completed({}) is None:
             core = self._blamed({})
             raise ConstraintError(
-                f"no configuration satisfies the constraints: {_listed(core)} contradict each other. Weaken one.", core
+                f"no configuration satisfies the constraints: {_listed(core)} contradict each other. Relax one.",
+                core,
             )
         problems: list[str] = []
         names: list[str] = []
@@ -155,7 +156,7 @@ class Constraints:
                     names += core
         if problems:
             raise ConstraintError(
-                "; ".join(problems) + ". Weaken a constraint or drop the level.", tuple(dict.fromkeys(names))
+                "; ".join(problems) + ". Relax a constraint or drop the level.", tuple(dict.fromkeys(names))
             )
 
     def completed(self, fixed: Config, without: Collection[str] = ()) -> dict[str, Level] | None:
@@ -200,7 +201,9 @@ def _completed(
     """The configuration with levels for the waiting factors such that the rules hold: a depth-first search."""
     if next(effort, None) is None:
         names = ", ".join(sorted({name for node in nodes for name in expressions.names(node)}))
-        raise ConstraintError(f"the constraints tie too many factors together to tell what is possible: {names}.")
+        raise ConstraintError(
+            f"the constraints tie too many factors together to determine which configurations are possible: {names}."
+        )
     if any(expressions.holds(node, config) is False for node in nodes):
         return None
     if not waiting:

@@ -55,9 +55,9 @@ class Factor:
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
-            raise DesignError(f"factor {self.name!r}: no kind {self.kind!r}. Choose one of {', '.join(KINDS)}.")
+            raise DesignError(f"factor {self.name!r}: unknown kind {self.kind!r}. Choose one of {', '.join(KINDS)}.")
         if len(self.levels) < 2 or len({column_value(level) for level in self.levels}) < len(self.levels):
-            raise DesignError(f"factor {self.name!r}: needs at least two different levels, has {list(self.levels)}.")
+            raise DesignError(f"factor {self.name!r} needs at least two different levels, but has {list(self.levels)}.")
         if self.default not in self.levels or not any(_same(level, self.default) for level in self.levels):
             raise DesignError(
                 f"factor {self.name!r}: default {self.default!r} is not one of its levels {list(self.levels)}."

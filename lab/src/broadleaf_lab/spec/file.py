@@ -171,7 +171,7 @@ class _Table:
         if value not in choices:
             close = difflib.get_close_matches(value, choices, 1)
             hint = f"Did you mean {close[0]!r}?" if close else f"Choose one of {', '.join(choices)}."
-            raise self.wrong(name, f"no {value!r}.", hint)
+            raise self.wrong(name, f"unknown value {value!r}.", hint)
         return value
 
 
@@ -234,7 +234,7 @@ def _score(table: _Table, called: bool) -> str:
         if groups != 1:
             raise table.wrong("score", f"{score!r} has {groups} groups.", "Put the number in one pair of parentheses.")
         return score
-    raise table.wrong("score", f"no score {score!r}.", 'Write "json:KEY", "regex:...(...)..." or "wall/n".')
+    raise table.wrong("score", f"unknown score {score!r}.", 'Write "json:KEY", "regex:...(...)..." or "wall/n".')
 
 
 def _responses(table: _Table, factors: Sequence[Factor]) -> tuple[str, ...]:
@@ -300,7 +300,7 @@ def _factor(file: Path, name: str, values: object) -> Factor:
     if keyword.iskeyword(name) or name in COLUMNS or name in TAKEN:
         word = "a word of Python's" if keyword.iskeyword(name) else "a column of runs.csv"
         taken = "a column of the laboratory's tables" if name in TAKEN else word
-        raise table.wrong("", f"{name!r} is {taken} already.", "Choose another name.")
+        raise table.wrong("", f"{name!r} is already {taken}.", "Choose another name.")
     kind, setting = _setting(table)
     levels = _levels(table, kind, setting)
     default = table.values.get("default", levels[0])
@@ -336,7 +336,9 @@ def _setting(table: _Table) -> tuple[str, dict[str, object]]:
     if given is None:
         kind = table.choice("kind", "", KINDS) if "kind" in table.values else ""
         if kind != "placebo":
-            raise table.wrong("set", "does not say what to change.", f"Write set.KIND = ..., KIND one of {_kinds()}.")
+            raise table.wrong(
+                "set", "does not specify what to change.", f"Write set.KIND = ..., KIND one of {_kinds()}."
+            )
         return kind, {}
     kinds = [key for key in given if key not in _SET_MORE] if isinstance(given, dict) else []
     if not isinstance(given, dict) or len(kinds) != 1:
@@ -345,7 +347,7 @@ def _setting(table: _Table) -> tuple[str, dict[str, object]]:
     if kind not in KINDS:
         close = difflib.get_close_matches(kind, KINDS, 1)
         hint = f"Did you mean {close[0]!r}?" if close else f"Kinds: {_kinds()}."
-        raise table.wrong(f"set.{kind}", "no such kind of factor.", hint)
+        raise table.wrong(f"set.{kind}", "unknown kind of factor.", hint)
     if table.values.get("kind", kind) != kind:
         raise table.wrong("kind", f"{table.values['kind']!r} contradicts set.{kind}.", "Leave one of them out.")
     for key, value in given.items():
@@ -448,7 +450,7 @@ def _rows(table: _Table, factors: Sequence[Factor]) -> tuple[dict[str, Level], .
             if name not in by_name:
                 close = difflib.get_close_matches(name, by_name, 1)
                 hint = f"Did you mean {close[0]!r}?" if close else ""
-                raise table.wrong(f"rows[{number}].{name}", "no such factor.", hint)
+                raise table.wrong(f"rows[{number}].{name}", "unknown factor.", hint)
             try:
                 found[name] = by_name[name].parse(level)
             except DesignError as error:

@@ -81,7 +81,7 @@ def import_runs(
         found.levels[column], found.columns[column] = levels[0], name
         given[column] = levels[1]
     if not found.levels:
-        raise RunError(f"{file}: no column can be a factor: {' '.join(found.lacks)} Name some with --factors.")
+        raise RunError(f"{file}: no column can be a factor: {' '.join(found.lacks)} Name the factors with --factors.")
     runs = _runs(table, score, time, UNITS_US[unit], ours, given, found)
     with writing(directory):
         directory.mkdir(parents=True, exist_ok=True)

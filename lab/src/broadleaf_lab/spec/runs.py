@@ -122,7 +122,9 @@ class RunsFile:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             self._lock.close()
-            raise RunError(f"{self.path}: another process is writing it. Wait for it, or stop it.") from None
+            raise RunError(
+                f"{self.path}: another process is writing to it. Wait for that process, or stop it."
+            ) from None
         try:
             self._prepare()
         except BaseException:
@@ -194,7 +196,7 @@ class RunsFile:
         except OSError as error:
             os.ftruncate(self._file.fileno(), kept)
             raise WriteError(
-                f"{self.path} cannot be written: {error.strerror or error}. {loss} Make room, then run the "
+                f"{self.path} cannot be written: {error.strerror or error}. {loss} Free some space, then run the "
                 "same command again: it continues."
             ) from error
 

@@ -35,7 +35,7 @@ class Trial:
     def log(self) -> float:
         """Logarithm of the time; only for runs that did not fail."""
         if self.time_us is None:
-            raise DesignError(f"run of {self.config_id} failed and has no time.")
+            raise DesignError(f"the run of {self.config_id} failed and has no time.")
         return math.log(self.time_us)
 
 

@@ -53,7 +53,7 @@ def sentences(study: StudySpec, tuned: Tuned) -> list[str]:
         lines.append(f"By the model, better than {tuned.better_than_pct:.1f} % of the possible configurations.")
     for setting in tuned.settings:
         if setting.benefit is None:
-            lines.append(f"  {setting.factor}: kept; the budget did not reach for testing it alone.")
+            lines.append(f"  {setting.factor}: kept; the budget was not enough to test it alone.")
         else:
             word = "kept" if setting.kept else "dropped"
             lines.append(f"  {setting.factor}: {word}; {setting.benefit} of the time without it.")

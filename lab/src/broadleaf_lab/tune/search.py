@@ -49,7 +49,7 @@ class Search:
                         self.bar()
                     self.meter.measure(self.meter.constraints.sample(self.rng, 1)[0], "tune")
             case _:
-                raise DesignError(f"no algorithm {algorithm!r}. Choose one of {', '.join(ALGORITHMS)}.")
+                raise DesignError(f"unknown algorithm {algorithm!r}. Choose one of {', '.join(ALGORITHMS)}.")
 
     # Samplers ------------------------------------------------------------------------------------
 

@@ -98,9 +98,9 @@ def tune(
     Raises RunError if the default itself cannot be run, and DesignError for an unknown algorithm or too small a budget.
     """
     if algorithm not in ALGORITHMS:
-        raise DesignError(f"no algorithm {algorithm!r}. Choose one of {', '.join(ALGORITHMS)}.")
+        raise DesignError(f"unknown algorithm {algorithm!r}. Choose one of {', '.join(ALGORITHMS)}.")
     if budget.runs is not None and budget.runs < _MIN_RUNS:
-        raise DesignError(f"{budget.runs} runs are too few: tuning takes at least {_MIN_RUNS}.")
+        raise DesignError(f"{budget.runs} runs are too few: tuning needs at least {_MIN_RUNS}.")
     meter = Meter(evaluate, study.factors, study.rules(), budget, clock)
     rng = np.random.default_rng(seed)
     default = study.baseline
@@ -108,7 +108,7 @@ def tune(
     meter.known, meter.known_failed = _levelled(meter, known), _failed_before(meter, known)
     total = meter.total()
     if total < _MIN_RUNS:
-        raise DesignError(f"the budget is enough for {total} runs; tuning takes at least {_MIN_RUNS}.")
+        raise DesignError(f"the budget is enough for {total} runs; tuning needs at least {_MIN_RUNS}.")
     bar = functools.partial(failing.bar, meter, study)
     bar()
     say(f"pilot: runs of the default differ by {100 * noise_sd:.1f} %; the budget allows {total} runs")

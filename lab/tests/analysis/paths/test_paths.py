@@ -177,7 +177,7 @@ def test_custom_paths_say_what_cannot_be():
     rules = Constraints(made.factors, {"one_only": "not (f0 and f1)"})
     with pytest.raises(AnalysisError, match="one_only"):
         paths.custom(made, ["f0", "f1"], rules)
-    with pytest.raises(AnalysisError, match="no factor 'f9'"):
+    with pytest.raises(AnalysisError, match="factor 'f9' cannot be on a path"):
         paths.custom(made, ["f9"])
     with pytest.raises(AnalysisError, match="twice"):
         paths.custom(made, ["f0", "f0"])

@@ -72,7 +72,7 @@ def deltas(
 def _compared(frame: pd.DataFrame, factors: Sequence[Factor], pairing: Pairing) -> list[tuple[_Pairs, pd.DataFrame]]:
     """The times before and after of every treatment and level, without their contexts."""
     if pairing not in ("cell", "block", "cross"):
-        raise AnalysisError(f"no pairing {pairing!r}: choose cell, block or cross.")
+        raise AnalysisError(f"unknown pairing {pairing!r}: choose cell, block or cross.")
     cell, kept = cells(frame, factors)
     y = frame["y_us"].to_numpy(dtype=float)
     clock = frame["started_unix"].to_numpy(dtype=float)
@@ -463,7 +463,7 @@ def save(table: pd.DataFrame, path: Path, dialect: str = "comma") -> None:
     import os
 
     if dialect not in DIALECTS:
-        raise AnalysisError(f"no dialect {dialect!r}: choose {', '.join(DIALECTS)}.")
+        raise AnalysisError(f"unknown dialect {dialect!r}: choose {', '.join(DIALECTS)}.")
     form = DIALECTS[dialect]
     out = table.copy()
     if "same_block" in out:

@@ -163,16 +163,17 @@ def custom(
     for entry in order:
         name, level = (entry, None) if isinstance(entry, str) else entry
         if name not in by_name:
-            raise AnalysisError(f"no factor {name!r} to put on a path: choose among {', '.join(by_name)}.")
+            raise AnalysisError(f"factor {name!r} cannot be on a path: choose among {', '.join(by_name)}.")
         factor = by_name[name]
         level = factor.on if level is None else factor.parse(level)
         state = {**state, name: level}
         if name in {f.name for f, _ in chosen}:
-            raise AnalysisError(f"factor {name!r} is on the path twice: name each once.")
+            raise AnalysisError(f"factor {name!r} is on the path twice: name each factor once.")
         if constraints is not None and not constraints.allows(_whole(state, constraints)):
             broken = ", ".join(constraints.violated(_whole(state, constraints)))
             raise AnalysisError(
-                f"the path cannot apply {name!r} here: that violates {broken}. Leave it out or change the order."
+                f"the path cannot apply {name!r} here, because that would violate {broken}. Leave it out or "
+                "change the order."
             )
         chosen.append((factor, level))
     return _predicted(fit, chosen, "custom", scale)
@@ -337,8 +338,8 @@ def path_vectors(frame: pd.DataFrame, factors: Sequence[Factor], log2: bool = Fa
             vectors.append([steps.get(name, 0.0) for name in names])
     if not ids:
         raise AnalysisError(
-            "no complete order of factors among the runs: plan some with `[design] paths = 40`, run them, and analyse "
-            "again."
+            "the runs contain no complete order of factors: plan some with `[design] paths = 40`, run them, and "
+            "analyse again."
         )
     return PathVectors(
         tuple(ids), tuple(names), np.array(vectors), tuple(orders), tuple(levels), _noise(frame, factors), log2

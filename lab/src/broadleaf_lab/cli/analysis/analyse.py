@@ -31,7 +31,7 @@ _COLOURS = {
 
 @click.command("analyse")
 @study_argument
-@click.option("--where", metavar="CONDITION", help="Runs to keep, such as `not cfg_log`.")
+@click.option("--where", metavar="CONDITION", help="Condition for the runs to use, such as `not cfg_log`.")
 @click.option("--response", "responses", multiple=True, metavar="COLUMN",
               help="Response to analyse instead of the time per task: max_rss_kb, latency_p99_us, cpu_us_per_task, "
                    "or any other column of runs.csv where less is better. May be given several times.")  # fmt: skip
@@ -41,7 +41,7 @@ _COLOURS = {
 @click.option("--no-pairs", is_flag=True, help="Fit main effects only.")
 @click.option("--no-blocks", is_flag=True, help="Leave block means out of the model.")
 @click.option("--no-drift", is_flag=True, help="Leave time out of the model.")
-@click.option("--json", "as_json", is_flag=True, help="Everything, as one JSON object.")
+@click.option("--json", "as_json", is_flag=True, help="Print everything as one JSON object.")
 def command(
     study_path: Path,
     where: str | None,
@@ -55,7 +55,7 @@ def command(
     """Show effects, interactions and verdicts, with intervals.
 
     Writes effects.csv and interactions.csv beside the study file, unless some runs are left out with --where, or
-    another response is asked for.
+    another response is selected.
     """
     require(("numpy", "pandas", "scipy"), "`broadleaf-lab analyse`")
     compute_in_one_thread()

@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 
 @click.command("deltas")
 @study_argument
-@click.option("--where", metavar="CONDITION", help="Runs to keep, such as `not cfg_log and cfg_prefetch > 4`.")
+@click.option(
+    "--where", metavar="CONDITION", help="Condition for the runs to use, such as `not cfg_log and cfg_prefetch > 4`."
+)
 @click.option("--pairing", type=click.Choice(("cell", "block", "cross")), default="cell", show_default=True,
               help="cell: medians of configurations. block: nearest runs of a block. cross: every run with every "
                    "other.")  # fmt: skip
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
               help="seed: semicolons. excel-es: semicolons and decimal commas.")  # fmt: skip
 @click.option("--to", "target", type=click.Path(path_type=Path, dir_okay=False),
               help="File to write; by default deltas.csv beside the study file, or none with --where.")  # fmt: skip
-@click.option("--json", "as_json", is_flag=True, help="The means, as JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print the means as JSON.")
 def command(
     study_path: Path,
     where: str | None,

@@ -22,19 +22,19 @@ _BAR = 30
 @click.command("path")
 @click.argument("order", default="greedy", metavar="[greedy|nice|shapley|A,B=LEVEL,...]")
 @click.option("--study", "-s", "study_path", type=click.Path(exists=True, path_type=Path), default=".",
-              show_default=True, help="Study file, or the directory that has one.")  # fmt: skip
+              show_default=True, help="Study file, or the directory that contains it.")  # fmt: skip
 @click.option("--all", "all_steps", is_flag=True, help="Continue even if no treatment is proven to help.")
 @click.option("--again", type=click.IntRange(2), metavar="N",
               help="Add N fresh runs of every configuration on the path to the plan, for "
                    "`broadleaf-lab run`.")  # fmt: skip
-@click.option("--json", "as_json", is_flag=True, help="The path, as JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print the path as JSON.")
 def command(order: str, study_path: Path, all_steps: bool, again: int | None, as_json: bool) -> None:
     """Show the steps from the slow to the fast setting in a chosen order.
 
-    greedy takes the best next treatment, nice the same within tiers, safe settings first; shapley averages over all
-    orders; or name the treatments in your own order. Shows the new measurements if the path was measured again
-    (--again, then run), and otherwise what the model predicts. Writes paths.csv and, if random orders were run,
-    path_vectors.csv.
+    greedy takes the best treatment next; nice does the same within tiers, safe settings first; shapley averages over
+    all orders. You can also name the treatments in an order of your own. Shows the new measurements if the path was
+    measured again (--again, then run), and otherwise the model's predictions. Writes paths.csv and, if random orders
+    were run, path_vectors.csv.
     """
     require(("numpy", "pandas", "scipy"), "`broadleaf-lab path`")
     from broadleaf_lab.analysis import frame as frames
@@ -69,7 +69,7 @@ def command(order: str, study_path: Path, all_steps: bool, again: int | None, as
     # What was found is shown first: a full disk must not hide it.
     _write(study, runs, us)
     if not as_json and not us.order:
-        fail("no treatment is proven to help, so the path has no step; --all takes them all the same")
+        fail("no treatment is proven to help, so the path has no steps; --all takes the treatments anyway")
 
 
 def _show(study: Study, us: Steps, rate: Steps) -> None:

@@ -24,16 +24,16 @@ if TYPE_CHECKING:
 @click.option("--base", default="main", show_default=True, help="Commit to compare with.")
 @click.option("--head", default="HEAD", show_default=True, help="Commit to judge.")
 @click.option("--at", "at", metavar="SETTINGS", default="baseline", show_default=True,
-              help="Settings to compare the commits with, such as `workload=map,cache=on`.")  # fmt: skip
+              help="Settings at which to compare the commits, such as `workload=map,cache=on`.")  # fmt: skip
 @click.option("--budget", "budget_s", callback=seconds, metavar="TIME", default="30m", show_default=True,
               help="Stop measuring after this time, not counting builds.")  # fmt: skip
 @click.option(
     "--max-pairs", type=click.IntRange(8), default=135, show_default=True, help="Maximum number of pairs of runs."
 )
 @click.option("--markdown", "markdown_path", type=click.Path(dir_okay=False, allow_dash=True, path_type=Path),
-              metavar="FILE", help="Write the outcome as a comment for a pull request; - for standard output.",
+              metavar="FILE", help="File for the outcome as a pull request comment; - for standard output.",
               )  # fmt: skip
-@click.option("--seed", type=int, help="Seed of the order of runs.")
+@click.option("--seed", type=int, help="Seed for the order of runs.")
 @quiet_options
 def command(
     study_path: Path,

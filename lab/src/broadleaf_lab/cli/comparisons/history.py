@@ -20,9 +20,11 @@ from broadleaf_lab.cli.terminal import console, require
 @click.option(
     "--points", type=click.IntRange(2), metavar="N", help="Number of commits to measure first; by default all."
 )
-@click.option("--replicates", type=click.IntRange(2), default=5, show_default=True, help="Runs of each commit.")
+@click.option(
+    "--replicates", type=click.IntRange(2), default=5, show_default=True, help="Number of runs of each commit."
+)
 @click.option("--seed", type=int, default=1, show_default=True, help="Seed for the order of runs.")
-@click.option("--json", "as_json", is_flag=True, help="The result as one JSON object.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
 @quiet_options
 def command(
     span: str,
@@ -37,8 +39,8 @@ def command(
 ) -> None:
     """Measure the commits A..B of a study's repository, and find those that changed its speed.
 
-    Commits along first parents are built and run in turn, change points in their medians become candidates, and fresh
-    pairs of runs of parent and child decide. The runs go to history.csv beside the study, the medians to
+    Builds and runs the commits along first parents in turn. Change points in their medians become candidates, and fresh
+    pairs of runs of parent and child decide. Writes the runs to history.csv beside the study file, and the medians to
     history-otava.csv for Apache Otava.
     """
     require(("numpy", "ruptures", "scipy"), "`broadleaf-lab history`")

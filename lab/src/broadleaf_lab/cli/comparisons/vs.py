@@ -21,24 +21,24 @@ if TYPE_CHECKING:
 @click.argument("a")
 @click.argument("b")
 @click.option("--budget", "budget_s", callback=seconds, metavar="TIME", default="2m", show_default=True,
-              help="Maximum time to measure; it stops earlier if it is decided.")  # fmt: skip
+              help="Maximum time to measure; vs stops as soon as the verdict is known.")  # fmt: skip
 @click.option(
     "--max-pairs", type=click.IntRange(10), default=10_000, show_default=True, help="Maximum number of pairs of runs."
 )
 @click.option("--rope", "rope_pct", type=click.FloatRange(0, min_open=True), default=1.0, show_default=True,
-              metavar="PERCENT", help="Smaller differences do not matter.")  # fmt: skip
-@click.option("--prepare", default="", metavar="COMMAND", help="Run before each run, untimed.")
-@click.option("--cleanup", default="", metavar="COMMAND", help="Run after each run, untimed.")
+              metavar="PERCENT", help="Differences below this do not matter.")  # fmt: skip
+@click.option("--prepare", default="", metavar="COMMAND", help="Command to run before each run, untimed.")
+@click.option("--cleanup", default="", metavar="COMMAND", help="Command to run after each run, untimed.")
 @click.option("--clock", type=click.Choice(("auto", "cpu", "wall")), default="auto", show_default=True,
               help="cpu: processor time. wall: elapsed time. auto: cpu for single-threaded programs that never sleep.",
               )  # fmt: skip
 @click.option("--side-by-side/--in-turn", "side_by_side", default=None,
-              help="Both at once on one processor, or one after the other; default: side by side for processor time "
-              "without hooks.")  # fmt: skip
+              help="Run both at once on one processor, or one after the other. Default: side by side for processor "
+              "time without hooks.")  # fmt: skip
 @click.option("--timeout", "timeout_s", callback=seconds, metavar="TIME", default="10m", show_default=True,
               help="A run that takes longer counts as failed.")  # fmt: skip
 @click.option("--seed", type=int, help="Seed for the order and for what both runs of a pair share.")
-@click.option("--json", "as_json", is_flag=True, help="Everything as one JSON object.")
+@click.option("--json", "as_json", is_flag=True, help="Print everything as one JSON object.")
 def command(
     a: str,
     b: str,
@@ -55,7 +55,8 @@ def command(
 ) -> None:
     """Tell whether command B is faster than command A, without a study.
 
-    Runs them in pairs, each command in quotes as one argument, and stops when it is decided. Works on a busy machine.
+    Runs the commands in pairs, and stops when the verdict is known. Give each command as one quoted argument. Works on
+    a busy machine.
 
     Exit codes: 0 B is faster or makes no practical difference, 1 B is slower or fails more, 2 a wrong option, 3
     could not run, 4 undecided.

@@ -21,13 +21,13 @@ _TEMPLATES = {
 @click.command("init")
 @click.argument("directory", default=".", type=click.Path(file_okay=False, path_type=Path))
 @click.option("--template", type=click.Choice(list(_TEMPLATES)), default="command", show_default=True,
-              help="What to measure.")  # fmt: skip
+              help="Kind of workload to measure.")  # fmt: skip
 @click.option("--name", help="Name of the study; by default the directory's.")
 @click.option("--force", is_flag=True, help="Replace existing files.")
 def command(directory: Path, template: str, name: str | None, force: bool) -> None:
     """Write a commented study file, and a workload to go with it, into DIRECTORY.
 
-    Both work unchanged: turn them into your own step by step.
+    Both work unchanged; adapt them to your program step by step.
     """
     name = name or directory.resolve().name
     source = files("broadleaf_lab.spec") / "templates"
@@ -35,7 +35,7 @@ def command(directory: Path, template: str, name: str | None, force: bool) -> No
     texts = {"study.toml": study, "bench.py": (source / f"{template}.py.txt").read_text(encoding="utf-8")}
     there = [str(directory / file) for file in texts if (directory / file).exists()]
     if there and not force:
-        fail(f"{' and '.join(there)} exist already. Name another directory, or replace them with --force.")
+        fail(f"{' and '.join(there)} already exist. Name another directory, or replace them with --force.")
     with writing(directory):
         directory.mkdir(parents=True, exist_ok=True)
         for file, text in texts.items():

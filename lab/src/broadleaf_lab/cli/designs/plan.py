@@ -26,15 +26,15 @@ _SECONDS_PER_RUN = 4.0
 @click.command("plan")
 @study_argument
 @click.option("--kind", type=click.Choice(DESIGNS), help="Design to use instead of the study file's.")
-@click.option("--paths", type=click.IntRange(0), metavar="N", help="Random orders to add to the design.")
+@click.option("--paths", type=click.IntRange(0), metavar="N", help="Number of random orders to add to the design.")
 @click.option("--runs", type=click.IntRange(1), metavar="N", help="Number of runs for dopt, balanced or random.")
-@click.option("--replicates", type=click.IntRange(1), metavar="N", help="How often each run is made.")
+@click.option("--replicates", type=click.IntRange(1), metavar="N", help="Number of times to make each run.")
 @click.option("--seed", type=click.IntRange(0), metavar="N", help="Seed for the choice and order of runs.")
 @click.option("--seconds", type=click.FloatRange(0, min_open=True), metavar="S",
               help="Seconds per run, for the estimate; by default as measured so far, or 4.")  # fmt: skip
 @click.option("--dry-run", is_flag=True, help="Show the plan but write nothing.")
-@click.option("--force", is_flag=True, help="Replace a plan even if some of its runs were made.")
-@click.option("--json", "as_json", is_flag=True, help="Everything as one JSON object.")
+@click.option("--force", is_flag=True, help="Replace a plan even if some of its runs have been made.")
+@click.option("--json", "as_json", is_flag=True, help="Print everything as one JSON object.")
 def command(
     study_path: Path,
     kind: str | None,
@@ -47,7 +47,7 @@ def command(
     force: bool,
     as_json: bool,
 ) -> None:
-    """Choose the runs of a study and show what they will tell.
+    """Choose the runs of a study and show what they can detect.
 
     Writes plan.json beside the study file. The same study and seed give the same plan.
     """
@@ -58,7 +58,7 @@ def command(
     target = study.directory / "plan.json"
     if not dry_run and not force and target.exists() and study.runs_path.exists():
         fail(
-            f"{study.runs_path} holds runs of {target}, and a new plan numbers its runs afresh. Look at it with "
+            f"{study.runs_path} holds runs of {target}, and a new plan would renumber them. Preview it with "
             "--dry-run, or replace it with --force and move runs.csv away."
         )
     faults = _faults(study)
@@ -157,7 +157,7 @@ def _show(plan: Plan, study: Study, each_s: float, origin: str, found: list[Prec
     if budget is not None and len(plan) * each_s > budget:
         out.print(
             f"\n[yellow]More than the budget of {duration(budget)}[/]: about {int(budget / each_s)} of {len(plan)} "
-            "runs will be made. Lower design.paths, drop factors, or raise design.budget."
+            "runs will be made. Reduce design.paths, drop factors, or increase design.budget."
         )
 
 

@@ -30,7 +30,7 @@ from broadleaf_lab.text import duration
 )
 @click.option("--seconds", type=click.FloatRange(0, min_open=True), default=4.0, show_default=True, metavar="S",
               help="Seconds per run.")  # fmt: skip
-@click.option("--json", "as_json", is_flag=True, help="All numbers, as one JSON object.")
+@click.option("--json", "as_json", is_flag=True, help="Print all numbers as one JSON object.")
 def command(
     study_path: Path | None,
     effects: tuple[float, ...],
@@ -42,7 +42,7 @@ def command(
     seconds: float,
     as_json: bool,
 ) -> None:
-    """Show how many runs an effect needs, or with --runs the smallest effect that so many runs can show.
+    """Show how many runs an effect needs, or with --runs the smallest effect that N runs can detect.
 
     This is for designs with off/on factors in which no effect is confounded with another. `broadleaf-lab plan` shows
     what a study's own plan can detect.

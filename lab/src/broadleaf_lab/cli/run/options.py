@@ -30,7 +30,7 @@ def seconds(ctx: click.Context, parameter: click.Parameter, text: str | None) ->
 def study_option(command: _Command) -> _Command:
     """The study, if the command has other arguments."""
     return click.option("--study", "-s", "study_path", type=click.Path(exists=True, path_type=Path), default=".",
-                        show_default=True, help="Study file, or the directory that has one.")(command)  # fmt: skip
+                        show_default=True, help="Study file, or the directory that contains it.")(command)  # fmt: skip
 
 
 def quiet_options(command: _Command) -> _Command:

@@ -33,7 +33,7 @@ _STATUS_STYLE = {"ok": "green", "skipped": "yellow", "invalid": "yellow"}
               help="Stop after this time, such as 60m; by default the study file's. A run in progress is "
                    "completed.")  # fmt: skip
 @click.option("--runs", "max_runs", type=click.IntRange(1), help="Stop after this many runs.")
-@click.option("--retry-failed", is_flag=True, help="Repeat runs that have no result.")
+@click.option("--retry-failed", is_flag=True, help="Repeat runs without a result.")
 @quiet_options
 def command(
     study_path: Path,
@@ -45,8 +45,8 @@ def command(
 ) -> None:
     """Make the runs that are planned and not yet measured.
 
-    Makes the plan first if there is none. You may stop or even kill it at any time: start it again and it continues.
-    Stops early if the first runs all fail. Failed runs are counted, and are rows in runs.csv.
+    Makes the plan first if there is none. You can stop or even kill the command at any time: start it again to
+    continue. Stops early if the first runs all fail. Failed runs are counted, and are rows in runs.csv.
 
     Exit codes: 0 runs were made, or there was nothing to do; 2 a wrong option; 3 no run succeeded.
     """
@@ -91,15 +91,15 @@ def command(
     if summary.noisy_blocks:
         out.print(f"noisy blocks, flagged: {', '.join(map(str, summary.noisy_blocks))}")
     if summary.hopeless:
-        out.print(f"no run ended well; the last one: {summary.error}", markup=False)
+        out.print(f"no run succeeded; the last error: {summary.error}", markup=False)
     if summary.stopped == "failing":
         out.print(
-            f"stopped: nothing can be measured like this. Mend it, then `broadleaf-lab run --retry-failed "
+            f"stopped: nothing can be measured like this. Fix the cause, then `broadleaf-lab run --retry-failed "
             f"{study.directory}`",
             markup=False,
         )
     elif summary.stopped:
-        what = {"budget": "the budget is spent", "runs": "as many runs as asked for were made"}[summary.stopped]
+        what = {"budget": "the budget is spent", "runs": "the requested number of runs was made"}[summary.stopped]
         out.print(f"stopped: {what}; `broadleaf-lab run {study.directory}` continues", markup=False)
     if summary.hopeless:
         sys.exit(NONE_ENDED_WELL)

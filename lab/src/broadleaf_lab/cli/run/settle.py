@@ -25,7 +25,7 @@ if TYPE_CHECKING:
               help="Maximum number of runs; by default as many as `broadleaf-lab plan` would make.")  # fmt: skip
 @click.option("--budget", "budget_s", callback=seconds, metavar="TIME", help="Maximum time, such as 60m.")
 @click.option("--seed", type=int, default=1, show_default=True, help="Seed for the choice of runs.")
-@click.option("--json", "as_json", is_flag=True, help="The result as one JSON object.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
 @quiet_options
 def command(
     study_path: Path,
@@ -38,9 +38,9 @@ def command(
 ) -> None:
     """Choose runs, make them, and stop when every question is decided.
 
-    After each block it chooses the next runs to settle the open questions. Verdicts hold although the results are
-    looked at many times. Runs go to runs.csv. Runs that are already there do not count, because they were not chosen
-    blindly.
+    After each block, chooses the next runs to settle the open questions. Verdicts are valid although the results are
+    checked many times. Writes the runs to runs.csv. Runs that are already there do not count, because they were not
+    chosen blindly.
 
     Exit codes: 0 everything is decided; 2 a wrong option; 3 could not run; 4 something is not decided.
     """

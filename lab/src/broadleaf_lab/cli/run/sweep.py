@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 )
 @click.option("--in", "context", default="baseline", show_default=True, help="Settings of the other factors, such as "
               "`cfg_log=off,py_jit`.")  # fmt: skip
-@click.option("--replicates", type=click.IntRange(1), default=5, show_default=True, help="Runs of each level.")
+@click.option(
+    "--replicates", type=click.IntRange(1), default=5, show_default=True, help="Number of runs of each level."
+)
 @quiet_options
 def command(
     factor: str,
@@ -37,7 +39,7 @@ def command(
 ) -> None:
     """Vary one numeric factor and show its response curve.
 
-    Ratios compare with the factor's default, in runs of the same round, with 95 % intervals.
+    Ratios are relative to the factor's default in the same round of runs, with 95 % intervals.
     """
     from rich.table import Table
 

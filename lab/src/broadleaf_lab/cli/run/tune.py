@@ -28,11 +28,11 @@ _ALGORITHMS = ("tpe", "greedy", "ga", "random")
                    "given several "
               "times.")  # fmt: skip
 @click.option("--algorithm", type=click.Choice(_ALGORITHMS), default="tpe", show_default=True,
-              help="How to search; the others are for comparison.")  # fmt: skip
-@click.option("--seed", type=int, default=1, show_default=True, help="Seed for the search and for every order.")
+              help="Search algorithm; the others are for comparison with the default.")  # fmt: skip
+@click.option("--seed", type=int, default=1, show_default=True, help="Seed for the search and for the order of runs.")
 @click.option("--output", type=click.Path(file_okay=False, path_type=Path), metavar="DIR",
               help="Directory for tuned.toml and tuned.json; by default the study's.")  # fmt: skip
-@click.option("--json", "as_json", is_flag=True, help="The result as one JSON object.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
 @quiet_options
 def command(
     study_path: Path,

@@ -166,7 +166,7 @@ def words_of(text: str) -> list[str]:
     except ValueError as error:
         raise RunError(f"cannot read the command {text!r}: {error}") from None
     if not words:
-        raise RunError("a command is empty: give two, each as one argument in quotes.")
+        raise RunError("a command is empty: give two commands, each as one quoted argument.")
     sets_variable = "=" in words[0]
     return ["/bin/sh", "-c", text] if sets_variable or any(_SHELL & set(token) for token in bare) else words
 

@@ -119,14 +119,16 @@ class Duel:
             "faster": f"B is faster than A: {size}.",
             "slower": f"B is slower than A: {size}.",
             "no practical difference": f"No practical difference: B takes {size}, within {self.rope_pct:g} %.",
-        }.get(speed_word(it, self.rope_pct), f"Undecided: B takes {size}; within {self.rope_pct:g} % does not matter.")
+        }.get(
+            speed_word(it, self.rope_pct), f"Undecided: B takes {size}; less than {self.rope_pct:g} % does not matter."
+        )
         said = []
         failed_a, failed_b = self.failed
         if failed_a or failed_b:
             why = next((p.b_error or p.a_error for p in self.pairs if p.b_error or p.a_error), "")
             head = "B fails more than A: " if self.word == "fails more" else "Runs failed: "
             said.append(f"{head}{failed_b} of {len(self.pairs)} runs of B and {failed_a} of A ({why}).")
-            verdict = f"Where both ended well: {verdict}"
+            verdict = f"Where both succeeded: {verdict}"
         how = "side by side on one processor" if self.side_by_side else "one after the other"
         which = "processor time" if self.clock == "cpu" else "time by the clock"
         a_s, b_s = self.medians_s
@@ -183,8 +185,8 @@ def duel(
         failed = [p for p in pairs if p.a_error or p.b_error]
         why = f" {len(failed)} failed: {failed[-1].a_error or failed[-1].b_error}" if failed else ""
         raise RunError(
-            f"only {len(ratios)} pairs ended well in {budget_s:g} s, {FIRST_LOOK // 2} are needed.{why} Allow more "
-            "time (--budget, budget_s), or let them do less."
+            f"only {len(ratios)} pairs finished successfully in {budget_s:g} s, but {FIRST_LOOK // 2} are needed.{why} "
+            "Allow more time (--budget, budget_s), or let each run do less."
         )
     # The reported interval is the one that is valid despite repeated checks.
     interval = trimmed_interval(ratios, _FINAL_ALPHA)

@@ -71,7 +71,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("broadleaf-lab", "the performance laboratory")
     group.addoption(
         "--versus-budget", dest="versus_budget_s", type=float, metavar="SECONDS",
-        help="Maximum time for each comparison by the fixture `versus`, overriding what the tests say.",
+        help="Maximum time for each comparison by the fixture `versus`, overriding the values in the tests.",
     )  # fmt: skip
 
 

@@ -154,7 +154,7 @@ def git(directory: Path, *arguments: str) -> str:
         done = subprocess.run(["git", "-C", str(directory), *arguments], capture_output=True, text=True,
                               timeout=_GIT_TIMEOUT_S, check=False, stdin=subprocess.DEVNULL)  # fmt: skip
     except FileNotFoundError:
-        raise RunError("git is not installed, and factors of kind patch and git need it.") from None
+        raise RunError("git is not installed, but factors of kind patch and git need it.") from None
     except subprocess.TimeoutExpired:
         raise RunError(f"git {arguments[0]} in {directory} did not finish within {_GIT_TIMEOUT_S} s.") from None
     if done.returncode != 0:
