@@ -376,4 +376,4 @@ def test_status_says_that_the_scheduler_has_ended_a_job(folder):
             assert "is gone with its host: job 1 has ended: its user has deleted it" in shown
             assert "on request" not in shown
             assert "restart_engines" not in shown
-            assert command[0] == "logs" or "`broadleaf scale N` brings hosts back" in shown
+            assert command[0] == "logs" or "`broadleaf scale N` replaces lost hosts" in shown
