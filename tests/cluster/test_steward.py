@@ -193,7 +193,7 @@ def test_a_scheduler_is_asked_a_few_times_why_a_host_is_gone(monkeypatch):
         now += 0.25
         step(cluster, 3, steward)
     assert kind.n_asked == 3
-    assert cluster.told["n0a:jobs-0"] == "the relay there ended, or the link to it is cut, and jobs-0 goes on"
+    assert cluster.told["n0a:jobs-0"] == "the relay there ended, or the connection to it was lost, and jobs-0 goes on"
 
 
 def test_a_host_that_a_job_has_lost_is_replaced_whoever_looks_for_the_first_time():

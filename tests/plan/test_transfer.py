@@ -141,7 +141,7 @@ def test_bytes_of_the_others():
     ("call", "message"),
     [
         (lambda: plan.choose(0, 1), "hosts must be at least 1"),
-        (lambda: plan.choose(1, -1), "bytes must not be negative"),
+        (lambda: plan.choose(1, -1), "number of bytes must not be negative"),
         (lambda: plan.choose(1, 1, among=["ring"]), "unknown algorithm 'ring'"),
         (lambda: plan.choose(1, 1, among=[]), "no algorithm to choose from"),
         (lambda: plan.host_bytes("ring", 1, 1), "unknown algorithm 'ring'"),

@@ -194,7 +194,7 @@ def _engines(n: int | None, daemonize: bool, launcher: str | None, profile: str,
 @tolerant("clean")
 @click.option("--profile", metavar="NAME", help="Only this IPython profile.")
 @click.option("--profile-dir", metavar="PATH", help="Only this profile directory.")
-@click.option("--all", "every", is_flag=True, help="All profiles, which is also the default.")
+@click.option("--all", "every", is_flag=True, help="All profiles (the default).")
 @click.option("--force", is_flag=True, help="Also remove the files of IPython Parallel clusters that are running.")
 @click.option("--debug", is_flag=True, help="No effect; accepted so that old scripts still run.")
 def _clean(profile: str | None, profile_dir: str | None, every: bool, force: bool, debug: bool,

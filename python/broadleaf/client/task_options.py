@@ -163,7 +163,7 @@ def resolve_dependency(value: Any, client: Client) -> tuple[tuple[int, ...], Rul
     for dependency in value:
         if isinstance(dependency, AsyncResult):
             if dependency.origin.client is not client:
-                raise InvalidDependency("a task cannot depend on one of another client")
+                raise InvalidDependency("a task cannot depend on a task of another client")
             seqs.extend(owner._part_seq(part) for owner, part in dependency.parts())
         else:
             seq = client.tasks.seq_of(dependency)

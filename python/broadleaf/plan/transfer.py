@@ -346,4 +346,4 @@ def _check(hosts: int, n_bytes: int) -> None:
     if hosts < 1:
         raise ValueError(f"hosts must be at least 1, not {hosts}")
     if n_bytes < 0:
-        raise ValueError(f"bytes must not be negative, but is {n_bytes}")
+        raise ValueError(f"the number of bytes must not be negative, but is {n_bytes}")

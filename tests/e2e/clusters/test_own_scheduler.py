@@ -373,7 +373,7 @@ def test_status_says_that_the_scheduler_has_ended_a_job(folder):
                 [sys.executable, "-m", "broadleaf", *command, "--cluster-id", "elm"],
                 capture_output=True, text=True, timeout=30, check=True, env=os.environ | {"COLUMNS": "200"},
             ).stdout  # fmt: skip
-            assert "is gone with its host: job 1 has ended: its user has deleted it" in shown
+            assert "was lost with its host: job 1 has ended: its user has deleted it" in shown
             assert "on request" not in shown
             assert "restart_engines" not in shown
             assert command[0] == "logs" or "`broadleaf scale N` replaces lost hosts" in shown

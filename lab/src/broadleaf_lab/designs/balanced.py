@@ -63,8 +63,8 @@ def balanced(
                 "balanced", [configs[int(i)] for i in order], flips_per_factor=1, **_imbalance(factors, configs)
             )
     raise DesignError(
-        f"under these constraints, no {n} runs have a pair for each factor that differs only in that factor. "
-        "Choose kind 'edges', which uses the pairs that exist."
+        f"under these constraints, no set of {n} runs has, for each factor, a pair of runs that differ only in that "
+        "factor. Choose kind 'edges', which uses the pairs that exist."
     )
 
 

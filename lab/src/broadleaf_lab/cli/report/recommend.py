@@ -17,7 +17,7 @@ from broadleaf_lab.cli.terminal import compute_in_one_thread, console, require
               help="Settings up to this tier: 1 = safe settings, 2 = also changes to the source, 3 and 4 = settings "
                    "that lose something.")  # fmt: skip
 @click.option("--write", "file", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
-              help="Set them in this file and keep the rest of it: TOML, JSON, or lines NAME=VALUE. Broadleaf's own "
+              help="Set them in this file (TOML, JSON, or NAME=VALUE lines) and keep the rest of it. Broadleaf's own "
                    "file is config.toml in the directory that `broadleaf config show` names.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="The result as one JSON object.")
 def command(study_path: Path, max_tier: int, file: Path | None, as_json: bool) -> None:
