@@ -5,7 +5,6 @@ use broadleaf_proto::ids::{EngineId, HostId, TaskKey};
 use bytes::Bytes;
 
 use crate::engines::{Engine, State};
-use crate::tasks::TaskState;
 use crate::tasks::failures::Failure;
 use crate::tasks::functions::FunctionTimes;
 use crate::{Controller, Nanos};
@@ -191,17 +190,10 @@ impl Controller {
         let Some(task) = self.tasks.get(key) else {
             return Course::default();
         };
-        let sent_ns = match task.state {
-            TaskState::Offered(engine, offer) => self
-                .engines
-                .get(engine.0 as usize)
-                .and_then(|engine| engine.offered_ns(offer)),
-            _ => None,
-        };
         Course {
             function: self.functions.tag(task.function),
             received_ns: task.submitted_ns,
-            sent_ns: sent_ns.unwrap_or_default(),
+            sent_ns: task.offered_ns,
             in_bytes: task.payload.weight_bytes(),
         }
     }

@@ -30,8 +30,6 @@ pub(crate) struct Offer {
     pub depth: u16,
     /// How long its task takes, in nanoseconds, if that is known to be short; 0 if not.
     pub short_ns: u32,
-    /// When it was made.
-    pub at_ns: Nanos,
 }
 
 impl Offer {
@@ -47,14 +45,7 @@ impl Offer {
 
 impl Engine {
     /// Appends an offer and gives its number.
-    pub fn offer(
-        &mut self,
-        now: Nanos,
-        key: TaskKey,
-        movable: bool,
-        depth: u16,
-        short_ns: u32,
-    ) -> u32 {
+    pub fn offer(&mut self, key: TaskKey, movable: bool, depth: u16, short_ns: u32) -> u32 {
         let number = self.next_offer();
         let offer = Offer {
             key: Some(key),
@@ -62,7 +53,6 @@ impl Engine {
             movable,
             depth,
             short_ns,
-            at_ns: now,
         };
         self.offers.push_back(offer);
         self.outstanding += 1;
@@ -111,14 +101,6 @@ impl Engine {
         match self.suspended(number) {
             Some(suspended) => Some(suspended.offer.claim),
             None => self.index_of(number).map(|index| self.offers[index].claim),
-        }
-    }
-
-    /// When an offer of the sequence, or one that waits for others, was made.
-    pub fn offered_ns(&self, number: u32) -> Option<Nanos> {
-        match self.suspended(number) {
-            Some(suspended) => Some(suspended.offer.at_ns),
-            None => self.offers_by_number(number).map(|offer| offer.at_ns),
         }
     }
 

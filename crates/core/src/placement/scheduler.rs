@@ -188,7 +188,8 @@ impl Controller {
         let engine = &mut self.engines[engine_index as usize];
         let id = engine.id;
         task.is_travelling = engine.host != HostId::CONTROLLER && !task.payload.segments.is_empty();
-        let offer = engine.offer(now, key, task.pinned.is_none(), task.depth, short_ns);
+        let offer = engine.offer(key, task.pinned.is_none(), task.depth, short_ns);
+        task.offered_ns = now;
         task.state = TaskState::Offered(id, offer);
         engine.holds_data |= task.pinned.is_some();
         let (options, depth) = (task.options, task.depth);

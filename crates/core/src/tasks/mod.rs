@@ -119,6 +119,8 @@ pub(crate) struct Task {
     /// Its share of the inline bytes of its submission.
     pub inline_bytes: u64,
     pub submitted_ns: Nanos,
+    /// When it was last offered to an engine; 0 if it has not been.
+    pub offered_ns: Nanos,
     /// Its timer in the set of timers; 0 for none.
     pub timer_at: Nanos,
     pub payload: Payload,

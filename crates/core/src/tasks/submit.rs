@@ -266,6 +266,7 @@ impl Controller {
             restrictions: None,
             inline_bytes: part.inline_bytes,
             submitted_ns: now,
+            offered_ns: 0,
             timer_at: 0,
             payload: part.payload,
         });
