@@ -123,10 +123,9 @@ def test_a_task_is_told_from_its_receipt_to_its_value(rc: ipp.Client, url: str) 
         assert 2 * n <= tasks["out"][i] < 2 * n + 1_000
         # Here all clocks are one.
         assert tasks["received"][i] >= tasks["sent"][i] > 0
-    # They came together, and the second ran after the first.
+    # The second came before the first had ended.
     came = [tasks["start"][i] - tasks["received"][i] for i in (first, second)]
     assert abs(came[1] - came[0]) < tasks["ms"][first]
-    assert tasks["received"][second] >= tasks["ms"][first]
 
 
 def test_a_page_that_comes_later_is_told_what_was(rc: ipp.Client, url: str) -> None:
