@@ -163,14 +163,19 @@ def test_a_job_whose_end_was_announced_is_not_taken_for_released():
     assert cluster.submitted == [2]
 
 
-def test_a_job_that_was_put_back_into_the_queue_is_replaced_unless_it_comes_first():
+def test_a_job_that_was_put_back_into_the_queue_is_replaced_unless_it_comes_first(monkeypatch):
     kind = Jobs()
     cluster = FakeCluster(kind, 2)
+    now = 100.0
+    monkeypatch.setattr(steward_module.time, "monotonic", lambda: now)
     steward = step(cluster, 4)
     cluster.hosts -= {"n0a:jobs-0", "n0b:jobs-0"}
     kind.news["jobs-0"] = "pending", "job 0 is pending: BeginTime"
     step(cluster, 4, steward)
     assert (kind.n_asked, cluster.submitted, kind.cancelled) == (1, [2], [])
+    assert "n0a:jobs-0" not in cluster.told, "it may be on its way out"
+    now += 2.5
+    step(cluster, 4, steward)
     why = "it was put back into the queue (job 0 is pending: BeginTime)"
     assert (cluster.told["n0a:jobs-0"], cluster.told["waiting"]) == (why, "job 0 is pending: BeginTime")
     # It comes up again, as another job of the same number.

@@ -598,7 +598,8 @@ def _why_gone(block: Block, since_s: float) -> str:
     """Why a host of a block is gone; '' as long as the scheduler may still say it."""
     if block.is_over:
         return block.reason
-    if block.state == "pending":
+    # Some schedulers show a job that is ending as queued for a moment, so they are asked twice.
+    if block.state == "pending" and since_s >= _ASK_AFTER_S[1]:
         return f"it was put back into the queue ({block.reason})"
     if since_s < _ANSWER_WITHIN_S:
         return ""
