@@ -10,6 +10,9 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from broadleaf.engine.written import Seen
+from broadleaf.requests import RequestFailed
+
 _TASKS = [("simulate", 0.9, 0.75), ("reduce_block", 0.25, 0.2), ("load_chunk", 0.08, 0.05)]
 """Functions: name, mean seconds, share of all tasks."""
 
@@ -61,9 +64,15 @@ class SimulatedCluster:
         self.n_looks = 0
         self.n_connected = 0
 
-    def log_path(self, engine_id: int | None = None) -> Path:
+    def log_path(self) -> Path:
         """No log."""
         return self.log
+
+    def written(self, engine_id: int, seen: Seen | None) -> dict[str, Any]:
+        """As `ControlLink.written`, of an engine that has written nothing."""
+        if engine_id >= self.n:
+            raise RequestFailed(f"no such engine: {engine_id}")
+        return {"pid": 20_000 + engine_id, "is_new": seen is None, "output": None, "log": None}
 
     @contextmanager
     def control(self, timeout_s: float = 10.0) -> Iterator[SimulatedCluster]:

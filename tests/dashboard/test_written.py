@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import socket
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from broadleaf.dashboard.engine_output import EngineProcess, LogTail, Seen, news
+from broadleaf.dashboard.log_tail import LogTail
 from broadleaf.engine import recent_output
+from broadleaf.engine.written import Seen, news
 
 ROOM_BYTES = recent_output.MEMORY_BYTES - 8
 
@@ -35,37 +35,36 @@ def memory() -> Iterator[Memory]:
     os.close(memory.descriptor)
 
 
-def told(engine: EngineProcess, before: dict | None = None) -> dict:
-    """What a page is told that was told `before`."""
+def told(log: Path, before: dict | None = None) -> dict:
+    """What a page is told of this process that was told `before`."""
     seen = None if before is None else Seen(before["pid"], before["output"]["end"], before["log"]["end"])
-    return news(engine, seen)
+    return news(os.getpid(), str(log), seen)
 
 
 def test_output_and_log_are_told_once(memory: Memory, tmp_path: Path) -> None:
     log = tmp_path / "engine-3.log"
     log.write_text("from C\n")
-    engine = EngineProcess(os.getpid(), socket.gethostname(), log)
     memory.write(b"one\ntwo\n")
-    first = told(engine)
+    first = told(log)
     assert (first["is_new"], first["output"]["text"], first["log"]["lines"]) == (True, "one\ntwo\n", ["from C"])
-    second = told(engine, first)
+    second = told(log, first)
     assert (second["is_new"], second["output"]["text"], second["log"]["lines"]) == (False, "", [])
     memory.write("h\u00e9".encode()[:2])
     with log.open("a") as file:
         file.write("more\nunfinished")
-    third = told(engine, second)
+    third = told(log, second)
     assert (third["output"]["text"], third["log"]["lines"]) == ("h", ["more"]), "half a character is not told"
     memory.write("h\u00e9".encode()[2:] + b"!")
-    assert told(engine, third)["output"]["text"] == "\u00e9!"
+    assert told(log, third)["output"]["text"] == "\u00e9!"
 
 
 def test_what_was_lost_is_counted(memory: Memory, tmp_path: Path) -> None:
-    engine = EngineProcess(os.getpid(), "", tmp_path / "none")
+    log = tmp_path / "log"
+    log.touch()
     memory.write(b"x" * 100)
-    (tmp_path / "none").touch()
-    first = told(engine)
+    first = told(log)
     memory.write(b"y" * (ROOM_BYTES + 70))
-    second = told(engine, first)
+    second = told(log, first)
     assert (set(second["output"]["text"]), second["output"]["missing_bytes"]) == ({"y"}, 70)
     assert len(second["output"]["text"]) == ROOM_BYTES
 
@@ -74,22 +73,20 @@ def test_an_engine_that_was_started_again_is_told_from_the_beginning(memory: Mem
     log = tmp_path / "log"
     log.write_text("line\n")
     memory.write(b"hello\n")
-    engine = EngineProcess(os.getpid(), "", log)
-    again = news(engine, Seen(os.getpid() + 1, 6, 5))
+    again = news(os.getpid(), str(log), Seen(os.getpid() + 1, 6, 5))
     assert (again["is_new"], again["output"]["text"], again["log"]["lines"]) == (True, "hello\n", ["line"])
 
 
-def test_nothing_is_told_of_engines_elsewhere_and_little_of_the_dead(tmp_path: Path) -> None:
+def test_little_is_told_of_the_dead(tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.write_text("line\n")
-    far = news(EngineProcess(os.getpid(), "elsewhere", log), None)
-    assert (far["output"], far["log"]) == (None, None)
-    dead = news(EngineProcess(0, "", log), None)
+    dead = news(0, str(log), None)
     assert (dead["output"], dead["log"]["lines"]) == (None, ["line"])
     # Of one that died meanwhile, a page keeps what it has.
-    after = news(EngineProcess(0, "", log), Seen(4711, 6, 0))
+    after = news(0, str(log), Seen(4711, 6, 0))
     assert (after["is_new"], after["output"], after["log"]["lines"]) == (False, None, ["line"])
-    assert news(EngineProcess(os.getpid(), "", tmp_path / "none"), None)["output"] is None, "no engine's process"
+    other = news(os.getpid(), str(tmp_path / "none"), None)
+    assert (other["output"], other["log"]) == (None, None), "no engine's process"
 
 
 def test_a_log_is_told_line_by_line(tmp_path: Path) -> None:

@@ -1,12 +1,15 @@
-"""What is told of other hosts: processor, memory and network, when somebody looks."""
+"""What is told of other hosts: processor, memory and network, and what engines there write, when somebody looks."""
 
 from __future__ import annotations
 
+import signal
 import time
 
+import broadleaf as ipp
 import pytest
 from bed.network import HostedCluster, wait_until
 from broadleaf.dashboard.frames import Frames, Look
+from broadleaf.engine.written import Seen
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -62,3 +65,40 @@ def test_nothing_is_measured_while_nobody_looks(hosted):
     wait_until(lambda: time.monotonic_ns() - looked_ns > 2_000_000_000, 30, "heartbeats")
     unwatched_ns = time.monotonic_ns() - looked_ns
     assert measured(cluster)["ago_ns"] > unwatched_ns / 2, "what is told first is the answer to the last look"
+
+
+def test_what_an_engine_of_another_host_writes_can_be_read_while_its_task_runs(hosted, tmp_path):
+    cluster = hosted(1, engines=1)
+    (engine,) = cluster.engines_of(cluster.network.hosts[1])
+    end = tmp_path / "end"
+
+    def talk(end):
+        import os
+        import time
+
+        print("from the task")
+        os.write(2, b"below Python\n")
+        while not os.path.exists(end):
+            time.sleep(0.01)
+        print("the end")
+
+    with cluster.cluster.control() as control:
+        task = cluster.client[engine].apply_async(talk, str(end))
+
+        def all_of_it() -> bool:
+            told = control.written(engine, None)
+            output, log = told["output"]["text"], told["log"]["lines"]
+            return "from the task" in output and "below Python" in output and "below Python" in log
+
+        wait_until(all_of_it, 30, "output and log of the task")
+        told = control.written(engine, None)
+        end.touch()
+        task.get(30)
+        seen = Seen(told["pid"], told["output"]["end"], told["log"]["end"])
+        later = control.written(engine, seen)
+        assert (later["is_new"], later["output"]["text"]) == (False, "the end\n")
+
+        cluster.network.signal(cluster.network.hosts[1], signal.SIGKILL)
+        with pytest.raises(ipp.BroadleafError, match=f"the host of engine {engine} is gone"):
+            while True:
+                control.written(engine, seen)

@@ -15,7 +15,7 @@ use crate::{Controller, Nanos, clients::history::Known};
 #[error("controller invariant broken: {0}")]
 pub struct Violation(pub String);
 
-fn ensure(holds: bool, what: impl FnOnce() -> String) -> Result<(), Violation> {
+pub(crate) fn ensure(holds: bool, what: impl FnOnce() -> String) -> Result<(), Violation> {
     if holds {
         Ok(())
     } else {
@@ -51,6 +51,7 @@ impl Controller {
         self.check_clients()?;
         self.check_reply_groups()?;
         self.check_kept()?;
+        self.check_observers()?;
         self.check_references()
     }
 

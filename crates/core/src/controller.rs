@@ -13,6 +13,7 @@ use crate::clients::history::{History, Known};
 use crate::clients::notices::Notices;
 use crate::clients::{Client, Defined, MAX_DEFINITIONS};
 use crate::engines::hosts::{Hosts, NewHost};
+use crate::engines::observers::Observers;
 use crate::engines::preparations::Preparations;
 use crate::engines::relayed::Unclaimed;
 use crate::engines::supervisor::Supervisor;
@@ -61,6 +62,7 @@ pub struct Controller {
     pub(crate) ended: VecDeque<Ended>,
     pub(crate) result_store: ResultStore,
     pub(crate) notices: Notices,
+    pub(crate) observers: Observers,
     /// By slot of a live task: who besides its client gets its result, and under which number.
     pub(crate) awaited: IndexMap<u32, Vec<(ClientId, TaskSeq)>, FxBuildHasher>,
     /// Total number of these subscribers, over all tasks.
@@ -107,6 +109,7 @@ impl Controller {
             ended: VecDeque::new(),
             result_store: ResultStore::new(config.kept_results_bytes),
             notices: Notices::default(),
+            observers: Observers::default(),
             awaited: IndexMap::default(),
             n_awaited: 0,
             n_awaiting: 0,
@@ -160,6 +163,7 @@ impl Controller {
                 number,
                 request,
             } => self.on_request(now, client, number, request, out),
+            Input::Observed => self.on_observed(out),
             Input::OwnerDown => self.shutdown(now, out),
             Input::HostUp {
                 host,
@@ -267,6 +271,7 @@ impl Controller {
 
     fn on_client_down(&mut self, client: ClientId, out: &mut Vec<Output>) {
         self.await_engines(client, false, out);
+        self.observers.drop_client(client);
         let Some(gone) = self.clients.get_mut(&client).filter(|c| !c.away) else {
             return;
         };

@@ -1,7 +1,7 @@
 //! What the driver tells the controller, and what the controller asks the driver to do.
 
 use broadleaf_proto::control::{
-    ControlReply, ControlRequest, DefineOptions, EngineInfo, Event, ForkServerEvent,
+    ControlReply, ControlRequest, DefineOptions, EngineInfo, Event, ForkServerEvent, ReadWritten,
     RequestedTopology,
 };
 use broadleaf_proto::engine::EngineEvent;
@@ -80,6 +80,8 @@ pub enum Input {
         /// The request.
         request: ControlRequest,
     },
+    /// An observer looks at the hosts: their figures are asked for.
+    Observed,
     /// The process that the cluster depends on is gone: the cluster stops.
     OwnerDown,
     /// A relay was accepted: a host that engines can be started on.
@@ -245,6 +247,14 @@ pub enum Output {
         world: String,
         /// Its rank there.
         rank: u32,
+    },
+    /// Have the fork server of an engine's host read what the engine has written; answered by
+    /// [`ForkServerEvent::Written`].
+    ReadWritten(ReadWritten),
+    /// Ask a relay for the figures of its host; answered by [`RelayEvent::Measured`](broadleaf_proto::relay::RelayEvent::Measured).
+    Measure {
+        /// The host.
+        host: HostId,
     },
     /// Have the fork server end everything and exit.
     StopForkServer,

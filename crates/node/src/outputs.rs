@@ -9,6 +9,7 @@ use broadleaf_proto::control::{
 };
 use broadleaf_proto::engine::EngineCommand;
 use broadleaf_proto::limits::MAX_INLINE_PAYLOAD_BYTES;
+use broadleaf_proto::relay::RelayCommand;
 use broadleaf_proto::{ClientId, EngineId, FrameKind, HostId, Payload, SegmentId, Status};
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -88,21 +89,15 @@ impl Node {
                     );
                 }
             }
-            Output::Spawn { engine } => {
-                self.tell_fork_server(&ForkServerCommand::Spawn(engine));
+            output @ (Output::Spawn { .. }
+            | Output::Seat { .. }
+            | Output::ReadWritten(_)
+            | Output::StopForkServer) => self.tell_fork_server(output),
+            Output::Measure { host } => {
+                if let Some(token) = self.relays.links.get(&host).map(|link| link.token) {
+                    self.command(token, &RelayCommand::Measure);
+                }
             }
-            Output::Seat {
-                engine,
-                world,
-                rank,
-            } => {
-                self.tell_fork_server(&ForkServerCommand::Seat {
-                    engine,
-                    world,
-                    rank,
-                });
-            }
-            Output::StopForkServer => self.tell_fork_server(&ForkServerCommand::Stop),
             Output::ClientOutput { client, record } => {
                 if let Some(token) = self.client_token(client) {
                     self.append(token, FrameKind::Output, |frame| record.encode(frame));
@@ -141,14 +136,30 @@ impl Node {
         true
     }
 
-    fn tell_fork_server(&mut self, command: &ForkServerCommand) {
-        if let Some(token) = self.fork_server {
-            self.send(
-                token,
-                FrameKind::ForkServerCommand,
-                &control::encode(command),
-            );
-        }
+    fn tell_fork_server(&mut self, output: Output) {
+        let Some(token) = self.fork_server else {
+            return;
+        };
+        let command = match output {
+            Output::Spawn { engine } => ForkServerCommand::Spawn(engine),
+            Output::Seat {
+                engine,
+                world,
+                rank,
+            } => ForkServerCommand::Seat {
+                engine,
+                world,
+                rank,
+            },
+            Output::ReadWritten(read) => ForkServerCommand::ReadWritten(read),
+            Output::StopForkServer => ForkServerCommand::Stop,
+            _ => return,
+        };
+        self.send(
+            token,
+            FrameKind::ForkServerCommand,
+            &control::encode(&command),
+        );
     }
 
     /// Makes a result's payload readable by its client: exported on this host; as objects or inline

@@ -65,6 +65,8 @@ pub const MAX_FUNCTION_BYTES: usize = 64 * 1024 * 1024;
 pub const MAX_FUNCTION_NAME_BYTES: usize = 120;
 /// Maximum size of an engine's last output in its death certificate.
 pub const LAST_OUTPUT_BYTES: usize = 4096;
+/// Maximum length of an answer that tells an observer what an engine has written.
+pub const MAX_WRITTEN_BYTES: usize = 512 * 1024;
 /// Kinds of errors that one error record may tell of.
 pub const MAX_ERROR_KINDS: usize = 16;
 /// What an error record's head says of the error at most.

@@ -51,6 +51,7 @@ pub(crate) enum Event {
     EngineExits(u32, i32),
     Spawn(u32, EngineId),
     Seat(u32, EngineId, String, u32),
+    ReadWritten(u32, u64),
     ForkServerStops(u32),
     WorldStarts(u32),
     ForkServerStarts,
@@ -387,6 +388,12 @@ impl Cluster {
             Event::Seat(number, engine, world, rank) if self.fork_server == Some(number) => {
                 self.seat(HostId::CONTROLLER, engine, &world, rank);
             }
+            Event::ReadWritten(number, reading) if self.fork_server == Some(number) => {
+                let text = self.what_was_written();
+                let written = ForkServerEvent::Written { reading, text };
+                let event = Event::Node(NodeEvent::FromForkServer(written));
+                self.send(Link::FromForkServer(number), event);
+            }
             Event::WorldStarts(name) => self.start_world(name),
             Event::ForkServerStarts => {
                 if self.fork_server.is_none() && !self.finished {
@@ -406,6 +413,7 @@ impl Cluster {
             }
             Event::Spawn(..)
             | Event::Seat(..)
+            | Event::ReadWritten(..)
             | Event::ForkServerStops(_)
             | Event::AwaitsNoMore(_) => {}
             Event::Relay(host, message) => self.relay_gets(host, message)?,

@@ -19,6 +19,11 @@ impl Cluster {
             NodeEvent::Input(input) => self.feed(input)?,
             NodeEvent::FromForkServer(event) => self.feed(Input::ForkServer(event))?,
             NodeEvent::FromRelay(host, news) => {
+                if let HostEvent::Event(RelayEvent::Measured(_)) = news
+                    && let Some(relay) = self.hosts.get_mut(&host)
+                {
+                    relay.owes_figures = false;
+                }
                 let up = match &news {
                     HostEvent::Event(RelayEvent::EngineUp(info)) => Some(info.engine),
                     _ => None,
@@ -229,26 +234,11 @@ impl Cluster {
                     }
                     self.end_process(pid, None, Some(signal));
                 }
-                Output::Spawn { engine } => {
-                    if let Some(number) = self.fork_server {
-                        self.send(Link::ToForkServer(number), Event::Spawn(number, engine));
-                    }
-                }
-                Output::Seat {
-                    engine,
-                    world,
-                    rank,
-                } => {
-                    if let Some(number) = self.fork_server {
-                        let seat = Event::Seat(number, engine, world, rank);
-                        self.send(Link::ToForkServer(number), seat);
-                    }
-                }
-                Output::StopForkServer => {
-                    if let Some(number) = self.fork_server {
-                        self.send(Link::ToForkServer(number), Event::ForkServerStops(number));
-                    }
-                }
+                output @ (Output::Spawn { .. }
+                | Output::Seat { .. }
+                | Output::ReadWritten(_)
+                | Output::StopForkServer) => self.tell_fork_server(output),
+                Output::Measure { .. } => return Err("only relays are asked for figures".into()),
                 Output::Expel { host } => {
                     self.expelled += u32::from(self.hosts.contains_key(&host));
                     self.lose_host(host);
@@ -258,6 +248,24 @@ impl Cluster {
             }
         }
         Ok(())
+    }
+
+    fn tell_fork_server(&mut self, output: Output) {
+        let Some(number) = self.fork_server else {
+            return;
+        };
+        let told = match output {
+            Output::Spawn { engine } => Event::Spawn(number, engine),
+            Output::Seat {
+                engine,
+                world,
+                rank,
+            } => Event::Seat(number, engine, world, rank),
+            Output::ReadWritten(read) => Event::ReadWritten(number, read.reading),
+            Output::StopForkServer => Event::ForkServerStops(number),
+            _ => return,
+        };
+        self.send(Link::ToForkServer(number), told);
     }
 
     pub(crate) fn link_to(&self, engine: EngineId) -> Result<u32, String> {

@@ -383,7 +383,7 @@ impl Cluster {
         let one = EngineId(self.random.below(n.into()) as u32);
         let one = TargetSet::Ranges(vec![(one, EngineId(one.0 + 1))]);
         let seq = self.clients.get(&id).map_or(0, |c| c.next_seq);
-        let request = match self.random.below(16) {
+        let request = match self.random.below(18) {
             0 => {
                 self.interrupts = true;
                 ControlRequest::Interrupt(TargetSet::All)
@@ -409,6 +409,11 @@ impl Cluster {
                 text: "walltime".repeat(self.random.below(3) as usize),
             },
             13 => ControlRequest::Noticed("host 1".to_owned()),
+            14 => return self.tell(id, Input::Observed),
+            15 => ControlRequest::Written {
+                engine: EngineId(self.random.below(u64::from(n) + 1) as u32),
+                seen: None,
+            },
             _ => ControlRequest::Explain(TaskSeq(self.random.below(seq))),
         };
         self.request(id, request);

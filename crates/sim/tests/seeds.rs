@@ -125,6 +125,11 @@ fn finds_waiting_tasks_that_the_controller_does_not_know_of() {
 }
 
 #[test]
+fn an_observer_that_gets_no_answer_is_found() {
+    finds(Mutation::LeavesObserversWaiting);
+}
+
+#[test]
 fn finds_processes_killed_because_a_relay_named_them() {
     // One lie of some thousands has a process killed, so these relays lie more than those of the other tests.
     finds_in((0..1000).map(|seed| {

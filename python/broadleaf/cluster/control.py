@@ -7,7 +7,7 @@ import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from broadleaf import _native, requests
 from broadleaf.cluster.engine_sets.base import Block, EngineSet
@@ -15,6 +15,9 @@ from broadleaf.config import Settings
 from broadleaf.errors import ClusterConnectionError
 from broadleaf.requests import wait_for_engines
 from broadleaf.state.files import StateLock
+
+if TYPE_CHECKING:
+    from broadleaf.engine.written import Seen
 
 Targets = int | Sequence[int] | str | None
 
@@ -135,6 +138,12 @@ class ControlLink:
         news: dict[str, Any] = json.loads(self.request({"Watch": {"after": after, "max_events": max_events}}))
         return news
 
+    def written(self, engine_id: int, seen: Seen | None) -> dict[str, Any]:
+        """What an engine has written since `seen`, as its host tells it: the latest output, and the end of its log."""
+        asked = {"engine": engine_id, "seen": None if seen is None else seen._asdict()}
+        news: dict[str, Any] = json.loads(self.request({"Written": asked}))
+        return news
+
     def shutdown(self) -> None:
         """Stops the whole cluster; it may be gone before it answers."""
         self.request("Shutdown", 2.0)
@@ -153,7 +162,7 @@ def _target_set(targets: Targets) -> object:
     if targets is None or targets == "all":
         return requests.target_set(None)
     if isinstance(targets, str):
-        raise TypeError(f"targets are an engine id, a sequence of them or 'all', not {targets!r}")
+        raise TypeError(f"targets must be an engine id, a sequence of engine ids or 'all', not {targets!r}")
     return requests.target_set([targets] if isinstance(targets, int) else targets)
 
 

@@ -12,8 +12,9 @@ from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from typing import Any, Protocol
 
-from broadleaf.dashboard.engine_output import EngineProcess, LogTail, Seen, news
 from broadleaf.dashboard.frames import Frames, Look
+from broadleaf.dashboard.log_tail import LogTail
+from broadleaf.engine.written import Seen
 from broadleaf.errors import BroadleafError
 
 # Maximum number of events in an answer per second since the last one, and in the first, which fills the timeline.
@@ -40,6 +41,10 @@ class Control(Protocol):
         """Events from number `after` on, the busiest functions, and transfers."""
         ...
 
+    def written(self, engine_id: int, seen: Seen | None) -> dict[str, Any]:
+        """What an engine has written since `seen`."""
+        ...
+
 
 class Watched(Protocol):
     """The part of a cluster that a dashboard uses."""
@@ -50,8 +55,8 @@ class Watched(Protocol):
         """A connection for requests."""
         ...
 
-    def log_path(self, engine_id: int | None = None) -> Path:
-        """Where the controller writes, or an engine of this host."""
+    def log_path(self) -> Path:
+        """Where the controller writes."""
         ...
 
 
@@ -129,15 +134,16 @@ class Feed:
             self._watchers.discard(queue)
 
     async def engine_news(self, engine_id: int, seen: Seen | None) -> dict[str, Any] | None:
-        """What an engine has written since `seen`; None if there is no such engine, or no cluster any more."""
-        found = self._frames.process_of(engine_id)
-        if found is None:
+        """What an engine has written since `seen`; None if that is not known, as of an engine whose host is gone, or
+        while nobody watches.
+        """
+        control = self._control
+        if control is None:
             return None
         try:
-            engine = EngineProcess(*found, self._cluster.log_path(engine_id))
-        except BroadleafError:
+            return await asyncio.get_running_loop().run_in_executor(None, control.written, engine_id, seen)
+        except (BroadleafError, TimeoutError):
             return None
-        return await asyncio.get_running_loop().run_in_executor(None, news, engine, seen)
 
     def _history(self) -> str:
         history = {"cluster": self._cluster.cluster_id, "lost": self._failure, **self._frames.history()}

@@ -106,14 +106,6 @@ class Frames:
             "look": self._latest,
         }
 
-    def process_of(self, engine_id: int) -> tuple[int, str] | None:
-        """Process and host of an engine, as of the last update; the process is 0 if it has none."""
-        engines = self._latest["engines"] if self._latest is not None else {"id": []}
-        if engine_id not in engines["id"]:
-            return None
-        at = engines["id"].index(engine_id)
-        return engines["pid"][at], engines["host"][at]
-
     def add(
         self,
         look: Look,

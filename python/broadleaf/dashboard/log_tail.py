@@ -1,19 +1,11 @@
-"""What an engine writes, for whoever looks at it: its latest output and its log, as far as both are on this host."""
+"""The end of the controller's log, and what is added to it."""
 
 from __future__ import annotations
 
-import codecs
-import socket
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
 
-from broadleaf.engine import recent_output
-
-# How much of an existing log is read, and how much of new output at a time.
-_FIRST_BYTES = 32 * 1024
-_MAX_BYTES = 64 * 1024
-_MAX_LINE_CHARACTERS = 500
+from broadleaf.engine.written import lines_after
 
 
 class LogTail:
@@ -30,76 +22,3 @@ class LogTail:
         except OSError:
             return []
         return lines
-
-
-def lines_after(path: Path, offset: int | None) -> tuple[int, list[str]]:
-    """The lines of a log from an offset on, and the offset of the next; without one, the lines at the end.
-
-    Only whole lines are read, and if there is very much, only the latest. Raises `OSError`.
-    """
-    with open(path, "rb") as file:
-        end = file.seek(0, 2)
-        start = max(0, end - _FIRST_BYTES) if offset is None else offset
-        if end < start:
-            start = 0
-        start = max(start, end - _MAX_BYTES)
-        file.seek(start)
-        data = file.read(end - start)
-    whole, newline, rest = data.rpartition(b"\n")
-    lines = whole.decode("utf-8", "replace").split("\n") if newline else []
-    if offset is None and start > 0:
-        lines = lines[1:]
-    return end - len(rest), [line[:_MAX_LINE_CHARACTERS] for line in lines]
-
-
-class Seen(NamedTuple):
-    """What a page has of an engine."""
-
-    pid: int
-    """The process that it is of: an engine that is started again writes from the beginning."""
-    output_bytes: int
-    log_bytes: int
-
-
-class EngineProcess(NamedTuple):
-    """An engine, as the controller tells of it."""
-
-    pid: int
-    """0 if it has no process now."""
-    host: str
-    log_path: Path
-
-
-def news(engine: EngineProcess, seen: Seen | None) -> dict[str, Any]:
-    """What an engine has written since a page was last told; `output` or `log` is None where it cannot be read here."""
-    is_here = engine.host in ("", socket.gethostname())
-    # One that has died has written all that it will.
-    known = seen if seen is not None and engine.pid in (seen.pid, 0) else None
-    return {
-        "pid": engine.pid,
-        "is_new": known is None,
-        "output": _output(engine.pid, known.output_bytes if known else 0) if is_here and engine.pid else None,
-        "log": _log(engine.log_path, known.log_bytes if known else None) if is_here else None,
-    }
-
-
-def _output(pid: int, seen_bytes: int) -> dict[str, Any] | None:
-    found = recent_output.read_of_process(pid)
-    if found is None:
-        return None
-    written_bytes, latest = found
-    new = latest[max(0, len(latest) - (written_bytes - seen_bytes)) :] if written_bytes > seen_bytes else b""
-    # A character whose other bytes are still to come is told with them.
-    decoder = codecs.getincrementaldecoder("utf-8")("replace")
-    text = decoder.decode(new)
-    n_held = len(decoder.getstate()[0])
-    missing_bytes = max(0, written_bytes - seen_bytes - len(new))
-    return {"end": written_bytes - n_held, "text": text, "missing_bytes": missing_bytes}
-
-
-def _log(path: Path, seen_bytes: int | None) -> dict[str, Any] | None:
-    try:
-        end, lines = lines_after(path, seen_bytes)
-    except OSError:
-        return None
-    return {"end": end, "lines": lines}

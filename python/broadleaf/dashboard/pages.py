@@ -15,8 +15,8 @@ from tornado.web import Application, HTTPError, RequestHandler, StaticFileHandle
 
 from broadleaf.dashboard.access import Asked, Guard
 from broadleaf.dashboard.doors import Doors
-from broadleaf.dashboard.engine_output import Seen
 from broadleaf.dashboard.feed import Feed, Watched
+from broadleaf.engine.written import Seen
 
 # A page may use only what is served with it, and only its own address may frame it: JupyterLab's, if that is in front.
 _HEADERS = {

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from broadleaf import _native
-from broadleaf.engine import environment, process
+from broadleaf.engine import environment, process, written
 from broadleaf.engine.guests import Guests
 from broadleaf.engine.process import Capture, HostConfig
 from broadleaf.errors.os_limits import explained
@@ -169,6 +169,8 @@ class ForkServer:
             if "seat" in command:
                 seat = command["seat"]
                 self._guests.seat(seat["engine"], seat["world"], seat["rank"])
+            elif "read_written" in command:
+                self.tell_written(**command["read_written"])
             else:
                 self.spawn(command["spawn"]["engine"])
         return True
@@ -190,6 +192,12 @@ class ForkServer:
         self._engines[pid] = _Engine(engine_id, capture)
         self._out_of_memory.note(pid)
         self._tell({"spawned": {"engine": engine_id, "pid": pid}})
+
+    def tell_written(self, engine: int, pid: int, reading: int, seen: dict[str, int] | None) -> None:
+        """Reports what an engine has written since an observer saw it."""
+        known = None if seen is None else written.Seen(**seen)
+        news = written.news(pid, self._config.log_path(engine), known)
+        self._tell({"written": {"reading": reading, "text": json.dumps(news)}})
 
     def _start(self, engine_id: int) -> tuple[int, Capture | None]:
         capture = self._create_capture(engine_id) if self._config.options["capture_descriptors"] else None

@@ -43,13 +43,7 @@ impl Controller {
             {
                 ControlReply::Failed("the cluster is stopping".into())
             }
-            ControlRequest::AddEngines(n) => {
-                if self.add_engines(now, n, out) {
-                    ControlReply::Done
-                } else {
-                    ControlReply::Failed("that is more engines than there are slots".into())
-                }
-            }
+            ControlRequest::AddEngines(n) => self.start_engines(now, n, out),
             ControlRequest::StopEngines(targets) => self.stop_engines(now, &targets, out),
             ControlRequest::Drain {
                 targets,
@@ -109,6 +103,12 @@ impl Controller {
                 ControlReply::Done
             }
             ControlRequest::Notice { about, text } => self.notices.keep(about, text),
+            ControlRequest::Written { engine, seen } => {
+                match self.read_written(client, number, engine, seen, out) {
+                    Some(reply) => reply,
+                    None => return, // The host of the engine answers.
+                }
+            }
             ControlRequest::Noticed(about) => ControlReply::Text(self.notices.about(&about)),
             ControlRequest::Status
             | ControlRequest::Trace
@@ -123,6 +123,14 @@ impl Controller {
             number,
             reply,
         });
+    }
+
+    fn start_engines(&mut self, now: Nanos, n: u32, out: &mut Vec<Output>) -> ControlReply {
+        if self.add_engines(now, n, out) {
+            ControlReply::Done
+        } else {
+            ControlReply::Failed("that is more engines than there are slots".into())
+        }
     }
 
     fn stop_engines(

@@ -159,6 +159,12 @@ impl Hosts {
         })
     }
 
+    /// The connected relays' hosts.
+    pub fn up(&self) -> impl Iterator<Item = HostId> {
+        let up = self.by_id.iter().filter(|(_, h)| h.is_up);
+        up.map(|(id, _)| *id)
+    }
+
     /// Whether any relay is connected.
     pub fn any_up(&self) -> bool {
         self.by_id.values().any(|h| h.is_up)
@@ -338,6 +344,8 @@ impl Controller {
             self.bury(now, index, out);
         }
         self.engines.forget_host(host);
+        // After the deaths: with a reply, a client knows which engines there are.
+        self.observers.drop_host(host, out);
         // Without slots there is nothing for a later host of its name to take over.
         if self.engines.iter().all(|engine| engine.host != host) {
             self.hosts.by_id.remove(&host);

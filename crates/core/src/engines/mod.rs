@@ -6,6 +6,7 @@ pub(crate) mod draining;
 pub(crate) mod given;
 pub(crate) mod hosts;
 mod lists;
+pub(crate) mod observers;
 pub(crate) mod preparations;
 pub(crate) mod relayed;
 mod slots;

@@ -126,6 +126,18 @@ impl Controller {
             self.on_notice(now, host, ends_in_ns, out);
             return;
         }
+        if let HostEvent::Event(RelayEvent::Measured(counts)) = news {
+            self.on_measured(now, host, counts);
+            return;
+        }
+        if let HostEvent::Event(RelayEvent::ForkServer(ForkServerEvent::Written {
+            reading,
+            text,
+        })) = news
+        {
+            self.on_written(host, reading, text, out);
+            return;
+        }
         let Some(engine) = subject(&news) else {
             self.totals.ignored += 1; // Reports about payload are not decided here.
             return;
@@ -191,7 +203,9 @@ impl Controller {
                     ForkServerEvent::NotStarted { reason, .. } => {
                         keep_end(reason, MAX_REASON_BYTES);
                     }
-                    ForkServerEvent::Spawned(..) | ForkServerEvent::Guest { .. } => {}
+                    ForkServerEvent::Spawned(..)
+                    | ForkServerEvent::Guest { .. }
+                    | ForkServerEvent::Written { .. } => {}
                 }
                 self.on_fork_server_event(now, event, out);
             }

@@ -142,10 +142,12 @@ impl Controller {
             }
         }
         if self.supervisor.fork_server_stopped {
+            self.observers.drop_host(HostId::CONTROLLER, out);
             self.finish(out);
             return;
         }
         self.shutdown(now, out);
+        self.observers.drop_host(HostId::CONTROLLER, out);
         self.try_finish(out);
     }
 
@@ -166,6 +168,9 @@ impl Controller {
                 if !self.on_guest(now, HostId::CONTROLLER, world, size, rank, pid, out) {
                     self.totals.ignored += 1;
                 }
+            }
+            ForkServerEvent::Written { reading, text } => {
+                self.on_written(HostId::CONTROLLER, reading, text, out);
             }
             event
                 if event
@@ -192,7 +197,8 @@ impl Controller {
                 self.on_not_started(now, engine, reason, out);
                 return;
             }
-            ForkServerEvent::Guest { .. } => return, // This event is about no slot; see `on_guest`.
+            // These are about no slot; see `on_guest` and `on_written`.
+            ForkServerEvent::Guest { .. } | ForkServerEvent::Written { .. } => return,
         };
         let index = id.0 as usize;
         let Some(engine) = self.engines.get_mut(index) else {

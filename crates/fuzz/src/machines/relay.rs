@@ -298,8 +298,12 @@ fn fork_server_event(
             last_output: choices.text(20_000),
         };
     }
-    match choices.below(2) {
+    match choices.below(3) {
         0 => ForkServerEvent::Spawned(engine, choices.number() as u32),
+        1 => ForkServerEvent::Written {
+            reading: choices.number() % 4,
+            text: choices.text(100),
+        },
         _ => ForkServerEvent::NotStarted {
             engine,
             reason: choices.text(10_000),

@@ -166,6 +166,10 @@ pub fn relay_events(engine: EngineId, key: TaskKey) -> Vec<RelayEvent> {
             out_of_memory: true,
             last_output: "last words".into(),
         }),
+        RelayEvent::ForkServer(ForkServerEvent::Written {
+            reading: 1,
+            text: "{}".into(),
+        }),
         RelayEvent::Fetched(progress()),
         RelayEvent::FetchFailed {
             object: ObjectId(7),

@@ -121,7 +121,7 @@ impl Node {
             }
             ControlRequest::Status => ControlReply::Text(self.status_json()),
             ControlRequest::Watch { after, max_events } => {
-                self.measure_hosts();
+                self.input(Input::Observed);
                 ControlReply::Text(self.watch_json(after, max_events))
             }
             ControlRequest::Trace => ControlReply::Text(self.ring.chrome_trace()),

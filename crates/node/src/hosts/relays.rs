@@ -6,10 +6,8 @@ use std::time::{Duration, Instant};
 
 use broadleaf_core::{GivenFunctions, HostEvent, Input, Output};
 use broadleaf_net::{Frame, LinkError};
-use broadleaf_proto::control::ForkServerEvent;
-use broadleaf_proto::relay::{
-    self, AssignMany, HostCounts, Progress, RelayCommand, RelayEvent, RelayedDone,
-};
+use broadleaf_proto::control::{ForkServerEvent, ReadWritten};
+use broadleaf_proto::relay::{self, AssignMany, Progress, RelayCommand, RelayEvent, RelayedDone};
 use broadleaf_proto::task::OutputRecord;
 use broadleaf_proto::wire::Reader;
 use broadleaf_proto::{
@@ -45,10 +43,6 @@ pub struct RelayLink {
     pub round_trip_ns: u64,
     /// Functions that its engines may not have read.
     pub given: GivenFunctions,
-    /// What its host has counted, and when that was told.
-    pub measured: Option<(HostCounts, Instant)>,
-    /// It has been asked for that and has not answered.
-    pub is_measuring: bool,
     /// Payload that it received: objects, bytes over the wire, changes of parent, corrupt chunks.
     pub fetched: Fetched,
 }
@@ -111,8 +105,6 @@ impl Relays {
             pinged_ns: 0,
             round_trip_ns: 0,
             given: GivenFunctions::default(),
-            measured: None,
-            is_measuring: false,
             fetched: Fetched::default(),
         };
         self.links.insert(host, link);
@@ -190,7 +182,8 @@ fn engine_of(output: &Output) -> Option<EngineId> {
         | Output::Kill { engine, .. }
         | Output::Stop { engine }
         | Output::Seat { engine, .. }
-        | Output::Spawn { engine } => Some(*engine),
+        | Output::Spawn { engine }
+        | Output::ReadWritten(ReadWritten { engine, .. }) => Some(*engine),
         _ => None,
     }
 }
@@ -250,6 +243,7 @@ impl Node {
             },
             Output::Stop { engine } => RelayCommand::Stop { engine },
             Output::Spawn { engine } => RelayCommand::Spawn { engine },
+            Output::ReadWritten(read) => RelayCommand::ReadWritten(read),
             Output::Seat {
                 engine,
                 world,
@@ -406,12 +400,6 @@ impl Node {
                 self.end_probe(host, object);
             }
             RelayEvent::Mover(mover) => self.objects.transfers.on_mover(host, mover),
-            RelayEvent::Measured(counts) => {
-                if let Some(link) = self.relays.links.get_mut(&host) {
-                    link.is_measuring = false;
-                    link.measured = Some((counts, Instant::now()));
-                }
-            }
             RelayEvent::Pong {
                 sent_ns,
                 unread_bytes,

@@ -254,7 +254,7 @@ impl Node {
             ForkServerEvent::NotStarted { engine, .. } => {
                 uplink.slots.remove(engine);
             }
-            ForkServerEvent::Guest { .. } => {}
+            ForkServerEvent::Guest { .. } | ForkServerEvent::Written { .. } => {}
         }
     }
 
@@ -404,6 +404,7 @@ impl Node {
             }
             RelayCommand::Ping { sent_ns } => return self.on_ping(sent_ns),
             RelayCommand::Measure => return self.on_measure(),
+            RelayCommand::ReadWritten(read) => return self.on_read_written(read),
         };
         self.carry_out_one(output);
     }

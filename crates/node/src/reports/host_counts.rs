@@ -1,28 +1,17 @@
-//! How busy a host is: what its kernel has counted of processors, memory and network.
+//! What a host tells observers: what its kernel has counted of processors, memory and network, and what engines have
+//! written.
 
 use std::fs::read_to_string;
 
+use broadleaf_core::Output;
 use broadleaf_proto::EngineId;
-use broadleaf_proto::relay::{HostCounts, RelayCommand, RelayEvent};
+use broadleaf_proto::control::{ForkServerEvent, ReadWritten};
+use broadleaf_proto::relay::{HostCounts, RelayEvent};
 
 use crate::connections::peers::Role;
 use crate::node::Node;
 
 impl Node {
-    /// Asks every relay for the figures of its host, for whoever looks next. One that has not
-    /// answered yet is not asked again.
-    pub(crate) fn measure_hosts(&mut self) {
-        let links = self.relays.links.values_mut();
-        let free = links.filter_map(|link| {
-            let is_measuring = std::mem::replace(&mut link.is_measuring, true);
-            (!is_measuring).then_some(link.token)
-        });
-        let tokens: Vec<usize> = free.collect();
-        for token in tokens {
-            self.command(token, &RelayCommand::Measure);
-        }
-    }
-
     /// Answers its controller.
     pub(crate) fn on_measure(&mut self) {
         let engines = self.peers.iter().filter_map(|(_, peer)| match peer.role {
@@ -32,6 +21,19 @@ impl Node {
         let engines = engines.collect();
         let at_ns = self.epoch.elapsed().as_nanos() as u64;
         self.tell_controller(&RelayEvent::Measured(counts(at_ns, engines)));
+    }
+
+    /// Has the fork server answer its controller; without one, nothing can be read here.
+    pub(crate) fn on_read_written(&mut self, read: ReadWritten) {
+        if self.fork_server.is_some() {
+            self.carry_out_one(Output::ReadWritten(read));
+            return;
+        }
+        let nothing = ForkServerEvent::Written {
+            reading: read.reading,
+            text: String::new(),
+        };
+        self.tell_controller(&RelayEvent::ForkServer(nothing));
     }
 }
 

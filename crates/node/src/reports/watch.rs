@@ -7,9 +7,9 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use broadleaf_core::transfer::Route;
 use broadleaf_core::transfer::cost::Topology;
 use broadleaf_core::{Controller, Failure, FunctionTimes, Nanos};
+use broadleaf_proto::relay::HostCounts;
 use serde::Serialize;
 
-use crate::hosts::relays::RelayLink;
 use crate::node::Node;
 use crate::reports::ring::{Kind, Record};
 
@@ -139,12 +139,13 @@ impl Node {
                     .collect()
             }),
             transfers: self.transfers(),
-            hosts: self
-                .relays
-                .links
-                .values()
-                .filter_map(Measured::new)
-                .collect(),
+            hosts: controller.map_or_else(Vec::new, |c| {
+                let told = c.measured();
+                told.map(|(name, counts, at)| {
+                    Measured::new(name, counts, self.now_ns.saturating_sub(at))
+                })
+                .collect()
+            }),
             events,
         };
         serde_json::to_string(&watch).expect("invariant: plain fields serialise infallibly")
@@ -239,11 +240,10 @@ impl From<&Failure> for Failed {
 }
 
 impl Measured {
-    fn new(link: &RelayLink) -> Option<Self> {
-        let (counts, at) = link.measured.as_ref()?;
-        Some(Self {
-            name: link.name.clone(),
-            ago_ns: at.elapsed().as_nanos() as u64,
+    fn new(name: String, counts: &HostCounts, ago_ns: Nanos) -> Self {
+        Self {
+            name,
+            ago_ns,
             at_ns: counts.at_ns,
             cores: counts.cores,
             busy_ticks: counts.busy_ticks,
@@ -253,7 +253,7 @@ impl Measured {
             in_bytes: counts.in_bytes,
             out_bytes: counts.out_bytes,
             engines: counts.engines.iter().map(|(e, n)| (e.0, *n)).collect(),
-        })
+        }
     }
 }
 

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::chunk::PayloadSecret;
 use crate::ids::{ClientId, EngineId, FunctionId, HostId, OptionsId, SegmentId, TaskSeq};
-pub use crate::messages::fork_server::{ForkServerCommand, ForkServerEvent};
+pub use crate::messages::fork_server::{ForkServerCommand, ForkServerEvent, ReadWritten, Seen};
 use crate::messages::mover::MoverRank;
 use crate::wire::DecodeError;
 
@@ -387,6 +387,13 @@ pub enum ControlRequest {
         after: u64,
         /// Maximum number of events to return: the newest.
         max_events: u32,
+    },
+    /// For observers: what an engine has written since, wherever it runs, as JSON.
+    Written {
+        /// The engine.
+        engine: EngineId,
+        /// What the observer has of it already.
+        seen: Option<Seen>,
     },
     /// Set level and sink of the event ring.
     SetLog {

@@ -18,8 +18,34 @@ pub enum ForkServerCommand {
         /// The guest's rank there.
         rank: u32,
     },
+    /// Read what an engine has written; answered by [`ForkServerEvent::Written`].
+    ReadWritten(ReadWritten),
     /// End everything and exit.
     Stop,
+}
+
+/// A request for what an engine has written: its latest output, and the end of its log.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReadWritten {
+    /// The engine.
+    pub engine: EngineId,
+    /// Its process; 0 if it has none now.
+    pub pid: u32,
+    /// Repeated by the answer.
+    pub reading: u64,
+    /// What the observer has of it already.
+    pub seen: Option<Seen>,
+}
+
+/// How much an observer has of what an engine has written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Seen {
+    /// The process that wrote it: one that is started again writes from the beginning.
+    pub pid: u32,
+    /// Bytes of its output.
+    pub output_bytes: u64,
+    /// Bytes of its log.
+    pub log_bytes: u64,
 }
 
 /// Fork server to node.
@@ -60,16 +86,23 @@ pub enum ForkServerEvent {
         /// Its process.
         pid: u32,
     },
+    /// The answer to [`ForkServerCommand::ReadWritten`].
+    Written {
+        /// From the command.
+        reading: u64,
+        /// JSON; empty if it cannot be read.
+        text: String,
+    },
 }
 
 impl ForkServerEvent {
-    /// The slot that the event is about; a guest has none yet.
+    /// The slot that the event is about; a guest has none yet, and an answer names its request.
     pub fn engine(&self) -> Option<EngineId> {
         match self {
             Self::Spawned(engine, _)
             | Self::NotStarted { engine, .. }
             | Self::Exited { engine, .. } => Some(*engine),
-            Self::Guest { .. } => None,
+            Self::Guest { .. } | Self::Written { .. } => None,
         }
     }
 }

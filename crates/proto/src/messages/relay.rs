@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::ids::{EngineId, FunctionHash, FunctionId, HostId, ObjectId, TaskKey};
 use crate::limits::{CLAIM_SLOTS, MAX_RELAYED_ENGINES, MAX_RESUMPTIONS};
-use crate::messages::control::{EngineInfo, ForkServerEvent};
+use crate::messages::control::{EngineInfo, ForkServerEvent, ReadWritten};
 use crate::messages::engine::EngineEvent;
 use crate::messages::mover::{Landing, MoverRank};
 use crate::records::task::{DoneRecord, Payload, check, depth};
@@ -91,6 +91,8 @@ pub enum RelayCommand {
     },
     /// Somebody looks: answer [`RelayEvent::Measured`].
     Measure,
+    /// Somebody looks: have the fork server read what an engine has written.
+    ReadWritten(ReadWritten),
 }
 
 /// Where to get an object from.

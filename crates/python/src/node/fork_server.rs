@@ -36,6 +36,10 @@ enum EventJson {
         rank: u32,
         pid: u32,
     },
+    Written {
+        reading: u64,
+        text: String,
+    },
 }
 
 impl From<EventJson> for ForkServerEvent {
@@ -72,6 +76,7 @@ impl From<EventJson> for ForkServerEvent {
                 rank,
                 pid,
             },
+            EventJson::Written { reading, text } => Self::Written { reading, text },
         }
     }
 }
@@ -106,6 +111,7 @@ impl ForkServer {
             } => {
                 serde_json::json!({"seat": {"engine": engine.0, "world": world, "rank": rank}})
             }
+            ForkServerCommand::ReadWritten(read) => serde_json::json!({"read_written": read}),
             ForkServerCommand::Stop => serde_json::json!({"stop": {}}),
         });
         Ok(json.map(|json| json.to_string()))

@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, VecDeque};
 
 use broadleaf_core::{HostEvent, Input, Nanos, Output};
 use broadleaf_proto::Mode;
-use broadleaf_proto::control::{EngineInfo, ForkServerEvent};
+use broadleaf_proto::control::{EngineInfo, ForkServerEvent, ReadWritten};
 use broadleaf_proto::ids::{EngineId, HostId, TaskKey};
-use broadleaf_proto::relay::RelayEvent;
+use broadleaf_proto::relay::{HostCounts, RelayEvent};
 use broadleaf_proto::task::AssignRecord;
 
 use crate::Mutation;
@@ -23,6 +23,8 @@ pub(crate) struct Host {
     pub name: u32,
     /// How much time its batch job had when it connected.
     pub had_ns: Option<Nanos>,
+    /// It was asked for the figures of its host, and no answer has arrived.
+    pub owes_figures: bool,
     /// Processes that are linked, by slot.
     pub linked: BTreeMap<EngineId, u32>,
     /// Tasks of each engine, in order, from the first one whose arguments are still on their way.
@@ -38,6 +40,8 @@ pub(crate) enum RelayMessage {
     Kill(u32, i32),
     Spawn(EngineId),
     Seat(EngineId, String, u32),
+    Measure,
+    ReadWritten(u64),
 }
 
 impl Cluster {
@@ -184,6 +188,9 @@ impl Cluster {
 
     /// Sends a message for an engine of a host to its relay; returns any other message.
     pub(crate) fn relay_out(&mut self, output: Output) -> Result<Option<Output>, String> {
+        if let Output::Measure { host } = output {
+            return self.ask_for_figures(host).map(|()| None);
+        }
         let engine = match &output {
             Output::Function { engine, .. }
             | Output::Assign { engine, .. }
@@ -192,7 +199,8 @@ impl Cluster {
             | Output::Kill { engine, .. }
             | Output::Stop { engine }
             | Output::Seat { engine, .. }
-            | Output::Spawn { engine } => *engine,
+            | Output::Spawn { engine }
+            | Output::ReadWritten(ReadWritten { engine, .. }) => *engine,
             _ => return Ok(Some(output)),
         };
         let host = self.controller.host_of(engine);
@@ -223,11 +231,36 @@ impl Cluster {
             Output::Interrupt { offer, .. } => RelayMessage::Interrupt(engine, offer),
             Output::Kill { pid, signal, .. } => RelayMessage::Kill(pid, signal),
             Output::Spawn { .. } => RelayMessage::Spawn(engine),
+            Output::ReadWritten(read) => RelayMessage::ReadWritten(read.reading),
             Output::Seat { world, rank, .. } => RelayMessage::Seat(engine, world, rank),
             other => return Ok(Some(other)),
         };
         self.send(Link::ToHost(host), Event::Relay(host, message));
         Ok(None)
+    }
+
+    /// A relay is asked for the figures of its host, but never again before it has answered.
+    fn ask_for_figures(&mut self, host: HostId) -> Result<(), String> {
+        let Some(relay) = self.hosts.get_mut(&host) else {
+            return Ok(()); // The driver will hear of its end next.
+        };
+        if std::mem::replace(&mut relay.owes_figures, true) {
+            return Err(format!("{host:?} has not answered and is asked again"));
+        }
+        self.send(
+            Link::ToHost(host),
+            Event::Relay(host, RelayMessage::Measure),
+        );
+        Ok(())
+    }
+
+    /// What an engine has written cannot always be read.
+    pub(crate) fn what_was_written(&mut self) -> String {
+        if self.random.chance(20) {
+            String::new()
+        } else {
+            "{}".to_owned()
+        }
     }
 
     pub(crate) fn relay_gets(&mut self, host: HostId, message: RelayMessage) -> Result<(), String> {
@@ -279,6 +312,21 @@ impl Cluster {
             }
             RelayMessage::Seat(engine, world, rank) => {
                 self.seat(host, engine, &world, rank);
+                Ok(())
+            }
+            RelayMessage::Measure => {
+                self.relay_says(host, RelayEvent::Measured(HostCounts::default()));
+                Ok(())
+            }
+            RelayMessage::ReadWritten(_)
+                if self.plan.mutation == Mutation::LeavesObserversWaiting =>
+            {
+                Ok(())
+            }
+            RelayMessage::ReadWritten(reading) => {
+                let text = self.what_was_written();
+                let written = ForkServerEvent::Written { reading, text };
+                self.relay_says(host, RelayEvent::ForkServer(written));
                 Ok(())
             }
         }

@@ -56,7 +56,7 @@ impl Cluster {
             _ => (engine, key),
         };
         let number = self.random.next() as u32;
-        let event = match self.random.below(12) {
+        let event = match self.random.below(13) {
             0 | 1 => RelayEvent::ForkServer(ForkServerEvent::Spawned(engine, pid)),
             2 => RelayEvent::ForkServer(ForkServerEvent::Exited {
                 engine,
@@ -96,6 +96,10 @@ impl Cluster {
                 key: key?,
                 won: true,
             },
+            11 => RelayEvent::ForkServer(ForkServerEvent::Written {
+                reading: u64::from(number % 16),
+                text: "a lie".into(),
+            }),
             10 => {
                 let record = OutputRecord {
                     task: key?.0,

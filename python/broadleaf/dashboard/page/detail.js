@@ -154,7 +154,7 @@ export class Detail {
       append(box(output, "Output"), ...missing, ...[...lines, ...(written.rest ? [written.rest] : [])].map((line) => h("pre", {}, plain(line))));
     }
     if (told.log?.lines.length) append(box(log, "Log"), ...told.log.lines.map((line) => h("pre", {}, plain(line))));
-    if (told.is_new && !told.output && !told.log) output.append(h("p", { class: "faint" }, "What it writes can be read only on its host."));
+    if (told.is_new && !told.output && !told.log) output.append(h("p", { class: "faint" }, "Neither its output nor its log can be read."));
   }
 }
 

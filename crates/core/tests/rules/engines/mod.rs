@@ -2,6 +2,7 @@
 
 mod draining;
 mod lives;
+mod observers;
 mod preparations;
 mod relays;
 mod worlds;
