@@ -133,6 +133,16 @@ def file_names(root: Path) -> list[str]:
     ]
 
 
+def merge_markers(root: Path) -> list[str]:
+    """Where a merge was committed before somebody decided it."""
+    pattern = re.compile("^(?:<{7}|>{7}) ", re.MULTILINE)
+    return [
+        f"{relative(path, root)}: has both sides of a merge"
+        for path in sources(root, ".md", ".py", ".pyi", ".rs", ".toml", ".js", ".css", ".html")
+        if pattern.search(path.read_text(errors="replace"))
+    ]
+
+
 def root_imports(root: Path) -> list[str]:
     """Imports of the root of the Python package in what is below it, but for the native module where it is used."""
     broken = []

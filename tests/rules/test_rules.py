@@ -82,6 +82,17 @@ def test_a_vague_file_name_is_noticed(tmp_path, name):
     assert len(rules.file_names(tmp_path)) == 1
 
 
+def test_no_merge_is_left_undecided():
+    assert rules.merge_markers(ROOT) == []
+
+
+def test_an_undecided_merge_is_noticed(tmp_path):
+    ours, theirs = "<" * 7, ">" * 7
+    place(tmp_path, "docs/page.md", f"| a |\n{ours} HEAD\n| b |\n=======\n| c |\n{theirs} other\n")
+    place(tmp_path, "docs/title.md", "Title\n=======\n")
+    assert rules.merge_markers(tmp_path) == ["docs/page.md: has both sides of a merge"]
+
+
 def test_nothing_below_the_root_imports_its_names():
     assert rules.root_imports(ROOT) == []
 
