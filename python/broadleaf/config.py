@@ -158,9 +158,9 @@ OPTIONS: dict[str, Option] = {
         Option("steal_after_us", "int", 500, "node", "Minimum work behind an engine's running task before an idle "
                "engine takes some of it, in microseconds. A running task that has already taken this long also counts.",
                maximum=_HOUR_US),
-        Option("wake_cost_us", "int", 20, "node", "What waking an engine costs, in microseconds. Tasks of functions "
-               "that have taken less time so far go to engines that are awake, others to all engines. 0 = all tasks go "
-               "to all engines.", maximum=_SECOND_US),
+        Option("wake_cost_us", "int", 20, "node", "Cost of waking an engine, in microseconds. Tasks of functions "
+               "that have taken less time so far go to engines that are awake; other tasks go to any engine. 0 = all "
+               "tasks go to any engine.", maximum=_SECOND_US),
         Option("wake_after_us", "int", 50, "node", "Work on each awake engine, in microseconds, before another engine "
                "is woken for tasks shorter than `wake_cost_us`. No more engines than cores are woken for them.",
                maximum=_SECOND_US),
@@ -203,7 +203,7 @@ OPTIONS: dict[str, Option] = {
         Option("history_tasks", "int", 65_536, "node", "Number of resolved tasks remembered per client, so that later "
                "tasks can depend on them.", maximum=_HISTORY_TASKS),
         Option("kept_results_bytes", "int", 4 * _MIB, "node", "Size of the result store, in bytes. It keeps ended "
-               "tasks for other clients and for clients that come back: values, arguments, and 320 bytes per task. 0 = "
+               "tasks for other clients and for clients that reconnect: values, arguments, and 320 bytes per task. 0 = "
                "keep none.", maximum=_ANY_BYTES),
         Option("function_cache_bytes", "int", 256 * _MIB, "node", "Maximum size of the functions that one client "
                "defines, in bytes.", maximum=_ANY_BYTES),
@@ -234,13 +234,14 @@ OPTIONS: dict[str, Option] = {
                "fastest number.", maximum=65_536),
         Option("tree_depth", "int", 0, "node", "Maximum depth of the tree of hosts. 0 = no limit.", maximum=64),
         Option("payload", "choice", "tcp", "node", "How data goes from host to host. `mpi` uses MPI between hosts that "
-               "each run a mover, and TCP between others; `rma` does so by one-sided calls. See the guide to MPI.",
+               "each run a mover, and TCP between others; `rma` uses one-sided calls instead. See the guide to MPI.",
                choices=("tcp", "mpi", "rma")),
         Option("payload_trust", "choice", "encrypted", "node", "Whether data may leave a host unencrypted while TCP "
                "connections are encrypted. `fabric` allows it for MPI, which does not encrypt.",
                choices=("encrypted", "fabric")),
         Option("mpi_message_bytes", "int", 262_144, "node", "Size of the messages in which MPI moves data between "
-               "hosts, in bytes. Larger messages cost less; smaller ones pass through a chain of hosts sooner.",
+               "hosts, in bytes. Larger messages have less overhead; smaller ones pass through a chain of hosts "
+               "sooner.",
                minimum=65_536, maximum=1 << 30),
         Option("payload_socket_bytes", "int", 262_144, "node", "Maximum payload waiting in one socket between two "
                "hosts, in bytes. If their round trip is over 2 ms, and too long for 1 Gb/s with this value, the kernel "
@@ -256,11 +257,11 @@ OPTIONS: dict[str, Option] = {
                "lower level keeps payload moving beside engines that compute; a higher one keeps the round trips of "
                "small tasks short.", maximum=19),
         Option("host_timeout_s", "float", 10.0, "node", "How long a relay's host may be silent before the controller "
-               "treats it as lost, in seconds. The same limit applies to the controller, as its relays see it.",
+               "treats it as lost, in seconds. Relays apply the same limit to the controller.",
                minimum=1, maximum=_YEAR_S),
         Option("drain_s", "float", 30.0, "node", "How long before the end of its batch job a host stops taking "
-               "tasks, in seconds; at most a tenth of the job's time. A relay that receives SIGTERM has as "
-               "long to finish its tasks.", maximum=_YEAR_S),
+               "tasks, in seconds; at most a tenth of the job's time. A relay that receives SIGTERM has "
+               "the same time to finish its tasks.", maximum=_YEAR_S),
         # Network
         Option("listen", "str", "", "node", "TCP address to listen on, as `host:port`. The host may be the name of a "
                "network interface, such as `ib0`. Port 0 = any free port. Empty = unix socket only.",
@@ -283,8 +284,8 @@ OPTIONS: dict[str, Option] = {
                "`spread` (one core each, in turn), or a list such as `0-3,8`.",
                form=(r"none|spread|\d+(-\d+)?(,\d+(-\d+)?)*", "none, spread, or a list such as 0-3,8")),
         Option("threads_per_engine", "int", 0, "host", "Number of threads that numerical libraries use in an engine. 0 "
-               "= as OMP_NUM_THREADS says, or usable cores divided by engines. A library's own variable takes "
-               "precedence.",
+               "= the value of OMP_NUM_THREADS, or the number of usable cores divided by the number of engines. A "
+               "library's own variable takes precedence.",
                maximum=65_536),
     )
 }  # fmt: skip

@@ -46,6 +46,6 @@ def make_private(path: str | os.PathLike[str]) -> None:
     # Where users are mapped, as in a container, root is shown as the last of these.
     all_may_write = parent.st_mode & stat.S_IWOTH and not parent.st_mode & stat.S_ISVTX
     if all_may_write or parent.st_uid not in (0, me, 65534):
-        raise PermissionError(f"{path} is in a directory whose content another user may replace")
+        raise PermissionError(f"{path} is in a directory whose contents another user can replace")
     if stat.S_IMODE(found.st_mode) != 0o700:
         os.chmod(path, 0o700)

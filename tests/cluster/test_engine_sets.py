@@ -166,7 +166,7 @@ def test_engines_of_a_block():
     assert ipp.OnRay(hosts=2, cpus=3).block_engines(0) == 6
     assert ipp.MPI().block_engines(5) == 5
     for fixed in (ipp.SSH(["a"]), ipp.OnDask()):
-        with pytest.raises(ClusterStartError, match="hosts can be released, but no more"):
+        with pytest.raises(ClusterStartError, match="hosts can be released, but not added"):
             fixed.block_engines(0)
 
 
@@ -199,10 +199,10 @@ def test_options_that_do_not_fit_are_refused(tmp_path, monkeypatch):
     with pytest.raises(ConfigError, match=r"'nodes' from .*config\.toml: expected a number"):
         make_engine_set("slurm")
     with pytest.raises(
-        ValueError, match="unknown engine set 'cloud'; there are dask, local, lsf, mpi, pbs, psij, ray, sge"
+        ValueError, match="unknown engine set 'cloud'; known: dask, local, lsf, mpi, pbs, psij, ray, sge"
     ):
         find_engine_set("cloud")
-    with pytest.raises(ipp.BroadleafError, match="no hosts for SSH"):
+    with pytest.raises(ipp.BroadleafError, match="no hosts are specified for SSH"):
         ipp.Cluster(engines="ssh").start_cluster_sync()
 
 
@@ -253,10 +253,10 @@ def test_slurm_reads_a_value_as_one_word():
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"partition": "a\nb"}, r"partition='a\\nb': a directive of Slurm cannot have a line break there"),
+        ({"partition": "a\nb"}, r"partition='a\\nb': Slurm directives cannot contain a line break here"),
         ({"account": "a\rb"}, r"account='a\\rb'"),
         ({"walltime": "1\n2"}, r"walltime='1\\n2'"),
-        ({"sbatch": ["--mem=1G\nrm -rf ~"]}, r"the line '--mem=1G\\nrm -rf ~' in sbatch: .* an entry of its own"),
+        ({"sbatch": ["--mem=1G\nrm -rf ~"]}, r"the line '--mem=1G\\nrm -rf ~' in sbatch: .* a separate entry"),
     ],
 )
 def test_slurm_gets_no_line_that_is_none(options, said):
@@ -271,7 +271,7 @@ def test_slurm_gets_no_line_that_is_none(options, said):
 @pytest.mark.parametrize(("directory", "found"), [("/a\nb", "a line break"), ("/a\\b", "a backslash")])
 def test_slurm_gets_no_directory_that_it_would_not_find(directory, found, options, remedy):
     options = {name: value.format(directory) for name, value in options.items()}
-    with pytest.raises(ClusterStartError, match=f"a directive of Slurm cannot have {found} in a path; {remedy}"):
+    with pytest.raises(ClusterStartError, match=f"the paths in Slurm directives cannot contain {found}; {remedy}"):
         slurm_in(directory, **options)
 
 
@@ -327,7 +327,7 @@ def made(annotation: Any, written: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     "annotation", ["dict[str, int]", dict, Path, "pathlib.Path", "tuple[int, ...]", list[Path], Any]
 )
 def test_options_of_other_types_are_refused_where_the_class_is_defined(annotation):
-    with pytest.raises(TypeError, match=r"option 'cores' of Own: .* is no type for an option.*list\[int\]"):
+    with pytest.raises(TypeError, match=r"option 'cores' of Own cannot have the type .*.*list\[int\]"):
         type("Own", (ipp.BatchSet,), {"__annotations__": {"cores": annotation}})
 
 

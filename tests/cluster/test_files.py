@@ -185,7 +185,7 @@ def test_how_to_start_names_no_default():
 
 @pytest.mark.parametrize("name", [3, None, True])
 def test_a_name_that_is_no_text(name):
-    with pytest.raises(TypeError, match="a profile is text, not "):
+    with pytest.raises(TypeError, match="a profile must be a string, not "):
         files.profile_dir(name)
 
 

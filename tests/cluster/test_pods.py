@@ -94,7 +94,7 @@ def test_each_manifest_has_keys_of_its_own(manifest):
     ("arguments", "why"),
     [
         (("-n", "0", "--image", "I"), "0 is not in the range"),
-        (("-n", "1", "--image", "I", "--name", "No"), "use up to 42 small letters"),
+        (("-n", "1", "--image", "I", "--name", "No"), "use up to 42 lower-case letters"),
         (("-n", "1", "--image", "I", "-o", "tls"), "is not NAME=VALUE"),
         (("-n", "1", "--image", "I", "-o", "tsl=on"), "did you mean 'tls'"),
         (("-n", "1"), "--image"),

@@ -60,14 +60,14 @@ def test_a_directory_of_another_user_is_refused(tmp_path):
     os.chown(tmp_path / "theirs", OTHER, OTHER)
     with pytest.raises(PermissionError, match="theirs is not a directory that you own"):
         make_private(tmp_path / "theirs")
-    with pytest.raises(PermissionError, match="inside is in a directory whose content another user may replace"):
+    with pytest.raises(PermissionError, match="inside is in a directory whose contents another user can replace"):
         make_private(tmp_path / "theirs" / "inside")
 
 
 def test_a_directory_that_all_users_may_replace_is_refused(tmp_path):
     (tmp_path / "all").mkdir()
     (tmp_path / "all").chmod(0o777)
-    with pytest.raises(PermissionError, match="mine is in a directory whose content another user may replace"):
+    with pytest.raises(PermissionError, match="mine is in a directory whose contents another user can replace"):
         make_private(tmp_path / "all" / "mine")
     (tmp_path / "all").chmod(0o1777)  # like /tmp
     make_private(tmp_path / "all" / "mine")
@@ -118,7 +118,7 @@ def test_a_host_runs_no_package_that_another_user_may_have_put_there(tmp_path, m
     assert done.returncode == 1
     said = done.stderr.decode()
     assert "Broadleaf cannot be stored in" in said
-    assert "not a directory that you own" in said or "another user may replace" in said
+    assert "not a directory that you own" in said or "another user can replace" in said
     assert "set XDG_CACHE_HOME in setup=" in said
     assert package.HAS not in done.stdout.decode()
 
@@ -207,7 +207,7 @@ def test_a_directory_of_another_user_gets_no_order(login, tmp_path, default):
     theirs = tmp_path / (".broadleaf" if default else "theirs")
     theirs.mkdir(mode=0o777)
     os.chown(theirs, OTHER, OTHER)
-    with pytest.raises(ClusterStartError, match=r"no directory for jobs on login: .*name one that jobs see with"):
+    with pytest.raises(ClusterStartError, match=r"no directory for jobs on login: .*use shared_dir= to name one"):
         login("" if default else theirs).directory(REQUEST)
 
 

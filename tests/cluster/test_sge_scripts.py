@@ -64,11 +64,11 @@ def test_a_value_is_one_word():
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"queue": "a\nb"}, r"queue='a\\nb': a directive of Grid Engine cannot have a line break there"),
-        ({"project": 'a"b'}, "project='a\"b': .* a double quote there"),
-        ({"pe": "a'b"}, 'pe="a\'b": .* a single quote there'),
-        ({"walltime": "1#2"}, "walltime='1#2': .* a number sign there"),
-        ({"sge": ["-R y\nrm -rf ~"]}, r"the line '-R y\\nrm -rf ~' in sge: .* an entry of its own"),
+        ({"queue": "a\nb"}, r"queue='a\\nb': Grid Engine directives cannot contain a line break here"),
+        ({"project": 'a"b'}, "project='a\"b': .* a double quote here"),
+        ({"pe": "a'b"}, 'pe="a\'b": .* a single quote here'),
+        ({"walltime": "1#2"}, "walltime='1#2': .* a number sign here"),
+        ({"sge": ["-R y\nrm -rf ~"]}, r"the line '-R y\\nrm -rf ~' in sge: .* a separate entry"),
     ],
 )
 def test_what_cannot_be_written_is_refused_by_name(options, said):
@@ -87,7 +87,9 @@ def test_what_cannot_be_written_is_refused_by_name(options, said):
 )  # fmt: skip
 def test_a_directory_that_would_not_be_found_is_refused(directory, found, options, remedy):
     options = {name: value.format(directory) for name, value in options.items()}
-    with pytest.raises(ClusterStartError, match=f"a directive of Grid Engine cannot have {found} in a path; {remedy}"):
+    with pytest.raises(
+        ClusterStartError, match=f"the paths in Grid Engine directives cannot contain {found}; {remedy}"
+    ):
         in_directory(directory, **options)
 
 

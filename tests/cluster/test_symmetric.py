@@ -35,7 +35,7 @@ def test_places(environment, expected):
 
 def test_a_launcher_that_does_not_name_the_run_needs_an_id():
     mpich = {"PMI_RANK": "1", "PMI_SIZE": "2"}
-    with pytest.raises(ValueError, match="give every rank the same --id"):
+    with pytest.raises(ValueError, match="pass the same --id to every rank"):
         RunMember.of(mpich)
     assert RunMember.of(mpich, "mine") == RunMember(1, 2, "mine")
 
@@ -101,10 +101,10 @@ def test_ports_that_are_taken_are_passed_over():
 
 
 def test_a_secret_that_could_be_guessed_is_refused():
-    with pytest.raises(ValueError, match="BROADLEAF_SECRET has 5 characters and needs at least 32"):
+    with pytest.raises(ValueError, match="BROADLEAF_SECRET has 5 characters, but needs at least 32"):
         shared_secret("hello")
 
 
 def test_the_host_of_rank_0_must_be_known():
-    with pytest.raises(ValueError, match="give --controller HOST"):
+    with pytest.raises(ValueError, match="pass --controller HOST"):
         shared_secret(controller="")

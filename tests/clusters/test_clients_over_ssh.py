@@ -146,7 +146,7 @@ def test_a_file_is_named_where_logins_do_not_know_the_directory(ssh_hosts):
         ("'ssh://root@n2/lab/mine'", "no cluster 'mine' in profile 'lab' on root@n2 .looked in /root/"),
         ("sshserver='n2', profile='lab'", "no cluster in profile 'lab' on n2"),
         ("'ssh://n2/a/b/c'", "ValueError .* optionally the id"),
-        ("'ssh://n2', sshserver='n1'", "TypeError .* give only one of them"),
+        ("'ssh://n2', sshserver='n1'", "TypeError .* pass only one of them"),
         ("sshkey='x'", "TypeError sshkey and ssh_args are for"),
     ],
 )  # fmt: skip

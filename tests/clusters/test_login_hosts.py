@@ -140,15 +140,15 @@ cluster.stop_cluster_sync()
     [
         ("ipp.Slurm(nodes=1, via='ssh:nowhere')", "ssh to nowhere: no such host"),
         ("ipp.Slurm(nodes=1, via='ssh://head:2222')", "ssh to head: no SSH server is listening there"),
-        ("ipp.SGE(slots=1, via='ssh:n3')", "there is no program 'qsub' on n3: name a host that submits jobs"),
-        ("ipp.Slurm(nodes=1)", "there is no program 'sbatch' here: .*via='ssh:login'"),
+        ("ipp.SGE(slots=1, via='ssh:n3')", "the program 'qsub' was not found on n3: use via= to name a host"),
+        ("ipp.Slurm(nodes=1)", "the program 'sbatch' was not found on this host: .*via='ssh:login'"),
         (
             "ipp.Slurm(nodes=1, partition='nowhere', via='ssh:head', shared_dir='/shared/jobs')",
             r"Slurm refuses the job: .*invalid partition specified: nowhere.*\(from partition='nowhere'\)",
         ),
         (
             "ipp.Slurm(nodes=1, via='ssh:head', shared_dir='/proc/jobs')",
-            "no directory for jobs on head: .*name one that jobs see with shared_dir=",
+            "no directory for jobs on head: .*use shared_dir= to name one that jobs can access",
         ),
         ("ipp.Slurm(nodes=1, sbatch=['--hold'], via='ssh:head', shared_dir='/shared/jobs')", "JobHeldUser"),
     ],

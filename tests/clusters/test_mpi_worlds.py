@@ -280,7 +280,7 @@ def test_mpiexec_by_hand_joins_a_cluster(mpi):
 @pytest.mark.parametrize(
     ("options", "cause"),
     [
-        ({"mpiexec": "no-such-mpiexec"}, "there is no program 'no-such-mpiexec' here"),
+        ({"mpiexec": "no-such-mpiexec"}, "the program 'no-such-mpiexec' was not found on this host"),
         ({"python": sys.executable}, "MPI cannot be used by"),
         ({"mpi_args": ["--no-such-option"]}, "mpiexec ended with"),
     ],

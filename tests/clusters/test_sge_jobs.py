@@ -91,7 +91,7 @@ def test_the_command_line_and_the_table_of_a_profile(sge):
         ("slots=1, sge=['-o /nowhere/log']", r"job \d+_1 cannot be started \(Eqw\): .*/nowhere/log"),
         ("slots=2, pe='mp', setup=['exit 3']", r"job \d+ ended with exit status 3"),
         ("slots=2, pe='mp', python='/nowhere/python'", r"job \d+ ended with exit status 12\d.*/nowhere/python"),
-        ("slots=4, engines_per_host=2", r"needs jobs of as many slots: name a parallel environment"),
+        ("slots=4, engines_per_host=2", r"needs jobs with that many slots: set pe= to a parallel environment"),
     ],
     ids=["environment", "slots", "queue", "resource", "walltime", "held", "output", "set-up", "python", "no pe"],
 )

@@ -107,7 +107,7 @@ def test_it_starts_without_hosts_that_it_need_not_have(slurm):
 def test_a_program_that_is_not_there(slurm):
     step = srun(slurm, "--nodes=2", *RUN, "-n", "1", "--", "/nowhere/program")
     _, errors = step.communicate(timeout=200)
-    assert "there is no program '/nowhere/program' on n1" in errors, errors
+    assert "the program '/nowhere/program' was not found on n1" in errors, errors
     assert step.returncode == 1
 
 

@@ -138,7 +138,7 @@ def test_controller_and_engine_sets():
         assert second == "more"
         assert [engine_set.engine_ids for engine_set in cluster.engines.values()] == [[0, 1], [2]]
         assert isinstance(cluster.engines[first], LocalEngineSetLauncher)
-        with pytest.raises(ValueError, match="exists already"):
+        with pytest.raises(ValueError, match="already exists"):
             cluster.start_engines_sync(1, "more")
         other = ipp.Cluster.from_file(cluster.cluster_file)
         assert list(other.engines) == list(cluster.engines)
@@ -156,7 +156,7 @@ def test_controller_and_engine_sets():
         assert list(cluster.engines) == [first]
         cluster.stop_engines_sync(1)
         assert cluster.engines[first].engine_ids == [0]
-        with pytest.raises(KeyError, match="no engine set 'more'"):
+        with pytest.raises(KeyError, match="unknown engine set 'more'"):
             cluster.stop_engines_sync("more")
         cluster.stop_engines_sync()
         assert cluster.engines == {}

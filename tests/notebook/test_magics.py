@@ -305,7 +305,7 @@ def test_a_variable_of_the_session_that_engines_lack(px, rc):
     for cell in ("%px print(x)", "%%px\nx + 1", "%%px --targets 0\nx", "%%px --no-stream\nx"):
         out, _, error = run(px, cell)
         assert isinstance(error, ipp.RemoteError)
-        assert "'x' is a variable of this session, not of the engines. To give it to them: rc[:].push({'x': x})" in out
+        assert "'x' is a variable of this session, not of the engines. To push it to them: rc[:].push({'x': x})" in out
     run(px, "rc[:].push({'x': x}, block=True)")
     assert run(px, "%px x")[2] is None
     # Neither what nobody has, nor another error.

@@ -107,7 +107,7 @@ def test_json_holds_what_the_functions_give():
 
 
 def test_wrong_options_are_refused():
-    assert "--hosts and --bytes must be given together" in run("--engines", "5", "--hosts", "2", code=2)
+    assert "--hosts and --bytes must be used together" in run("--engines", "5", "--hosts", "2", code=2)
     assert "'64 MBit' is not a size" in run("--engines", "5", "--hosts", "2", "--bytes", "64 MBit", code=2)
     assert "--engines" in run("--engines", "0", code=2)
     assert "--engines" in run(code=2)

@@ -118,7 +118,7 @@ def test_analyse_can_leave_things_out(study):
     assert plain["blocks"] == "none"
     assert plain["drift"] == []
     kept = json.loads(call("analyse", study.directory, "--json", "--where", "not log_off").output)
-    assert any("Never varied, so nothing is known of: log_off" in note for note in kept["notes"])
+    assert any("Never varied, so nothing is known about: log_off" in note for note in kept["notes"])
     words = {v["factor"]: v["word"] for v in kept["verdicts"]}
     assert words["pin"] == "helps"
 

@@ -58,7 +58,7 @@ def test_plan_tells_what_it_will_cost_and_show(tmp_path):
     assert "eight: 8 factors, 0 constraints" in text
     assert "resolution5: 64 runs; resolution 5; 4 blocks" in text
     assert "interaction, 28 tested at once" in text
-    assert "4 s a run, as given" in text
+    assert "4 s per run, as given" in text
     assert "the median of" in run("plan", tmp_path / "s", "--dry-run")
 
 

@@ -167,7 +167,7 @@ def findings(records: list[Record]) -> list[str]:
     copy = value(peer=RAW, case="raw_memcpy_many", metric="copy_time")
     returns = value(peer=OURS, case="send", metric="returns")
     if copy and returns:
-        lines.append(f"send: the caller goes on after {returns / copy:.2f} x one warm memcpy of the same bytes")
+        lines.append(f"send: the call returns after {returns / copy:.2f} x the time of a warm memcpy of the same bytes")
     copies = value(peer=OURS, case="send", metric="copies")
     if copies is not None:
         lines.append(f"send: {copies:.2f} copies of the bytes were made in the client")

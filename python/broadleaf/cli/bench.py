@@ -113,7 +113,8 @@ def repeats_option() -> click.Option:
 def quick_option() -> click.Option:
     """The option that only shows that a benchmark runs."""
     return click.Option(["--quick"], is_flag=True,
-                        help="Run few, short rounds, to check that the cases work rather than how fast.")  # fmt: skip
+                        help="Run only a few short rounds, to check that the cases work. The figures are not "
+        "meaningful.")  # fmt: skip
 
 
 def json_option() -> click.Option:

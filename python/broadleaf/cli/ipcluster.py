@@ -69,7 +69,7 @@ def say_ignored(rest: tuple[str, ...]) -> None:
             raise click.UsageError(f"unexpected argument {argument!r}", click.get_current_context())
         if name in _WITH_VALUE and not equals:
             next(arguments, None)
-        click.echo(f"{name} does nothing; `broadleaf config show` lists what can be set", err=True)
+        click.echo(f"{name} has no effect; `broadleaf config show` lists the options that you can set", err=True)
 
 
 def profile_of(profile: str, profile_dir: str | None) -> str:

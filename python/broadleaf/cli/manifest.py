@@ -26,7 +26,7 @@ def command() -> None:
 @click.option("--memory", default="", metavar="SIZE", help="Memory for each pod of engines, such as 8Gi.")
 @click.option("--python", default="python3", show_default=True, help="Python interpreter in the image.")
 @click.option("--client-file", default="", metavar="FILE", type=click.Path(dir_okay=False),
-              help="Where to write the file with which clients connect; by default NAME-client.json.")  # fmt: skip
+              help="Where to write the connection file for clients; by default NAME-client.json.")  # fmt: skip
 @click.option("--option", "-o", "options", multiple=True, metavar="NAME=VALUE", shell_complete=complete_assignments,
               help="Set an option that `broadleaf config show` lists. May be repeated.")  # fmt: skip
 def kubernetes(client_file: str, options: tuple[str, ...], **asked: Any) -> None:

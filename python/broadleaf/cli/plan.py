@@ -37,7 +37,7 @@ def _size(ctx: click.Context, parameter: click.Parameter, text: str | None) -> i
 @click.option("--engines", "-n", type=click.IntRange(1, 10**9), required=True, metavar="N",
               help="Number of engines that get the same data.")  # fmt: skip
 @click.option("--arity", type=click.IntRange(2, 10**6), default=2, show_default=True, metavar="K",
-              help="Branches of the tree: how many others each member passes the data to.")  # fmt: skip
+              help="Number of branches of the tree: how many others each member passes the data to.")  # fmt: skip
 @click.option("--hosts", type=click.IntRange(1, 10**6), metavar="H", help="Number of hosts that the engines run on.")
 @click.option("--bytes", "n_bytes", callback=_size, metavar="SIZE", help="Size of the data, such as 64MB.")
 @click.option("--latency-us", type=click.FloatRange(0), default=100.0, show_default=True, metavar="A",
@@ -69,7 +69,7 @@ def command(
     Examples: `broadleaf plan --engines 100`, `broadleaf plan -n 64 --hosts 16 --bytes 64MB --gbit 1`
     """
     if (hosts is None) != (n_bytes is None):
-        raise click.UsageError("--hosts and --bytes must be given together", click.get_current_context())
+        raise click.UsageError("--hosts and --bytes must be used together", click.get_current_context())
     if plot is not None:
         require("plan", ("matplotlib",), "--plot")
     from broadleaf import plan

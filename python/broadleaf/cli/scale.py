@@ -47,7 +47,7 @@ def command(
     within_s: float | None,
     idle_s: float,
 ) -> None:
-    """Set a cluster's number of engines, or let it follow its tasks between MIN and MAX.
+    """Set a cluster's number of engines, or let it follow the queue between MIN and MAX.
 
     Released engines finish their tasks first. On other hosts, whole jobs are started and released.
 

@@ -66,8 +66,8 @@ class Client(RegisteredResults, Interactive, PublicNames):
 
     Args:
         connection_info: The path of a connection file, its contents as a dict, or an address of ssh as above. Without
-            it the file of `profile` and `cluster_id` is looked for; with none of the three in a task, it is that of the
-            task's own cluster.
+            it, `profile` and `cluster_id` determine the file. With none of the three, a task connects to its own
+            cluster.
         profile: The profile that the cluster was started in, "default" by default.
         cluster_id: The id of the cluster. Without it, the profile's default cluster or its only one is used.
         cluster: The `Cluster` that this is a client of, if this process has it.
@@ -407,9 +407,9 @@ class Client(RegisteredResults, Interactive, PublicNames):
 
         Raises:
             TimeoutError: There are fewer than `n` engines after `timeout` seconds.
-            EngineError: So many engines died while starting that there will not be `n`.
+            EngineError: So many engines died while they started that `n` cannot be reached.
             LinkLost: The connection is closed or was lost.
-            TypeError: `n` is missing, and this client does not know how many engines were asked for.
+            TypeError: `n` is missing, and this client does not know how many engines were requested.
 
         Example:
             >>> rc.wait_for_engines(4, timeout=30)
@@ -417,7 +417,7 @@ class Client(RegisteredResults, Interactive, PublicNames):
         if n is None:
             n = getattr(self.cluster, "n", None)
             if n is None:
-                raise TypeError("give n: this client does not know how many engines were requested")
+                raise TypeError("n is required: this client does not know how many engines were requested")
         if not block:
             return self._future_engines(n, timeout)
         with self.link_errors():
@@ -559,7 +559,7 @@ class Client(RegisteredResults, Interactive, PublicNames):
         if targets is not None and targets != "all":
             targets = list(self.resolve_targets(targets)[0])
             if not targets:
-                raise NoEnginesRegistered("these targets match no engine")
+                raise NoEnginesRegistered("no engine matches these targets")
         else:
             targets = None
         return LoadBalancedView(self, targets, **{"block": self.block, **flags})
@@ -573,7 +573,7 @@ class Client(RegisteredResults, Interactive, PublicNames):
     def submit(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> AsyncResult[Any]:
         """Calls `function(*args, **kwargs)` on a free engine: `apply_async` of a load-balanced view.
 
-        With retries, a timeout, a priority or dependencies, it is `load_balanced_view(retries=2).apply_async`.
+        For retries, a timeout, a priority or dependencies, use `load_balanced_view(retries=2).apply_async`.
 
         Args:
             function: The function to call. It is sent to engines that do not have it.
@@ -661,8 +661,8 @@ class Client(RegisteredResults, Interactive, PublicNames):
 
         Args:
             targets: The engines to choose from, as `load_balanced_view` takes them.
-            initializer: A function that each engine calls before its first task for this executor: the present ones
-                now, those that join while this client is connected when they do.
+            initializer: A function that each engine calls before its first task for this executor: existing
+                engines now, and engines that join while this client is connected when they join.
             initargs: Its arguments.
 
         Returns:
@@ -889,7 +889,7 @@ def get_client() -> Client:
     depth = _native.submitted_depth()
     if depth == 0:
         raise ClusterConnectionError(
-            "get_client() works only in a task on an engine; here, make a client with "
+            "get_client() works only in a task on an engine; here, create a client with "
             "broadleaf.Client() or Cluster(n=4).start_and_connect_sync()"
         )
     key = (os.getpid(), depth)

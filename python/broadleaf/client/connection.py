@@ -70,10 +70,10 @@ def tunnel_to(
     url = info if isinstance(info, str) and info.startswith(SSH_SCHEME) else ""
     if not (url or server):
         if key or ssh_args:
-            raise TypeError("sshkey and ssh_args are for Client('ssh://...') and Client(sshserver=...)")
+            raise TypeError("sshkey and ssh_args can only be used with Client('ssh://...') and Client(sshserver=...)")
         return None
     if url and server:
-        raise TypeError(f"{url!r} names one host to log in to, and sshserver={server!r} another: give only one of them")
+        raise TypeError(f"{url!r} names one host to log in to, and sshserver={server!r} another: pass only one of them")
     far = far_cluster(url or SSH_SCHEME + (server or "").removeprefix(SSH_SCHEME))
     if profile is not None or cluster_id:
         far = replace(far, profile=profile or far.profile, cluster_id=cluster_id or far.cluster_id)
@@ -100,9 +100,9 @@ def connection_text(info: str | os.PathLike[str] | dict[str, Any] | None, profil
             return file.read()
     except OSError as error:
         raise ClusterConnectionError(
-            f"connection file {path} cannot be read ({error.strerror}). Client() finds a cluster "
-            "running on this host, and Client(profile=NAME, cluster_id=ID) one with that name; "
-            "`broadleaf list` shows them"
+            f"connection file {path} cannot be read ({error.strerror}). Client() connects to a cluster "
+            "that is running on this host, and Client(profile=NAME, cluster_id=ID) to a particular one; "
+            "`broadleaf list` shows the running clusters"
         ) from error
 
 

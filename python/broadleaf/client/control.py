@@ -118,7 +118,7 @@ class Control:
             are = "is" if n == 1 else "are"
             warnings.warn(
                 f"{tasks} submitted before Ctrl-C {are} still running or waiting for an engine, and this call may be "
-                "waiting for that. Client.abort() aborts all tasks of a client.",
+                "waiting for them. Client.abort() aborts all tasks of a client.",
                 stacklevel=2,
             )
 

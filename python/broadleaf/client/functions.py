@@ -19,7 +19,7 @@ __tracebackhide__ = hides_frames
 
 
 class RemoteFunction:
-    """A function whose calls run on a view; `view.remote()` and `remote` make them.
+    """A function whose calls run on a view; `view.remote()` and `remote` create them.
 
     Args:
         view: The view.
@@ -64,7 +64,7 @@ class RemoteFunction:
 class ParallelFunction(RemoteFunction):
     """A function whose calls get parts of sequences: each engine its part, or free engines chunk by chunk.
 
-    `pf(seq)` calls the function with parts, `pf.map(seq)` with items. `view.parallel()` and `parallel` make them.
+    `pf(seq)` calls the function with parts, `pf.map(seq)` with items. `view.parallel()` and `parallel` create them.
 
     Args:
         view: The view.

@@ -132,7 +132,9 @@ class TaskIndex:
         if isinstance(job, int):
             return self.history.seqs()[job]
         if not isinstance(job, str):
-            raise TypeError(f"give a task by its id, index or result, not {type(job).__name__}")
+            raise TypeError(
+                f"a task is specified by its id, index or result, not by a value of type {type(job).__name__}"
+            )
         seq = self.seq_of(job)
         if seq is None:
             raise KeyError(f"{job!r} is not the id of a task of this client")

@@ -135,7 +135,7 @@ class Tunnel:
         connection: Mapping[str, Any] | None = None,
     ) -> None:
         if not openssh.is_installed():
-            raise ClusterConnectionError("the program `ssh` was not found here: install the OpenSSH client")
+            raise ClusterConnectionError("the program `ssh` was not found on this host: install the OpenSSH client")
         self.cluster = cluster
         self.connection: dict[str, Any] = dict(connection or {})
         """The content of a connection file that leads through the tunnel."""
@@ -279,7 +279,8 @@ class Tunnel:
         )
         raise ClusterConnectionError(
             f"{what} on {far.login} (looked in {where}). `broadleaf list` there shows the running clusters. If "
-            "BROADLEAF_DIR is set there, logins may not have it: give the path of the file, as in ssh://HOST/PATH/client.json"
+            "BROADLEAF_DIR is set there, it may not be set for logins over SSH: specify the connection file, as in "
+            "ssh://HOST/PATH/client.json"
         )
 
     # The way to the controller

@@ -57,9 +57,9 @@ def to_dial(listen: str) -> str:
 def warn_of_plaintext() -> None:
     """Warns that with ``tls=False`` others may read and change what travels."""
     warnings.warn(
-        "tls=False: connections over TCP are not encrypted. Both sides still prove their keys, but whoever is on the "
-        "network between them can read everything, and can change it: that is enough to run code as you. Use it only "
-        "to measure, on a network that you trust",
+        "tls=False: connections over TCP are not encrypted. Both sides still prove their keys, but anyone on the "
+        "network between them can read and change everything, which is enough to run code as you. Use it only for "
+        "measurements, on a network that you trust",
         PlaintextWarning,
         stacklevel=2,
     )

@@ -209,8 +209,8 @@ class Cluster(ClusterCoroutines, OwnDashboard):
     runs the twin on a thread of the event loop's executor.
 
     Args:
-        n: Number of engines. By default the cores that this process may use; of engines on other hosts, as many as the
-            options of the engine set say.
+        n: Number of engines. By default, one for each core that this process may use; for engines on other hosts, the
+            options of the engine set determine the number.
         profile: The profile, a folder of clusters and settings.
         cluster_id: The cluster's id. '' stands for "default", that of `broadleaf start`. By default, one is generated.
         engines: An engine set, or the name of one; by default the option `engines`.
@@ -345,7 +345,7 @@ class Cluster(ClusterCoroutines, OwnDashboard):
         return self._controller.processes() if self._controller is not None else []
 
     def script(self) -> str:
-        """What a start would submit, or run on each host, for people to read.
+        """The script that a start would submit, or run on each host, for users to read.
 
         Returns:
             The script. It contains no secrets.
@@ -405,8 +405,8 @@ class Cluster(ClusterCoroutines, OwnDashboard):
             The cluster itself.
 
         Raises:
-            ClusterStartError: It does not start; the message has the end of the log. Nothing is left behind.
-            ClusterStateError: It runs already, or another one of its profile and id does.
+            ClusterStartError: It does not start; the message contains the end of the log. Nothing is left behind.
+            ClusterStateError: It is already running, or another one of its profile and id is.
         """
         if n is not None:
             self._default_n = self.n = engine_count(n)
@@ -417,8 +417,8 @@ class Cluster(ClusterCoroutines, OwnDashboard):
         """Starts the cluster without engines; `start_engines_sync` adds them.
 
         Raises:
-            ClusterStartError: It does not start; the message has the end of the log. Nothing is left behind.
-            ClusterStateError: It runs already, or another one of its profile and id does.
+            ClusterStartError: It does not start; the message contains the end of the log. Nothing is left behind.
+            ClusterStateError: It is already running, or another one of its profile and id is.
         """
         self._start(0, starts_engines=False)
 
@@ -509,8 +509,9 @@ class Cluster(ClusterCoroutines, OwnDashboard):
                 other.cancel_blocks()
             except BroadleafError as error:
                 raise ClusterStateError(
-                    f"an earlier cluster {self.cluster_id!r} of profile {self.profile!r} has left jobs, and they "
-                    f"cannot be cancelled: {error}. Choose another id, or try again with `broadleaf stop --orphans`"
+                    f"an earlier cluster {self.cluster_id!r} of profile {self.profile!r} has left jobs behind, "
+                    f"which cannot be cancelled: {error}. Choose another id, or try again with "
+                    "`broadleaf stop --orphans`"
                 ) from None
         other.remove_files()
 
@@ -523,14 +524,14 @@ class Cluster(ClusterCoroutines, OwnDashboard):
         )
         raise ClusterStateError(
             f"cluster {self.cluster_id!r} of profile {self.profile!r} was started {where} that shares "
-            f"{self.cluster_dir} with this one, and may run there. Choose another id, or stop it there; if it is gone, "
-            "remove that directory"
+            f"{self.cluster_dir} with this one, and may still be running there. Choose another id, or stop it there; "
+            "if it is gone, remove that directory"
         )
 
     def stop_cluster_sync(self) -> None:
         """Stops everything and waits until it is gone; a cluster that does not react is killed.
 
-        Of a cluster that was killed, it ends what is left. Does nothing if there is nothing.
+        If the cluster was killed, this ends the processes that are left. It does nothing if there are none.
         """
         self._elastic.end()
         with self.lock:
@@ -790,13 +791,13 @@ class Cluster(ClusterCoroutines, OwnDashboard):
     ) -> None:
         """Releases engines: they take no new tasks, finish those that they have, and stop for good.
 
-        Returns when they are gone. Queued tasks that may run elsewhere do.
+        Returns when they are gone. Queued tasks that may run on other engines are moved there.
 
         Args:
             targets: An engine's id, several ids, 'all' (the default), the name of a host, the id of an engine set
                 or of a block, or a block.
             within_s: Seconds after which engines are stopped even if their tasks have not ended; None: never.
-            stateless: Whether data that clients may have left on the engines may go with them.
+            stateless: Whether data that clients may have left on the engines may be lost with them.
 
         Raises:
             RequestFailed: Clients may have left data on one of the engines. Nothing is released.
@@ -816,7 +817,7 @@ class Cluster(ClusterCoroutines, OwnDashboard):
 
         Args:
             n: Number of engines.
-            stateless: Whether data that clients may have left on the engines may go with them.
+            stateless: Whether data that clients may have left on the engines may be lost with them.
             within_s: Seconds after which released engines are stopped even if their tasks have not ended; None: never.
 
         Raises:
@@ -843,8 +844,7 @@ class Cluster(ClusterCoroutines, OwnDashboard):
             minimum: Minimum number of engines.
             maximum: Maximum number of engines.
             idle_s: Seconds without a task after which a block is released.
-            stateless: Whether data that clients may have left on the engines may go with them. Otherwise those engines
-                stay.
+            stateless: Whether data that clients may have left on the engines may be lost. Otherwise those engines stay.
 
         Raises:
             ValueError: They are not 0 <= `minimum` <= `maximum`.

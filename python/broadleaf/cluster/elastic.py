@@ -72,7 +72,7 @@ class Elastic:
             names = [h["name"] for h in status["hosts"] if targets in (h["name"], h["name"].partition(":")[0])]
         if not chosen and not names:
             known = [block.id for block in blocks] + [host["name"] for host in status["hosts"]]
-            raise KeyError(f"no host, block or engine set {targets!r}; there are {', '.join(known) or 'none'}")
+            raise KeyError(f"unknown host, block or engine set {targets!r}; known: {', '.join(known) or 'none'}")
         own = {engine for block in chosen for engine in block.engines}
         engines = [e["engine"] for e in there if e["engine"] in own or e["host"] in names]
         return engines, [h["host"] for h in status["hosts"] if h["name"] in names], chosen
@@ -92,9 +92,9 @@ class Elastic:
         if decision.kept_for_data:
             what = "blocks" if self._cluster.engines_from.is_remote else "engines"
             raise ScalingError(
-                f"clients may have left data on {what} {', '.join(decision.kept_for_data)}, which were sent tasks by "
-                "name (push, scatter, execute, apply of a direct view), and more engines than those must go: gather "
-                "it, or pass stateless=True to discard it"
+                f"clients may have left data on {what} {', '.join(decision.kept_for_data)}, to which they sent tasks "
+                "directly (push, scatter, execute, or apply of a direct view), and there are too few other engines to "
+                "release: gather the data, or pass stateless=True to discard it"
             )
 
     def adapt(self, minimum: int, maximum: int, *, idle_s: float = 300.0, stateless: bool = False) -> None:

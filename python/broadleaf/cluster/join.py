@@ -78,7 +78,7 @@ def _block() -> str:
     if not (block := os.environ.get("BROADLEAF_BLOCK")):
         raise ClusterStartError(
             "this host does not know which job it belongs to: BROADLEAF_BLOCK is not set here; the job's script "
-            "exports it, and its variable `join`, which is to be run here unchanged, passes it on"
+            "exports it, and passes it on in its variable `join`, which must be run here unchanged"
         )
     return block
 

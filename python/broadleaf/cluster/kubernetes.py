@@ -57,9 +57,11 @@ class Pods:
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
-            raise ValueError(f"name {self.name!r}: use up to 42 small letters, digits and '-', a letter first")
+            raise ValueError(
+                f"name {self.name!r}: use up to 42 lower-case letters, digits and '-', starting with a letter"
+            )
         if self.n < 1 or self.engines_per_pod < 1:
-            raise ValueError("there must be at least one engine, and one in each pod")
+            raise ValueError("n and engines_per_pod must be at least 1")
 
     @property
     def n_pods(self) -> int:

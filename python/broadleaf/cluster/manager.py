@@ -128,7 +128,7 @@ class ClusterManager:
         cluster = Cluster(**options)
         key = self._cluster_key(cluster)
         if key in self._clusters:
-            raise KeyError(f"cluster {key!r} exists already")
+            raise KeyError(f"cluster {key!r} already exists")
         self._clusters[key] = cluster
         return key, cluster
 
@@ -152,7 +152,7 @@ class ClusterManager:
             return self._clusters[key]
         except KeyError:
             known = ", ".join(self._clusters) or "none"
-            raise KeyError(f"no cluster {key!r}; known: {known}") from None
+            raise KeyError(f"unknown cluster {key!r}; known: {known}") from None
 
     def remove_cluster(self, key: str) -> None:
         """Forgets a cluster without stopping it.

@@ -46,7 +46,7 @@ class Relay:
         ends_at: When the batch job that it runs in ends, in seconds since 1970: it takes no new tasks shortly before.
 
     Raises:
-        ClusterStartError: It does not start, or reaches no controller; the message has the end of the log.
+        ClusterStartError: It does not start, or reaches no controller; the message contains the end of the log.
         ClusterFileError: The file is no relay file, or its cluster listens on its own host only.
         ValueError: `n` is negative, or an address is not HOST:PORT.
     """

@@ -192,7 +192,7 @@ class StartedSets:
         """
         set_id = _new_id() if set_id is None else set_id
         if set_id in self._sets:
-            raise ValueError(f"engine set {set_id!r} exists already")
+            raise ValueError(f"engine set {set_id!r} already exists")
         if self._cluster.engines_from.is_remote:
             unused = self._unused(n)
             for one in self._sets.values():
@@ -326,7 +326,7 @@ class StartedSets:
             return targets
         if targets not in self._sets:
             known = ", ".join(self._sets) or "none"
-            raise KeyError(f"no engine set {targets!r}; there are: {known}")
+            raise KeyError(f"unknown engine set {targets!r}; known: {known}")
         return self._sets[targets].engine_ids
 
     def wait_for_blocks(self, start_timeout_s: float) -> int:

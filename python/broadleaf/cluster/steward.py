@@ -703,8 +703,8 @@ class StewardProcess:
         elif code and not is_awaited:
             kind = cluster.engines_from.name
             warnings.warn(
-                f"nobody looks after the jobs of engine set {kind!r} any more: its steward has failed, so errors have "
-                f"no reasons from the scheduler, and jobs that are lost are not replaced: {self._said()}",
+                f"the jobs of engine set {kind!r} are no longer managed, because its steward has failed: errors will "
+                f"not contain the scheduler's reasons, and lost jobs will not be replaced: {self._said()}",
                 StewardWarning,
                 stacklevel=1,
             )

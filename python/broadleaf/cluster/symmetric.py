@@ -61,7 +61,7 @@ class RunMember:
             if rank in environment and size in environment:
                 known = "-".join(filter(None, (environment.get(name, "") for name in names)))
                 if not (run_id or known):
-                    raise ValueError("the launcher does not say which run this is: give every rank the same --id")
+                    raise ValueError("the launcher does not identify this run: pass the same --id to every rank")
                 unsafe = run_id or f"run-{known}"
                 told = "".join(letter if letter.isalnum() or letter in "-_." else "-" for letter in unsafe)
                 hosts = environment.get("SLURM_STEP_NODELIST", "") if rank == "SLURM_PROCID" else ""
@@ -147,12 +147,12 @@ class SharedSecret(Rendezvous):
     def __init__(self, member: RunMember, profile: str, secret: str, controller: str = "") -> None:
         if len(secret) < _MIN_SECRET_CHARACTERS:
             raise ValueError(
-                f"BROADLEAF_SECRET has {len(secret)} characters and needs at least {_MIN_SECRET_CHARACTERS}: whoever "
-                "guesses it can run code as you. Make one with `openssl rand -hex 32`"
+                f"BROADLEAF_SECRET has {len(secret)} characters, but needs at least {_MIN_SECRET_CHARACTERS}: anyone "
+                "who guesses it can run code as you. Create one with `openssl rand -hex 32`"
             )
         self._host = controller or member.first_host
         if member.size > 1 and not self._host:
-            raise ValueError("the launcher does not say on which host rank 0 runs: give --controller HOST")
+            raise ValueError("the launcher does not say on which host rank 0 runs: pass --controller HOST")
         self._settings = config.resolve({}, files.profile_dir(profile))
         self._credentials = Credentials.derive(secret, member.run_id)
         digest = hmac.digest(secret.encode(), f"ports of {member.run_id}".encode(), hashlib.sha256)
@@ -254,7 +254,7 @@ def _await_hosts(cluster: Cluster, member: RunMember, min_hosts: int, rendezvous
         missing = ", ".join(str(rank) for rank in range(1, member.size) if rank not in up)
         raise ClusterStartError(
             f"{len(up) + 1} of {member.size} hosts came up within {timeout_s:g} s; ranks without a host: {missing}. "
-            f"{rendezvous.requirement()} With --min-hosts N the program starts on fewer"
+            f"{rendezvous.requirement()} With --min-hosts N, the program also starts with fewer hosts"
         )
 
 
@@ -268,7 +268,7 @@ def _run_command(cluster: Cluster, command: Sequence[str]) -> int:
             command, env=os.environ | engine_env | {"BROADLEAF_CONNECTION": cluster.connection_file}
         )
     except FileNotFoundError:
-        raise ClusterStartError(f"there is no program {command[0]!r} on {socket.gethostname()}") from None
+        raise ClusterStartError(f"the program {command[0]!r} was not found on {socket.gethostname()}") from None
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda number, _frame: child.send_signal(number))
     code = child.wait()

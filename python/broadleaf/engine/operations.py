@@ -80,7 +80,7 @@ def execute(code: str, silent: bool = False, chain: str | None = None) -> Execut
     if chain == session.failed_chain:
         from broadleaf.errors import TaskAborted
 
-        raise TaskAborted("not run, because an earlier cell raised")
+        raise TaskAborted("not run, because an earlier cell raised an exception")
     try:
         return _execute(session, code, silent)
     except BaseException:

@@ -62,7 +62,7 @@ def _receive_setup(link: GuestLink, timeout_s: float) -> tuple[dict[str, Any], C
     try:
         setup, descriptors = link.receive(timeout_s)
     except TimeoutError:
-        raise TimeoutError(f"the cluster gave this rank no engine slot within {timeout_s:g} s") from None
+        raise TimeoutError(f"the cluster did not assign an engine slot to this rank within {timeout_s:g} s") from None
     told = setup["capture"]
     if told is None:
         return setup, None

@@ -67,4 +67,4 @@ def connect(connection: dict[str, Any], client_file: str | None) -> GuestLink:
                 if attempt == _TRIES - 1 or NAME_TAKEN not in str(error):
                     raise
                 time.sleep(0.2 * 2**attempt)
-    raise ClusterStartError("a relay was started on this host for MPI ranks, but accepts none")
+    raise ClusterStartError("a relay was started on this host for MPI ranks, but it accepts none of them")

@@ -176,7 +176,7 @@ _how_to_run = _arguments(
         "--signal-on-interrupt",
         dest="signal_on_interrupt",
         type=str,
-        help="signal that engines get when you interrupt a waiting cell: SIGINT, 2, SIGKILL, 9, or 0 for none",
+        help="signal to send to the engines when you interrupt a waiting cell: SIGINT, 2, SIGKILL, 9, or 0 for none",
     ),
 )
 
@@ -187,9 +187,9 @@ _what_to_show = _arguments(
         "--group-outputs",
         dest="groupby",
         choices=_GROUPINGS,
-        help="type: all engines' stdout, then stderr, and so on; engine: all of one engine together; order: like "
-        "type, but with the first figures of all engines before the second ones; lines: each line that several engines "
-        "print, once",
+        help="type: all engines' stdout, then stderr, and so on; engine: everything from one engine together; "
+        "order: like type, but with the first figures of all engines before the second ones; lines: show a line that "
+        "several engines print only once",
     ),
     argument("-o", "--out", dest="save_name", type=str, help="the variable to store the AsyncResult in"),
 )
@@ -351,7 +351,7 @@ class ParallelMagics(Magics):
             missing = {_missing_name(error) for error in errors if error is not None}
             for name in sorted(name for name in missing if name in names and not name.startswith("_")):
                 client = next((key for key, value in names.items() if value is self.view.client), "client")
-                print(f"{name!r} is a variable of this session, not of the engines. To give it to them: ", end="")
+                print(f"{name!r} is a variable of this session, not of the engines. To push it to them: ", end="")
                 print(f"{client}[:].push({{{name!r}: {name}}})")
             raise
 

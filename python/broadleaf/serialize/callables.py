@@ -34,7 +34,7 @@ def check_map(function: Any, sequences: Sequence[Any]) -> None:
     swapped = next((sequence for sequence in sequences if callable(sequence)), None)
     if not callable(function) and swapped is not None and not isinstance(function, Reference | PrePickled):
         name = getattr(swapped, "__name__", None) or type(swapped).__name__
-        raise TypeError(f"{_shown(function)} came first, and {name} after it: the function comes first in a map")
+        raise TypeError(f"{_shown(function)} was passed before {name}: the first argument of a map is the function")
     check_callable(function)
 
 

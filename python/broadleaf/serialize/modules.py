@@ -51,12 +51,14 @@ def pack_module(module: ModuleType | str) -> PackedModule:
     """
     full_name = module if isinstance(module, str) else module.__name__
     if full_name == "__main__":
-        raise ValueError("what __main__ defines is sent with each function; only modules it imports can be shipped")
+        raise ValueError(
+            "__main__ is sent with each function that needs it; only modules that it imports can be shipped"
+        )
     name = full_name.partition(".")[0]
     if name == "broadleaf" or name in sys.stdlib_module_names:
         raise ValueError(f"every engine has its own {name!r}: it is part of Python or of Broadleaf")
     if not name or os.sep in full_name or "\0" in full_name:
-        raise ValueError(f"no file can be named after module {full_name!r}: load it under another name")
+        raise ValueError(f"module {full_name!r} cannot be saved in a file of that name: load it under another name")
     loaded = {n: _spec_of(m) for n, m in list(sys.modules.items()) if n == name or n.startswith(f"{name}.")}
     if not isinstance(module, str):
         loaded.setdefault(full_name, _spec_of(module))

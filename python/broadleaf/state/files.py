@@ -139,7 +139,7 @@ def check_id(kind: str, name: str) -> str:
     """`name` if it can be a directory's name; raises ValueError otherwise, and TypeError if it is not a string. `kind`
     is what it names."""
     if not isinstance(name, str):
-        raise TypeError(f"a {kind} is text, not {name!r} ({type(name).__name__})")
+        raise TypeError(f"a {kind} must be a string, not {name!r} ({type(name).__name__})")
     if not re.fullmatch(_ID, name):
         raise ValueError(
             f"{kind} {name!r}: use up to 40 letters, digits, '.', '_' and '-', starting with a letter or digit"

@@ -222,7 +222,7 @@ def test_scale_and_drain():
             assert states == ["up", "gone", "up"]
             host, state, pid, _, _, mean = run("status", *named).splitlines()[3].split()[1:7]
             assert (host, state, pid, mean) == (socket.gethostname().partition(":")[0], "gone", "-", "-")
-            assert "no host, block or engine set 'n7'" in run("drain", "n7", *named, code=2)
+            assert "unknown host, block or engine set 'n7'" in run("drain", "n7", *named, code=2)
             run("scale", "0", "--stateless", *named)
     finally:
         run("stop", "--cluster-id", "elastic")

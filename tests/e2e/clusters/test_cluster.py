@@ -172,7 +172,7 @@ def test_manager():
     manager = ClusterManager()
     key, cluster = manager.new_cluster(n=0, cluster_id="m")
     assert key == "default:m"
-    with pytest.raises(KeyError, match="exists already"):
+    with pytest.raises(KeyError, match="already exists"):
         manager.new_cluster(n=0, cluster_id="m")
     cluster.start_cluster_sync()
     found = ClusterManager().load_clusters()
@@ -413,7 +413,7 @@ def test_use_before_start():
 def test_wrong_arguments():
     with pytest.raises(ValueError, match="must not be negative, but is -1"):
         Cluster(n=-1)
-    with pytest.raises(ValueError, match=r"unknown engine set 'cloud'; there are .*local"):
+    with pytest.raises(ValueError, match=r"unknown engine set 'cloud'; known: .*local"):
         Cluster(engines="cloud")
     with pytest.raises(config.ConfigError, match="did you mean 'prefetch_max'"):
         Cluster(prefetch_mx=1)

@@ -83,7 +83,7 @@ def test_drain_waits_until_the_engine_is_gone_and_names_what_it_would_lose():
         assert until(lambda: rc.ids == [2])
         with pytest.raises(RequestFailed, match="no such engine: 7"):
             rc.cluster.drain_sync(7)
-        with pytest.raises(KeyError, match="no host, block or engine set 'nowhere'"):
+        with pytest.raises(KeyError, match="unknown host, block or engine set 'nowhere'"):
             rc.cluster.drain_sync("nowhere")
 
 

@@ -217,7 +217,7 @@ warnings.showwarning = lambda message, *_: (print(message), told.set())
 with ipp.Cluster(n=1, engines=Rotten()) as rc:
     assert told.wait(30)
 """
-    assert "nobody looks after the jobs of engine set 'birch'" in (said := run(folder, code))
+    assert "the jobs of engine set 'birch' are no longer managed" in (said := run(folder, code))
     assert "there is a worm in it" in said
 
 
@@ -242,7 +242,7 @@ def test_a_script_may_be_a_file(folder):
 
 def test_a_missing_command_is_told_before_anything_starts(folder, monkeypatch):
     monkeypatch.setenv("PATH", "/usr/bin:/bin")
-    with pytest.raises(ipp.ClusterStartError, match="there is no program 'bsubmit' here"):
+    with pytest.raises(ipp.ClusterStartError, match="the program 'bsubmit' was not found on this host"):
         ipp.Cluster(n=1, engines=Birch()).start_cluster_sync()
 
 

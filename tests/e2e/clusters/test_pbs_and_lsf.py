@@ -251,9 +251,9 @@ def test_a_line_that_selects_hosts_stands_in_place_of_ours():
 @pytest.mark.parametrize(
     ("made", "said"),
     [
-        (ipp.PBS(queue="a b"), "queue='a b': a directive of PBS cannot have a space"),
-        (ipp.LSF(account='a"b'), "a directive of LSF cannot have a double quote"),
-        (ipp.LSF(lsf=["-x\n-q other"]), "a directive of LSF cannot have a line break"),
+        (ipp.PBS(queue="a b"), "queue='a b': PBS directives cannot contain a space"),
+        (ipp.LSF(account='a"b'), "LSF directives cannot contain a double quote"),
+        (ipp.LSF(lsf=["-x\n-q other"]), "LSF directives cannot contain a line break"),
     ],
 )
 def test_what_a_directive_cannot_have_is_refused_by_name(made, said):
@@ -264,7 +264,7 @@ def test_what_a_directive_cannot_have_is_refused_by_name(made, said):
 @pytest.mark.parametrize(("name", "program"), [("pbs", "qsub"), ("PBS", "qsub"), ("lsf", "bsub")])
 def test_names_of_ipython_parallel_say_what_is_missing(monkeypatch, name, program):
     monkeypatch.setenv("PATH", "/nowhere")
-    with pytest.raises(ipp.ClusterStartError, match=f"there is no program '{program}' here"):
+    with pytest.raises(ipp.ClusterStartError, match=f"the program '{program}' was not found on this host"):
         ipp.Cluster(engines=name, n=4).start_cluster_sync()
 
 

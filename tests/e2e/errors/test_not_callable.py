@@ -78,7 +78,9 @@ def test_a_coroutine_in_place_of_its_function(view, call):
 @pytest.mark.parametrize("sequence", [[1, 2], range(5000)])
 def test_a_map_whose_arguments_are_swapped(view, call, sequence):
     message = (
-        "cannot be called" if call == "parallel map" else "came first, and double after it: the function comes first"
+        "cannot be called"
+        if call == "parallel map"
+        else "was passed before double: the first argument of a map is the function"
     )
     with pytest.raises(TypeError, match=message):
         MAPS[call](view, sequence, double)

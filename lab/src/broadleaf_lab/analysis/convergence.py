@@ -105,5 +105,5 @@ def convergence(
         for e in made.effects():
             rows.append((int(count), e.factor, e.level, e.estimate, e.ci_low, e.ci_high, e.unit))
     if not rows:
-        raise AnalysisError(f"{len(frame)} runs are too few for an estimate: make more.")
+        raise AnalysisError(f"{len(frame)} runs are too few for an estimate: run more.")
     return pd.DataFrame(rows, columns=["n_runs", "factor", "level", "estimate", "ci_low", "ci_high", "unit"])

@@ -72,7 +72,7 @@ def context_config(fit: Fit, context: Context) -> dict[str, Level] | None:
         return {f.name: f.default for f in fit.factors}
     if context == "best":
         return fit.best_config
-    raise AnalysisError(f"unknown context {context!r}: choose average, baseline, best, or give a configuration.")
+    raise AnalysisError(f"unknown context {context!r}: choose average, baseline or best, or pass a configuration.")
 
 
 def levels_of(fit: Fit, factor: Factor) -> list[Level]:

@@ -95,7 +95,7 @@ def load(
     if frame.empty:
         condition = f" where {where}" if where else ""
         raise AnalysisError(
-            f"no run has the status ok and a time per task{condition}: make runs first (`broadleaf-lab run`)."
+            f"no run has the status ok and a time per task{condition}: do some runs first (`broadleaf-lab run`)."
         )
     frame["config_id"] = identify(frame, factors)
     return frame

@@ -95,9 +95,9 @@ def summarise(
     notes: list[str] = []
     tried = {it.factor for it in failures.levels} if failures is not None else set()
     if untold := [f.name for f in factors if f not in varied and f.name not in tried]:
-        notes.append(f"Never varied, so nothing is known of: {', '.join(untold)}.")
+        notes.append(f"Never varied, so nothing is known about: {', '.join(untold)}.")
     if fatal := [f.name for f in factors if f not in varied and f.name in tried]:
-        notes.append(f"Of one level alone did runs end well, so no time is known of: {', '.join(fatal)}.")
+        notes.append(f"Only one level had successful runs, so no effect is known of: {', '.join(fatal)}.")
     try:
         made = fit(varied, frame, scale, pairs, blocks, drift)
     except AnalysisError as error:
@@ -108,7 +108,7 @@ def summarise(
     notes += made.notes
     notes += tasks_note(frame)
     if made.dropped:
-        notes.append(f"Not told apart by these runs: {', '.join(made.dropped)}.")
+        notes.append(f"These runs cannot tell these terms apart: {', '.join(made.dropped)}.")
     return Summary(
         fit=made,
         verdicts=Known(made, rope_pct, failures).verdicts,

@@ -60,7 +60,7 @@ class Measured:
             first, last = self.commits[found.first], self.commits[found.last]
             lines.append(
                 f"{found.config} changed between {first.sha[:10]} and {last.sha[:10]}: {found.ratio} of the time"
-                " before; which commit it was, these runs do not tell."
+                " before; these runs do not show which commit it was."
             )
         if not lines:
             lines.append(f"No change was proven among {len(self.commits)} commits.")

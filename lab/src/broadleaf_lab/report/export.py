@@ -26,7 +26,7 @@ def export(directory: Path, dialect: str, target: Path, tables: Sequence[str] = 
     RunError if there are none, or the dialect needs a library that is missing.
     """
     if dialect not in DIALECTS:
-        raise RunError(f"no dialect {dialect!r}. Choose one of {', '.join(DIALECTS)}.")
+        raise RunError(f"unknown dialect {dialect!r}. Choose one of {', '.join(DIALECTS)}.")
     sources = {name: directory / f"{name}.csv" for name in tables if (directory / f"{name}.csv").is_file()}
     if not sources:
         raise RunError(f"{directory}: none of {', '.join(f'{t}.csv' for t in tables)}. Run `broadleaf-lab run` first.")

@@ -183,8 +183,9 @@ class Runner:
             return
         self._told_busy = True
         self.environments.say(
-            f"the machine is busy: other processes use {cores:.1f} cores; waiting up to {self._patience_s:.0f} s for "
-            "quiet, less each time; runs made anyway are flagged `busy` (--max-busy, --max-wait)"
+            f"the machine is busy: other processes use {cores:.1f} cores; waiting up to {self._patience_s:.0f} s "
+            "until it is quiet, and less each time; runs that are made anyway are flagged `busy` (--max-busy, "
+            "--max-wait)"
         )
 
     def attempt(

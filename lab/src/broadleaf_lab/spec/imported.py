@@ -101,7 +101,7 @@ def _runs(
     started = _times(table, time, found)
     order = sorted(range(found.rows), key=lambda i: started[i])
     if not (ours and any(table.get("block", []))):
-        found.lacks.append(f"No blocks: {_BLOCK} runs in the order of time count as one.")
+        found.lacks.append(f"No blocks: every {_BLOCK} runs, in the order of time, count as one block.")
     lost = 0
     names = list(given)
     ids: dict[tuple[Level, ...], str] = {}
@@ -132,12 +132,12 @@ def _runs(
 def _times(table: Mapping[str, list[str]], time: str | None, found: Imported) -> list[float]:
     """When each run began, as seconds; their order in the file if that is not known."""
     if time is None:
-        found.lacks.append("No time: the order of the lines is taken for that of the runs (--time names a column).")
+        found.lacks.append("No time: the runs are assumed to be in the order of the lines (--time names a column).")
         return [float(number) for number in range(found.rows)]
     seconds = [_seconds(text) for text in table[time]]
     if unread := sum(value is None for value in seconds):
         found.lacks.append(
-            f"{unread} of {found.rows} runs have no {time} that can be read: they follow the one before."
+            f"{unread} of {found.rows} runs have no readable {time}: they are placed after the run before them."
         )
     last, made = 0.0, []
     for value in seconds:

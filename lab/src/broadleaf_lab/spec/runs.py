@@ -280,7 +280,7 @@ def _parse(text: str, path: Path) -> tuple[list[str], list[list[str]]]:
         )
     for number, cells in enumerate(lines, 2):
         if len(cells) != len(header):
-            raise RunError(f"{path}, line {number}: {len(cells)} cells where the header has {len(header)}.")
+            raise RunError(f"{path}, line {number}: {len(cells)} cells, but the header has {len(header)}.")
     return header, lines
 
 

@@ -268,9 +268,9 @@ def _decide(
     tested = [setting for setting in ablation.settings if setting.benefit is not None]
     if tested:
         stay = sum(setting.kept for setting in tested)
-        say(f"ablation: {stay} of {len(tested)} settings that were left out in turn stay, {len(left)} in all")
+        say(f"ablation: of {len(tested)} settings that were left out in turn, {stay} stay; {len(left)} stay in all")
     else:
-        say("ablation: the budget did not reach for leaving settings out in turn; all stay")
+        say("ablation: the budget was too small to leave settings out in turn; all stay")
     if ablation.config == dict(winner) and not failing.beside_default(meter, winner, default).suspect:
         return winner, first, first, ablation.settings
     if left and meter.left() >= 2 * _MIN_PAIRS:

@@ -163,7 +163,7 @@ class Debugging:
             parts = [part for part in parts if result._engine_id(part) == engine]
         if not parts:
             where = "" if engine is None else f" on engine {engine}"
-            raise LookupError(f"no task of this result has failed{where}, or is waiting in a breakpoint()")
+            raise LookupError(f"no task of this result has failed{where}, and none is waiting in a breakpoint()")
         self._post_mortem(result.failure(parts[0]))
 
     def _post_mortem(self, error: BaseException | None) -> None:
@@ -179,7 +179,7 @@ class Debugging:
             return
         engine = error.engine_info["engine_id"]  # type: ignore[union-attr]
         if self._client.engine_uuid(engine) != error.engine_info["engine_uuid"]:  # type: ignore[union-attr]
-            raise LookupError(f"engine {engine} has been restarted since, and its frames are gone")
+            raise LookupError(f"engine {engine} has been restarted since then, so its frames are gone")
         view = self._client.direct_view(engine)
         view._submit(view._operation("post_mortem"), (kept,), {}, "debug").get()
 

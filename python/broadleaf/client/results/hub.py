@@ -189,8 +189,8 @@ class Hub:
             if msg_id not in known:
                 what = "cannot be run again" if run_again else "has no result"
                 raise KeyError(
-                    f"task {msg_id!r} {what}: neither this client nor the cluster has kept it; see the option "
-                    "kept_results_bytes"
+                    f"task {msg_id!r} {what}: neither this client nor the cluster has kept what is needed; see the "
+                    "option kept_results_bytes"
                 )
         submitter = self._submitters.get((single, run_again))
         client = self._client

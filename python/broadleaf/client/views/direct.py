@@ -121,7 +121,7 @@ class DirectView(View):
     def _new_submitter(self, method: str, kind: str, ids: tuple[int, ...], single: bool, label: Any, mode: str) -> Any:
         client = self.client
         if not ids:
-            raise NoEnginesRegistered("this view has no engines; client.wait_for_engines(n) waits for them")
+            raise NoEnginesRegistered("this view has no engines; wait for some with client.wait_for_engines(n)")
         coalesce = self._coalesces() and kind in _COALESCED
         options = client.define_options(
             TaskOptions(mode="Each", targets=ids, label=label or "", topology=self.topology, coalesce=coalesce)
@@ -862,7 +862,7 @@ class DirectView(View):
         n_parts = min(n_items, len(ids))
         if n_parts == 0:
             if not ids:
-                raise NoEnginesRegistered("this view has no engines; client.wait_for_engines(n) waits for them")
+                raise NoEnginesRegistered("this view has no engines; wait for some with client.wait_for_engines(n)")
             return EmptyMapResult(Origin(self.client, (), False, label=label), function)
         calls = [tuple(part_of(part, i, n_parts, n_items, dist) for part in parts) for i in range(n_parts)]
         result: AsyncMapResult = self._submit_each(function, calls, "apply", "mapped", ids[:n_parts], label)

@@ -43,8 +43,8 @@ class ViewExecutor(Executor):
 
     Args:
         view: The view; `view.executor` and `Client.executor` make executors.
-        initializer: A function that each engine calls before its first task for this executor: the present ones when
-            this is made, those that join while the client is connected when they do.
+        initializer: A function that each engine calls before its first task for this executor: existing engines
+            when the executor is created, and engines that join while the client is connected when they join.
         initargs: Its arguments.
 
     Raises:
@@ -158,7 +158,7 @@ class ViewExecutor(Executor):
         Args:
             fn: The function to call with an item of each iterable.
             *iterables: The items, cut to the shortest.
-            timeout: Seconds from this call on in which values have to come; None: forever.
+            timeout: Maximum number of seconds, from this call on, until a value arrives; None: forever.
             chunksize: On a load-balanced view, items per task; None: as `LoadBalancedView.map` chooses.
             buffersize: On a load-balanced view, the maximum number of tasks whose values were not taken: further items
                 are taken from the iterables as values are taken from the iterator, so the iterables may be endless.
@@ -200,7 +200,9 @@ class ViewExecutor(Executor):
         if buffersize < 1:
             raise ValueError("buffersize must be None or > 0")
         if not hasattr(self.view, "map_chunks"):
-            raise TypeError("buffersize is for load-balanced views: a direct view sends each engine its part at once")
+            raise TypeError(
+                "buffersize needs a load-balanced view: a direct view sends each engine its whole part at once"
+            )
 
     def _map_lazily(
         self,

@@ -68,9 +68,7 @@ def find_engine_set(name: str) -> type[EngineSet]:
     absent: type[EngineSet] | None = extension("absent engine set")(name)
     if absent is not None:
         return absent
-    raise ValueError(
-        f"unknown engine set {name!r}; there are {', '.join(engine_set_names())}. For another, {_REGISTER}"
-    )
+    raise ValueError(f"unknown engine set {name!r}; known: {', '.join(engine_set_names())}. To add one, {_REGISTER}")
 
 
 def engine_set_names() -> list[str]:
@@ -151,8 +149,8 @@ def _refuse_what_is_not_json(name: str, options: Mapping[str, Any]) -> None:
             json.dumps(value)
         except (TypeError, ValueError):
             raise ClusterStartError(
-                f"option {option}={value!r} of engine set {name!r} cannot be passed on to the process that looks after "
-                "its jobs: give text, a number, or a list of these"
+                f"option {option}={value!r} of engine set {name!r} cannot be passed on to the process that manages "
+                "its jobs: use text, a number, or a list of these"
             ) from None
 
 
@@ -174,7 +172,7 @@ def _class_handed_on(kind: type[EngineSet]) -> dict[str, Any]:
             data = dumps_by_value(kind)
         except Exception as error:
             raise ClusterStartError(
-                f"engine set {kind.name!r} cannot be passed on to the process that looks after its jobs: {error}; put "
+                f"engine set {kind.name!r} cannot be passed on to the process that manages its jobs: {error}; put "
                 f"{kind.__qualname__} into a module, and {_REGISTER}"
             ) from error
         _handed_on[kind] = {"pickle": b64encode(data).decode(), "search_path": search_path()}

@@ -119,43 +119,46 @@ class EngineSet(ABC):
     """A kind of place where engines run, with its options. The fields of a subclass are its options."""
 
     name: ClassVar[str]
-    """As in ``Cluster(engines=name)``, `broadleaf start --engines name`, and the table ``[name]`` of `config.toml`."""
+    """The name in ``Cluster(engines=name)``, `broadleaf start --engines name`, and the table ``[name]`` of
+    `config.toml`."""
     is_remote: ClassVar[bool] = True
     """Whether its engines come with relays, for which the controller listens on TCP."""
 
     is_adoptable: ClassVar[bool] = False
-    """Whether any process can take over its blocks, whose `facts` tell all: then a process of its own can scale a
-    detached cluster."""
+    """Whether any process can take over its blocks, because their `facts` are all that it needs. A separate process can
+    then scale a detached cluster."""
 
     leaves_jobs: ClassVar[bool] = False
     """Whether its blocks are jobs, which stay in their scheduler's queue until somebody cancels them."""
 
     restarts_blocks: ClassVar[bool] = False
-    """Whether its engines are started again by blocks, with `start_again`: the controller cannot."""
+    """Whether `start_again` restarts its engines a whole block at a time, because the controller cannot restart
+    them."""
 
     keeps_hosts: ClassVar[bool] = False
-    """Whether its hosts are given: a block that is over is started again where it was, with `start_again`."""
+    """Whether its hosts are fixed: `start_again` restarts a block that has ended on the same host."""
 
     _: KW_ONLY
     engines_per_host: int = 0
     """Engines on each host; 0 for one for every core that the relay there may use."""
     min_engines: int = 0
-    """Engines without which the cluster does not start; 0 for all."""
+    """Minimum number of engines that must be up for the cluster to start; 0 for all."""
     queue_timeout_s: float = 86_400.0
-    """Time that a block may be pending, in seconds, before its start has failed."""
+    """How long a block may be pending before its start counts as failed, in seconds."""
     python: str = ""
-    """Python on the hosts; by default the one that this process runs, where a host has it, else `python3`."""
+    """Python on the hosts; by default the path of this process's Python on hosts where it exists, otherwise
+    `python3`."""
     setup: Sequence[str] = field(default_factory=list)
-    """Shell commands that each host runs first, such as ``module load python``: in a login shell of bash, where there
-    is one."""
+    """Shell commands that each host runs first, such as ``module load python``, in a login shell of bash if the host
+    has bash."""
     setup_errors: str = "stop"
-    """What follows if one of them fails: 'stop' ends the start, 'warn' only writes that into the log."""
+    """What happens if one of them fails: with 'stop', the start fails; with 'warn', the failure is only logged."""
     wrap: str = ""
-    """Command that starts Python there, such as ``apptainer exec image.sif``."""
+    """Command that starts Python on the hosts, such as ``apptainer exec image.sif``."""
     interface: str = ""
-    """Network interface of this host that relays reach the controller by; by default any."""
+    """Network interface of this host to which relays connect; by default any."""
     nested_tasks: bool = False
-    """Whether tasks on the hosts may submit tasks: the clients' key is sent there as well."""
+    """Whether tasks on the hosts may submit tasks. If so, the clients' key is sent to the hosts as well."""
 
     def __init_subclass__(cls, **more: Any) -> None:
         """Refuses options of types that another process could not be told, if it has to make the same set.
@@ -175,27 +178,26 @@ class EngineSet(ABC):
         """Starts what was requested, as one block or several, and returns at once.
 
         Args:
-            request: What is asked for.
+            request: The request.
 
         Returns:
             The blocks.
 
         Raises:
-            ClusterStartError: The scheduler refuses all of it; the message has its words.
+            ClusterStartError: The scheduler refused the whole request. The message contains its reason.
         """
 
     def block_engines(self, first: int) -> int | None:
-        """How many engines each block has that `Cluster.scale` and `adapt` request.
+        """The number of engines in each block that `Cluster.scale` and `adapt` request.
 
         Args:
-            first: Engines of the cluster's first block; 0 if there is none.
+            first: Number of engines in the cluster's first block; 0 if there is none.
 
         Returns:
-            That number. None where a block has as many as it is asked for.
+            That number. None if a block has as many engines as were requested.
 
         Raises:
-            ClusterStartError: There can be no more blocks. Where hosts are given, those that are lost can still come
-                back.
+            ClusterStartError: No more blocks can be added. If the hosts are fixed, lost ones can still come back.
         """
         return None
 
@@ -221,7 +223,7 @@ class EngineSet(ABC):
 
     @abstractmethod
     def log(self, block: Block) -> str:
-        """What a block has written.
+        """The output of a block.
 
         Args:
             block: The block.
@@ -231,7 +233,7 @@ class EngineSet(ABC):
         """
 
     def why_silent(self, block: Block) -> str:
-        """What may be wrong with a block that has ended and has written nothing.
+        """The likely reason why a block has ended without any output.
 
         Args:
             block: The block.
@@ -256,7 +258,7 @@ class EngineSet(ABC):
 
         Args:
             block: The block.
-            request: What its engines need to know.
+            request: The request, for its engines.
 
         Raises:
             ClusterStartError: It does not start.
@@ -264,14 +266,14 @@ class EngineSet(ABC):
         raise NotImplementedError
 
     def spare_blocks(self, request: BlockRequest, blocks: Sequence[Block]) -> list[Block]:
-        """Blocks that `start_again` can start although there has been none; only for sets with `keeps_hosts`.
+        """Blocks for hosts that have not had one yet, which `start_again` can start; only for sets with `keeps_hosts`.
 
         Args:
-            request: What their engines need to know.
-            blocks: All blocks that there have been.
+            request: The request, for their engines.
+            blocks: All blocks so far.
 
         Returns:
-            A block for each host of the set that has had none.
+            A block for each host of the set that has not had one.
         """
         return []
 
@@ -283,11 +285,11 @@ class EngineSet(ABC):
         """
 
     def jobs_of(self, request: BlockRequest) -> list[Block]:
-        """Jobs of a cluster that are in their scheduler's queue, whoever has submitted them; only for sets with
-        `leaves_jobs`.
+        """Jobs of a cluster that are in the scheduler's queue, no matter which process submitted them; only for sets
+        with `leaves_jobs`.
 
         Args:
-            request: The cluster.
+            request: A request of that cluster.
 
         Returns:
             A block for each.
@@ -306,10 +308,10 @@ class EngineSet(ABC):
         return dataclasses.asdict(self)
 
     def script(self, request: BlockRequest) -> str:
-        """What `submit` would run, for people to read.
+        """The script or command that `submit` would run, for users to read.
 
         Args:
-            request: What would be asked for.
+            request: The request.
 
         Returns:
             The text. It contains no secrets.
@@ -323,10 +325,10 @@ class EngineSet(ABC):
         input.
 
         Args:
-            request: What was asked for.
+            request: The request.
             *arguments: Arguments of that program.
-            package: The directory there that Broadleaf is imported from; "" where standard input has it before the
-                order, None for the Broadleaf that is installed there.
+            package: The directory on that host from which Broadleaf is imported; "" if standard input provides
+                Broadleaf before the order, None for the Broadleaf that is installed there.
 
         Returns:
             The text.
@@ -382,8 +384,8 @@ class EngineSet(ABC):
         """The order that the relay of `join_command` reads.
 
         Args:
-            request: What was asked for.
-            block: The block's id; it may be left to the environment variable ``BROADLEAF_BLOCK``.
+            request: The request.
+            block: The block's id; by default that in the environment variable ``BROADLEAF_BLOCK``.
             name: The host's name in the cluster; by default the host's own.
             n: Number of engines; by default `engines_per_host`.
             tunnel_port: A port of the host's own loopback interface that leads to the controller: the relay uses it if

@@ -85,7 +85,8 @@ def run_command(command: Sequence[str], *, text: str = "") -> str:
         )
     except FileNotFoundError:
         raise CommandError(
-            f"there is no program {command[0]!r} here; start the cluster on a host that submits jobs"
+            f"the program {command[0]!r} was not found on this host; start the cluster on a host from which jobs can "
+            "be submitted"
         ) from None
     except subprocess.TimeoutExpired:
         raise CommandError(f"{command[0]} did not answer within {_TIMEOUT_S:g} s") from None
@@ -124,7 +125,7 @@ def check_value(option: str, value: str, scheduler: str, refused: str = "") -> s
     """
     if (found := _first(value, refused)) is not None:
         raise ClusterStartError(
-            f"{option}={value!r}: a directive of {scheduler} cannot have {found} there; give a value without it"
+            f"{option}={value!r}: {scheduler} directives cannot contain {found} here; use a value without it"
         )
     return value
 
@@ -135,8 +136,8 @@ def check_lines(option: str, lines: Iterable[str], scheduler: str) -> list[str]:
     for line in checked:
         if (found := _first(line, "")) is not None:
             raise ClusterStartError(
-                f"the line {line!r} in {option}: a directive of {scheduler} cannot have {found}; give each line as an "
-                "entry of its own"
+                f"the line {line!r} in {option}: {scheduler} directives cannot contain {found}; make each line a "
+                "separate entry"
             )
     return checked
 
@@ -148,8 +149,8 @@ def check_directory(directory: Path, scheduler: str, refused: str, remedy: str) 
     """
     if (found := _first(str(directory), refused)) is not None:
         raise ClusterStartError(
-            f"jobs would find their files in {str(directory)!r}, and a directive of {scheduler} cannot have {found} in "
-            f"a path; {remedy}"
+            f"jobs would find their files in {str(directory)!r}, and the paths in {scheduler} directives cannot "
+            f"contain {found}; {remedy}"
         )
     return directory
 
@@ -319,8 +320,8 @@ class ThisHost(SubmitHost):
 
         if shutil.which(program) is None:
             raise ClusterStartError(
-                f"there is no program {program!r} here: start the cluster on a host that submits jobs, or name one "
-                "that you log in to: via='ssh:login'"
+                f"the program {program!r} was not found on this host: start the cluster on a host from which jobs can "
+                "be submitted, or name such a host to log in to: via='ssh:login'"
             )
 
     def user(self) -> str:
@@ -390,7 +391,8 @@ class LoginHost(SubmitHost):
             if str(error).startswith("ssh to "):
                 raise ClusterStartError(str(error)) from None
             raise ClusterStartError(
-                f"there is no program {program!r} on {where}: name a host that submits jobs with via="
+                f"the program {program!r} was not found on {where}: use via= to name a host from which jobs can be "
+                "submitted"
             ) from None
 
     def user(self) -> str:
@@ -409,8 +411,8 @@ class LoginHost(SubmitHost):
                 said = self._sh(_PRIVATE + _SHARED, self._shared_dir).decode(errors="replace")
             except CommandError as error:
                 raise ClusterStartError(
-                    f"no directory for jobs on {self._master.host.destination}: {error}; name one that jobs see with "
-                    "shared_dir="
+                    f"no directory for jobs on {self._master.host.destination}: {error}; use shared_dir= to name "
+                    "one that jobs can access"
                 ) from None
             self._top = Path(said.strip().splitlines()[-1])
         return self._top
@@ -505,66 +507,66 @@ $join\""""
 
 @dataclass
 class BatchSet(EngineSet):
-    """Engines in jobs of a scheduler, for sites with one that Broadleaf does not know.
+    """Engines in jobs of a batch scheduler: the base class to use for a scheduler that Broadleaf does not support.
 
-    A subclass is a dataclass. It names the scheduler's commands in class variables, and has three methods:
+    A subclass is a dataclass. It specifies the scheduler's commands in class variables, and implements three methods:
     `directives`, `job_of` and `note_news`. See "Your scheduler in forty lines" in the guides.
 
     The class variables are:
 
-    - `name`, `title`: the set's name for ``engines=``; the scheduler's, for people;
+    - `name`, `title`: the name of the engine set for ``engines=``, and the scheduler's name in messages;
     - `program`, `arguments`, `takes_file`: the command that submits a job, and whether it takes the script as a file
-      and not from standard input;
-    - `marker`: what its directives begin with in a script, such as ``#PBS``;
-    - `job_variable`: the variable in a job's environment that has the job's name;
-    - `on_hosts`: what a script runs so that ``$join`` is run once on each host; without it, jobs have one host;
-    - `cancel_program`, `cancel_arguments`: the command that ends jobs;
-    - `unknown_job`: what that command says of a job that is gone, a phrase or several;
-    - `writes_log`: whether the script writes the job's log, and not the scheduler.
+      instead of from standard input;
+    - `marker`: the prefix of the scheduler's directives in a script, such as ``#PBS``;
+    - `job_variable`: the variable in a job's environment that contains the job's id;
+    - `on_hosts`: the command by which a script runs ``$join`` once on each host; without it, jobs have one host;
+    - `cancel_program`, `cancel_arguments`: the command that cancels jobs;
+    - `unknown_job`: a phrase by which that command reports that a job does not exist, or several such phrases;
+    - `writes_log`: whether the script, and not the scheduler, writes the job's log.
 
-    All other fields are options, of the class, of `broadleaf start --set` and of `config.toml`. Their types are bool,
-    int, float, str, ``str | float``, ``list[str]``, ``list[int]`` or ``list[float]``; others are refused where the
-    class is defined. Where `engines_per_host` is 0, a host has as many engines as `host_engines` says: all that were
-    asked for where jobs have one host, else one for each core that the job may use there.
+    All other fields are options: of the class, of `broadleaf start --set` and in `config.toml`. Their types are bool,
+    int, float, str, ``str | float``, ``list[str]``, ``list[int]`` or ``list[float]``; other types raise an error when
+    the class is defined. If `engines_per_host` is 0, `host_engines` determines the number of engines on a host: all
+    requested engines if jobs have one host, otherwise one for each core that the job may use there.
     """
 
     is_adoptable: ClassVar[bool] = True
     leaves_jobs: ClassVar[bool] = True
     title: ClassVar[str]
-    """The scheduler, as people call it."""
+    """The scheduler's name in messages."""
     program: ClassVar[str]
-    """Its command that submits a job."""
+    """The command that submits a job."""
     arguments: ClassVar[Sequence[str]] = ()
     """Arguments of that command."""
     takes_file: ClassVar[bool] = False
     """Whether that command takes the script as a file, its last argument. By default it reads the script from standard
     input."""
     marker: ClassVar[str]
-    """What its directives begin with in a script, such as ``#PBS``."""
+    """The prefix of its directives in a script, such as ``#PBS``."""
     job_variable: ClassVar[str]
-    """The variable in a job's environment that has the job's name, as `job_of` returns it."""
+    """The variable in a job's environment that contains the job's id, as `job_of` returns it."""
     on_hosts: ClassVar[str] = 'sh -c "$join"'
-    """What a job's script runs so that ``$join`` is run once on each of its hosts. It is shell code that needs none of
-    the script's variables. By default it is run where the script is, and jobs have one host."""
+    """The command by which a job's script runs ``$join`` once on each of the job's hosts. ``$join`` is shell code that
+    needs none of the script's variables. By default, it runs where the script runs, and jobs have one host."""
     cancel_program: ClassVar[str]
-    """Its command that ends the jobs whose names are its last arguments."""
+    """The command that cancels jobs. Their ids are its last arguments."""
     cancel_arguments: ClassVar[Sequence[str]] = ()
-    """Arguments of that command before the jobs' names."""
+    """Arguments of that command, before the jobs' ids."""
     unknown_job: ClassVar[str | Sequence[str]]
-    """What that command says of a job that is gone: a phrase, or several where it has one for each case."""
+    """A phrase by which that command reports that a job does not exist, or several such phrases."""
 
     writes_log: ClassVar[bool] = False
-    """Whether the script itself writes a job's output into `log_file`: for schedulers that keep what a job writes until
-    it has ended. ``$log`` is the file then."""
+    """Whether the script itself writes a job's output to `log_file`, whose path is then ``$log``. This is for
+    schedulers that hold back a job's output until the job has ended."""
 
     _: KW_ONLY
     via: str = ""
     """Host where the scheduler's commands run, such as ``"ssh:login"``; by default this one."""
     shared_dir: str = ""
-    """With `via`: a directory there that jobs see; by default ``~/.broadleaf``."""
+    """With `via`: a directory on that host that jobs can access; by default ``~/.broadleaf``."""
     ship: bool = False
-    """Whether jobs use the Broadleaf of this process, put into a directory that they see, and need only the same
-    Python."""
+    """Whether to copy the Broadleaf of this process into a directory that jobs can access, so that their hosts need
+    only the same version of Python."""
 
     def __post_init__(self) -> None:
         login = via_host(self.via) if self.via else None
@@ -578,18 +580,18 @@ class BatchSet(EngineSet):
 
     @abstractmethod
     def directives(self, request: BlockRequest, directory: Path) -> list[str]:
-        """The lines of a script that tell the scheduler what the job needs, without the `marker`.
+        """The directives that tell the scheduler what a job needs, without the `marker`.
 
-        Unless the script `writes_log`, one of them must send the job's output to `log_file`, with the job's name as the
-        scheduler writes it there.
+        Unless the script `writes_log`, one of them must send the job's output to `log_file`, with the scheduler's
+        pattern for the job's id in the path.
 
         Args:
-            request: What was asked for: `request.n` engines, None for as many as the options say or the hosts have
-                cores. `job_name` makes a name for the job of it.
-            directory: Where the job finds its files.
+            request: The request: `request.n` engines, or None for a number that depends on the options or the hosts'
+                cores. `job_name` makes a name for the job from it.
+            directory: The directory in which the job finds its files.
 
         Returns:
-            The lines.
+            The directives, one per line of the script.
         """
 
     def job_name(self, request: BlockRequest) -> str:
@@ -604,15 +606,15 @@ class BatchSet(EngineSet):
         return f"broadleaf-{request.cluster_id}-{_key(request)[:8]}"
 
     def jobs_named(self, name: str) -> list[str]:
-        """The jobs of this user that are in the queue and have a name, for sets whose `directives` give `job_name`.
+        """This user's queued jobs that have a certain name, for engine sets whose `directives` set `job_name`.
 
-        A job whose submission was cut short, so that nobody has recorded it, is found by this.
+        It is used to find a job whose submission was interrupted, so that its id was not recorded.
 
         Args:
-            name: What `job_name` returned.
+            name: The name that `job_name` returned.
 
         Returns:
-            The jobs, as `job_of` returns them; those of an array as in the environment of each. By default none.
+            The jobs' ids, as `job_of` returns them; for an array, the id of each job in it. By default none.
 
         Raises:
             CommandError: The scheduler does not answer.
@@ -625,13 +627,13 @@ class BatchSet(EngineSet):
 
     @abstractmethod
     def job_of(self, said: str) -> str:
-        """The name of a job, which `cancel_program` takes and `job_variable` has.
+        """The id of a job that was submitted, as `cancel_program` accepts it and `job_variable` contains it.
 
         Args:
-            said: What `program` has written to standard output.
+            said: The standard output of `program`.
 
         Returns:
-            The name.
+            The id.
         """
 
     def submit(self, request: BlockRequest) -> list[Block]:
@@ -656,14 +658,13 @@ class BatchSet(EngineSet):
         return self.submit_host.run([*command, str(path)])
 
     def host_engines(self, request: BlockRequest) -> int:
-        """How many engines each host of a job has.
+        """The number of engines on each host of a job.
 
         Args:
-            request: What was asked for.
+            request: The request.
 
         Returns:
-            That number: `engines_per_host`, or all that were asked for where jobs have one host. 0: as many as the host
-            has cores.
+            `engines_per_host`, or all requested engines if jobs have one host. 0 for one engine per core of the host.
         """
         return self.engines_per_host or (request.n if self._has_one_host and request.n else 0)
 
@@ -675,8 +676,8 @@ class BatchSet(EngineSet):
         """The blocks of a job that was submitted: by default one.
 
         Args:
-            request: What was asked for.
-            job: The job's name.
+            request: The request.
+            job: The job's id.
 
         Returns:
             The blocks.
@@ -685,14 +686,14 @@ class BatchSet(EngineSet):
         return self.job_blocks(request, [job], n_hosts=n_hosts, n_engines=self.block_engines(0) or request.n)
 
     def why_refused(self, script: str, said: str) -> str:
-        """Why a job was refused, for people.
+        """The reason for which a job was refused, for users.
 
         Args:
             script: The job's script.
-            said: What `program` has written.
+            said: The output of `program`.
 
         Returns:
-            The text; by default what was written.
+            The text; by default that output.
         """
         return said
 
@@ -704,7 +705,7 @@ class BatchSet(EngineSet):
         return Path(self.shared_dir or "~/.broadleaf") / request.cluster_id if self.via else request.cluster_dir
 
     def other_directory(self) -> str:
-        """How to choose another directory in which jobs find their files.
+        """Advice on how to choose another directory in which jobs find their files.
 
         Returns:
             The advice.
@@ -715,9 +716,9 @@ class BatchSet(EngineSet):
         """The script of a job.
 
         Args:
-            request: What was asked for.
-            directory: Where the job finds its files.
-            package: The directory that it imports Broadleaf from; None for the Broadleaf that is installed there.
+            request: The request.
+            directory: The directory in which the job finds its files.
+            package: The directory from which it imports Broadleaf; None for the Broadleaf that is installed there.
 
         Returns:
             The text.
@@ -743,23 +744,23 @@ class BatchSet(EngineSet):
         return [f'log={shlex.quote(before)}"{self.job_variable}"{shlex.quote(after)}', 'exec >>"$log" 2>&1']
 
     def preparations(self, request: BlockRequest) -> list[str]:
-        """Lines of the script before relays are started. They may set ``BROADLEAF_ENDS_AT``, the time at which the job
-        ends in seconds since 1970.
+        """Lines of the script that run before relays are started. They may set ``BROADLEAF_ENDS_AT``, the time at which
+        the job ends, in seconds since 1970.
 
         Args:
-            request: What was asked for, as for `directives`.
+            request: The request, as for `directives`.
 
         Returns:
-            The lines; those of `BatchSet` are none, those of `NodeJobs` set ``BROADLEAF_ENDS_AT`` from `walltime`.
+            The lines. `BatchSet` has none; those of `NodeJobs` set ``BROADLEAF_ENDS_AT`` from `walltime`.
         """
         return []
 
     def log_file(self, directory: Path, job: str) -> Path:
-        """Where a job writes.
+        """The file for a job's output.
 
         Args:
-            directory: Where the job finds its files.
-            job: The job's name, or what the scheduler replaces by it in a directive.
+            directory: The directory in which the job finds its files.
+            job: The job's id, or the pattern that the scheduler replaces by the id in a directive.
 
         Returns:
             The path.
@@ -770,7 +771,7 @@ class BatchSet(EngineSet):
         """Puts the files that a job needs where the job finds them.
 
         Args:
-            request: What was asked for.
+            request: The request.
 
         Returns:
             The job's script.
@@ -797,10 +798,10 @@ class BatchSet(EngineSet):
         """One block for each submitted job.
 
         Args:
-            request: What was asked for.
-            jobs: The jobs' names.
-            n_hosts: Hosts of each; None where that is not known.
-            n_engines: Engines of each; None where that is not known.
+            request: The request.
+            jobs: The jobs' ids.
+            n_hosts: Number of hosts of each; None if it is not known.
+            n_engines: Number of engines of each; None if it is not known.
 
         Returns:
             The blocks, in the order of the jobs.
@@ -838,31 +839,31 @@ class BatchSet(EngineSet):
             self.news.want_ends()
 
     def read_log(self, block: Block, log: str) -> None:
-        """Notes what a job's log says about its block.
+        """Records what a job's log says about its block.
 
         Args:
             block: The block.
-            log: What the job has written.
+            log: The job's output.
         """
 
     @abstractmethod
     def note_news(self, jobs: Mapping[str, Block]) -> bool:
-        """Asks the scheduler once for all of them, with `submit_host.run`, and calls `note` for each.
+        """Asks the scheduler once for the state of all jobs, with `submit_host.run`, and calls `note` for each.
 
         Args:
-            jobs: The blocks that are not over, by their jobs.
+            jobs: The blocks that have not ended, by the ids of their jobs.
 
         Returns:
-            Whether the scheduler answered: False leaves the blocks as they are, and it is asked again.
+            Whether the scheduler answered. If not, the blocks stay as they are, and it is asked again later.
         """
 
     def note(self, block: Block, state: BlockState, reason: str) -> None:
-        """Notes what the scheduler says about a block's job.
+        """Records what the scheduler says about a block's job.
 
         Args:
             block: The block.
             state: 'pending', 'running', 'ended' or 'failed'. A job that is pending and can never run has failed.
-            reason: Why it is pending or over, in the scheduler's words.
+            reason: Why the job is pending or has ended, in the scheduler's words.
         """
         block.state, block.reason = state, reason
         block.facts["over"] = block.is_over
@@ -889,22 +890,22 @@ class BatchSet(EngineSet):
         return self.note_news(jobs) and all(block.is_over for block in jobs.values())
 
     def means_gone(self, said: str) -> bool:
-        """Whether what `cancel_program` says means that a job has ended already.
+        """Whether the output of `cancel_program` means that a job has already ended.
 
         Args:
-            said: What it has written.
+            said: Its output.
 
         Returns:
-            Whether it does: by default, whether it has a phrase of `unknown_job`.
+            True if it does: by default, if it contains a phrase of `unknown_job`.
         """
         phrases = (self.unknown_job,) if isinstance(self.unknown_job, str) else self.unknown_job
         return any(phrase in said for phrase in phrases)
 
     def argument(self, job: str) -> str:
-        """A job's name as the command that ends jobs takes it.
+        """The argument by which the command that cancels jobs identifies a job.
 
         Args:
-            job: The job's name.
+            job: The job's id.
 
         Returns:
             The argument.
@@ -912,13 +913,13 @@ class BatchSet(EngineSet):
         return job
 
     def logs(self, blocks: Sequence[Block]) -> dict[str, str]:
-        """What the jobs have written.
+        """The output of jobs.
 
         Args:
             blocks: Their blocks.
 
         Returns:
-            Each job's output, by its name.
+            Each job's output, by the job's id.
         """
         texts = self.submit_host.logs([block.facts["log"] for block in blocks])
         return {block.facts["job"]: texts[block.facts["log"]] for block in blocks}
@@ -930,7 +931,7 @@ class BatchSet(EngineSet):
     def why_silent(self, block: Block) -> str:
         """Its hosts may not see the directory in which they would write."""
         directory = Path(block.facts["log"]).parent
-        return f"it has written nothing: if its hosts do not see {directory}, {self.other_directory()} that they see"
+        return f"it has written nothing: if its hosts cannot access {directory}, {self.other_directory()} that they can"
 
     def remove_logs(self, blocks: Sequence[Block]) -> None:
         """Removes the logs of jobs from the host that submitted them, unless they go with the cluster's directory.
@@ -943,16 +944,17 @@ class BatchSet(EngineSet):
 
 @dataclass
 class NodeJobs(BatchSet):
-    """Engines in jobs of `nodes` hosts, with as many engines on each; `n` engines are divided among them.
+    """Engines in jobs of `nodes` hosts, with the same number of engines on each; `n` engines are divided among them.
 
-    A base for sets, like `BatchSet`. Its options are `nodes` (1), `walltime`, `queue` and `account` (all ""); a
-    subclass writes them into its `directives`. The script `writes_log`, and says when the job ends if `walltime` does.
+    This is a base class for engine sets, like `BatchSet`. Its options are `nodes` (1), `walltime`, `queue` and
+    `account` (all ""), which a subclass writes into its `directives`. The script `writes_log`. With `walltime`, it also
+    says when the job will end.
     """
 
     writes_log: ClassVar[bool] = True
 
     nodes: int = 1
-    """Hosts of a job."""
+    """Number of hosts of a job."""
     walltime: str | float = ""
     """Time limit of the job: "30m", "1:00:00", or a number of seconds; other forms as the scheduler takes them."""
     queue: str = ""
@@ -961,11 +963,11 @@ class NodeJobs(BatchSet):
     """Account or project that pays."""
 
     def block_engines(self, first: int) -> int | None:
-        """Engines of a job, where its options say how many."""
+        """The number of engines in a job, if its options determine it."""
         return self.engines_per_host * self.nodes or None
 
     def host_engines(self, request: BlockRequest) -> int:
-        """As the options say, or as many as were asked for, divided among the hosts."""
+        """`engines_per_host`, or the requested number of engines divided among the hosts."""
         return self.engines_per_host or -(-(request.n or 0) // self.nodes)
 
     def submitted(self, request: BlockRequest, job: str) -> list[Block]:
@@ -974,6 +976,6 @@ class NodeJobs(BatchSet):
         return self.job_blocks(request, [job], n_hosts=self.nodes, n_engines=n_engines)
 
     def preparations(self, request: BlockRequest) -> list[str]:
-        """The end of the job, where an option tells it."""
+        """The time at which the job ends, if `walltime` is set."""
         ends_in_s = walltime_seconds(self.walltime)
         return [f"export BROADLEAF_ENDS_AT=$(($(date +%s) + {ends_in_s}))"] if ends_in_s else []

@@ -67,13 +67,13 @@ class OnDask(EngineSet):
             raise ClusterStartError('Dask is not installed here: pip install "broadleaf[dask]"') from None
         if not self.client:
             raise ClusterStartError(
-                "no Dask scheduler: give its address, or a client of it, as "
+                "no Dask scheduler is specified: pass its address or a client, as "
                 "Cluster(engines=ipp.OnDask(client='tcp://HOST:8786')), with `--set client=tcp://HOST:8786`, or as "
                 "`client` in the table [dask] of config.toml"
             )
         if not isinstance(self.client, str):
             if self.client.asynchronous:
-                raise ClusterStartError("this client of Dask is asynchronous: pass a synchronous one, or an address")
+                raise ClusterStartError("this Dask client is asynchronous: pass a synchronous client, or an address")
             self._connected = self.client
             return self._connected
         try:
@@ -87,8 +87,8 @@ class OnDask(EngineSet):
     def block_engines(self, first: int) -> int | None:
         """Raises `ClusterStartError`: only Dask's own hosts can be used."""
         raise ClusterStartError(
-            "engines on Dask run on the hosts that Dask had when they were started: hosts can be released, but no more "
-            "can be added; scale Dask, and start_engines on it"
+            "engines on Dask run on the hosts that Dask had when they were started: hosts can be released, but "
+            "not added. Scale Dask, and then call start_engines"
         )
 
     def submit(self, request: BlockRequest) -> list[Block]:

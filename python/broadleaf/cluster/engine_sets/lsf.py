@@ -101,12 +101,12 @@ class LSF(NodeJobs):
         try:
             return [str(record["JOBID"]) for record in json.loads(said)["RECORDS"]]
         except (ValueError, KeyError, TypeError):
-            raise CommandError(f"`bjobs` has said: {said.strip()}") from None
+            raise CommandError(f"unexpected output of `bjobs`: {said.strip()}") from None
 
     def job_of(self, said: str) -> str:
         """The number in "Job <17> is submitted to queue <normal>."; a busy LSF says more before that."""
         if (found := _SUBMITTED.search(said)) is None:
-            raise ClusterStartError(f"LSF does not name the job that it has accepted: {said.strip()}")
+            raise ClusterStartError(f"LSF accepted the job without returning its id: {said.strip()}")
         return found[1]
 
     def note_news(self, jobs: Mapping[str, Block]) -> bool:

@@ -52,8 +52,8 @@ class MPI(ProcessSet):
         """Raises `ClusterStartError` without an `mpiexec`."""
         if shutil.which(self._mpiexec()[0]) is None:
             raise ClusterStartError(
-                f"there is no program {self._mpiexec()[0]!r} here: install an MPI, such as `pip install mpich`, load "
-                "its module, or name the program with `mpiexec=`"
+                f"the program {self._mpiexec()[0]!r} was not found on this host: install MPI, for example with "
+                "`pip install mpich`, load its module, or name the program with `mpiexec=`"
             )
 
     def block_engines(self, first: int) -> int | None:

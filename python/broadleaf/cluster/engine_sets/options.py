@@ -40,9 +40,9 @@ def check_types(cls: type[Any]) -> None:
         is_option = not text.startswith(_NO_OPTION) and getattr(vars(cls).get(name), "init", True)
         if is_option and _type_of(text) is None:
             raise TypeError(
-                f"option {name!r} of {cls.__name__}: {text} is no type for an option, which also comes from the "
-                "command line and from config.toml; write bool, int, float, str, str | float, list[str], list[int] or "
-                "list[float], or ClassVar if it is none"
+                f"option {name!r} of {cls.__name__} cannot have the type {text}, because options can also be set on "
+                "the command line and in config.toml; use bool, int, float, str, str | float, list[str], list[int] "
+                "or list[float], or ClassVar if it is not an option"
             )
 
 

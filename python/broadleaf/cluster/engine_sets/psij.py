@@ -94,7 +94,7 @@ class PSIJ(EngineSet):
         if self.walltime and not walltime_seconds(self.walltime):
             raise ClusterStartError(f"walltime={self.walltime!r}: write it as 30m, 1:30:00, or a number of seconds")
         if self.executor == "lsf" and not self.walltime:
-            raise ClusterStartError("PSI/J submits to LSF only with a time limit: give walltime=")
+            raise ClusterStartError("PSI/J needs a time limit to submit jobs to LSF: set walltime=")
 
     def block_engines(self, first: int) -> int | None:
         """Number of engines in a job, if its options define it."""

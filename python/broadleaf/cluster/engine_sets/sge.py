@@ -83,8 +83,8 @@ class SGE(BatchSet):
         super().require()
         if self.engines_per_host > 1 and not self.pe:
             raise ClusterStartError(
-                f"engines_per_host={self.engines_per_host} needs jobs of as many slots: name a parallel environment "
-                "with pe=; `qconf -spl` lists those of your site"
+                f"engines_per_host={self.engines_per_host} needs jobs with that many slots: set pe= to a parallel "
+                "environment; `qconf -spl` lists those of your site"
             )
 
     def block_engines(self, first: int) -> int | None:

@@ -86,17 +86,17 @@ class SSH(ProcessSet):
         """Raises `ClusterStartError` without hosts, or if the program is missing."""
         if not self._parsed:
             raise ClusterStartError(
-                "no hosts for SSH: give them as Cluster(engines=ipp.SSH(['a', 'b:16'])), with `--hosts a,b:16`, or as "
-                "`hosts` in the table [ssh] of config.toml"
+                "no hosts are specified for SSH: pass them as Cluster(engines=ipp.SSH(['a', 'b:16'])), with "
+                "`--hosts a,b:16`, or as `hosts` in the table [ssh] of config.toml"
             )
         if not openssh.is_installed():
-            raise ClusterStartError("there is no program `ssh` here: install OpenSSH's client")
+            raise ClusterStartError("the program `ssh` was not found on this host: install the OpenSSH client")
 
     def block_engines(self, first: int) -> int | None:
         """Raises `ClusterStartError`: only the given hosts can be used."""
         raise ClusterStartError(
-            "engines over SSH run on the hosts that were given, which have no more: hosts can be released, but no more "
-            "can be added; start a cluster with more hosts"
+            "engines over SSH run only on the specified hosts, all of which are in use: hosts can be released, but not "
+            "added. Start a cluster with more hosts"
         )
 
     def submit(self, request: BlockRequest) -> list[Block]:

@@ -425,7 +425,7 @@ def fit(
     in `alpha` of all cases. Raises AnalysisError if the runs cannot show the main effects.
     """
     if frame.empty:
-        raise AnalysisError("no runs to fit: make runs first (`broadleaf-lab run`).")
+        raise AnalysisError("no runs to fit: do some runs first (`broadleaf-lab run`).")
     frame = frames.designed(frame)
     levels = frames.measured(frame, factors)
     sample = Sample.of(frame, factors, "log" if scale == "auto" else scale, drift)

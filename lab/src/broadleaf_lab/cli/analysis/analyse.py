@@ -31,7 +31,7 @@ _COLOURS = {
 
 @click.command("analyse")
 @study_argument
-@click.option("--where", metavar="CONDITION", help="Condition for the runs to use, such as `not cfg_log`.")
+@click.option("--where", metavar="CONDITION", help="Use only runs that meet this condition, such as `not cfg_log`.")
 @click.option("--response", "responses", multiple=True, metavar="COLUMN",
               help="Response to analyse instead of the time per task: max_rss_kb, latency_p99_us, cpu_us_per_task, "
                    "or any other column of runs.csv where less is better. May be given several times.")  # fmt: skip

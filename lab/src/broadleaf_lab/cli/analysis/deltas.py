@@ -18,11 +18,13 @@ if TYPE_CHECKING:
 @click.command("deltas")
 @study_argument
 @click.option(
-    "--where", metavar="CONDITION", help="Condition for the runs to use, such as `not cfg_log and cfg_prefetch > 4`."
+    "--where",
+    metavar="CONDITION",
+    help="Use only runs that meet this condition, such as `not cfg_log and cfg_prefetch > 4`.",
 )
 @click.option("--pairing", type=click.Choice(("cell", "block", "cross")), default="cell", show_default=True,
-              help="cell: medians of configurations. block: nearest runs of a block. cross: every run with every "
-                   "other.")  # fmt: skip
+              help="cell: compare medians of configurations. block: compare the nearest runs of a block. cross: "
+                   "compare every run with every other run.")  # fmt: skip
 @click.option("--dialect", type=click.Choice(("comma", "seed", "excel-es")), default="comma", show_default=True,
               help="seed: semicolons. excel-es: semicolons and decimal commas.")  # fmt: skip
 @click.option("--to", "target", type=click.Path(path_type=Path, dir_okay=False),

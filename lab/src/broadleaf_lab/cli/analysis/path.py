@@ -48,7 +48,7 @@ def command(order: str, study_path: Path, all_steps: bool, again: int | None, as
     plan_path = study.directory / "plan.json"
     if again is not None:
         if order == "shapley":
-            raise click.UsageError("--again needs one order; shapley is the average over all")
+            raise click.UsageError("--again needs a single order, but shapley is the average over all orders")
         chosen = _chosen(fit(varied, runs), study, order, all_steps, "us")
         remeasure.plan_again(Plan.load(plan_path), chosen, study.factors, order, again).save(plan_path)
         click.echo(f"{again * (len(chosen.order) + 1)} runs added to {plan_path}: make them with `broadleaf-lab run`")
@@ -84,7 +84,9 @@ def _show(study: Study, us: Steps, rate: Steps) -> None:
     out.print(f"{us.start:,.1f} to {us.end:,.1f} us/task, {rate.start:,.0f} to {rate.end:,.0f} tasks/s; "
               f"{'measured again' if us.source == 'measured' else 'as the model predicts'}.")  # fmt: skip
     if us.source == "model" and us.kind == "greedy":
-        out.print("Steps chosen for looking fast look faster than they are: --again 5 measures them afresh.")
+        out.print(
+            "Steps that were chosen because they look fast look faster than they are; --again 5 measures them anew."
+        )
 
 
 def _chosen(made: Any, study: Study, order: str, all_steps: bool, scale: Any) -> Steps:

@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 @click.option("--patch", type=click.Path(path_type=Path), help="Compare the source with and without this patch.")
 @click.option("--contexts", type=click.IntRange(0), default=16, show_default=True,
               help="Number of random contexts, besides the baseline and the fastest known configuration.")  # fmt: skip
-@click.option("--pairs", type=click.IntRange(1), default=2, show_default=True, help="Pairs of runs in each context.")
+@click.option(
+    "--pairs", type=click.IntRange(1), default=2, show_default=True, help="Number of pairs of runs in each context."
+)
 @click.option("--budget", "budget_s", callback=seconds, metavar="TIME", help="Stop after this time, for example 20m.")
 @click.option("--seed", type=int, help="Seed for contexts and order; by default the study's.")
 @quiet_options

@@ -21,7 +21,7 @@ from broadleaf_lab.cli.terminal import console, require
     "--points", type=click.IntRange(2), metavar="N", help="Number of commits to measure first; by default all."
 )
 @click.option(
-    "--replicates", type=click.IntRange(2), default=5, show_default=True, help="Number of runs of each commit."
+    "--replicates", type=click.IntRange(2), default=5, show_default=True, help="Number of runs for each commit."
 )
 @click.option("--seed", type=int, default=1, show_default=True, help="Seed for the order of runs.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")

@@ -37,7 +37,9 @@ if TYPE_CHECKING:
               "time without hooks.")  # fmt: skip
 @click.option("--timeout", "timeout_s", callback=seconds, metavar="TIME", default="10m", show_default=True,
               help="A run that takes longer counts as failed.")  # fmt: skip
-@click.option("--seed", type=int, help="Seed for the order and for what both runs of a pair share.")
+@click.option(
+    "--seed", type=int, help="Seed for the order of runs and for the random state that both runs of a pair share."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print everything as one JSON object.")
 def command(
     a: str,

@@ -14,11 +14,11 @@ from broadleaf_lab.spec.imported import UNITS_US
 @click.command("import")
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.argument("directory", type=click.Path(file_okay=False, path_type=Path))
-@click.option("--score", required=True, metavar="COLUMN", help="Column of the time per task.")
+@click.option("--score", required=True, metavar="COLUMN", help="Column with the time per task.")
 @click.option("--unit", type=click.Choice(list(UNITS_US)), default="us", show_default=True, help="Its unit.")
-@click.option("--time", metavar="COLUMN", help="Column of the start time: seconds since 1970, or an ISO date.")
-@click.option("--factors", metavar="COLUMN,...", default="", help="Columns of the settings; by default all others with "
-                                                                  "few different values.")  # fmt: skip
+@click.option("--time", metavar="COLUMN", help="Column with the start time: seconds since 1970, or an ISO date.")
+@click.option("--factors", metavar="COLUMN,...", default="", help="Columns with the settings; by default all others "
+                                                                  "with few different values.")  # fmt: skip
 @click.option("--dialect", type=click.Choice(("plain", "seed")), default="plain", show_default=True,
               help="seed: tiers derived from names, as in the published study (src_, _no_, remove, "
                    "danger).")  # fmt: skip

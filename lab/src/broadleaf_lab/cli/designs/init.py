@@ -44,4 +44,4 @@ def command(directory: Path, template: str, name: str | None, force: bool) -> No
     out.print(
         f"Written: {directory / 'study.toml'} and {directory / 'bench.py'} ({_TEMPLATES[template]})", markup=False
     )
-    out.print(f"Look at them, then: broadleaf-lab plan {directory}", markup=False)
+    out.print(f"Read them, then run: broadleaf-lab plan {directory}", markup=False)

@@ -28,7 +28,7 @@ _SECONDS_PER_RUN = 4.0
 @click.option("--kind", type=click.Choice(DESIGNS), help="Design to use instead of the study file's.")
 @click.option("--paths", type=click.IntRange(0), metavar="N", help="Number of random orders to add to the design.")
 @click.option("--runs", type=click.IntRange(1), metavar="N", help="Number of runs for dopt, balanced or random.")
-@click.option("--replicates", type=click.IntRange(1), metavar="N", help="Number of times to make each run.")
+@click.option("--replicates", type=click.IntRange(1), metavar="N", help="Number of replicates of each run.")
 @click.option("--seed", type=click.IntRange(0), metavar="N", help="Seed for the choice and order of runs.")
 @click.option("--seconds", type=click.FloatRange(0, min_open=True), metavar="S",
               help="Seconds per run, for the estimate; by default, as measured, or 4 if nothing has been.")  # fmt: skip
@@ -147,7 +147,7 @@ def _show(plan: Plan, study: Study, each_s: float, origin: str, found: list[Prec
     table.add_row("[bold]all[/]", f"in {plan.spec['blocks']} blocks", f"[bold]{len(plan)}[/]",
                   f"[bold]{duration(len(plan) * each_s)}[/]")  # fmt: skip
     out.print(table)
-    out.print(f"[dim]at {duration(each_s)} a run, {origin}[/]\n")
+    out.print(f"[dim]at {duration(each_s)} per run, {origin}[/]\n")
     for design in plan.spec["designs"]:
         out.print(f"[bold]{design['kind']}[/]: {_account(design)}")
     for name, text in plan.spec["excludes"].items():
@@ -167,17 +167,17 @@ def _account(design: dict[str, Any]) -> str:
     if design.get("resolution"):
         said.append(f"resolution {design['resolution']}")
     if design.get("blocks"):
-        said.append(f"{design['blocks']} blocks whose differences are mixed with no effect and no pair")
+        said.append(f"{design['blocks']} blocks whose differences are not mixed with any effect or pair")
     if "d_efficiency_pct" in design:
         said.append(f"{design['terms']} terms{'' if design['pairs'] else ' (main effects only)'}")
         said.append(f"D-efficiency {design['d_efficiency_pct']:g} %, largest variance inflation {design['max_vif']:g}")
     if design.get("not_estimable"):
-        said.append(f"constraints make these unknowable: {', '.join(design['not_estimable'])}")
+        said.append(f"constraints make these impossible to estimate: {', '.join(design['not_estimable'])}")
     if "paths" in design:
-        said.append(f"{design['paths']} orders" + (f", {design['incomplete']} end early by constraint" if
+        said.append(f"{design['paths']} orders" + (f", {design['incomplete']} end early because of constraints" if
                     design["incomplete"] else ""))  # fmt: skip
     if design.get("impossible"):
-        said.append(f"{design['impossible']} combinations left out by constraints")
+        said.append(f"{design['impossible']} combinations excluded by constraints")
     if "pair_imbalance" in design:
         said.append(f"off balance by {design['level_imbalance']:g} (levels) and {design['pair_imbalance']:g} (pairs)")
     return "; ".join(said)
@@ -209,5 +209,5 @@ def _show_precision(study: Study, found: list[Precision], smallest_pct: Any) -> 
         out.print("[yellow]too few runs to tell pairs apart: main effects only[/]")
     if unknown:
         shown = ", ".join(unknown[:8]) + (f" and {len(unknown) - 8} more" if len(unknown) > 8 else "")
-        out.print(f"[yellow]not told by these runs[/]: {escape(shown)}")
-    out.print(f"[dim]if runs of one configuration spread by {study.design.noise_pct:g} % (design.noise_pct)[/]")
+        out.print(f"[yellow]not answered by these runs[/]: {escape(shown)}")
+    out.print(f"[dim]if runs of one configuration vary by {study.design.noise_pct:g} % (design.noise_pct)[/]")

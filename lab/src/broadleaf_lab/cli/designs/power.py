@@ -91,5 +91,5 @@ def command(
         )
     out = console()
     out.print(table)
-    out.print(f"[dim]seen with probability {wanted:g}; alpha {alpha:g}, shared by the interactions' tests; "
+    out.print(f"[dim]detected with probability {wanted:g}; alpha {alpha:g}, shared by the interactions' tests; "
               f"{duration(seconds)} a run[/]")  # fmt: skip

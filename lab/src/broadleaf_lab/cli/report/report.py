@@ -30,7 +30,7 @@ def command(study_path: Path, folder: Path | None, images: bool, show: bool) -> 
 
     report = write(load_study(study_path), folder, images)
     out = console()
-    out.print(f"Report: {report.html} ({size(report.html.stat().st_size)}, works without network)", markup=False)
+    out.print(f"Report: {report.html} ({size(report.html.stat().st_size)}, works without a network)", markup=False)
     kinds = "PNG, SVG and CSV" if images else "CSV"
     out.print(f"Figures: {report.folder / 'figures'} ({len(report.drawn)} as {kinds})", markup=False)
     for figure in report.missing:

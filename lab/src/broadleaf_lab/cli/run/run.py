@@ -85,8 +85,8 @@ def command(
     out.print(f"{summary.done} of {summary.total} runs made{now} ({counts}) in {duration(summary.elapsed_s)}")
     if summary.busy:
         out.print(
-            f"{summary.busy} of {summary.made} runs were made while the machine was busy, flagged: their times spread "
-            "more; stop what else runs, or make more runs"
+            f"{summary.busy} of {summary.made} runs were made while the machine was busy, and are flagged: their times "
+            "vary more; stop other programs, or do more runs"
         )
     if summary.noisy_blocks:
         out.print(f"noisy blocks, flagged: {', '.join(map(str, summary.noisy_blocks))}")

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 @click.option("--in", "context", default="baseline", show_default=True, help="Settings of the other factors, such as "
               "`cfg_log=off,py_jit`.")  # fmt: skip
 @click.option(
-    "--replicates", type=click.IntRange(1), default=5, show_default=True, help="Number of runs of each level."
+    "--replicates", type=click.IntRange(1), default=5, show_default=True, help="Number of runs for each level."
 )
 @quiet_options
 def command(
