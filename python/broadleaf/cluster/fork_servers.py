@@ -235,7 +235,7 @@ class ForkServer:
                     raise ClusterStartError(f"the fork server was not ready within {timeout_s:g} s", log_tail())
                 part = os.read(self._ready_read, 4096)
                 if not part:
-                    raise ClusterStartError("the cluster's fork server died while it started", log_tail())
+                    raise ClusterStartError("the cluster's fork server died while starting", log_tail())
                 text += part
         finally:
             os.close(self._ready_read)

@@ -304,7 +304,7 @@ def conclude(
     everything = [value for _, values in used for value in values]
     if len(everything) < 2:
         why = f" {failures.error}" if failures.error else ""
-        raise RunError(f"{a.name} and {b.name} cannot be compared: {len(everything)} pairs finished successfully.{why}")
+        raise RunError(f"{a.name} and {b.name} cannot be compared: too few pairs finished successfully.{why}")
     means = [statistics.fmean(values) for _, values in used]
     if len(means) >= 3:
         # Contexts are a sample: the interval has to cover how the effect varies over them.
