@@ -34,6 +34,7 @@ extensions = [
     "sphinx.ext.autodoc",
     "sphinx.ext.napoleon",
     "sphinx_copybutton",
+    "attribute_docstrings",
     "example_cards",
     "member_tables",
     "notebook_downloads",

@@ -12,10 +12,12 @@ DOCS = Path(__file__).resolve().parents[2] / "docs"
 sys.path.insert(0, str(DOCS / "extensions"))
 
 # Sphinx and MyST-NB are there where the documentation can be built.
+attribute_docstrings = pytest.importorskip("attribute_docstrings", exc_type=ImportError)
 member_tables = pytest.importorskip("member_tables", exc_type=ImportError)
 notebook_downloads = pytest.importorskip("notebook_downloads", exc_type=ImportError)
 nodes = pytest.importorskip("docutils.nodes")
 addnodes = pytest.importorskip("sphinx.addnodes")
+napoleon = pytest.importorskip("sphinx.ext.napoleon")
 nbformat = pytest.importorskip("nbformat")
 jupytext = pytest.importorskip("jupytext")
 
@@ -66,3 +68,12 @@ def test_the_notebook_that_a_page_offers_has_the_page_s_cells(page):
 def test_other_pages_offer_none():
     assert notebook_downloads.notebook_of(DOCS / "gallery" / "index.md") is None
     assert notebook_downloads.notebook_of(DOCS / "guides" / "map.md") is None
+
+
+@pytest.mark.parametrize("what", ["attribute", "property"])
+def test_a_colon_in_the_docstring_of_an_attribute_is_no_type(what):
+    text = "The engine sets that are running, by id: engines that were started together."
+    assert ":type:" in "\n".join(napoleon.GoogleDocstring([text], what=what, name="C.engines").lines())
+    lines = [text]
+    attribute_docstrings.hide_first_line(None, what, "C.engines", None, None, lines)
+    assert list(napoleon.GoogleDocstring(lines, what=what, name="C.engines").lines()) == ["..", "", text]
