@@ -250,7 +250,7 @@ class EngineSet(ABC):
         """Called before anything starts: checks that this set can be used.
 
         Raises:
-            ClusterStartError: It cannot.
+            ClusterStartError: This set cannot be used here.
         """
 
     def start_again(self, block: Block, request: BlockRequest) -> None:
