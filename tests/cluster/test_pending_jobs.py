@@ -7,7 +7,7 @@ from pathlib import Path
 import broadleaf as ipp
 import pytest
 from broadleaf.cluster.engine_sets import Block, BlockRequest
-from broadleaf.cluster.engine_sets.batch import ThisHost
+from broadleaf.cluster.engine_sets.batch import CommandError, ThisHost
 
 
 def looked_at(engines: ipp.EngineSet, tmp_path: Path, monkeypatch, answers: dict[str, str]) -> Block:
@@ -41,6 +41,29 @@ def test_a_job_of_slurm_that_may_run_is_left_to_wait(reason, state, warning, tmp
     block = looked_at(ipp.Slurm(nodes=1), tmp_path, monkeypatch, answers)
     assert (block.state, block.reason) == (state, f"job 30 is pending: {reason}")
     assert block.warning == (warning and f"{block.reason}: {warning}")
+
+
+@pytest.mark.parametrize("line", ["--clusters=far", "--clusters far", "-M far", "-Mfar", "--clusters=far  # ours"])
+def test_jobs_of_another_cluster_of_slurm_are_found_and_ended_there(line, tmp_path, monkeypatch):
+    said = []
+
+    def run(command: list[str]) -> str:
+        said.append(command)
+        if command[0] == "sbatch":
+            return "30;far\n"
+        if "--clusters=far" not in command:
+            raise CommandError(f"{command[0]}: error: Invalid job id specified")
+        return "30|RUNNING|None\n" if "-j" in command else "30\n"
+
+    monkeypatch.setattr(ThisHost, "run", lambda _self, command, *, text="": run(command))
+    engines = ipp.Slurm(nodes=1, sbatch=["--mem=1G", line])
+    (block,) = engines.submit(BlockRequest("lab", tmp_path, 1, {"private_key": "SECRET"}))
+    engines.look_now()
+    engines.poll([block])
+    assert block.state == "running"
+    assert engines.jobs_named("broadleaf-lab") == ["30"]
+    engines.cancel([block])
+    assert said[-1] == ["scancel", "--clusters=far", "30"]
 
 
 _QSTAT = """<job_info><queue_info></queue_info><job_info><job_list><JB_job_number>30</JB_job_number>

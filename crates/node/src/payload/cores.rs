@@ -10,6 +10,8 @@ use std::time::{Duration, Instant};
 use rustix::thread::CpuSet;
 use rustix::time::ClockId;
 
+use crate::reports::host_counts::processor_ticks;
+
 /// With more cores than this, there is a free one for a small task anyway.
 const FEW_CORES: usize = 4;
 /// Time between two checks of the last core, while payload moves.
@@ -127,7 +129,7 @@ fn keep_to(cores: &[usize]) -> rustix::io::Result<()> {
 /// Measures a core and this thread; `None` if the system does not provide the figures.
 fn look(core: usize, now: Instant) -> Option<Look> {
     let text = std::fs::read_to_string("/proc/stat").ok()?;
-    let (idle, total) = core_ticks(&text, core)?;
+    let (idle, total) = processor_ticks(&text, &format!("cpu{core}"))?;
     let own = rustix::time::clock_gettime(ClockId::ThreadCPUTime);
     Some(Look {
         at: now,
@@ -135,22 +137,6 @@ fn look(core: usize, now: Instant) -> Option<Look> {
         total,
         own_ns: own.tv_sec.cast_unsigned() * 1_000_000_000 + own.tv_nsec.cast_unsigned(),
     })
-}
-
-/// Idle ticks of a core, and all its ticks, from `/proc/stat` (see `proc_stat(5)`).
-fn core_ticks(stat: &str, core: usize) -> Option<(u64, u64)> {
-    let name = format!("cpu{core} ");
-    let fields = stat.lines().find_map(|line| line.strip_prefix(&name))?;
-    let ticks: Vec<u64> = fields
-        .split_whitespace()
-        .map_while(|field| field.parse().ok())
-        .collect();
-    // User, nice, system, idle, I/O wait, interrupts, soft interrupts, stolen; guest time is part
-    // of user and nice.
-    let [_, _, _, idle, waiting, ..] = ticks[..] else {
-        return None;
-    };
-    Some((idle + waiting, ticks.iter().take(8).sum()))
 }
 
 #[cfg(test)]
@@ -237,12 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn the_ticks_of_a_core_are_found() {
-        let stat = "cpu  9 9 9 9 9 9 9 9 9 9\ncpu0 1 2 3 40 5 6 7 8 9 10\ncpu10 1 1 1 1 1 1 1 1 0 0\nintr 5\n";
-        assert_eq!(core_ticks(stat, 0), Some((45, 72)));
-        assert_eq!(core_ticks(stat, 10), Some((2, 8)));
-        assert_eq!(core_ticks(stat, 1), None);
-        assert_eq!(core_ticks("cpu0 1 2", 0), None);
+    fn this_systems_figures_of_a_core_are_read() {
         assert!(look(usable_cores().unwrap()[0], Instant::now()).is_some());
     }
 }

@@ -40,13 +40,13 @@ impl Node {
 fn counts(at_ns: u64, engines: Vec<(EngineId, u64)>) -> HostCounts {
     let read = |path| read_to_string(path).unwrap_or_default();
     let stat = read("/proc/stat");
-    let (busy_ticks, all_ticks) = ticks(&stat).unwrap_or_default();
+    let (idle_ticks, all_ticks) = processor_ticks(&stat, "cpu").unwrap_or_default();
     let memory = read("/proc/meminfo");
     let (in_bytes, out_bytes) = network(&read("/proc/net/dev"));
     HostCounts {
         at_ns,
         cores: cores(&stat),
-        busy_ticks,
+        busy_ticks: all_ticks.saturating_sub(idle_ticks),
         all_ticks,
         free_bytes: memory_bytes(&memory, "MemAvailable:").unwrap_or_default(),
         total_bytes: memory_bytes(&memory, "MemTotal:").unwrap_or_default(),
@@ -56,20 +56,17 @@ fn counts(at_ns: u64, engines: Vec<(EngineId, u64)>) -> HostCounts {
     }
 }
 
-/// Ticks of all processors that were used, and in total: `proc_stat(5)`.
-fn ticks(stat: &str) -> Option<(u64, u64)> {
-    let fields = stat.lines().next()?.strip_prefix("cpu ")?;
-    let ticks: Vec<u64> = fields
-        .split_whitespace()
-        .map_while(|field| field.parse().ok())
-        .collect();
+/// Idle ticks of a processor (`cpu0`, or `cpu` for all together), and all its ticks: `proc_stat(5)`.
+pub(crate) fn processor_ticks(stat: &str, processor: &str) -> Option<(u64, u64)> {
+    let mut lines = stat.lines().map(str::split_whitespace);
+    let fields = lines.find_map(|mut fields| (fields.next()? == processor).then_some(fields))?;
+    let ticks: Vec<u64> = fields.map_while(|field| field.parse().ok()).collect();
     // User, nice, system, idle, I/O wait, interrupts, soft interrupts, stolen; guest time is part
     // of user and nice.
     let [_, _, _, idle, waiting, ..] = ticks[..] else {
         return None;
     };
-    let all: u64 = ticks.iter().take(8).sum();
-    Some((all.saturating_sub(idle + waiting), all))
+    Some((idle + waiting, ticks.iter().take(8).sum()))
 }
 
 fn cores(stat: &str) -> u32 {
@@ -119,9 +116,13 @@ mod tests {
     #[test]
     fn what_a_kernel_tells_is_understood() {
         let stat = "cpu  10 1 5 80 4 2 1 1 3 0\ncpu0 5 0 3 40 2 1 1 1 3 0\ncpu1 5 1 2 40 2 1 0 0 0 0\nintr 5\n";
-        assert_eq!(ticks(stat), Some((20, 104)));
+        assert_eq!(processor_ticks(stat, "cpu"), Some((84, 104)));
         assert_eq!(cores(stat), 2);
-        assert_eq!(ticks("cpu  1 2"), None);
+        assert_eq!(processor_ticks("cpu  1 2", "cpu"), None);
+        let stat = "cpu  9 9 9 9 9 9 9 9 9 9\ncpu0 1 2 3 40 5 6 7 8 9 10\ncpu10 1 1 1 1 1 1 1 1 0 0\nintr 5\n";
+        assert_eq!(processor_ticks(stat, "cpu0"), Some((45, 72)));
+        assert_eq!(processor_ticks(stat, "cpu10"), Some((2, 8)));
+        assert_eq!(processor_ticks(stat, "cpu1"), None);
         let memory = "MemTotal:  2048 kB\nMemFree: 1 kB\nMemAvailable: 512 kB\n";
         assert_eq!(memory_bytes(memory, "MemTotal:"), Some(2 << 20));
         assert_eq!(memory_bytes(memory, "MemAvailable:"), Some(512 << 10));

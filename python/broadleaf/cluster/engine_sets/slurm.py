@@ -104,11 +104,22 @@ class Slurm(BatchSet):
         """The number that `sbatch --parsable` prints, perhaps before the name of a cluster."""
         return said.strip().splitlines()[-1].partition(";")[0]
 
+    @property
+    def cancel_arguments(self) -> Sequence[str]:  # type: ignore[override]
+        """The clusters of the jobs, if they are not those of the host."""
+        return self._clusters()
+
+    def _clusters(self) -> list[str]:
+        """Slurm's commands know jobs of other clusters only if they are told which."""
+        found = [_CLUSTERS.match(line) for line in self.sbatch]
+        return [f"--clusters={match[1]}" for match in found if match][-1:]
+
+    def _squeue(self, *arguments: str) -> str:
+        return self.submit_host.run(["squeue", *self._clusters(), "-h", "-r", *arguments])
+
     def jobs_named(self, name: str) -> list[str]:
         """Asks `squeue`."""
-        return self.submit_host.run(
-            ["squeue", "-h", "-r", "-u", self.submit_host.user(), "-n", name, "-o", "%i"]
-        ).split()
+        return self._squeue("-u", self.submit_host.user(), "-n", name, "-o", "%i").split()
 
     def submitted(self, request: BlockRequest, job: str) -> list[Block]:
         """A block for the job, or for each of an array."""
@@ -203,7 +214,7 @@ class Slurm(BatchSet):
         """Asks `squeue` once for all of them."""
         known = ",".join(dict.fromkeys(job.partition("_")[0] for job in jobs))
         try:
-            said = self.submit_host.run(["squeue", "-h", "-r", "-t", "all", "-j", known, "-o", "%i|%T|%r"])
+            said = self._squeue("-t", "all", "-j", known, "-o", "%i|%T|%r")
         except CommandError as error:
             if not self.means_gone(str(error)):
                 return False
@@ -225,6 +236,8 @@ class Slurm(BatchSet):
         return True
 
 
+# Clusters that a job may go to, as an argument of `sbatch`.
+_CLUSTERS = re.compile(r"(?:--clusters|--cluster|-M)[=\s]*([^\s#]+)")
 # One argument, and neither a second one nor a comment behind it.
 _ARGUMENT = re.compile(r"--[A-Za-z-]+=(?:(?!\s-)[^'\"\\#])*")
 
