@@ -17,15 +17,17 @@ ROOT = Path(__file__).resolve().parents[2]
 CRATES = {
     "broadleaf-proto": set(),
     "broadleaf-core": {"broadleaf-proto"},
+    "broadleaf-client": {"broadleaf-proto"},
     "broadleaf-shm": {"broadleaf-proto"},
     "broadleaf-net": {"broadleaf-proto"},
     "broadleaf-node": {"broadleaf-proto", "broadleaf-core", "broadleaf-net", "broadleaf-shm"},
-    "broadleaf-sim": {"broadleaf-proto", "broadleaf-core"},
-    "broadleaf-python": {"broadleaf-proto", "broadleaf-net", "broadleaf-shm", "broadleaf-node"},
+    "broadleaf-sim": {"broadleaf-proto", "broadleaf-core", "broadleaf-client"},
+    "broadleaf-python": {"broadleaf-proto", "broadleaf-client", "broadleaf-net", "broadleaf-shm", "broadleaf-node"},
 }
 DEV = {"broadleaf-sim"}
 
-# In crates/core and crates/proto these words mean an effect, a clock, randomness or an order that changes between runs.
+# The crates that only decide. In them these words mean an effect, a clock, randomness or an order that changes between runs.
+PURE = ("proto", "core", "client")
 IMPURE = re.compile(
     r"\b(?:tokio|async_std|std::(?:net|fs|thread|env|process|os)\b|Instant|SystemTime|HashMap|HashSet|"
     r"getrandom|thread_rng|rand::rng|OsRng|RandomState|async fn|\.await\b|println!|eprintln!)"
@@ -84,7 +86,7 @@ def crate_dependencies(metadata: dict) -> list[str]:
                 allowed = CRATES[name] | (DEV | set(CRATES) - {"broadleaf-python"} if kind == "dev" else set())
                 if used not in allowed:
                     broken.append(f"{name} uses {used}")
-            elif name in {"broadleaf-core", "broadleaf-proto"} and kind != "dev" and used in IMPURE_DEPENDENCIES:
+            elif name.removeprefix("broadleaf-") in PURE and kind != "dev" and used in IMPURE_DEPENDENCIES:
                 broken.append(f"{name} uses {used}, which has effects")
     return broken
 
@@ -98,7 +100,7 @@ def purity(root: Path) -> list[str]:
     """Effects, clocks and unordered maps in the crates that only decide."""
     return [
         f"{relative(path, root)}:{number}: {code.strip()}"
-        for crate in ("core", "proto")
+        for crate in PURE
         for path in sorted((root / "crates" / crate / "src").rglob("*.rs"))
         for number, code in rust_code(path.read_text())
         if IMPURE.search(code)

@@ -31,6 +31,8 @@ def test_crates_use_only_what_the_layout_allows():
         ("broadleaf-node", "broadleaf-python", None, False),
         ("broadleaf-net", "broadleaf-core", None, False),
         ("broadleaf-core", "broadleaf-sim", "dev", True),
+        ("broadleaf-client", "broadleaf-core", None, False),
+        ("broadleaf-client", "rustix", None, False),
         ("broadleaf-extra", "serde", None, False),
     ],
 )
@@ -39,7 +41,7 @@ def test_a_wrong_dependency_is_noticed(crate, used, kind, allowed):
     assert (rules.crate_dependencies(metadata) == []) is allowed
 
 
-def test_core_and_proto_are_pure():
+def test_the_crates_that_only_decide_are_pure():
     assert rules.purity(ROOT) == []
 
 

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use broadleaf_client::{Limits, Looks, Spin};
 use broadleaf_net::LinkError;
 use broadleaf_proto::control::{self, ControlReply, ControlRequest, DefineOptions, Role};
 use broadleaf_proto::limits::{MAX_LABEL_BYTES, MAX_OPTIONS_BYTES};
@@ -23,7 +24,7 @@ use super::incoming::tell::tell;
 use super::outgoing::functions::Functions;
 use super::requests::begun;
 use super::shared::{Incoming, Shared, Step, Tuning};
-use super::waiting::{Looks, Waiting, deadline_after};
+use super::waiting::{Waiting, deadline_after, looks_of_this_thread};
 use crate::engine::{Engine, engine_to_free};
 use crate::errors::{forked, link_closed, link_error};
 use crate::node::connect::{Connection, dial, handshake, route};
@@ -73,7 +74,7 @@ impl Link {
         timeout_s: Option<f64>,
         is_done: &(dyn Fn() -> bool + Sync),
     ) -> PyResult<bool> {
-        self.wait_and_look(py, timeout_s, Looks::of_this_thread, is_done)
+        self.wait_and_look(py, timeout_s, looks_of_this_thread, is_done)
     }
 
     /// As `wait_for_tasks`, if anything else may make `is_done` true, too.
@@ -142,7 +143,7 @@ impl Link {
     ) -> PyResult<bool> {
         self.check_process(py)?;
         let deadline = timeout_s.map(deadline_after).transpose()?;
-        self.wait_by(py, deadline, Looks::of_this_thread(), is_done)
+        self.wait_by(py, deadline, looks_of_this_thread(), is_done)
     }
 
     fn wait_by(
@@ -161,7 +162,7 @@ impl Link {
         if self.tells_waiting.swap(false, Ordering::AcqRel) {
             self.hooks.bind(py).call_method0(intern!(py, "on_wait"))?;
         }
-        let _waiting = Waiting::start(&self.shared, looks);
+        let _waiting = Waiting(&self.shared);
         loop {
             let mut incoming = Incoming::default();
             let step = py.detach(|| {
@@ -273,11 +274,16 @@ impl Link {
             Some(FarValues::new(&connection.options, &hello, &welcome, route))
         };
         let tuning = Tuning {
-            linger: Duration::from_micros(connection.options.client_linger_us),
-            spin: Duration::from_micros(connection.options.client_spin_us),
+            linger_ns: 1000 * connection.options.client_linger_us,
+            spin: Spin {
+                spin_ns: 1000 * connection.options.client_spin_us,
+                n_cores: std::thread::available_parallelism().map_or(1, |n| n.get() as u64),
+            },
             flush_bytes: connection.options.client_flush_bytes,
-            max_tasks: welcome.max_outstanding_tasks,
-            max_bytes: welcome.max_outstanding_bytes,
+            limits: Limits {
+                max_tasks: welcome.max_outstanding_tasks,
+                max_bytes: welcome.max_outstanding_bytes,
+            },
         };
         let data = DataPlane::new(
             welcome.segment_token,
@@ -331,12 +337,12 @@ impl Link {
 
     #[getter]
     fn max_outstanding_bytes(&self) -> u64 {
-        self.shared.tuning.max_bytes
+        self.shared.tuning.limits.max_bytes
     }
 
     #[getter]
     fn max_outstanding_tasks(&self) -> u64 {
-        self.shared.tuning.max_tasks
+        self.shared.tuning.limits.max_tasks
     }
 
     #[getter]
@@ -459,12 +465,9 @@ impl Link {
         self.check_process(py)?;
         let request: ControlRequest = serde_json::from_str(request)
             .map_err(|e| PyValueError::new_err(format!("request: {e}")))?;
-        let number = self
-            .shared
-            .start_request(&request)
-            .map_err(|error| self.send_failed(py, &error))?;
-        drop(self.shared.take_reply(number));
-        Ok(())
+        self.shared
+            .post(&request)
+            .map_err(|error| self.send_failed(py, &error))
     }
 
     fn keep_sent_again(&self, keep: bool) {

@@ -15,4 +15,4 @@ pub use outgoing::submit::Submitter;
 pub use requests::history::History;
 pub use requests::pending::Pending;
 pub use shared::{Incoming, Step};
-pub use waiting::{Looks, Waiting};
+pub use waiting::Waiting;

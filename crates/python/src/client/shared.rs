@@ -2,58 +2,35 @@
 //!
 //! The thread that wants a reply reads it: a waiting thread takes the reader's role and polls the socket itself, so a
 //! round trip wakes no other thread here. The background thread reads only while nobody waits. Lock order: the wire,
-//! `submission`, `table`, then a request's own lock.
+//! `batch`, `table`, then a request's own lock.
 
 use std::collections::BTreeMap;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, Weak};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
+use broadleaf_client::{Batch, Deaths, Limits, Load, Nanos, Reading, Replies, Spin, not_run};
 use broadleaf_net::{Link, LinkError};
 use broadleaf_proto::control::{self, ControlReply};
-use broadleaf_proto::task::{OutputRecord, ResultRecord};
-use broadleaf_proto::{EngineId, EngineInfo, FrameKind, Payload, Status, TaskSeq};
+use broadleaf_proto::task::OutputRecord;
+use broadleaf_proto::{EngineId, EngineInfo, FrameKind, Status};
 use pyo3::prelude::*;
-use rustc_hash::FxHashMap;
 use rustix::event::PollFlags;
 
-use super::incoming::deaths::Deaths;
 use super::incoming::far::{Arrived, FarValues};
-use super::outgoing::record::Records;
 use super::requests::request::Request;
-use super::requests::unresolved::Table;
 use super::waiting::Bell;
 use super::wire::Wire;
 use crate::clock::wall_ns;
 use crate::forks::Owner;
 use crate::payload::{Claim, DataPlane, lock};
 
-/// Encoded submissions that are not yet written to the socket.
-#[derive(Default)]
-pub struct Submission {
-    /// Encoded [`broadleaf_proto::SubmitRecord`]s.
-    pub records: Records,
-    /// The parts that they stand for.
-    pub parts: Vec<SubmittedParts>,
-}
-
 /// What a task shares with others, held until it is resolved; `None` for nothing.
 pub type Claims = Option<Arc<Vec<Claim>>>;
 
-/// The parts of one request in one record.
-pub struct SubmittedParts {
-    /// Number of the first part.
-    pub seq: u64,
-    /// Number of parts: one per target of the record.
-    pub len: usize,
-    /// Payload bytes charged for each.
-    pub weight_bytes: u64,
-    /// The share of each in bytes that are charged once for several tasks.
-    pub claims: Claims,
-    /// The request that they belong to.
-    pub request: Arc<Request>,
-}
+/// The parts without a result.
+pub type Table = broadleaf_client::Table<Arc<Request>, Claims>;
 
 /// An event for the Python side.
 pub struct Notice {
@@ -93,16 +70,14 @@ pub enum Step {
 /// Client-side settings that affect speed.
 #[derive(Clone, Copy, Debug)]
 pub struct Tuning {
-    /// Maximum batching delay for submitted tasks.
-    pub linger: Duration,
-    /// How long a thread that waits for a few tasks busy-polls before it blocks.
-    pub spin: Duration,
+    /// Batching delay for submitted tasks.
+    pub linger_ns: Nanos,
+    /// When a thread that waits busy-polls before it blocks.
+    pub spin: Spin,
     /// Batch size above which submissions are written at once.
     pub flush_bytes: usize,
-    /// Limit on unresolved tasks.
-    pub max_tasks: u64,
-    /// Limit on unresolved payload bytes.
-    pub max_bytes: u64,
+    /// Limits on what is unresolved.
+    pub limits: Limits,
 }
 
 /// Counters of one connection.
@@ -125,7 +100,7 @@ pub struct Shared {
     /// The connection.
     pub wire: Wire,
     /// Data to send.
-    pub submission: Mutex<Submission>,
+    pub batch: Mutex<Batch<Arc<Request>, Claims>>,
     pub(super) table: Mutex<Table>,
     /// Next task number.
     pub next_seq: AtomicU64,
@@ -133,27 +108,19 @@ pub struct Shared {
     pub outstanding: AtomicU64,
     /// Their payload bytes.
     pub outstanding_bytes: Arc<AtomicU64>,
-    pub(super) reader: Mutex<()>,
-    /// Number of threads waiting for replies.
-    pub foreground: AtomicUsize,
-    /// Counts what waiting threads are told about.
-    pub(super) generation: Mutex<u64>,
+    /// Who reads the socket.
+    pub(super) reading: Mutex<Reading>,
+    /// Told of each change of `reading` that those who follow the reader sleep for.
     pub(super) progress: Condvar,
     /// For a reader that sleeps until something happens.
     pub(super) reader_bell: Bell,
     /// For an engine's main thread that follows the reader.
     pub(super) beside_bell: Bell,
-    /// Number of threads whose waits are interrupted by Python's signals, or that look at other conditions.
-    pub(super) lookers: AtomicUsize,
     /// The background thread reads it, and anyone may write it. It is the thread's and goes with it: results keep
     /// this connection in memory after it was closed, and no descriptor.
     wake: Weak<OwnedFd>,
-    /// The background thread was asked to flush.
-    pub armed: AtomicBool,
-    /// The background thread leaves the socket to waiting threads.
+    /// The background thread leaves the socket to waiting threads: what `reading` says, to be read without its lock.
     pub parked: AtomicBool,
-    /// It does so until it is woken.
-    pub(super) asleep: AtomicBool,
     /// Segments and buffers.
     pub data: DataPlane,
     /// Large results, where the controller is on another host.
@@ -166,16 +133,11 @@ pub struct Shared {
     /// Counts changes of the engines, and the link's end: Python caches values derived from the engines until then.
     /// Kept here because the code that tells Python about a change may run after a later result.
     pub engines_version: AtomicU64,
-    pub(super) replies: Mutex<FxHashMap<u64, Option<ControlReply>>>,
-    pub(super) next_request: AtomicU64,
+    pub(super) replies: Mutex<Replies<ControlReply>>,
     pub(super) epoch: Instant,
     /// When tasks were last written to the socket, ns after `epoch`.
     pub(super) sent_ns: AtomicU64,
-    /// Cores that this process may use.
-    pub(super) n_cores: u64,
     closed: AtomicBool,
-    /// What was unresolved when it closed has ended as lost.
-    pub(super) lost: AtomicBool,
     /// Number of completion callbacks of unresolved requests.
     pub callbacks: AtomicUsize,
     /// Live output is wanted.
@@ -205,22 +167,17 @@ impl Shared {
         Ok(Self {
             owner: Owner::this(),
             wire: Wire::new(py, net)?,
-            submission: Mutex::default(),
+            batch: Mutex::new(Batch::new(tuning.flush_bytes)),
             table: Mutex::default(),
             next_seq: AtomicU64::new(0),
             outstanding: AtomicU64::new(0),
             outstanding_bytes: Arc::clone(data.outstanding_bytes()),
-            reader: Mutex::new(()),
-            foreground: AtomicUsize::new(0),
-            generation: Mutex::new(0),
+            reading: Mutex::default(),
             progress: Condvar::new(),
             reader_bell: Bell::default(),
             beside_bell: Bell::default(),
-            lookers: AtomicUsize::new(0),
             wake: Arc::downgrade(wake),
-            armed: AtomicBool::new(false),
             parked: AtomicBool::new(false),
-            asleep: AtomicBool::new(false),
             data,
             far,
             n_engines: AtomicU64::new(welcome.engines.len() as u64),
@@ -228,12 +185,9 @@ impl Shared {
             engines: Mutex::new(engines),
             deaths: Mutex::default(),
             replies: Mutex::default(),
-            next_request: AtomicU64::new(0),
             epoch: Instant::now(),
             sent_ns: AtomicU64::new(0),
-            n_cores: std::thread::available_parallelism().map_or(1, |n| n.get() as u64),
             closed: AtomicBool::new(false),
-            lost: AtomicBool::new(false),
             callbacks: AtomicUsize::new(0),
             live_output: AtomicBool::new(false),
             tuning,
@@ -266,26 +220,35 @@ impl Shared {
         }
     }
 
-    /// Removes resolved tasks from the end of a list of task numbers, up to the first unresolved one; returns whether
-    /// none is left. Looks at each number once, however often it is called.
+    /// Removes resolved tasks from the end of a list of task numbers; returns whether none is left.
     pub fn drop_resolved(&self, seqs: &mut Vec<u64>) -> bool {
-        let table = lock(&self.table);
-        while seqs.pop_if(|seq| !table.contains(*seq)).is_some() {}
-        seqs.is_empty()
+        lock(&self.table).drop_resolved(seqs)
+    }
+
+    /// What is unresolved now.
+    pub fn load(&self) -> Load {
+        Load {
+            tasks: self.outstanding.load(Ordering::Acquire),
+            bytes: self.outstanding_bytes.load(Ordering::Acquire),
+        }
+    }
+
+    /// The time of this connection's own clock.
+    pub(super) fn now_ns(&self) -> Nanos {
+        self.epoch.elapsed().as_nanos() as u64
     }
 
     /// Adds everything submitted to the table of unresolved parts.
     pub fn register_submissions(&self) {
-        let mut submission = lock(&self.submission);
-        self.register(&mut submission);
+        self.register(&mut lock(&self.batch));
     }
 
-    fn register(&self, submission: &mut Submission) {
-        if submission.parts.is_empty() {
+    fn register(&self, batch: &mut Batch<Arc<Request>, Claims>) {
+        if !batch.has_parts() {
             return;
         }
         let mut table = lock(&self.table);
-        for parts in submission.parts.drain(..) {
+        for parts in batch.take_parts() {
             table.insert(parts);
         }
     }
@@ -309,15 +272,14 @@ impl Shared {
     }
 
     pub(super) fn append_submissions(&self, net: &mut Link) {
-        let mut submission = lock(&self.submission);
-        self.register(&mut submission);
-        if submission.records.is_empty() {
+        let mut batch = lock(&self.batch);
+        self.register(&mut batch);
+        let bodies = batch.take_records();
+        drop(batch);
+        let Some(bodies) = bodies else {
             return;
-        }
-        let bodies = submission.records.take();
-        drop(submission);
-        self.sent_ns
-            .store(self.epoch.elapsed().as_nanos() as u64, Ordering::Release);
+        };
+        self.sent_ns.store(self.now_ns(), Ordering::Release);
         for body in bodies {
             net.append(FrameKind::Submit, |frame| frame.extend_from_slice(&body));
         }
@@ -360,12 +322,14 @@ impl Shared {
 
     /// Reads what is available, unless another thread is doing so.
     pub fn try_read(&self, incoming: &mut Incoming) -> Result<bool, LinkError> {
-        let Ok(role) = self.reader.try_lock() else {
+        if !lock(&self.reading).try_read() {
             return Ok(false);
-        };
+        }
         let read = self.read(incoming);
-        drop(role);
-        self.on_role_free(0);
+        let is_followed = lock(&self.reading).end_read();
+        if is_followed {
+            self.tell_followers();
+        }
         read.map(|()| true)
     }
 
@@ -405,19 +369,8 @@ impl Shared {
         let entries = lock(&self.table).drain();
         for (seq, entry) in entries {
             self.on_resolved(1, entry.weight_bytes);
-            let record = ResultRecord {
-                seq: TaskSeq(seq),
-                status: Status::Lost,
-                engine: EngineId(u32::MAX),
-                started_ns: 0,
-                completed_ns: 0,
-                cpu_ns: 0,
-                payload: Payload::default(),
-            };
-            self.collect(
-                entry.request.resolve(entry.index(seq), record, received_ns),
-                incoming,
-            );
+            let record = not_run(seq, Status::Lost);
+            self.collect(entry.request.resolve(record, received_ns), incoming);
         }
         if let Some(far) = &self.far {
             far.close();
@@ -428,8 +381,7 @@ impl Shared {
             kind: "link_lost",
             body: json(&error.to_string()),
         });
-        self.lost.store(true, Ordering::Release);
-        self.on_changed();
+        self.change_reading(Reading::on_lost);
         self.wake_background();
     }
 
@@ -442,23 +394,36 @@ impl Shared {
 
     /// Sends a request and returns its number; the reply is fetched by [`Shared::take_reply`].
     pub fn start_request(&self, request: &control::ControlRequest) -> Result<u64, LinkError> {
-        let number = self.next_request.fetch_add(1, Ordering::Relaxed);
-        lock(&self.replies).insert(number, None);
-        let sent = self.send(FrameKind::Request, &control::encode(&(number, request)));
+        let number = lock(&self.replies).start();
+        let sent = self.send_request(number, request);
         if sent.is_err() {
-            lock(&self.replies).remove(&number);
+            lock(&self.replies).take(number);
         }
         sent.map(|()| number)
     }
 
+    /// Sends a request whose reply nobody waits for.
+    pub fn post(&self, request: &control::ControlRequest) -> Result<(), LinkError> {
+        let number = lock(&self.replies).number();
+        self.send_request(number, request)
+    }
+
+    fn send_request(
+        &self,
+        number: u64,
+        request: &control::ControlRequest,
+    ) -> Result<(), LinkError> {
+        self.send(FrameKind::Request, &control::encode(&(number, request)))
+    }
+
     /// Whether the reply has arrived.
     pub fn has_reply(&self, number: u64) -> bool {
-        !matches!(lock(&self.replies).get(&number), Some(None))
+        lock(&self.replies).is_answered(number)
     }
 
     /// Takes the reply, or gives up waiting for it.
     pub fn take_reply(&self, number: u64) -> Option<ControlReply> {
-        lock(&self.replies).remove(&number).flatten()
+        lock(&self.replies).take(number)
     }
 
     /// Ends the connection from this side.

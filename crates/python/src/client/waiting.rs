@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use broadleaf_client::{Looks, Reading, Role};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd};
@@ -14,55 +15,55 @@ use super::shared::{Incoming, Shared, Step};
 use super::wire::poll;
 use crate::payload::lock;
 
-/// Maximum time that the main thread, which runs the handlers of Python's signals, goes without checking them. The kernel
-/// may give a signal to another thread, or in the instant before this one sleeps.
-const SIGNAL_SLICE: Duration = Duration::from_millis(100);
-
-/// Whether a waiting thread must also look at something that nobody wakes it for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Looks {
-    /// It sleeps until something happens to the connection.
-    Never,
-    /// It looks after a slice: at Python's signals, or at a condition that any code may make true.
-    EverySlice,
-}
-
-impl Looks {
-    /// What the calling thread must look at while it waits for the connection.
-    pub fn of_this_thread() -> Self {
-        let is_main = rustix::thread::gettid() == rustix::process::getpid();
-        if is_main {
-            Self::EverySlice
-        } else {
-            Self::Never
-        }
-    }
-
-    fn longest(self) -> Option<Duration> {
-        (self == Self::EverySlice).then_some(SIGNAL_SLICE)
+/// What the calling thread must look at while it waits for the connection: the main thread runs the handlers of Python's
+/// signals.
+pub fn looks_of_this_thread() -> Looks {
+    let is_main = rustix::thread::gettid() == rustix::process::getpid();
+    if is_main {
+        Looks::EverySlice
+    } else {
+        Looks::Never
     }
 }
 
-/// Something that a thread waits for beside other descriptors: rung, it stays audible until it is heard.
+/// Something that a thread waits for beside other descriptors: rung, it stays audible until it is heard, also by who
+/// listens only later.
 #[derive(Default)]
-pub struct Bell(Mutex<Option<Arc<OwnedFd>>>);
+pub struct Bell(Mutex<Ring>);
+
+#[derive(Default)]
+enum Ring {
+    /// Nobody has listened yet, and it was not rung.
+    #[default]
+    Silent,
+    /// Nobody has listened yet.
+    Rung,
+    Audible(Arc<OwnedFd>),
+}
 
 impl Bell {
     /// What the thread polls. `None` if there are no descriptors left.
     fn listen(&self) -> Option<Arc<OwnedFd>> {
-        let mut bell = lock(&self.0);
-        if bell.is_none() {
-            let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
-            *bell = eventfd(0, flags).ok().map(Arc::new);
-        }
-        bell.clone()
+        let mut ring = lock(&self.0);
+        let count = match &*ring {
+            Ring::Audible(bell) => return Some(Arc::clone(bell)),
+            Ring::Rung => 1,
+            Ring::Silent => 0,
+        };
+        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+        let bell = Arc::new(eventfd(count, flags).ok()?);
+        *ring = Ring::Audible(Arc::clone(&bell));
+        Some(bell)
     }
 
-    /// Wakes the listener; nobody has listened yet if there is no descriptor.
+    /// Wakes the listener.
     fn ring(&self) {
-        if let Some(bell) = lock(&self.0).as_ref() {
+        let mut ring = lock(&self.0);
+        if let Ring::Audible(bell) = &*ring {
             // The counter of an eventfd overflows only after 2^64 writes; a full one is audible anyway.
             let _ = rustix::io::write(bell, &1_u64.to_ne_bytes());
+        } else {
+            *ring = Ring::Rung;
         }
     }
 
@@ -73,32 +74,16 @@ impl Bell {
 
     /// Gives its descriptor back.
     pub fn close(&self) {
-        lock(&self.0).take();
+        *lock(&self.0) = Ring::Silent;
     }
 }
 
 /// A wait of one or more steps. While a step lasts, its thread reads the socket or follows another one that does.
-pub struct Waiting<'a> {
-    shared: &'a Shared,
-    looks: Looks,
-}
-
-impl<'a> Waiting<'a> {
-    /// The calling thread begins to wait.
-    pub fn start(shared: &'a Shared, looks: Looks) -> Self {
-        if looks == Looks::EverySlice {
-            shared.lookers.fetch_add(1, Ordering::Relaxed);
-        }
-        Self { shared, looks }
-    }
-}
+pub struct Waiting<'a>(pub &'a Shared);
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
-        if self.looks == Looks::EverySlice {
-            self.shared.lookers.fetch_sub(1, Ordering::Relaxed);
-        }
-        self.shared.leave_to_others();
+        self.0.leave_to_others();
     }
 }
 
@@ -127,64 +112,69 @@ impl Shared {
             Ok(longest) => longest,
             Err(step) => return step,
         };
-        self.foreground.fetch_add(1, Ordering::SeqCst);
-        let before = *lock(&self.generation);
-        if let Ok(role) = self.reader.try_lock() {
-            if !is_done() && self.await_reply(longest, looks) {
-                self.read_or_lose(incoming);
+        let role = lock(&self.reading).begin(looks);
+        // Without the lock: it may run code of Python's.
+        let is_done = is_done();
+        match role {
+            Role::Reader => {
+                if !is_done && self.await_reply(longest, looks) {
+                    self.read_or_lose(incoming);
+                }
             }
-            drop(role);
-            self.on_role_free(1);
-        } else {
-            // Without the lock: it may run code of Python's.
-            if !is_done() {
-                self.follow(before, longest);
+            Role::Follower(news) => {
+                if !is_done {
+                    self.follow(news, longest);
+                }
             }
-            self.foreground.fetch_sub(1, Ordering::SeqCst);
         }
+        self.end_step(role, looks);
         Step::Progress
     }
 
-    /// Sleeps until the reader has read, or has left its role to others, since `before`.
-    fn follow(&self, before: u64, longest: Option<Duration>) {
-        let guard = lock(&self.generation);
-        if *guard != before {
-            return;
-        }
-        match longest {
-            None => drop(self.progress.wait(guard)),
-            Some(longest) => drop(self.progress.wait_timeout(guard, longest)),
-        }
-    }
-
-    /// The reader's role is free again, perhaps after a read: the threads that wait check what they wait for, and one of
-    /// them takes it. The caller was `n_own` of those in the foreground.
-    ///
-    /// A thread enters the foreground before it tries to get the role, and this is called after the role was given up. So
-    /// either it is counted here, or it gets the role.
-    pub(super) fn on_role_free(&self, n_own: usize) {
-        if self.foreground.fetch_sub(n_own, Ordering::SeqCst) > n_own {
+    fn end_step(&self, role: Role, looks: Looks) {
+        let is_followed = lock(&self.reading).end(role, looks);
+        if is_followed {
             self.tell_followers();
         }
     }
 
-    fn tell_followers(&self) {
-        *lock(&self.generation) += 1;
+    /// Sleeps until the reader has read, or has left its role to others, since there were these news.
+    fn follow(&self, news: u64, longest: Option<Duration>) {
+        let reading = lock(&self.reading);
+        if !reading.is_unchanged(news) {
+            return;
+        }
+        match longest {
+            None => drop(self.progress.wait(reading)),
+            Some(longest) => drop(self.progress.wait_timeout(reading, longest)),
+        }
+    }
+
+    pub(super) fn tell_followers(&self) {
         self.progress.notify_all();
         self.beside_bell.ring();
     }
 
     /// Something that threads wait for has changed, although nothing was read.
     pub fn on_changed(&self) {
+        self.change_reading(Reading::on_changed);
+    }
+
+    pub(super) fn change_reading(&self, change: impl FnOnce(&mut Reading)) {
+        change(&mut lock(&self.reading));
         self.reader_bell.ring();
         self.tell_followers();
     }
 
     /// A thread of the foreground stops reading, for now or for good. If another must, the background thread is told.
     pub fn leave_to_others(&self) {
-        let is_needed =
-            self.parked.load(Ordering::Acquire) && self.callbacks.load(Ordering::Acquire) > 0;
-        if is_needed || self.asleep.swap(false, Ordering::SeqCst) {
+        // A step that ended before the background thread left the socket is one that it did not see.
+        if !self.parked.load(Ordering::Acquire) {
+            return;
+        }
+        let has_callbacks = self.callbacks.load(Ordering::Acquire) > 0;
+        let is_needed = lock(&self.reading).stop(has_callbacks);
+        if is_needed {
             self.wake_background();
         }
     }
@@ -192,21 +182,22 @@ impl Shared {
     /// Waits, on a closed connection, until what was unresolved has ended as lost: another thread may be doing that. In a
     /// child of the process that made the connection nobody is.
     pub fn await_lost(&self) {
-        while !self.lost.load(Ordering::Acquire) && !self.owner.is_elsewhere() {
-            let guard = lock(&self.generation);
-            if !self.lost.load(Ordering::Acquire) {
-                drop(self.progress.wait(guard));
-            }
+        if self.owner.is_elsewhere() {
+            return;
         }
+        let reading = lock(&self.reading);
+        drop(
+            self.progress
+                .wait_while(reading, |reading| !reading.is_lost()),
+        );
     }
 
     /// Maximum time that a thread sleeps at once, if there is one; how its step ends if the deadline has passed.
     fn longest_sleep(deadline: Option<Instant>, looks: Looks) -> Result<Option<Duration>, Step> {
         let left = deadline.map(|at| at.saturating_duration_since(Instant::now()));
-        if left.is_some_and(|left| left.is_zero()) {
-            return Err(Step::TimedOut);
-        }
-        Ok([left, looks.longest()].into_iter().flatten().min())
+        let left_ns = left.map(|left| u64::try_from(left.as_nanos()).unwrap_or(u64::MAX));
+        let longest_ns = looks.longest_sleep_ns(left_ns).ok_or(Step::TimedOut)?;
+        Ok(longest_ns.map(Duration::from_nanos))
     }
 
     /// Reads, with the reader's role.
@@ -219,15 +210,17 @@ impl Shared {
     /// Waits until the socket can be read, and returns whether it can. A reply from idle engines arrives in less time than
     /// it takes to wake a sleeping thread, so this thread polls for it first, and lets others run in between.
     fn await_reply(&self, longest: Option<Duration>, looks: Looks) -> bool {
-        if self.outstanding.load(Ordering::Acquire) <= self.spin_limit() {
-            let due_ns = self.sent_ns.load(Ordering::Acquire) + self.tuning.spin.as_nanos() as u64;
-            while (self.epoch.elapsed().as_nanos() as u64) < due_ns {
-                let ready = self.wire.poll(PollFlags::IN, Some(Duration::ZERO));
-                if !ready.is_empty() {
-                    return true;
-                }
-                std::thread::yield_now();
+        let due_ns = self.tuning.spin.until(
+            self.sent_ns.load(Ordering::Acquire),
+            self.outstanding.load(Ordering::Acquire),
+            self.n_engines.load(Ordering::Relaxed),
+        );
+        while due_ns > 0 && self.now_ns() < due_ns {
+            let ready = self.wire.poll(PollFlags::IN, Some(Duration::ZERO));
+            if !ready.is_empty() {
+                return true;
             }
+            std::thread::yield_now();
         }
         if looks == Looks::EverySlice {
             return !self.wire.poll(PollFlags::IN, longest).is_empty();
@@ -236,7 +229,8 @@ impl Shared {
             return true;
         };
         let Some(bell) = self.reader_bell.listen() else {
-            let longest = longest.unwrap_or(SIGNAL_SLICE).min(SIGNAL_SLICE);
+            let deaf = Duration::from_nanos(Looks::DEAF_NS);
+            let longest = longest.map_or(deaf, |longest| longest.min(deaf));
             return !self.wire.poll(PollFlags::IN, Some(longest)).is_empty();
         };
         let rung = PollFd::new(&bell, PollFlags::IN);
@@ -245,11 +239,6 @@ impl Shared {
             Bell::hear(&bell);
         }
         !seen.is_empty()
-    }
-
-    /// Number of tasks that can run at the same time: with more of them somebody else needs the processor.
-    fn spin_limit(&self) -> u64 {
-        self.n_engines.load(Ordering::Relaxed).min(self.n_cores)
     }
 
     /// As [`Shared::wait_step`] on an engine's main thread, but also ends when `other` is ready.
@@ -269,8 +258,8 @@ impl Shared {
         };
         // Before the look at what it waits for: what changes after that is heard.
         let bell = self.beside_bell.listen();
-        self.foreground.fetch_add(1, Ordering::SeqCst);
-        if let Ok(role) = self.reader.try_lock() {
+        let role = lock(&self.reading).begin(Looks::EverySlice);
+        if role == Role::Reader {
             if !is_done() {
                 let (seen, _) = self
                     .wire
@@ -279,8 +268,6 @@ impl Shared {
                     self.read_or_lose(incoming);
                 }
             }
-            drop(role);
-            self.on_role_free(1);
         } else {
             if !is_done() {
                 let mut fds = SmallVec::<[PollFd<'_>; 2]>::from_iter([other]);
@@ -290,8 +277,8 @@ impl Shared {
             if let Some(bell) = bell {
                 Bell::hear(&bell);
             }
-            self.foreground.fetch_sub(1, Ordering::SeqCst);
         }
+        self.end_step(role, Looks::EverySlice);
         Step::Progress
     }
 }

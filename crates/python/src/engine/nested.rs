@@ -19,7 +19,7 @@ use pyo3::prelude::*;
 use rustix::event::{PollFd, PollFlags};
 
 use super::{Engine, Work};
-use crate::client::{Incoming, Link, Looks, Step, Waiting};
+use crate::client::{Incoming, Link, Step, Waiting};
 use crate::errors::{link_closed, link_error};
 use crate::payload::lock;
 
@@ -190,7 +190,7 @@ impl Engine {
         let (py, this) = (slf.py(), slf.get());
         let level = this.stack.level();
         let depth = SUBMITTED_DEPTH.load(Ordering::Acquire) - 1;
-        let _waiting = Waiting::start(&link.shared, Looks::EverySlice);
+        let _waiting = Waiting(&link.shared);
         loop {
             // An interrupt that arrived while another task ran: its signal was not for that one. It takes precedence
             // over what is waited for, which the other task may have produced.

@@ -1,8 +1,8 @@
 //! Applies messages of the controller to the client's state.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use broadleaf_client::Mismatch;
 use broadleaf_net::{Frame, LinkError};
 use broadleaf_proto::control::{self, ControlReply, Event};
 use broadleaf_proto::relay;
@@ -11,9 +11,7 @@ use broadleaf_proto::wire::Reader;
 use broadleaf_proto::{CoalescedRecord, DecodeError, FrameKind, RefusedRun};
 
 use crate::client::incoming::far::{Arrived, FarRecord};
-use crate::client::requests::request::Request;
-use crate::client::requests::unresolved::Table;
-use crate::client::shared::{Incoming, Notice, Shared, json};
+use crate::client::shared::{Incoming, Notice, Shared, Table, json};
 use crate::payload::lock;
 
 /// Whether a result's values are not in the record.
@@ -63,8 +61,7 @@ impl Shared {
                             continue;
                         };
                         self.on_resolved(1, entry.weight_bytes);
-                        let index = entry.index(record.seq.0);
-                        self.collect(entry.request.resolve(index, record, received_ns), incoming);
+                        self.collect(entry.request.resolve(record, received_ns), incoming);
                     }
                 }
             }
@@ -88,9 +85,10 @@ impl Shared {
                 let mut reader = Reader::new(frame.body);
                 while !reader.is_empty() {
                     let record = OutputRecord::decode(&mut reader)?;
-                    let Some((request, index)) = self.find(record.task) else {
+                    let Some(request) = lock(&self.table).find(record.task) else {
                         continue;
                     };
+                    let index = request.index(record.task);
                     request.on_output(index, &record);
                     if self.live_output.load(Ordering::Relaxed) {
                         incoming.output.push((request, index, record));
@@ -106,9 +104,7 @@ impl Shared {
             FrameKind::SegmentRelease => self.data.on_release(&control::decode(&frame.body)?),
             FrameKind::Reply => {
                 let (number, reply): (u64, ControlReply) = control::decode(&frame.body)?;
-                if let Some(slot) = lock(&self.replies).get_mut(&number) {
-                    *slot = Some(reply);
-                }
+                lock(&self.replies).on_reply(number, reply);
             }
             FrameKind::Event => {
                 let notice = self.on_event(control::decode(&frame.body)?);
@@ -132,8 +128,7 @@ impl Shared {
         let entry = table.remove(record.seq.0)?;
         // This must precede the result: whoever waits for it may submit again, and asks whether an engine is idle.
         self.outstanding.fetch_sub(1, Ordering::AcqRel);
-        let index = entry.index(record.seq.0);
-        self.collect(entry.request.resolve(index, record, received_ns), incoming);
+        self.collect(entry.request.resolve(record, received_ns), incoming);
         Some(entry.weight_bytes)
     }
 
@@ -146,15 +141,15 @@ impl Shared {
         for outcome in &mut record.outcomes {
             self.data.adopt(&mut outcome.payload);
         }
-        let found = lock(&self.table).remove_together(record.seq.0);
-        let Some((request, weight_bytes)) = found else {
+        let found = lock(&self.table).remove_together(record.seq.0, record.len());
+        let Some((parts, n)) = found.map_err(|Mismatch| DecodeError::Malformed)? else {
             return Ok(());
         };
-        if record.len() != request.len {
-            return Err(DecodeError::Malformed.into());
-        }
-        self.on_resolved(record.len() as u64, weight_bytes);
-        self.collect(request.resolve_together(record, received_ns), incoming);
+        self.on_resolved(n, parts.weight_bytes);
+        self.collect(
+            parts.request.resolve_together(record, received_ns),
+            incoming,
+        );
         Ok(())
     }
 
@@ -212,14 +207,10 @@ impl Shared {
         })
     }
 
-    fn find(&self, seq: u64) -> Option<(Arc<Request>, usize)> {
-        lock(&self.table).find(seq)
-    }
-
     /// Whether a task was submitted and has no result yet.
     pub(in crate::client) fn is_outstanding(&self, seq: u64) -> bool {
         self.register_submissions();
-        self.find(seq).is_some()
+        lock(&self.table).contains(seq)
     }
 
     /// Subtracts `n` tasks of `weight_bytes` in total that were counted and not submitted.

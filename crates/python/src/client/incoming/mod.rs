@@ -1,8 +1,6 @@
 //! What a client is told, and what it does about it.
 
-pub(in crate::client) mod deaths;
 pub(in crate::client) mod dispatch;
 pub(in crate::client) mod far;
 pub(in crate::client) mod subscription;
 pub(in crate::client) mod tell;
-pub(in crate::client) mod written;

@@ -3,12 +3,13 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use broadleaf_client::{Parts, Submitted};
 use broadleaf_net::LinkError;
 use broadleaf_proto::control::{self, ControlRequest};
 use broadleaf_proto::{FrameKind, TaskSeq};
 
 use crate::client::requests::request::Request;
-use crate::client::shared::{Shared, SubmittedParts};
+use crate::client::shared::Shared;
 use crate::clock::wall_ns;
 use crate::payload::lock;
 
@@ -22,18 +23,19 @@ impl Shared {
         self.wire.with(|net| {
             self.append_submissions(net);
             let first = self.next_seq.fetch_add(n as u64, Ordering::Relaxed);
-            let request = Arc::new(Request::new(first, n, wall_ns()));
-            let parts = SubmittedParts {
+            let request = Arc::new(Request::new(first, wall_ns(), Parts::new(n)));
+            let parts = Submitted {
                 seq: first,
                 len: n,
+                coalescing: false,
                 weight_bytes: 0,
                 claims: None,
                 request: Arc::clone(&request),
             };
-            lock(&self.submission).parts.push(parts);
+            lock(&self.batch).adopt(parts);
             self.register_submissions();
             // Nobody waits for the reply: the results say everything.
-            let number = self.next_request.fetch_add(1, Ordering::Relaxed);
+            let number = lock(&self.replies).number();
             let body = control::encode(&(number, make(TaskSeq(first))));
             net.send(FrameKind::Request, &body, &[])?;
             self.flush_into(net)?;

@@ -1,5 +1,6 @@
 //! A call on its way out: its function resolved, its arguments encoded.
 
+use broadleaf_client::Dependencies;
 use broadleaf_proto::FunctionId;
 use broadleaf_proto::layout::{Delivery, PLAIN};
 use pyo3::intern;
@@ -8,7 +9,7 @@ use pyo3::types::{PyBytes, PyDict, PyDictMethods, PyTuple};
 
 use crate::client::link::Link;
 use crate::client::outgoing::announce::announce;
-use crate::client::outgoing::record::{Dependencies, check_together};
+use crate::client::outgoing::dependencies::check_together;
 use crate::errors::PayloadTooLarge;
 use crate::payload::plain;
 use crate::payload::{Captured, Encoded, Way};

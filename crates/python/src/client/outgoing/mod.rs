@@ -2,7 +2,7 @@
 
 pub(in crate::client) mod announce;
 pub(in crate::client) mod call;
+pub(in crate::client) mod dependencies;
 pub(in crate::client) mod functions;
-pub(in crate::client) mod record;
 pub(in crate::client) mod submit;
 pub(in crate::client) mod upload;

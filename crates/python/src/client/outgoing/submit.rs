@@ -8,6 +8,10 @@
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
+use broadleaf_client::{
+    Call as Addition, Dependencies, Head, Load, Parts, Sending, Submitted, Waiter,
+    dependency_weight,
+};
 use broadleaf_proto::control::{ControlRequest, TaskName};
 use broadleaf_proto::layout::Delivery;
 use broadleaf_proto::{ClientId, OptionsId, TaskSeq};
@@ -19,14 +23,12 @@ use pyo3::types::{PyDict, PyTuple, PyType};
 
 use crate::client::link::Link;
 use crate::client::outgoing::call::{MAX_SCRATCH_BYTES, encode_call, place_function};
-use crate::client::outgoing::record::{
-    Dependencies, Head, check_dependencies, dependency_weight, parts_of,
-};
+use crate::client::outgoing::dependencies::check_dependencies;
 use crate::client::outgoing::upload::upload;
 use crate::client::requests::history::History;
 use crate::client::requests::pending::Pending;
 use crate::client::requests::request::Request;
-use crate::client::shared::{Claims, SubmittedParts};
+use crate::client::shared::Claims;
 use crate::clock::{follow_steps, wall_ns};
 use crate::engine::checked_depth;
 use crate::errors::link_closed;
@@ -48,13 +50,6 @@ pub struct Submitter {
     /// The client's and the view's.
     histories: Vec<Py<History>>,
     scratch: Mutex<Vec<u8>>,
-}
-
-/// Who waits for the result, which decides whether the background thread must watch for it.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Waiter {
-    Caller,
-    Anyone,
 }
 
 /// A call of a request, and the options that it is sent with.
@@ -129,22 +124,11 @@ impl Submitter {
         Ok(pending)
     }
 
-    /// Makes sure that submitted tasks are sent soon, and that somebody reads the replies.
-    fn after_submit(
-        py: Python<'_>,
-        link: &Link,
-        at_once: bool,
-        is_full: bool,
-        waiter: Waiter,
-    ) -> PyResult<()> {
-        let shared = &link.shared;
-        if at_once || is_full {
-            link.flush_fully(py)?;
-            if at_once && waiter == Waiter::Anyone && shared.parked.load(Ordering::Acquire) {
-                shared.wake_background();
-            }
-        } else if waiter == Waiter::Anyone && !shared.armed.swap(true, Ordering::AcqRel) {
-            shared.wake_background();
+    /// Sends what was submitted, and makes sure that somebody reads the replies.
+    fn send_now(py: Python<'_>, link: &Link, unwatched: bool) -> PyResult<()> {
+        link.flush_fully(py)?;
+        if unwatched && link.shared.parked.load(Ordering::Acquire) {
+            link.shared.wake_background();
         }
         Ok(())
     }
@@ -187,9 +171,6 @@ impl Submitter {
     /// Waits until `n` more tasks fit the limits: a submitter that does not read is slowed down. They have `weight_bytes`
     /// of their own in total, and name what is `counted` once. Returns whether an engine may be idle, so that the tasks
     /// should be sent at once.
-    ///
-    /// A call never waits for bytes that it names itself: they take no more memory for it. All else that it waits for
-    /// belongs to tasks that were sent, which end without it.
     fn admit(
         py: Python<'_>,
         link: &Link,
@@ -208,28 +189,25 @@ impl Submitter {
         // Only holders of the interpreter lock write it, so this is a plain store, which costs a tenth of an exchange.
         let submitted = &shared.counters.submitted;
         submitted.store(submitted.load(Ordering::Relaxed) + n, Ordering::Relaxed);
-        let max_bytes = shared.tuning.max_bytes;
-        let over = |tasks: u64, bytes: u64| {
-            let charged_bytes: u64 = counted.iter().map(|c| c.charged_bytes()).sum();
-            let shared_bytes: u64 = counted.iter().map(|c| c.len_bytes()).sum();
-            let new_bytes = weight_bytes + shared_bytes.saturating_sub(charged_bytes);
-            let others_bytes = bytes.saturating_sub(charged_bytes);
-            // A task that exceeds the limit by itself waits for others only if these have many bytes.
-            let is_much_beside_few = new_bytes > max_bytes && others_bytes <= max_bytes / 16;
-            (tasks + n > shared.tuning.max_tasks && tasks > 0)
-                || (others_bytes + new_bytes > max_bytes && others_bytes > 0 && !is_much_beside_few)
+        let fits_beside = |load: Load| {
+            let addition = Addition {
+                tasks: n,
+                own_bytes: weight_bytes,
+                named_bytes: counted.iter().map(|c| c.len_bytes()).sum(),
+                charged_bytes: counted.iter().map(|c| c.charged_bytes()).sum(),
+            };
+            shared.tuning.limits.admit(load, addition)
         };
-        if !over(before, bytes_before) {
+        let load = Load {
+            tasks: before,
+            bytes: bytes_before,
+        };
+        if fits_beside(load) {
             return Ok(before < shared.n_engines.load(Ordering::Relaxed));
         }
         shared.take_back(n, weight_bytes);
         shared.counters.throttled.fetch_add(1, Ordering::Relaxed);
-        let fits = || {
-            !over(
-                shared.outstanding.load(Ordering::Acquire),
-                shared.outstanding_bytes.load(Ordering::Acquire),
-            )
-        };
+        let fits = || fits_beside(shared.load());
         // Results that are dropped make room, too.
         link.wait_for_anything(py, None, &fits)?;
         let before = shared.outstanding.fetch_add(n, Ordering::AcqRel);
@@ -331,9 +309,10 @@ impl Submitter {
             let weights = (n as u64, share * n as u64);
             let (at_once, claims) =
                 Self::admit_call(py, link, weights, encoded.as_deref_mut(), &counted)?;
-            let (bytes, segments) = parts_of(encoded.as_deref(), scratch);
-            let (request, is_full) = {
-                let mut submission = lock(&link.shared.submission);
+            let encoded = encoded.as_deref();
+            let payload = encoded.map_or((&scratch[..], &[][..]), |e| (&e.bytes, &e.segments));
+            let (request, sending) = {
+                let mut batch = lock(&link.shared.batch);
                 let request = match &submitting.pending {
                     None => Self::new_request(link, submitting.n_calls * n, replies.coalesce),
                     Some(pending) => Arc::clone(pending.get().request()?),
@@ -345,22 +324,27 @@ impl Submitter {
                     depth: submitting.depth,
                     dependencies,
                 };
-                submission.records.push(&head, bytes, segments);
-                submission.parts.push(SubmittedParts {
+                let parts = Submitted {
                     seq: head.seq,
                     len: n,
+                    coalescing: replies.coalesce,
                     weight_bytes: share,
                     claims,
                     request: Arc::clone(&request),
-                });
-                let is_full = submission.records.hold(link.shared.tuning.flush_bytes);
-                (request, is_full)
+                };
+                let sending = batch.push(&head, payload, parts, at_once, submitting.waiter);
+                (request, sending)
             };
+            if sending == Sending::Soon {
+                link.shared.wake_background();
+            }
             submitting.n_submitted += n as u64;
             if submitting.pending.is_none() {
                 submitting.pending = Some(self.pending(py, request, function)?);
             }
-            Self::after_submit(py, link, at_once, is_full, submitting.waiter)?;
+            if let Sending::Now { unwatched } = sending {
+                Self::send_now(py, link, unwatched)?;
+            }
         }
         Ok(())
     }
@@ -371,11 +355,12 @@ impl Submitter {
             .shared
             .next_seq
             .fetch_add(len as u64, Ordering::Relaxed);
-        Arc::new(if coalesce {
-            Request::coalescing(base, len, wall_ns())
+        let parts = if coalesce {
+            Parts::coalescing(len)
         } else {
-            Request::new(base, len, wall_ns())
-        })
+            Parts::new(len)
+        };
+        Arc::new(Request::new(base, wall_ns(), parts))
     }
 }
 
@@ -496,7 +481,7 @@ impl Submitter {
             .map(|(client, seq)| (ClientId(client), TaskSeq(seq)))
             .collect();
         let (n, depth) = (tasks.len(), checked_depth()?);
-        let max_tasks = link.shared.tuning.max_tasks;
+        let max_tasks = link.shared.tuning.limits.max_tasks;
         if n as u64 > max_tasks {
             return Err(PyValueError::new_err(format!(
                 "{n} results are requested at once, and the limit is {max_tasks}: request fewer at a time"
@@ -519,7 +504,7 @@ impl Submitter {
             .start_adoption(n, make)
             .map_err(|error| link.send_failed(py, &error))?;
         let pending = self.pending(py, request, function)?;
-        Self::after_submit(py, link, true, false, Waiter::Anyone)?;
+        Self::send_now(py, link, true)?;
         Ok(pending)
     }
 

@@ -4,4 +4,3 @@ pub(in crate::client) mod begun;
 pub(in crate::client) mod history;
 pub(in crate::client) mod pending;
 pub(in crate::client) mod request;
-pub(in crate::client) mod unresolved;

@@ -3,6 +3,7 @@
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, OnceLock};
 
+use broadleaf_client::Part;
 use broadleaf_proto::control::{DeathCertificate, RefusalReason};
 use broadleaf_proto::layout::{COMPOUND, PLAIN};
 use broadleaf_proto::{Status, control};
@@ -17,7 +18,7 @@ use crate::buffer::{track, untrack};
 use crate::client::incoming::tell::tell;
 use crate::client::link::Link;
 use crate::client::requests::begun;
-use crate::client::requests::request::{Part, Request};
+use crate::client::requests::request::Request;
 use crate::client::shared::Incoming;
 use crate::clock::wall_ns;
 use crate::payload::lock;
