@@ -13,6 +13,7 @@ mod config;
 mod controller;
 mod counters;
 mod engines;
+pub mod liveness;
 mod message;
 mod placement;
 mod tasks;

@@ -4,7 +4,6 @@
 //! up the link instead of into a controller's machine, and that machine's commands come down.
 
 use std::collections::BTreeMap;
-use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 
@@ -34,7 +33,6 @@ pub struct Uplink {
     pub token: usize,
     /// This host's number.
     pub host: HostId,
-    heard: Instant,
     /// Bodies of functions, for engines that will need them.
     functions: BTreeMap<FunctionId, FunctionRecord>,
     /// Engines that were requested before the fork server had connected.
@@ -58,14 +56,6 @@ impl Decider {
     /// Whether this node is a relay.
     pub fn is_upstream(&self) -> bool {
         matches!(self, Self::Upstream(_))
-    }
-
-    /// When a relay last heard its controller; `None` if this node is no relay.
-    pub fn heard(&self) -> Option<Instant> {
-        match self {
-            Self::Own(_) => None,
-            Self::Upstream(uplink) => Some(uplink.heard),
-        }
     }
 
     /// The controller, if it is on this node.
@@ -118,7 +108,6 @@ impl Uplink {
         Self {
             token,
             host,
-            heard: Instant::now(),
             functions: BTreeMap::new(),
             wanted: Vec::new(),
             slots: BTreeMap::new(),
@@ -270,26 +259,9 @@ impl Node {
         }
     }
 
-    /// Whether a relay's controller has been silent for too long.
-    pub(crate) fn is_controller_silent(&mut self, now: Instant) -> bool {
-        let timeout = self.config.options.host_timeout();
-        self.uplink()
-            .is_some_and(|u| now.duration_since(u.heard) > timeout)
-    }
-
-    /// A time in which this node could not hear its controller does not count as silence of the
-    /// controller.
-    pub(crate) fn excuse_silence(&mut self, deaf: Duration, now: Instant) {
-        if let Some(uplink) = self.uplink() {
-            uplink.heard = (uplink.heard + deaf).min(now);
-        }
-    }
-
     /// Handles one frame from the controller.
     pub(crate) fn on_controller_frame(&mut self, frame: Frame) -> Result<(), LinkError> {
-        if let Some(uplink) = self.uplink() {
-            uplink.heard = Instant::now();
-        }
+        self.liveness.heard(self.now_ns, HostId::CONTROLLER);
         match frame.kind {
             FrameKind::AssignMany => {
                 let mut reader = Reader::new(frame.body);
