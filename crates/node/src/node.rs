@@ -6,6 +6,7 @@ use std::io::Write;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Instant;
 
+use broadleaf_core::interrupts::Interrupts;
 use broadleaf_core::liveness::Liveness;
 use broadleaf_core::{Controller, Input, Nanos, Output};
 use broadleaf_net::{Link, LinkError, Listener};
@@ -24,7 +25,6 @@ use crate::hosts::delivery::Waiting;
 use crate::hosts::objects::Objects;
 use crate::hosts::relays::Relays;
 use crate::hosts::uplink::Decider;
-use crate::interrupts::Interrupts;
 use crate::reports::ring::{Kind, Ring};
 use crate::segments::Segments;
 

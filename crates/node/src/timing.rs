@@ -65,7 +65,7 @@ impl Node {
         self.read_clock();
         let deadlines = [
             self.decider.next_deadline(),
-            self.interrupts.due_ns(),
+            self.interrupts.next_due(),
             self.trim_due_ns,
             self.idle_due_ns,
             self.arrivals.next_deadline(),

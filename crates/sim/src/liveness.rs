@@ -171,7 +171,19 @@ impl World {
             if world.random.chance(30) {
                 let at = world.random.below(BUSY_NS);
                 let is_final = world.random.chance(50);
-                let lasts = world.random.below(2 * limit_ns);
+                let mut lasts = world.random.below(2 * limit_ns);
+                if !is_final && world.random.chance(50) {
+                    // It ends in time, but just then the judge is stopped.
+                    lasts = limit_ns - world.random.below(TICK_NS);
+                    let judge = if world.random.chance(50) {
+                        relay
+                    } else {
+                        HostId::CONTROLLER
+                    };
+                    let stop_at = at + lasts - world.random.below(TICK_NS);
+                    let stop_ns = 2 * TICK_NS + world.random.below(4 * TICK_NS);
+                    world.push(stop_at, Event::Stops(judge, stop_ns));
+                }
                 if is_final || lasts > limit_ns / 3 {
                     world.may_go.insert(relay);
                 }
@@ -193,13 +205,20 @@ impl World {
     /// Some processes are stopped once or twice, and some again and again.
     fn plan_stops(&mut self, host: HostId) {
         let stutters = self.random.chance(10);
-        let n = if stutters { 60 } else { self.random.below(3) };
-        let mut at = self.random.below(BUSY_NS / 2);
+        // It finds each of its ticks late.
+        let is_always_late = stutters && self.random.chance(50);
+        let n = if stutters { 80 } else { self.random.below(3) };
+        let mut at = self.random.below(BUSY_NS / 4);
         for _ in 0..n {
-            let lasts = if stutters {
-                TICK_NS / 5 + self.random.below(3 * TICK_NS)
+            let (lasts, runs) = if is_always_late {
+                let lasts = 2 * TICK_NS + self.random.below(TICK_NS);
+                (lasts, TICK_NS / 2 + self.random.below(TICK_NS / 2))
+            } else if stutters {
+                let lasts = TICK_NS / 5 + self.random.below(3 * TICK_NS);
+                (lasts, self.random.below(TICK_NS))
             } else {
-                self.random.time(4 * self.limit_ns)
+                let lasts = self.random.time(4 * self.limit_ns);
+                (lasts, self.random.below(BUSY_NS / 2))
             };
             if lasts > self.limit_ns / 3 {
                 let relays = self.processes.keys().copied();
@@ -207,10 +226,7 @@ impl World {
                 self.may_go.extend(all);
             }
             self.push(at, Event::Stops(host, lasts));
-            at += lasts
-                + self
-                    .random
-                    .below(if stutters { TICK_NS } else { BUSY_NS / 2 });
+            at += lasts + runs;
         }
     }
 
