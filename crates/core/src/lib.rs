@@ -13,14 +13,16 @@ mod config;
 mod controller;
 mod counters;
 mod engines;
+pub mod interrupts;
+pub mod liveness;
 mod message;
 mod placement;
+pub mod relay;
 mod tasks;
 mod timers;
 pub mod transfer;
 
 pub use check::Violation;
-pub use clients::unread::Unread;
 pub use clients::{admission, uploads};
 pub use config::Config;
 pub use controller::Controller;

@@ -220,8 +220,8 @@ impl Default for NodeOptions {
 
 impl NodeOptions {
     /// See `host_timeout_s`.
-    pub fn host_timeout(&self) -> std::time::Duration {
-        std::time::Duration::from_nanos(to_ns(self.host_timeout_s))
+    pub fn host_timeout_ns(&self) -> u64 {
+        to_ns(self.host_timeout_s)
     }
 
     /// Every option and its value, as a JSON object.

@@ -6,10 +6,12 @@ use std::io::Write;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Instant;
 
+use broadleaf_core::interrupts::Interrupts;
+use broadleaf_core::liveness::Liveness;
 use broadleaf_core::{Controller, Input, Nanos, Output};
 use broadleaf_net::{Link, LinkError, Listener};
 use broadleaf_proto::task::OutputRecord;
-use broadleaf_proto::{ClientId, EngineId, FrameKind};
+use broadleaf_proto::{ClientId, EngineId, FrameKind, HostId};
 use broadleaf_shm::UnsentPiece;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use slab::Slab;
@@ -23,7 +25,6 @@ use crate::hosts::delivery::Waiting;
 use crate::hosts::objects::Objects;
 use crate::hosts::relays::Relays;
 use crate::hosts::uplink::Decider;
-use crate::interrupts::Interrupts;
 use crate::reports::ring::{Kind, Ring};
 use crate::segments::Segments;
 
@@ -37,6 +38,8 @@ pub struct Node {
     pub(crate) config: NodeConfig,
     pub(crate) decider: Decider,
     pub(crate) relays: Relays,
+    /// Of the relays; or of the controller, if this is a relay.
+    pub(crate) liveness: Liveness,
     pub(crate) far_clients: FarClients,
     pub(crate) outputs: Vec<Output>,
     pub(crate) peers: Slab<Peer>,
@@ -121,6 +124,7 @@ impl Node {
                 ..config.core()
             }))),
             relays: Relays::default(),
+            liveness: Liveness::asking(options.host_timeout_ns()),
             far_clients: FarClients::default(),
             ring: Ring::new(options.trace_events, options.log_level, &options.log_sink),
             outputs: Vec::new(),
@@ -219,7 +223,7 @@ impl Node {
             {
                 self.decider.on_deadline(self.now_ns, &mut self.outputs);
             }
-            self.beat();
+            self.judge_hosts();
             self.repeat_interrupts();
             self.drop_silent_peers();
             self.listen_again();
@@ -352,7 +356,10 @@ impl Node {
                 self.on_engine_gone(engine, unclaimed, next_offer);
             }
             Role::Relay { host } => self.on_relay_gone(host),
-            Role::Controller => self.leave(),
+            Role::Controller => {
+                self.liveness.on_down(HostId::CONTROLLER);
+                self.leave();
+            }
             Role::ForkServer => {
                 self.fork_server = None;
                 self.input(Input::ForkServerDown);

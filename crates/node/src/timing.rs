@@ -1,6 +1,6 @@
 //! When the node must wake up without a message from anybody.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use broadleaf_core::Nanos;
 use broadleaf_shm::give_back_heap;
@@ -65,18 +65,16 @@ impl Node {
         self.read_clock();
         let deadlines = [
             self.decider.next_deadline(),
-            self.interrupts.due_ns(),
+            self.interrupts.next_due(),
             self.trim_due_ns,
             self.idle_due_ns,
             self.arrivals.next_deadline(),
+            self.liveness.next_tick(),
         ];
         let due = deadlines
             .into_iter()
             .flatten()
             .map(|at| Duration::from_nanos(at.saturating_sub(self.now_ns)));
-        let beat = self
-            .heartbeat_at()
-            .map(|at| at.saturating_duration_since(Instant::now()));
-        due.chain(beat).min()
+        due.min()
     }
 }

@@ -4,9 +4,10 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use std::fmt::Write as _;
 
+use broadleaf_core::interrupts::Interrupts;
 use broadleaf_core::{Controller, Counters, HostEvent, Input, Nanos, Output};
 use broadleaf_proto::control::{ControlReply, ControlRequest, ForkServerEvent};
-use broadleaf_proto::ids::{ClientId, EngineId, HostId, TaskKey, TaskSeq};
+use broadleaf_proto::ids::{ClientId, EngineId, HostId, SegmentId, TaskSeq};
 use broadleaf_proto::task::{AssignRecord, FunctionRecord, ResultRecord};
 
 use crate::peers::client::{Circumstances, Client, Copy, Original, check_running};
@@ -63,7 +64,12 @@ pub(crate) enum Event {
     AwaitsNoMore(ClientId),
     Relay(HostId, RelayMessage),
     RelayHello(u32),
-    ArgumentsArrive(HostId, EngineId, TaskKey),
+    RelayForkServerStarts(HostId),
+    ObjectArrives(HostId, SegmentId),
+    /// Interrupts on a host may have to be repeated.
+    Interrupts(HostId),
+    /// A process must have acted on the interrupt of this offer.
+    HasActed(u32, u32),
     Client(ClientId, Output),
     ClientActs(ClientId),
     /// A client aborts the tasks of one job.
@@ -166,7 +172,9 @@ pub(crate) struct Cluster {
     pub(crate) max_levels: usize,
     /// For each job, the number of times that a rerun of it, or of a part of it, was requested.
     pub(crate) reruns: BTreeMap<u64, u32>,
-    pub(crate) interrupts: bool,
+    pub(crate) has_interrupted_all: bool,
+    /// Interrupts that were sent on each host.
+    pub(crate) interrupts: BTreeMap<HostId, Interrupts>,
     pub(crate) deaths: u32,
     pub(crate) stopping: bool,
     /// The fork server has died: nothing that was under way from the controller to clients arrives.
@@ -210,7 +218,8 @@ impl Cluster {
             unmet: BTreeMap::new(),
             max_levels: 0,
             reruns: BTreeMap::new(),
-            interrupts: false,
+            has_interrupted_all: false,
+            interrupts: BTreeMap::new(),
             deaths: 0,
             stopping: false,
             is_orphaned: false,
@@ -418,9 +427,10 @@ impl Cluster {
             | Event::AwaitsNoMore(_) => {}
             Event::Relay(host, message) => self.relay_gets(host, message)?,
             Event::RelayHello(pid) => self.relay_hello(pid),
-            Event::ArgumentsArrive(host, engine, key) => {
-                self.arguments_arrive(host, engine, key)?;
-            }
+            Event::RelayForkServerStarts(host) => self.relay_fork_server_starts(host)?,
+            Event::ObjectArrives(host, object) => self.object_arrives(host, object)?,
+            Event::Interrupts(host) => self.repeat_interrupts(host),
+            Event::HasActed(pid, offer) => self.has_acted(pid, offer)?,
             Event::Client(client, output) => self.client_gets(client, output)?,
             Event::ClientActs(client) => self.client_acts(client),
             Event::ClientAborts(client, seqs) => self.cancel_seqs(client, seqs),
@@ -482,7 +492,7 @@ impl Cluster {
         let around = task.map_or_else(Circumstances::default, |task| Circumstances {
             original,
             reruns: self.reruns.get(&task.job).copied().unwrap_or(0),
-            interrupts: self.interrupts,
+            interrupts: self.has_interrupted_all,
             stopping: self.stopping,
             starts: self
                 .starts

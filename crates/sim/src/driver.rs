@@ -164,6 +164,7 @@ impl Cluster {
     }
 
     pub(crate) fn carry_out(&mut self) -> Result<(), String> {
+        self.forget_functions();
         for output in std::mem::take(&mut self.outputs) {
             self.trace.note(self.now, &output);
             self.known_engines.on_output(&output, &self.controller)?;
@@ -217,7 +218,9 @@ impl Cluster {
                     let delay = self.random.time(40 * MS);
                     self.after(delay, Event::Node(NodeEvent::Answer(pid)));
                 }
-                Output::Interrupt { engine, offer, .. } => self.interrupt(engine, offer),
+                Output::Interrupt { engine, offer, .. } => {
+                    self.interrupt(HostId::CONTROLLER, engine, offer);
+                }
                 Output::Kill {
                     engine,
                     pid,

@@ -8,6 +8,7 @@
 mod cluster;
 mod driver;
 mod far;
+mod liveness;
 mod peers;
 mod random;
 mod script;
@@ -19,6 +20,7 @@ use broadleaf_core::{Config, Counters, Nanos};
 use crate::cluster::Cluster;
 pub use crate::far::uploads::{UploadOutcome, run_uploads};
 pub use crate::far::values::{FarOutcome, run_far_client};
+pub use crate::liveness::{LivenessOutcome, run_liveness};
 use crate::random::Random;
 use crate::trace::Trace;
 

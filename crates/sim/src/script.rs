@@ -385,7 +385,7 @@ impl Cluster {
         let seq = self.clients.get(&id).map_or(0, |c| c.next_seq);
         let request = match self.random.below(18) {
             0 => {
-                self.interrupts = true;
+                self.has_interrupted_all = true;
                 ControlRequest::Interrupt(TargetSet::All)
             }
             1 => ControlRequest::Signal(one, 9),

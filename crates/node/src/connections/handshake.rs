@@ -228,6 +228,7 @@ impl Node {
         }
         let can_serve = listen.is_some();
         let host = self.relays.insert(token, name.clone(), listen);
+        self.liveness.on_up(self.now_ns, host);
         self.objects.transfers.on_host_up(host, can_serve);
         welcome.host = host;
         welcome.payload_secret.clone_from(&self.objects.secret);

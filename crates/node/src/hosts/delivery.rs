@@ -1,9 +1,10 @@
-//! What waits for payload from other hosts: at a relay, tasks for its engines; at the controller's
-//! node, the values of tasks, and events of engines that must not overtake them.
+//! What waits for payload from other hosts. At a relay these are tasks for its engines, which `core::relay` holds; at the
+//! controller's node the values of tasks, and events of engines that must not overtake them.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::os::fd::AsFd;
 
+use broadleaf_core::relay::{Arguments, Freed, is_awaited};
 use broadleaf_core::transfer::{TopologyChoice, TransferCommand, cost};
 use broadleaf_core::{HostEvent, Input};
 use broadleaf_net::LinkError;
@@ -14,17 +15,15 @@ use broadleaf_proto::{
 };
 
 use crate::hosts::objects::{RESULT_CHUNK_BYTES, topology};
+use crate::hosts::uplink::Decider;
 use crate::node::Node;
 use crate::payload::PlaneEvent;
 use crate::segments::NODE;
 
-/// See the module.
+/// What waits at the controller's node.
 #[derive(Debug, Default)]
 pub struct Waiting {
-    /// At a relay: the tasks of each engine, in order, starting with the first one whose payload
-    /// has not arrived.
-    tasks: BTreeMap<EngineId, VecDeque<AssignRecord>>,
-    /// At the controller's node: values that have not arrived.
+    /// Values that have not arrived.
     values: BTreeMap<EngineId, Vec<DoneRecord>>,
     /// Events of an engine that must come after its values.
     news: BTreeMap<EngineId, Vec<RelayEvent>>,
@@ -48,9 +47,9 @@ impl Node {
     /// Offers a task to engines of this host; they get it once its payload has arrived. Until then
     /// it can be taken back like any other offer.
     pub(crate) fn assign_many(&mut self, mut many: AssignMany) {
-        let missing = self.objects.is_missing(&many.payload);
-        let is_missing = missing.is_some();
-        if !is_missing {
+        let arguments = self.objects.arguments(&many.payload);
+        let is_here = arguments == Arguments::Here;
+        if is_here {
             self.objects.import(&mut many.payload);
             self.segments.adopt(NODE, &mut many.payload);
         }
@@ -65,54 +64,36 @@ impl Node {
                 depth: many.depth,
                 payload: many.payload.clone(),
             };
-            if let Some(queue) = self.waiting.tasks.get_mut(&engine) {
-                queue.push_back(record);
-            } else if is_missing {
-                let queue = VecDeque::from([record]);
-                self.waiting.tasks.insert(engine, queue);
-            } else {
+            let Some(uplink) = self.uplink() else {
+                return;
+            };
+            if let Some(record) = uplink.relay.on_offered(engine, record, is_here) {
                 self.deliver(engine, &record);
             }
         }
-        if matches!(missing, Some(Err(_))) {
+        if matches!(arguments, Arguments::Failed(_)) {
             // Nothing more arrives for it, so nothing else would give it up.
             self.hand_over_waiting();
         }
     }
 
-    /// An engine is gone: drops everything that waited for it.
-    pub(crate) fn drop_waiting(&mut self, engine: EngineId) {
-        self.waiting.tasks.remove(&engine);
-    }
-
     fn hand_over_waiting(&mut self) {
-        let engines: Vec<EngineId> = self.waiting.tasks.keys().copied().collect();
-        for engine in engines {
-            while let Some(queue) = self.waiting.tasks.get_mut(&engine) {
-                let Some(record) = queue.front() else {
-                    self.waiting.tasks.remove(&engine);
-                    break;
-                };
-                // A task that only waited for its turn has its segments already.
-                let missing = match record.payload.lease {
-                    Some(_) => None,
-                    None => self.objects.is_missing(&record.payload),
-                };
-                if missing == Some(Ok(())) {
-                    break;
+        let Decider::Upstream(uplink) = &mut self.decider else {
+            return;
+        };
+        let (objects, mut freed) = (&self.objects, Vec::new());
+        (uplink.relay).on_objects(|payload| objects.arguments(payload), &mut freed);
+        for freed in freed {
+            match freed {
+                Freed::Deliver(engine, mut record) => {
+                    // A task that only waited for its turn has its segments already.
+                    if record.payload.lease.is_none() {
+                        self.objects.import(&mut record.payload);
+                        self.segments.adopt(NODE, &mut record.payload);
+                    }
+                    self.deliver(engine, &record);
                 }
-                let Some(mut record) = queue.pop_front() else {
-                    break;
-                };
-                if let Some(Err(reason)) = missing {
-                    self.give_up(engine, &record, reason);
-                    continue;
-                }
-                if record.payload.lease.is_none() {
-                    self.objects.import(&mut record.payload);
-                    self.segments.adopt(NODE, &mut record.payload);
-                }
-                self.deliver(engine, &record);
+                Freed::GiveUp(engine, record, reason) => self.give_up(engine, &record, reason),
             }
         }
     }
@@ -120,7 +101,7 @@ impl Node {
     /// Sends a task to its engine, and reports this if the controller waits for the task's
     /// arguments to arrive.
     fn deliver(&mut self, engine: EngineId, record: &AssignRecord) {
-        if !record.payload.segments.is_empty() {
+        if is_awaited(record) {
             let key = record.key;
             self.tell_controller(&RelayEvent::Delivered { engine, key });
         }
@@ -213,12 +194,12 @@ impl Node {
                     .iter()
                     .map(|range| ObjectId(range.segment.0))
                     .collect();
-                match self.objects.is_missing(&record.payload) {
-                    Some(Ok(())) => {
+                match self.objects.arguments(&record.payload) {
+                    Arguments::Coming => {
                         still.push(record);
                         continue;
                     }
-                    Some(Err(reason)) => {
+                    Arguments::Failed(reason) => {
                         let key = record.key;
                         self.input(Input::Undeliverable {
                             engine,
@@ -226,7 +207,7 @@ impl Node {
                             reason,
                         });
                     }
-                    None => {
+                    Arguments::Here => {
                         self.objects.import(&mut record.payload);
                         self.segments.adopt(NODE, &mut record.payload);
                         let copy = self.copy_to_keep(&record.payload);

@@ -3,6 +3,7 @@
 use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs};
 use std::time::{Duration, Instant};
 
+use broadleaf_core::liveness::Liveness;
 use broadleaf_net::proof::DialProof;
 use broadleaf_net::seal::generate_secret;
 use broadleaf_net::tls::{ClientTls, KeyError, ServerTls};
@@ -196,6 +197,9 @@ impl Node {
         self.watch_plane()?;
         let token = self.add_peer(link, PeerRole::Controller)?;
         self.decider = Decider::Upstream(Uplink::new(token, host));
+        self.read_clock();
+        self.liveness = Liveness::listening(self.config.options.host_timeout_ns());
+        self.liveness.on_up(self.now_ns, HostId::CONTROLLER);
         self.host = relay.name;
         // The first commands may have arrived together with the welcome.
         self.read(token)?;

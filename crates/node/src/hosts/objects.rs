@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use broadleaf_core::relay::Arguments;
 use broadleaf_core::transfer::cost::Topology;
 use broadleaf_core::transfer::{TopologyChoice, Transfers};
 use broadleaf_proto::relay::Fetch;
@@ -270,23 +271,22 @@ impl Objects {
         self.incoming.get(&object).map(|i| &i.arrival)
     }
 
-    /// Whether a payload from another host still waits for objects; an error says why it waits in
-    /// vain.
-    pub fn is_missing(&self, payload: &Payload) -> Option<Result<(), String>> {
+    /// Whether the objects of a payload from another host are here.
+    pub fn arguments(&self, payload: &Payload) -> Arguments {
         for range in &payload.segments {
             let object = ObjectId(range.segment.0);
             let known = self.incoming.get(&object);
             if range.offset_bytes != 0 || known.is_some_and(|i| i.len_bytes != range.len_bytes) {
-                return Some(Err("it names more bytes than its data has".to_owned()));
+                return Arguments::Failed("it names more bytes than its data has".to_owned());
             }
             match self.arrival(object) {
                 Some(Arrival::Here(_)) => {}
-                Some(Arrival::Coming) => return Some(Ok(())),
-                Some(Arrival::Failed(reason)) => return Some(Err(reason.clone())),
-                None => return Some(Err("its data was dropped".to_owned())),
+                Some(Arrival::Coming) => return Arguments::Coming,
+                Some(Arrival::Failed(reason)) => return Arguments::Failed(reason.clone()),
+                None => return Arguments::Failed("its data was dropped".to_owned()),
             }
         }
-        None
+        Arguments::Here
     }
 
     /// Replaces objects that have all arrived with segments of this host.

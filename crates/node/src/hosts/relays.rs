@@ -2,8 +2,8 @@
 //! reports arrive here.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::{Duration, Instant};
 
+use broadleaf_core::liveness::Verdict;
 use broadleaf_core::{GivenFunctions, HostEvent, Input, Output};
 use broadleaf_net::{Frame, LinkError};
 use broadleaf_proto::control::{ForkServerEvent, ReadWritten};
@@ -18,10 +18,6 @@ use crate::node::Node;
 
 /// Number of records of one batch that are searched for one to join.
 const OPEN_RECORDS: usize = 8;
-/// Time between two heartbeats.
-const HEARTBEAT: Duration = Duration::from_millis(500);
-/// A relay that has heard its controller within this time need not check whether it is silent.
-const HEARD: Duration = HEARTBEAT.saturating_mul(2);
 
 /// A relay's link, as the controller's node keeps it.
 #[derive(Debug)]
@@ -36,9 +32,6 @@ pub struct RelayLink {
     functions: BTreeMap<FunctionId, broadleaf_proto::FunctionHash>,
     /// Assignments of this batch that are not written yet.
     open: Vec<(AssignMany, RequestedTopology)>,
-    heard: Instant,
-    /// When it was last pinged, ns of the node's clock.
-    pinged_ns: u64,
     /// Last measured round trip, ns.
     pub round_trip_ns: u64,
     /// Functions that its engines may not have read.
@@ -67,7 +60,7 @@ pub struct Fetched {
 }
 
 /// The connected relays.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Relays {
     /// By host.
     pub links: BTreeMap<HostId, RelayLink>,
@@ -76,19 +69,6 @@ pub struct Relays {
     /// Hosts with assignments that are not written yet.
     unsent: BTreeSet<HostId>,
     last: u32,
-    beat_at: Instant,
-}
-
-impl Default for Relays {
-    fn default() -> Self {
-        Self {
-            links: BTreeMap::new(),
-            probe: None,
-            unsent: BTreeSet::new(),
-            last: 0,
-            beat_at: Instant::now(),
-        }
-    }
 }
 
 impl Relays {
@@ -101,8 +81,6 @@ impl Relays {
             listen,
             functions: BTreeMap::new(),
             open: Vec::new(),
-            heard: Instant::now(),
-            pinged_ns: 0,
             round_trip_ns: 0,
             given: GivenFunctions::default(),
             fetched: Fetched::default(),
@@ -316,9 +294,7 @@ impl Node {
     /// Handles one frame from a relay. The controller judges reports about engines; those that are
     /// held back until their values arrive are checked before.
     pub(crate) fn on_relay_frame(&mut self, host: HostId, frame: &Frame) -> Result<(), LinkError> {
-        if let Some(link) = self.relays.links.get_mut(&host) {
-            link.heard = Instant::now();
-        }
+        self.liveness.heard(self.now_ns, host);
         let mut reader = Reader::new(frame.body.clone());
         match frame.kind {
             FrameKind::RelayedDone => {
@@ -405,13 +381,11 @@ impl Node {
                 unread_bytes,
             } => {
                 let now_ns = self.epoch.elapsed().as_nanos() as u64;
-                let ns = now_ns.saturating_sub(sent_ns);
+                // It cannot have answered a ping that it was not sent.
+                let round_trip_ns = self.liveness.answered(now_ns, host, sent_ns);
+                let ns = round_trip_ns.ok_or(DecodeError::Malformed)?;
                 let mut is_first = false;
                 if let Some(link) = self.relays.links.get_mut(&host) {
-                    // It cannot have answered a ping that it was not sent.
-                    if sent_ns > link.pinged_ns {
-                        return Err(DecodeError::Malformed.into());
-                    }
                     link.given.on_pong(sent_ns, unread_bytes);
                     is_first = std::mem::replace(&mut link.round_trip_ns, ns) == 0;
                 }
@@ -437,6 +411,7 @@ impl Node {
     /// A relay's connection is gone.
     pub(crate) fn on_relay_gone(&mut self, host: HostId) {
         self.relays.links.remove(&host);
+        self.liveness.on_down(host);
         self.relays.unsent.remove(&host);
         self.drop_values(host);
         let mut orders = Vec::new();
@@ -448,58 +423,32 @@ impl Node {
         self.input(Input::HostDown { host });
     }
 
-    /// When the next heartbeat is due; `None` if this node has no relay and is none. A relay is woken by heartbeats, and by
-    /// its own timer only where they fail to come.
-    pub(crate) fn heartbeat_at(&self) -> Option<Instant> {
-        let beat_at = self.relays.beat_at;
-        match self.decider.heard() {
-            Some(heard) => Some(beat_at.max(heard + HEARD)),
-            None => (!self.relays.links.is_empty()).then_some(beat_at),
-        }
-    }
-
-    /// Sends heartbeats that are due, and gives up on relays that have not answered for too long.
-    pub(crate) fn beat(&mut self) {
-        let now = Instant::now();
-        let Some(due) = self.heartbeat_at().filter(|at| *at <= now) else {
+    /// Sends the pings that are due, and closes the links of hosts that have been silent for too long.
+    pub(crate) fn judge_hosts(&mut self) {
+        let mut verdicts = Vec::new();
+        if !self.liveness.on_tick(self.now_ns, &mut verdicts) {
             return;
-        };
-        // A process that was stopped cannot have heard anybody: what arrived in the meantime is
-        // read after this.
-        let late = now.duration_since(due);
-        if late > HEARTBEAT {
-            self.excuse_silence(late, now);
-            for link in self.relays.links.values_mut() {
-                link.heard = (link.heard + late).min(now);
-            }
-        }
-        self.relays.beat_at = now + HEARTBEAT;
-        if self.is_controller_silent(now) {
-            self.leave();
         }
         if !self.decider.is_upstream() {
             self.objects.abandon_unwanted();
         }
-        let timeout = self.config.options.host_timeout();
-        let links: Vec<(HostId, usize, bool)> = self
-            .relays
-            .links
-            .iter()
-            .map(|(host, l)| (*host, l.token, now.duration_since(l.heard) > timeout))
-            .collect();
-        for (host, token, is_silent) in links {
-            if is_silent {
-                self.close(token);
-            } else {
-                self.ping(host);
+        for verdict in verdicts {
+            match verdict {
+                Verdict::Ask(host) => self.ping(host),
+                Verdict::Gone(HostId::CONTROLLER) => self.leave(),
+                Verdict::Gone(host) => {
+                    if let Some(token) = self.relays.links.get(&host).map(|link| link.token) {
+                        self.close(token);
+                    }
+                }
             }
         }
     }
 
     fn ping(&mut self, host: HostId) {
         let sent_ns = self.epoch.elapsed().as_nanos() as u64;
+        self.liveness.asked(sent_ns, host);
         if let Some(link) = self.relays.links.get_mut(&host) {
-            link.pinged_ns = sent_ns;
             link.given.on_ping(sent_ns);
             let token = link.token;
             self.command(token, &RelayCommand::Ping { sent_ns });

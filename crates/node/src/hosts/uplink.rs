@@ -3,16 +3,12 @@
 //! Its engines and fork server connect to it as they do to the controller's node. Their messages go
 //! up the link instead of into a controller's machine, and that machine's commands come down.
 
-use std::collections::BTreeMap;
-use std::time::{Duration, Instant};
-
-use bytes::Bytes;
-
-use broadleaf_core::{Controller, Input, Nanos, Output, Unread};
+use broadleaf_core::relay::{Relay, Said};
+use broadleaf_core::{Controller, Input, Nanos, Output};
 use broadleaf_net::{Frame, LinkError};
-use broadleaf_proto::control::{self, ForkServerCommand, ForkServerEvent};
+use broadleaf_proto::control::{self, ForkServerCommand};
 use broadleaf_proto::relay::{self, AssignMany, RelayCommand, RelayEvent, RelayedDone};
-use broadleaf_proto::task::{FunctionRecord, OutputRecord};
+use broadleaf_proto::task::OutputRecord;
 use broadleaf_proto::wire::Reader;
 use broadleaf_proto::{DecodeError, EngineId, FrameKind, FunctionId, HostId};
 
@@ -34,16 +30,8 @@ pub struct Uplink {
     pub token: usize,
     /// This host's number.
     pub host: HostId,
-    heard: Instant,
-    /// Bodies of functions, for engines that will need them.
-    functions: BTreeMap<FunctionId, FunctionRecord>,
-    /// Engines that were requested before the fork server had connected.
-    wanted: Vec<EngineId>,
-    /// Engines that were requested, and their processes once known: only these are accepted and
-    /// signalled.
-    slots: BTreeMap<EngineId, Option<u32>>,
-    /// Output that was not passed on.
-    unread: BTreeMap<EngineId, Unread>,
+    /// What it believes, holds and says.
+    pub relay: Relay,
 }
 
 impl Decider {
@@ -60,14 +48,6 @@ impl Decider {
         matches!(self, Self::Upstream(_))
     }
 
-    /// When a relay last heard its controller; `None` if this node is no relay.
-    pub fn heard(&self) -> Option<Instant> {
-        match self {
-            Self::Own(_) => None,
-            Self::Upstream(uplink) => Some(uplink.heard),
-        }
-    }
-
     /// The controller, if it is on this node.
     pub fn controller(&self) -> Option<&Controller> {
         match self {
@@ -80,7 +60,7 @@ impl Decider {
     pub fn expects(&self, engine: EngineId) -> bool {
         match self {
             Self::Own(controller) => controller.expects(engine),
-            Self::Upstream(uplink) => uplink.slots.contains_key(&engine),
+            Self::Upstream(uplink) => uplink.relay.expects(engine),
         }
     }
 
@@ -118,11 +98,7 @@ impl Uplink {
         Self {
             token,
             host,
-            heard: Instant::now(),
-            functions: BTreeMap::new(),
-            wanted: Vec::new(),
-            slots: BTreeMap::new(),
-            unread: BTreeMap::new(),
+            relay: Relay::default(),
         }
     }
 }
@@ -143,32 +119,20 @@ impl Node {
             return;
         };
         let token = uplink.token;
-        let mut unread = uplink.unread.remove(&engine).unwrap_or_default();
         let queued_bytes = self.peers.get(token).map_or(0, |p| p.link.queued_bytes());
-        let is_dropped = record
-            .as_ref()
-            .is_some_and(|r| queued_bytes > limit_bytes && unread.count(r));
-        if is_dropped {
-            if let Some(uplink) = self.uplink() {
-                uplink.unread.insert(engine, unread);
-            }
+        let Some(uplink) = self.uplink() else {
             return;
-        }
-        for record in unread.take(task, engine).into_iter().chain(record) {
+        };
+        let is_congested = queued_bytes > limit_bytes;
+        let (notices, record) = uplink.relay.on_output(engine, task, record, is_congested);
+        for record in notices.into_iter().chain(record) {
             self.append(token, FrameKind::Output, |frame| record.encode(frame));
         }
     }
 
     /// Tells the controller what the controller's own node would have told it.
     pub(crate) fn report(&mut self, input: Input) {
-        let event = match input {
-            Input::EngineUp { info } => RelayEvent::EngineUp(info),
-            Input::Revoked { engine, key, won } => RelayEvent::Revoked { engine, key, won },
-            Input::Waits { engine, event } => RelayEvent::Waits { engine, event },
-            Input::ForkServer(event) => {
-                self.note_process(&event);
-                RelayEvent::ForkServer(event)
-            }
+        match input {
             Input::Done {
                 engine, mut record, ..
             } => {
@@ -181,33 +145,22 @@ impl Node {
                 if let Some(token) = self.uplink().map(|u| u.token) {
                     self.append(token, FrameKind::RelayedDone, |frame| done.encode(frame));
                 }
-                return;
             }
             Input::Output { engine, record } => {
                 self.relay_output(engine, record.task, Some(record));
-                return;
             }
-            Input::ForkServerUp => {
-                let wanted = self.uplink().map(|u| std::mem::take(&mut u.wanted));
-                for engine in wanted.unwrap_or_default() {
-                    self.carry_out_one(Output::Spawn { engine });
+            input => match self.uplink().map(|u| u.relay.on_input(input)) {
+                Some(Said::Report(event)) => self.tell_controller(&event),
+                Some(Said::Start(engines)) => {
+                    for engine in engines {
+                        self.carry_out_one(Output::Spawn { engine });
+                    }
                 }
-                return;
-            }
-            // Engines do not outlive their fork server.
-            Input::ForkServerDown => {
-                self.finished = true;
-                return;
-            }
-            Input::OwnerDown => {
-                self.leave();
-                return;
-            }
-            // These are about clients and hosts, which a relay does not have;
-            // [`Self::on_engine_gone`] handles `EngineDown`.
-            _ => return,
-        };
-        self.tell_controller(&event);
+                Some(Said::Leave) => self.leave(),
+                Some(Said::End) => self.finished = true,
+                Some(Said::Nothing) | None => {}
+            },
+        }
     }
 
     /// An engine's link closed.
@@ -217,13 +170,9 @@ impl Node {
         unclaimed_offers: Vec<u32>,
         next_offer: u32,
     ) {
-        self.drop_waiting(engine);
-        if self.decider.is_upstream() {
-            self.tell_controller(&RelayEvent::EngineDown {
-                engine,
-                unclaimed_offers,
-                next_offer,
-            });
+        if let Some(uplink) = self.uplink() {
+            let down = (uplink.relay).on_engine_gone(engine, unclaimed_offers, next_offer);
+            self.tell_controller(&down);
         } else {
             self.input(Input::EngineDown {
                 engine,
@@ -240,24 +189,6 @@ impl Node {
         }
     }
 
-    fn note_process(&mut self, event: &ForkServerEvent) {
-        let Some(uplink) = self.uplink() else { return };
-        match event {
-            ForkServerEvent::Spawned(engine, pid) => {
-                uplink.slots.insert(*engine, Some(*pid));
-            }
-            ForkServerEvent::Exited { engine, pid, .. } => {
-                if uplink.slots.get(engine) == Some(&Some(*pid)) {
-                    uplink.slots.remove(engine);
-                }
-            }
-            ForkServerEvent::NotStarted { engine, .. } => {
-                uplink.slots.remove(engine);
-            }
-            ForkServerEvent::Guest { .. } | ForkServerEvent::Written { .. } => {}
-        }
-    }
-
     /// Ends the relay: its engines first, by their fork server.
     pub(crate) fn leave(&mut self) {
         match self.fork_server {
@@ -270,26 +201,9 @@ impl Node {
         }
     }
 
-    /// Whether a relay's controller has been silent for too long.
-    pub(crate) fn is_controller_silent(&mut self, now: Instant) -> bool {
-        let timeout = self.config.options.host_timeout();
-        self.uplink()
-            .is_some_and(|u| now.duration_since(u.heard) > timeout)
-    }
-
-    /// A time in which this node could not hear its controller does not count as silence of the
-    /// controller.
-    pub(crate) fn excuse_silence(&mut self, deaf: Duration, now: Instant) {
-        if let Some(uplink) = self.uplink() {
-            uplink.heard = (uplink.heard + deaf).min(now);
-        }
-    }
-
     /// Handles one frame from the controller.
     pub(crate) fn on_controller_frame(&mut self, frame: Frame) -> Result<(), LinkError> {
-        if let Some(uplink) = self.uplink() {
-            uplink.heard = Instant::now();
-        }
+        self.liveness.heard(self.now_ns, HostId::CONTROLLER);
         match frame.kind {
             FrameKind::AssignMany => {
                 let mut reader = Reader::new(frame.body);
@@ -309,104 +223,25 @@ impl Node {
     }
 
     fn obey(&mut self, command: RelayCommand) {
-        let output = match command {
-            RelayCommand::Function {
-                function,
-                hash,
-                body,
-            } => {
-                let body = body.into();
-                let record = FunctionRecord {
-                    function,
-                    hash,
-                    name: Bytes::new(),
-                    body,
-                };
-                if let Some(uplink) = self.uplink() {
-                    uplink.functions.insert(function, record);
-                }
-                return;
-            }
-            RelayCommand::GiveFunction { engine, function } => {
-                let known = self.uplink().and_then(|u| u.functions.get(&function));
-                let Some(record) = known.cloned() else { return };
-                Output::Function { engine, record }
-            }
-            RelayCommand::ForgetFunctions(ids) => {
-                if let Some(uplink) = self.uplink() {
-                    uplink.functions.retain(|id, _| !ids.contains(id));
-                }
-                return;
-            }
-            RelayCommand::Revoke { engine, key, offer } => {
-                // After the engine's end there is nothing to answer: the controller knows what it
-                // left unclaimed.
-                if !self.engines.contains_key(&engine) {
-                    return;
-                }
-                Output::Revoke { engine, key, offer }
-            }
-            RelayCommand::Interrupt { engine, offer } => {
-                self.interrupt(engine, offer);
-                return;
-            }
-            RelayCommand::Kill {
-                engine,
-                pid,
-                signal,
-            } => {
-                let known = self.uplink().and_then(|u| u.slots.get(&engine));
-                if known != Some(&Some(pid)) {
-                    return;
-                }
-                Output::Kill {
-                    engine,
-                    pid,
-                    signal,
-                }
-            }
-            RelayCommand::Stop { engine } => Output::Stop { engine },
-            RelayCommand::Spawn { engine } => {
-                let is_ready = self.fork_server.is_some();
-                if let Some(uplink) = self.uplink() {
-                    uplink.slots.insert(engine, None);
-                    if !is_ready {
-                        uplink.wanted.push(engine);
-                        return;
-                    }
-                }
-                Output::Spawn { engine }
-            }
-            RelayCommand::Seat {
-                engine,
-                world,
-                rank,
-            } => {
-                if let Some(uplink) = self.uplink() {
-                    uplink.slots.insert(engine, None);
-                }
-                Output::Seat {
-                    engine,
-                    world,
-                    rank,
-                }
-            }
+        match command {
+            RelayCommand::Interrupt { engine, offer } => self.interrupt(engine, offer),
             RelayCommand::Fetch(fetch) => {
                 let object = fetch.object;
                 if let Err(reason) = self.objects.fetch(fetch) {
                     self.tell_controller(&RelayEvent::FetchFailed { object, reason });
                 }
-                return;
             }
-            RelayCommand::Forget(objects) => {
-                self.on_forget(objects);
-                return;
+            RelayCommand::Forget(objects) => self.on_forget(objects),
+            RelayCommand::Ping { sent_ns } => self.on_ping(sent_ns),
+            RelayCommand::Measure => self.on_measure(),
+            RelayCommand::ReadWritten(read) => self.on_read_written(read),
+            command => {
+                let output = self.uplink().and_then(|u| u.relay.on_command(command));
+                if let Some(output) = output {
+                    self.carry_out_one(output);
+                }
             }
-            RelayCommand::Ping { sent_ns } => return self.on_ping(sent_ns),
-            RelayCommand::Measure => return self.on_measure(),
-            RelayCommand::ReadWritten(read) => return self.on_read_written(read),
-        };
-        self.carry_out_one(output);
+        }
     }
 
     fn on_ping(&mut self, sent_ns: u64) {

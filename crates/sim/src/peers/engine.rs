@@ -36,6 +36,10 @@ pub(crate) struct Running {
     pub run: u64,
     /// Whether it was interrupted.
     pub interrupted: bool,
+    /// Whether the board says that it is to be interrupted.
+    pub is_to_stop: bool,
+    /// Signals that had no effect.
+    pub lost_signals: u32,
     /// Its nesting depth.
     pub depth: u16,
     /// The tasks that it waits for.
@@ -64,6 +68,8 @@ pub(crate) struct EngineProcess {
     pub board: BTreeMap<u32, Slot>,
     /// The driver's answers to revokes, held back.
     pub answers: VecDeque<(TaskKey, bool)>,
+    /// The number after the last offer that it got.
+    pub next_offer: u32,
     /// Assigned, but not examined yet.
     pub inbox: VecDeque<AssignRecord>,
     /// Ended, but not sent yet.
@@ -91,6 +97,7 @@ impl EngineProcess {
             stopping: false,
             board: BTreeMap::new(),
             answers: VecDeque::new(),
+            next_offer: 0,
             inbox: VecDeque::new(),
             finished: Vec::new(),
             functions: BTreeMap::new(),
@@ -123,6 +130,17 @@ impl EngineProcess {
             }
         }
         None
+    }
+
+    /// The tasks that it has begun.
+    pub fn tasks(&self) -> impl Iterator<Item = &Running> {
+        self.stack.iter().chain(&self.running)
+    }
+
+    /// The task of an offer that it has begun.
+    pub fn task_of(&mut self, offer: u32) -> Option<&mut Running> {
+        let mut tasks = self.stack.iter_mut().chain(&mut self.running);
+        tasks.find(|task| task.offer == offer)
     }
 
     /// Offers on the board that nobody took.

@@ -1,13 +1,14 @@
 //! Simulated relays: hosts whose engines reach the driver over one link, and are lost with it.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 
+use broadleaf_core::relay::{Arguments, Freed, Relay, Said, is_awaited};
 use broadleaf_core::{HostEvent, Input, Nanos, Output};
 use broadleaf_proto::Mode;
 use broadleaf_proto::control::{EngineInfo, ForkServerEvent, ReadWritten};
-use broadleaf_proto::ids::{EngineId, HostId, TaskKey};
-use broadleaf_proto::relay::{HostCounts, RelayEvent};
-use broadleaf_proto::task::AssignRecord;
+use broadleaf_proto::ids::{EngineId, FunctionHash, FunctionId, HostId, SegmentId};
+use broadleaf_proto::relay::{HostCounts, RelayCommand, RelayEvent};
+use broadleaf_proto::task::{AssignRecord, FunctionRecord, Payload};
 
 use crate::Mutation;
 use crate::cluster::{Cluster, EngineMessage, Event, Link, NodeEvent};
@@ -27,21 +28,36 @@ pub(crate) struct Host {
     pub owes_figures: bool,
     /// Processes that are linked, by slot.
     pub linked: BTreeMap<EngineId, u32>,
-    /// Tasks of each engine, in order, from the first one whose arguments are still on their way.
-    waiting: BTreeMap<EngineId, VecDeque<AssignRecord>>,
+    /// The machine that decides there.
+    pub relay: Relay,
+    /// Whether its fork server has connected.
+    has_fork_server: bool,
+    /// Functions that were sent there.
+    functions: BTreeMap<FunctionId, FunctionHash>,
+    /// Arguments that are there, or on their way.
+    objects: BTreeMap<SegmentId, Arguments>,
+}
+
+impl Host {
+    fn arguments(&self, payload: &Payload) -> Arguments {
+        arguments(&self.objects, payload)
+    }
+}
+
+fn arguments(objects: &BTreeMap<SegmentId, Arguments>, payload: &Payload) -> Arguments {
+    let states = payload.segments.iter().map(|range| {
+        let state = objects.get(&range.segment).cloned();
+        state.unwrap_or_else(|| Arguments::Failed("dropped".to_owned()))
+    });
+    let mut states = states.filter(|state| *state != Arguments::Here);
+    states.next().unwrap_or(Arguments::Here)
 }
 
 /// What arrives at a relay.
 #[derive(Clone, Debug)]
 pub(crate) enum RelayMessage {
-    Engine(EngineId, EngineMessage),
-    Revoke(EngineId, TaskKey, u32),
-    Interrupt(EngineId, u32),
-    Kill(u32, i32),
-    Spawn(EngineId),
-    Seat(EngineId, String, u32),
-    Measure,
-    ReadWritten(u64),
+    Assign(EngineId, AssignRecord),
+    Command(RelayCommand),
 }
 
 impl Cluster {
@@ -57,6 +73,8 @@ impl Cluster {
             ..Host::default()
         };
         self.hosts.insert(host, relay);
+        let starts_in = self.random.time(50 * MS);
+        self.after(starts_in, Event::RelayForkServerStarts(host));
         let ends_in_ns = self.end_of_host(host);
         let up = Input::HostUp {
             host,
@@ -161,6 +179,7 @@ impl Cluster {
         let Some(gone) = self.hosts.remove(&host) else {
             return;
         };
+        self.interrupts.remove(&host);
         self.host_losses += 1;
         self.host_says(host, NodeEvent::Input(Input::HostDown { host }));
         self.cut.insert(Link::FromHost(host));
@@ -209,7 +228,8 @@ impl Cluster {
         }
         let message = match output {
             Output::Function { record, .. } => {
-                RelayMessage::Engine(engine, EngineMessage::Function(record))
+                self.give_function(host, engine, record);
+                return Ok(None);
             }
             Output::Assign { record, .. } => {
                 self.check_offer(engine, &record)?;
@@ -224,15 +244,27 @@ impl Cluster {
                 if record.payload.segments.is_empty() {
                     self.note_offered(engine, &record);
                 }
-                RelayMessage::Engine(engine, EngineMessage::Assign(record))
+                RelayMessage::Assign(engine, record)
             }
-            Output::Stop { .. } => RelayMessage::Engine(engine, EngineMessage::Stop),
-            Output::Revoke { key, offer, .. } => RelayMessage::Revoke(engine, key, offer),
-            Output::Interrupt { offer, .. } => RelayMessage::Interrupt(engine, offer),
-            Output::Kill { pid, signal, .. } => RelayMessage::Kill(pid, signal),
-            Output::Spawn { .. } => RelayMessage::Spawn(engine),
-            Output::ReadWritten(read) => RelayMessage::ReadWritten(read.reading),
-            Output::Seat { world, rank, .. } => RelayMessage::Seat(engine, world, rank),
+            Output::Stop { .. } => RelayMessage::Command(RelayCommand::Stop { engine }),
+            Output::Revoke { key, offer, .. } => {
+                RelayMessage::Command(RelayCommand::Revoke { engine, key, offer })
+            }
+            Output::Interrupt { offer, .. } => {
+                RelayMessage::Command(RelayCommand::Interrupt { engine, offer })
+            }
+            Output::Kill { pid, signal, .. } => RelayMessage::Command(RelayCommand::Kill {
+                engine,
+                pid,
+                signal,
+            }),
+            Output::Spawn { .. } => RelayMessage::Command(RelayCommand::Spawn { engine }),
+            Output::Seat { world, rank, .. } => RelayMessage::Command(RelayCommand::Seat {
+                engine,
+                world,
+                rank,
+            }),
+            Output::ReadWritten(read) => RelayMessage::Command(RelayCommand::ReadWritten(read)),
             other => return Ok(Some(other)),
         };
         self.send(Link::ToHost(host), Event::Relay(host, message));
@@ -247,10 +279,7 @@ impl Cluster {
         if std::mem::replace(&mut relay.owes_figures, true) {
             return Err(format!("{host:?} has not answered and is asked again"));
         }
-        self.send(
-            Link::ToHost(host),
-            Event::Relay(host, RelayMessage::Measure),
-        );
+        self.command(host, RelayCommand::Measure);
         Ok(())
     }
 
@@ -263,154 +292,242 @@ impl Cluster {
         }
     }
 
-    pub(crate) fn relay_gets(&mut self, host: HostId, message: RelayMessage) -> Result<(), String> {
-        let Some(relay) = self.hosts.get(&host) else {
-            return Ok(());
+    /// A function for an engine: its body crosses once per host.
+    fn give_function(&mut self, host: HostId, engine: EngineId, record: FunctionRecord) {
+        let Some(relay) = self.hosts.get_mut(&host) else {
+            return;
         };
-        let linked = |engine: EngineId| relay.linked.get(&engine).copied();
-        match message {
-            RelayMessage::Engine(engine, message) => {
-                let Some(pid) = linked(engine) else {
-                    return Ok(()); // Gone; the driver counts what never reached the engine's board.
-                };
-                let EngineMessage::Assign(record) = message else {
-                    return self.engine_gets(pid, message);
-                };
-                let process = self.processes.get_mut(&pid);
-                let before = process.and_then(|p| p.board.insert(record.offer, Slot::Offered));
-                if before.is_some() {
-                    return Err(format!("offer {} was made twice", record.offer));
-                }
-                self.relay_assigns(host, engine, record)
+        let (function, hash) = (record.function, record.hash);
+        if relay.functions.insert(function, hash) != Some(hash) {
+            let command = RelayCommand::Function {
+                function,
+                hash,
+                body: record.body.to_vec(),
+            };
+            self.command(host, command);
+        }
+        self.command(host, RelayCommand::GiveFunction { engine, function });
+    }
+
+    fn command(&mut self, host: HostId, command: RelayCommand) {
+        let message = Event::Relay(host, RelayMessage::Command(command));
+        self.send(Link::ToHost(host), message);
+    }
+
+    /// Relays need not keep functions that nobody names any more.
+    pub(crate) fn forget_functions(&mut self) {
+        let freed = self.controller.take_freed_functions();
+        if freed.is_empty() {
+            return;
+        }
+        let hosts: Vec<HostId> = self.hosts.keys().copied().collect();
+        for host in hosts {
+            if let Some(relay) = self.hosts.get_mut(&host) {
+                relay.functions.retain(|id, _| !freed.contains(id));
             }
-            RelayMessage::Revoke(engine, key, offer) => {
-                if let Some(pid) = linked(engine) {
-                    let won = self
-                        .processes
-                        .get_mut(&pid)
-                        .is_some_and(|p| p.revoke(offer));
-                    self.relay_says(host, RelayEvent::Revoked { engine, key, won });
-                }
-                Ok(())
-            }
-            RelayMessage::Interrupt(engine, offer) => {
-                if let Some(pid) = linked(engine) {
-                    self.interrupt_process(pid, offer);
-                }
-                Ok(())
-            }
-            RelayMessage::Kill(pid, signal) => {
-                let is_ours = self.processes.get(&pid).is_some_and(|p| p.host == host);
-                if is_ours {
-                    self.end_process(pid, None, Some(signal));
-                }
-                Ok(())
-            }
-            RelayMessage::Spawn(engine) => {
-                self.spawn_on(host, engine);
-                Ok(())
-            }
-            RelayMessage::Seat(engine, world, rank) => {
-                self.seat(host, engine, &world, rank);
-                Ok(())
-            }
-            RelayMessage::Measure => {
-                self.relay_says(host, RelayEvent::Measured(HostCounts::default()));
-                Ok(())
-            }
-            RelayMessage::ReadWritten(_)
-                if self.plan.mutation == Mutation::LeavesObserversWaiting =>
-            {
-                Ok(())
-            }
-            RelayMessage::ReadWritten(reading) => {
-                let text = self.what_was_written();
-                let written = ForkServerEvent::Written { reading, text };
-                self.relay_says(host, RelayEvent::ForkServer(written));
-                Ok(())
-            }
+            self.command(host, RelayCommand::ForgetFunctions(freed.clone()));
         }
     }
 
-    /// A task for an engine of a host: it is passed on once its arguments have arrived, and after
-    /// those before it.
+    pub(crate) fn relay_gets(&mut self, host: HostId, message: RelayMessage) -> Result<(), String> {
+        let Some(relay) = self.hosts.get_mut(&host) else {
+            return Ok(());
+        };
+        match message {
+            RelayMessage::Assign(engine, record) => self.relay_assigns(host, engine, record),
+            RelayMessage::Command(RelayCommand::Interrupt { engine, offer }) => {
+                self.interrupt(host, engine, offer);
+                Ok(())
+            }
+            RelayMessage::Command(RelayCommand::Measure) => {
+                self.relay_says(host, RelayEvent::Measured(HostCounts::default()));
+                Ok(())
+            }
+            RelayMessage::Command(RelayCommand::ReadWritten(read)) => {
+                if self.plan.mutation != Mutation::LeavesObserversWaiting {
+                    let (reading, text) = (read.reading, self.what_was_written());
+                    let written = ForkServerEvent::Written { reading, text };
+                    self.relay_says(host, RelayEvent::ForkServer(written));
+                }
+                Ok(())
+            }
+            RelayMessage::Command(command) => match relay.relay.on_command(command) {
+                Some(output) => self.relay_does(host, output),
+                None => Ok(()),
+            },
+        }
+    }
+
+    /// Carries out what a relay decided.
+    fn relay_does(&mut self, host: HostId, output: Output) -> Result<(), String> {
+        let linked = |engine| self.process_of(host, engine);
+        match output {
+            Output::Function { engine, record } => match linked(engine) {
+                Some(pid) => self.engine_gets(pid, EngineMessage::Function(record)),
+                None => Ok(()),
+            },
+            Output::Stop { engine } => match linked(engine) {
+                Some(pid) => self.engine_gets(pid, EngineMessage::Stop),
+                None => Ok(()),
+            },
+            Output::Revoke { engine, key, offer } => {
+                let pid = linked(engine).ok_or("an engine that is gone has an offer")?;
+                let process = self.processes.get_mut(&pid);
+                let won = process.is_some_and(|p| p.revoke(offer));
+                self.relay_hears(host, Input::Revoked { engine, key, won });
+                Ok(())
+            }
+            Output::Kill {
+                engine,
+                pid,
+                signal,
+            } => {
+                let process = self.processes.get(&pid);
+                if !process.is_some_and(|p| p.host == host && p.engine == engine) {
+                    return Err(format!(
+                        "{pid} is not the process of {engine:?} on {host:?}"
+                    ));
+                }
+                self.end_process(pid, None, Some(signal));
+                Ok(())
+            }
+            Output::Spawn { engine } => self.spawn_on(host, engine),
+            Output::Seat {
+                engine,
+                world,
+                rank,
+            } => {
+                self.seat(host, engine, &world, rank);
+                Ok(())
+            }
+            other => Err(format!("a relay does not carry out {other:?}")),
+        }
+    }
+
+    /// Something happened on a relay's host.
+    pub(crate) fn relay_hears(&mut self, host: HostId, input: Input) {
+        let Some(relay) = self.hosts.get_mut(&host) else {
+            return;
+        };
+        if let Said::Report(event) = relay.relay.on_input(input) {
+            self.relay_says(host, event);
+        }
+    }
+
+    /// The fork server of a relay's host has connected.
+    pub(crate) fn relay_fork_server_starts(&mut self, host: HostId) -> Result<(), String> {
+        let Some(relay) = self.hosts.get_mut(&host) else {
+            return Ok(());
+        };
+        relay.has_fork_server = true;
+        if let Said::Start(engines) = relay.relay.on_input(Input::ForkServerUp) {
+            for engine in engines {
+                self.spawn_on(host, engine)?;
+            }
+        }
+        Ok(())
+    }
+
     fn relay_assigns(
         &mut self,
         host: HostId,
         engine: EngineId,
         record: AssignRecord,
     ) -> Result<(), String> {
+        let Some(pid) = self.process_of(host, engine) else {
+            return Ok(()); // Gone; the driver counts what never reached the engine's board.
+        };
+        let process = self.processes.get_mut(&pid);
+        let before = process.and_then(|p| p.board.insert(record.offer, Slot::Offered));
+        if before.is_some() {
+            return Err(format!("offer {} was made twice", record.offer));
+        }
+        for range in &record.payload.segments {
+            let Some(relay) = self.hosts.get_mut(&host) else {
+                return Ok(());
+            };
+            if !relay.objects.contains_key(&range.segment) {
+                relay.objects.insert(range.segment, Arguments::Coming);
+                let delay = self.random.time(3_000 * MS);
+                self.after(delay, Event::ObjectArrives(host, range.segment));
+            }
+        }
         let Some(relay) = self.hosts.get_mut(&host) else {
             return Ok(());
         };
-        let queue = relay.waiting.entry(engine).or_default();
-        queue.push_back(record);
-        if queue.len() > 1 {
-            return Ok(());
+        let is_here = relay.arguments(&record.payload) == Arguments::Here;
+        let key = record.key;
+        match relay.relay.on_offered(engine, record, is_here) {
+            Some(record) => self.deliver(host, engine, record),
+            None => {
+                if self.plan.mutation == Mutation::DeliveredTooSoon && !is_here {
+                    self.relay_says(host, RelayEvent::Delivered { engine, key });
+                }
+                Ok(())
+            }
         }
-        self.hand_over(host, engine)
     }
 
-    /// Hands over the waiting tasks, up to the next one with arguments that have to travel.
-    fn hand_over(&mut self, host: HostId, engine: EngineId) -> Result<(), String> {
-        while let Some(relay) = self.hosts.get_mut(&host)
-            && let Some(&pid) = relay.linked.get(&engine)
-            && let Some(queue) = relay.waiting.get_mut(&engine)
-            && let Some(record) = queue.front()
-        {
-            if record.payload.segments.is_empty() {
-                let record = queue.pop_front().ok_or("nothing waits")?;
-                self.engine_gets(pid, EngineMessage::Assign(record))?;
-                continue;
-            }
-            let key = record.key;
-            if self.plan.mutation == Mutation::DeliveredTooSoon {
-                self.relay_says(host, RelayEvent::Delivered { engine, key });
-            }
-            let delay = self.random.time(3_000 * MS);
-            self.after(delay, Event::ArgumentsArrive(host, engine, key));
-            break;
-        }
-        Ok(())
-    }
-
-    /// Arguments have arrived, or never will.
-    pub(crate) fn arguments_arrive(
+    /// Sends a task to its engine.
+    fn deliver(
         &mut self,
         host: HostId,
         engine: EngineId,
-        key: TaskKey,
+        record: AssignRecord,
     ) -> Result<(), String> {
+        let relay = self.hosts.get(&host);
+        if relay.is_some_and(|relay| relay.arguments(&record.payload) != Arguments::Here) {
+            return Err(format!("{:?} goes ahead of its arguments", record.key));
+        }
+        if is_awaited(&record) {
+            self.note_offered(engine, &record);
+            if self.plan.mutation != Mutation::DeliveredTooSoon {
+                let key = record.key;
+                self.relay_says(host, RelayEvent::Delivered { engine, key });
+            }
+        }
+        match self.process_of(host, engine) {
+            Some(pid) => self.engine_gets(pid, EngineMessage::Assign(record)),
+            None => Ok(()),
+        }
+    }
+
+    /// Arguments have arrived, or never will.
+    pub(crate) fn object_arrives(&mut self, host: HostId, object: SegmentId) -> Result<(), String> {
         let in_vain = self.random.chance(10);
         let Some(relay) = self.hosts.get_mut(&host) else {
             return Ok(());
         };
-        let linked = relay.linked.get(&engine).copied();
-        let queue = relay.waiting.get_mut(&engine);
-        let queue = queue.filter(|q| q.front().is_some_and(|first| first.key == key));
-        let record = queue.and_then(VecDeque::pop_front);
-        let (Some(pid), Some(record)) = (linked, record) else {
-            return Ok(()); // Its engine is gone.
-        };
-        if in_vain {
-            let process = self.processes.get_mut(&pid);
-            if process.is_some_and(|p| p.revoke(record.offer)) {
-                let reason = "simulated".to_owned();
-                let news = RelayEvent::Undeliverable {
-                    engine,
-                    key,
-                    reason,
-                };
-                self.relay_says(host, news);
-            }
+        let state = if in_vain {
+            Arguments::Failed("simulated".to_owned())
         } else {
-            self.note_offered(engine, &record);
-            if self.plan.mutation != Mutation::DeliveredTooSoon {
-                self.relay_says(host, RelayEvent::Delivered { engine, key });
-            }
-            self.engine_gets(pid, EngineMessage::Assign(record))?;
+            Arguments::Here
+        };
+        relay.objects.insert(object, state);
+        let (objects, mut freed) = (&relay.objects, Vec::new());
+        let state = |payload: &Payload| arguments(objects, payload);
+        relay.relay.on_objects(state, &mut freed);
+        if in_vain {
+            relay.objects.remove(&object); // The next task that names it has it sent again.
         }
-        self.hand_over(host, engine)
+        for freed in freed {
+            match freed {
+                Freed::Deliver(engine, record) => self.deliver(host, engine, record)?,
+                Freed::GiveUp(engine, record, reason) => {
+                    let process = self.process_of(host, engine);
+                    let process = process.and_then(|pid| self.processes.get_mut(&pid));
+                    if process.is_some_and(|p| p.revoke(record.offer)) {
+                        let news = RelayEvent::Undeliverable {
+                            engine,
+                            key: record.key,
+                            reason,
+                        };
+                        self.relay_says(host, news);
+                    }
+                }
+            }
+        }
+        Ok(())
     }
 
     /// From here on, a task's time may run out.
@@ -420,10 +537,13 @@ impl Cluster {
         self.offered.insert((job.index, target));
     }
 
-    fn spawn_on(&mut self, host: HostId, engine: EngineId) {
+    fn spawn_on(&mut self, host: HostId, engine: EngineId) -> Result<(), String> {
+        if !self.hosts.get(&host).is_some_and(|h| h.has_fork_server) {
+            return Err(format!("{engine:?} has no fork server on {host:?}"));
+        }
         if let Some(event) = self.fails_to_start(engine) {
-            self.host_says(host, event);
-            return;
+            self.relay_hears(host, Input::ForkServer(event));
+            return Ok(());
         }
         self.next_pid += 1;
         let pid = self.next_pid;
@@ -431,13 +551,14 @@ impl Cluster {
         process.host = host;
         self.processes.insert(pid, process);
         let spawned = ForkServerEvent::Spawned(engine, pid);
-        self.relay_says(host, RelayEvent::ForkServer(spawned));
+        self.relay_hears(host, Input::ForkServer(spawned));
         let delay = self.random.time(100 * MS);
         if self.random.chance(self.plan.bad_start_percent) {
             self.after(delay, Event::EngineExits(pid, 3));
         } else {
             self.after(delay, Event::RelayHello(pid));
         }
+        Ok(())
     }
 
     /// An engine says hello to its relay.
@@ -449,7 +570,7 @@ impl Cluster {
         let Some(relay) = self.hosts.get_mut(&host) else {
             return;
         };
-        if relay.linked.contains_key(&engine) {
+        if !relay.relay.expects(engine) {
             self.end_process(pid, Some(1), None);
             return;
         }
@@ -461,7 +582,7 @@ impl Cluster {
             pid,
             host: format!("host {}", relay.name),
         };
-        self.relay_says(host, RelayEvent::EngineUp(info));
+        self.relay_hears(host, Input::EngineUp { info });
     }
 
     /// The link between an engine and its relay is gone: the relay takes back what the engine never
@@ -484,12 +605,7 @@ impl Cluster {
             return;
         };
         relay.linked.remove(&engine);
-        relay.waiting.remove(&engine);
-        let down = RelayEvent::EngineDown {
-            engine,
-            unclaimed_offers,
-            next_offer,
-        };
+        let down = (relay.relay).on_engine_gone(engine, unclaimed_offers, next_offer);
         self.relay_says(host, down);
     }
 }

@@ -1,10 +1,11 @@
 //! Engine processes and the fork server: how they handle messages, and how they end.
 
+use broadleaf_core::interrupts::Interrupts;
 use broadleaf_core::{HostEvent, Input, Nanos};
 use broadleaf_proto::Mode;
 use broadleaf_proto::control::ForkServerEvent;
 use broadleaf_proto::ids::{EngineId, HostId};
-use broadleaf_proto::relay::{RelayEvent, RelayedDone};
+use broadleaf_proto::relay::RelayedDone;
 use broadleaf_proto::task::{DoneRecord, OutputRecord, Payload, Status};
 use bytes::Bytes;
 
@@ -13,6 +14,10 @@ use crate::peers::engine::{EngineProcess, Running};
 use crate::work::job::{Fate, JOB_OUTPUT_BYTES, Job, Preparation, index_of};
 
 const MS: Nanos = 1_000_000;
+/// Number of signals that come right before a blocking call of a task, and have no effect.
+const MAX_LOST_SIGNALS: u32 = 3;
+/// Time in which more signals than that are sent.
+const INTERRUPTED_NS: Nanos = 100 * MS;
 
 impl Cluster {
     pub(crate) fn spawn(&mut self, engine: EngineId) {
@@ -20,7 +25,8 @@ impl Cluster {
             return;
         };
         if let Some(event) = self.fails_to_start(engine) {
-            self.send(Link::FromForkServer(number), Event::Node(event));
+            let event = Event::Node(NodeEvent::FromForkServer(event));
+            self.send(Link::FromForkServer(number), event);
             return;
         }
         self.next_pid += 1;
@@ -37,16 +43,13 @@ impl Cluster {
     }
 
     /// Occasionally no process can be created for an engine: the event that reports this.
-    pub(crate) fn fails_to_start(&mut self, engine: EngineId) -> Option<NodeEvent> {
+    pub(crate) fn fails_to_start(&mut self, engine: EngineId) -> Option<ForkServerEvent> {
         if !self.random.chance(self.plan.no_process_percent) {
             return None;
         }
         self.deaths += 1;
         let reason = "no process".into();
-        Some(NodeEvent::FromForkServer(ForkServerEvent::NotStarted {
-            engine,
-            reason,
-        }))
+        Some(ForkServerEvent::NotStarted { engine, reason })
     }
 
     pub(crate) fn end_process(&mut self, pid: u32, code: Option<i32>, signal: Option<i32>) {
@@ -62,29 +65,19 @@ impl Cluster {
         self.close_link(pid);
         self.end_clients_of(pid);
         let watched = self.processes.get(&pid).is_some_and(|p| p.watched);
-        let link = if host == HostId::CONTROLLER {
-            self.fork_server
-                .filter(|_| watched)
-                .map(Link::FromForkServer)
-        } else {
-            Some(Link::FromHost(host))
+        let event = ForkServerEvent::Exited {
+            engine,
+            pid,
+            code,
+            signal,
+            out_of_memory: false,
+            last_output: "last words".into(),
         };
-        if let Some(link) = link {
-            let event = ForkServerEvent::Exited {
-                engine,
-                pid,
-                code,
-                signal,
-                out_of_memory: false,
-                last_output: "last words".into(),
-            };
-            let event = match link {
-                Link::FromHost(host) => {
-                    NodeEvent::FromRelay(host, HostEvent::Event(RelayEvent::ForkServer(event)))
-                }
-                _ => NodeEvent::FromForkServer(event),
-            };
-            self.send(link, Event::Node(event));
+        if host != HostId::CONTROLLER {
+            self.relay_hears(host, Input::ForkServer(event));
+        } else if let Some(number) = self.fork_server.filter(|_| watched) {
+            let event = Event::Node(NodeEvent::FromForkServer(event));
+            self.send(Link::FromForkServer(number), event);
         }
     }
 
@@ -149,6 +142,10 @@ impl Cluster {
                 if !process.functions.contains_key(&record.function.0) {
                     return Err(format!("{:?} is unknown to process {pid}", record.function));
                 }
+                if record.offer < process.next_offer {
+                    return Err(format!("offer {} was overtaken", record.offer));
+                }
+                process.next_offer = record.offer + 1;
                 process.inbox.push_back(record);
                 self.go_on(pid)?;
             }
@@ -197,6 +194,8 @@ impl Cluster {
             started_ns: self.now,
             run: self.runs,
             interrupted: false,
+            is_to_stop: false,
+            lost_signals: 0,
             depth: record.depth,
             wait: None,
         });
@@ -218,34 +217,108 @@ impl Cluster {
         Ok(())
     }
 
-    pub(crate) fn interrupt(&mut self, engine: EngineId, offer: u32) {
-        let process = self
-            .links
-            .get(&engine)
-            .and_then(|pid| self.processes.get_mut(pid));
-        if let Some(pid) = process.map(|p| p.pid) {
-            self.interrupt_process(pid, offer);
-        }
+    /// The process at the other end of an engine's link.
+    pub(crate) fn process_of(&self, host: HostId, engine: EngineId) -> Option<u32> {
+        let links = match self.hosts.get(&host) {
+            Some(relay) => &relay.linked,
+            None if host == HostId::CONTROLLER => &self.links,
+            None => return None,
+        };
+        links.get(&engine).copied()
     }
 
-    pub(crate) fn interrupt_process(&mut self, pid: u32, offer: u32) {
-        let process = self.processes.get_mut(&pid);
+    /// A host is to interrupt the task of an offer, if it is running.
+    pub(crate) fn interrupt(&mut self, host: HostId, engine: EngineId, offer: u32) {
+        let pid = self.process_of(host, engine);
+        let process = pid.and_then(|pid| self.processes.get_mut(&pid));
         let Some(process) = process.filter(|p| p.alive) else {
             return;
         };
-        if let Some(waiting) = process.stack.iter_mut().find(|r| r.offer == offer) {
-            // It reacts when it is its turn.
-            waiting.interrupted |= !self.jobs[waiting.job as usize].stubborn;
-            self.after(1000, Event::GoOn(pid));
-            return;
-        }
-        let Some(running) = process.running.as_mut().filter(|r| r.offer == offer) else {
+        let pid = process.pid;
+        let Some(task) = process.task_of(offer) else {
             return;
         };
-        if !self.jobs[running.job as usize].stubborn {
-            running.interrupted = true;
-            let run = running.run;
-            self.after(1000, Event::TaskEnds(pid, run));
+        task.is_to_stop = true;
+        let machine = self.interrupts.entry(host).or_default();
+        machine.on_sent(self.now, engine, offer);
+        self.wait_for_interrupts(host);
+        self.after(INTERRUPTED_NS, Event::HasActed(pid, offer));
+        self.signal(pid);
+    }
+
+    fn wait_for_interrupts(&mut self, host: HostId) {
+        let machine = self.interrupts.get(&host);
+        if let Some(at) = machine.and_then(Interrupts::next_due) {
+            self.after(at.saturating_sub(self.now), Event::Interrupts(host));
+        }
+    }
+
+    /// Interrupts of a host may have to be sent again.
+    pub(crate) fn repeat_interrupts(&mut self, host: HostId) {
+        let Some(mut machine) = self.interrupts.remove(&host) else {
+            return; // The host is gone.
+        };
+        let is_due = machine.next_due().is_some_and(|at| at <= self.now);
+        let mut again = Vec::new();
+        let is_open = |engine, offer| {
+            let process = self.process_of(host, engine);
+            let process = process.and_then(|pid| self.processes.get(&pid));
+            let tasks = process.into_iter().flat_map(EngineProcess::tasks);
+            let mut of_offer = tasks.filter(|task| task.offer == offer);
+            of_offer.any(|task| task.is_to_stop && !task.interrupted)
+        };
+        machine.on_due(self.now, is_open, &mut again);
+        self.interrupts.insert(host, machine);
+        if is_due {
+            self.wait_for_interrupts(host);
+        }
+        for engine in again {
+            if let Some(pid) = self.process_of(host, engine) {
+                self.signal(pid);
+            }
+        }
+    }
+
+    /// A process gets the signal for its interrupts. One that comes right before a blocking call has no effect.
+    fn signal(&mut self, pid: u32) {
+        let is_lost = self.random.chance(30);
+        let Some(process) = self.processes.get_mut(&pid).filter(|p| p.alive) else {
+            return;
+        };
+        let mut follows = Vec::new();
+        for waiting in process.stack.iter_mut().filter(|r| r.is_to_stop) {
+            // It reacts when it is its turn.
+            waiting.interrupted |= !self.jobs[waiting.job as usize].stubborn;
+            follows.push(Event::GoOn(pid));
+        }
+        let running = process.running.as_mut();
+        if let Some(running) = running.filter(|r| r.is_to_stop)
+            && !self.jobs[running.job as usize].stubborn
+        {
+            if is_lost && running.lost_signals < MAX_LOST_SIGNALS {
+                running.lost_signals += 1;
+            } else {
+                running.interrupted = true;
+                follows.push(Event::TaskEnds(pid, running.run));
+            }
+        }
+        for event in follows {
+            self.after(1000, event);
+        }
+    }
+
+    /// By now a task that heeds interrupts must have acted on one.
+    pub(crate) fn has_acted(&self, pid: u32, offer: u32) -> Result<(), String> {
+        let process = self.processes.get(&pid).filter(|p| p.alive);
+        let process = process.filter(|p| self.process_of(p.host, p.engine) == Some(pid));
+        let mut tasks = process.into_iter().flat_map(EngineProcess::tasks);
+        let heeds = |job: u64| !self.jobs[job as usize].stubborn;
+        match tasks.find(|task| task.offer == offer && !task.interrupted && heeds(task.job)) {
+            None => Ok(()),
+            Some(task) => Err(format!(
+                "{:?} was not told of its interrupt again",
+                task.key
+            )),
         }
     }
 

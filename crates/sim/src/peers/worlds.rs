@@ -1,10 +1,9 @@
 //! Simulated MPI worlds: processes that no fork server started announce themselves, wherever
 //! they are.
 
-use broadleaf_core::{HostEvent, Nanos};
+use broadleaf_core::{Input, Nanos};
 use broadleaf_proto::control::ForkServerEvent;
 use broadleaf_proto::ids::{EngineId, HostId};
-use broadleaf_proto::relay::RelayEvent;
 
 use crate::cluster::{Cluster, Event, Link, NodeEvent};
 use crate::peers::engine::EngineProcess;
@@ -86,8 +85,7 @@ impl Cluster {
 
     fn fork_server_says(&mut self, host: HostId, event: ForkServerEvent) {
         if host != HostId::CONTROLLER {
-            let news = HostEvent::Event(RelayEvent::ForkServer(event));
-            self.host_says(host, NodeEvent::FromRelay(host, news));
+            self.relay_hears(host, Input::ForkServer(event));
         } else if let Some(number) = self.fork_server {
             let news = Event::Node(NodeEvent::FromForkServer(event));
             self.send(Link::FromForkServer(number), news);

@@ -7,7 +7,6 @@ use broadleaf_core::{Input, Nanos};
 use broadleaf_proto::control::ControlRequest;
 use broadleaf_proto::engine::EngineEvent;
 use broadleaf_proto::ids::{ClientId, HostId, TaskSeq};
-use broadleaf_proto::relay::RelayEvent;
 
 use crate::Mutation;
 use crate::cluster::{Cluster, Event, Link, NodeEvent};
@@ -167,7 +166,7 @@ impl Cluster {
             let event = Event::Node(NodeEvent::FromEngine(pid, waits));
             self.send(Link::FromEngine(pid), event);
         } else if linked {
-            self.relay_says(host, RelayEvent::Waits { engine, event });
+            self.relay_hears(host, Input::Waits { engine, event });
         }
     }
 }
