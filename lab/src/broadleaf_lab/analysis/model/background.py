@@ -26,32 +26,33 @@ _SHARES = np.array([0.005, 0.015, *np.arange(0.05, 0.96, 0.05)])
 
 def penalty_of(linear: Linear, y: np.ndarray) -> float:
     """The penalty of all columns of `linear` that have one: the variance of a run over that of an effect."""
-    design = linear.design
     free = linear.penalty == 0
-    basis, _ = np.linalg.qr(design[:, free])
-    moved = linear.transform(y)
-    rest = moved - basis @ (basis.T @ moved)
-    seen = design[:, ~free]
-    unit = float((seen**2).sum()) / linear.n_runs
-    seen = seen - basis @ (basis.T @ seen)
+    gram = linear.gram - np.diag(linear.penalty)
+    moments, moved = linear.cross(y), linear.transform(y)
+    own = gram[np.ix_(~free, ~free)]
+    # Without what the parameters explain.
+    share = np.linalg.solve(gram[np.ix_(free, free)], np.column_stack([gram[np.ix_(free, ~free)], moments[free]]))
+    rest = gram[np.ix_(~free, free)] @ share
+    square = float(moved @ moved - moments[free] @ share[:, -1])
     left = linear.n_runs - int(free.sum()) - (linear.groups.number - 1 if linear.blocks == "fixed" else 0)
-    vectors, sizes, _ = np.linalg.svd(seen, full_matrices=False)
-    return 1 / variance_ratio(sizes**2, vectors.T @ rest, float(rest @ rest), left, unit, np.ones(len(_SHARES)))
+    sizes, basis = np.linalg.eigh(own - rest[:, :-1])
+    along = basis.T @ (moments[~free] - rest[:, -1])
+    return 1 / variance_ratio(sizes, along, square, left, float(np.trace(own)) / linear.n_runs, np.ones(len(_SHARES)))
 
 
 def variance_ratio(
-    sizes: np.ndarray, parts: np.ndarray, square: float, left: int, unit: float, prior: np.ndarray
+    sizes: np.ndarray, along: np.ndarray, square: float, left: int, unit: float, prior: np.ndarray
 ) -> float:
     """The variance of random effects over that of a run. `sizes` are the eigenvalues of their cross products beside the
-    parameters, `parts` the residuals along each eigenvector, `square` the residuals' sum of squares with `left` degrees
-    of freedom; `unit` is what random effects of variance 1 add to the variance of a run, and `prior` weighs the shares
-    that they have in what is unexplained.
+    parameters, `along` those with the residuals along each eigenvector, `square` the residuals' sum of squares with
+    `left` degrees of freedom; `unit` is what random effects of variance 1 add to the variance of a run, and `prior`
+    weighs the shares that they have in what is unexplained.
     """
     if unit <= 0 or square <= 0 or left < 1:
         return 1e-9
     ratios = _SHARES / (1 - _SHARES) / unit
-    grown = 1 + ratios[:, None] * sizes
-    rest = np.maximum(square - ((1 - 1 / grown) * parts**2).sum(axis=1), 1e-12 * square)
+    grown = 1 + ratios[:, None] * np.maximum(sizes, 0.0)
+    rest = np.maximum(square - ratios * (along**2 / grown).sum(axis=1), 1e-12 * square)
     log_likelihood = -0.5 * (left * np.log(rest) + np.log(grown).sum(axis=1))
     weight = prior * np.exp(log_likelihood - log_likelihood.max())
     return float(weight @ ratios / weight.sum())
@@ -83,12 +84,11 @@ class Triples:
         gram = cross - columns.T @ self._share
         sizes, basis = np.linalg.eigh((gram + gram.T) / 2)
         unit = float(np.trace(cross)) / linear.n_runs
-        told = sizes > 1e-6 * unit
         drawn = linear.penalty @ known.params**2
         square = float(known.residuals @ known.residuals) + float(drawn)
         left = linear.n_runs - linear.n_fixed - (linear.groups.number - 1 if linear.blocks == "fixed" else 0)
-        parts = (basis[:, told].T @ (moments - columns.T @ known.params)) / np.sqrt(sizes[told])
-        ratio = variance_ratio(sizes[told], parts, square, left, unit, _FEW)
+        along = basis.T @ (moments - columns.T @ known.params)
+        ratio = variance_ratio(sizes, along, square, left, unit, _FEW)
         self._variance = ratio * known.inflation * known.sigma_square
 
     def _products(self, sample: Sample, linear: Linear, known: Contrasts) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
