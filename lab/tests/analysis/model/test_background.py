@@ -172,3 +172,15 @@ def test_a_pair_of_the_background_is_as_large_as_alone_in_the_model(noise):
             within.append(its.estimate)
     slope = float(np.dot(beside, within) / np.dot(within, within))
     assert slope == pytest.approx(1, abs=0.06)
+
+
+def test_an_interaction_of_three_is_allowed_for_by_itself():
+    """One triple of eight flags is real; what the others may do stays small."""
+    for seed in range(5):
+        rng = np.random.default_rng([6, seed])
+        known = truth.threeway(rng, 8)
+        factors = [Factor(name, "flag") for name in known.levels]
+        made = fit(factors, frames.load(truth.runs(known, 160, truth.Noise(), rng), factors))
+        spreads = dict(zip(made.triples.terms, made.triples.spreads.tolist(), strict=True))
+        real = spreads.pop(("f0", "f1", "f2"))
+        assert real > 4 * np.median(list(spreads.values()))

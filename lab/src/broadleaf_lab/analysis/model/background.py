@@ -24,8 +24,10 @@ if TYPE_CHECKING:
 _SHARES = np.array([0.005, 0.015, *np.arange(0.05, 0.96, 0.05)])
 
 
-def penalty_of(linear: Linear, y: np.ndarray) -> float:
-    """The penalty of all columns of `linear` that have one: the variance of a run over that of an effect."""
+def penalty_of(linear: Linear, y: np.ndarray, nothing: float = 1.0) -> float:
+    """The penalty of all columns of `linear` that have one: the variance of a run over that of an effect. `nothing` is
+    how many times as likely as any other share it is that they do next to nothing.
+    """
     free = linear.penalty == 0
     gram = linear.gram - np.diag(linear.penalty)
     moments, moved = linear.cross(y), linear.transform(y)
@@ -37,7 +39,8 @@ def penalty_of(linear: Linear, y: np.ndarray) -> float:
     left = linear.n_runs - int(free.sum()) - (linear.groups.number - 1 if linear.blocks == "fixed" else 0)
     sizes, basis = np.linalg.eigh(own - rest[:, :-1])
     along = basis.T @ (moments[~free] - rest[:, -1])
-    return 1 / variance_ratio(sizes, along, square, left, float(np.trace(own)) / linear.n_runs, np.ones(len(_SHARES)))
+    prior = np.ones(len(_SHARES)) if nothing == 1 else _mostly_nothing(nothing)
+    return 1 / variance_ratio(sizes, along, square, left, float(np.trace(own)) / linear.n_runs, prior)
 
 
 def variance_ratio(
@@ -58,6 +61,12 @@ def variance_ratio(
     return float(weight @ ratios / weight.sum())
 
 
+def _mostly_nothing(weight: float) -> np.ndarray:
+    """A prior of the shares: the smallest is so likely, and much of the noise seldom is theirs."""
+    prior: np.ndarray = np.where(_SHARES < 0.01, weight, (1 - _SHARES) ** 3)
+    return prior
+
+
 class Triples:
     """What three factors together may do beyond their pairs: random effects that are not in the model. They are part of
     the truth in a single configuration, so an answer about one has to allow for them.
@@ -76,7 +85,8 @@ class Triples:
             outside = [triple for triple in outside if any(pair <= set(triple) for pair in real)][:_MAX_TRIPLES]
         self._wide = coding.but(coding.pairs, (*coding.triples, *outside))
         self._start = len(coding.column_names)
-        self._variance, self._share = 0.0, np.zeros((linear.width, 0))
+        self._variances: np.ndarray = np.zeros(len(self._wide.column_names) - self._start)
+        self._share: np.ndarray = np.zeros((linear.width, 0))
         if len(self._wide.column_names) == self._start:
             return
         columns, cross, moments = self._products(sample, linear, known)
@@ -89,7 +99,10 @@ class Triples:
         left = linear.n_runs - linear.n_fixed - (linear.groups.number - 1 if linear.blocks == "fixed" else 0)
         along = basis.T @ (moments - columns.T @ known.params)
         ratio = variance_ratio(sizes, along, square, left, unit, _FEW)
-        self._variance = ratio * known.inflation * known.sigma_square
+        self._variances = known.inflation * known.sigma_square * ratio
+        self._variances = self._variances + stray_squares(
+            np.diag(cross), basis, np.maximum(sizes, 0.0), along, ratio, known
+        )
 
     def _products(self, sample: Sample, linear: Linear, known: Contrasts) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Of the triples with the model's columns, with each other and with the runs."""
@@ -110,28 +123,29 @@ class Triples:
         self, rows: np.ndarray, after: Sequence[Mapping[str, Level]], before: Sequence[Mapping[str, Level]] | None
     ) -> np.ndarray:
         """The squared errors of the differences `rows` between configurations (of means, without `before`)."""
-        if not self._variance:
+        if not self._variances.any():
             return np.zeros(len(rows))
         missed = self._missed(rows, after)
         if before is not None:
             missed += self._wide.rows(before)[:, self._start :]
-        found: np.ndarray = self._variance * (missed**2).sum(axis=1)
+        found: np.ndarray = missed**2 @ self._variances
         return found
 
     def draws(
         self, rows: np.ndarray, configs: Sequence[Mapping[str, Level]], rng: np.random.Generator, number: int
     ) -> np.ndarray:
         """What they may do to the means of configurations, a row for each; the draws are of all at once."""
-        if not self._variance:
+        if not self._variances.any():
             return np.zeros((len(rows), number))
-        missed = self._missed(rows, configs)
-        drawn: np.ndarray = np.sqrt(self._variance) * missed @ rng.standard_normal((missed.shape[1], number))
+        missed = self._missed(rows, configs) * self.spreads
+        drawn: np.ndarray = missed @ rng.standard_normal((missed.shape[1], number))
         return drawn
 
     @property
-    def spread(self) -> float:
-        """The standard deviation of a coefficient of theirs."""
-        return float(np.sqrt(self._variance))
+    def spreads(self) -> np.ndarray:
+        """The standard deviation of each of their coefficients."""
+        spreads: np.ndarray = np.sqrt(self._variances)
+        return spreads
 
     @property
     def terms(self) -> list[tuple[str, ...]]:
@@ -148,6 +162,37 @@ class Triples:
         return found
 
 
+def stray_squares(
+    whole: np.ndarray, basis: np.ndarray, sizes: np.ndarray, along: np.ndarray, ratio: float, known: Contrasts
+) -> np.ndarray:
+    """What each triple may be beyond their common variance: the square expected from its own estimate, if it is real,
+    times the probability of that. Each is estimated as a parameter beside the others;
+    one of all is expected to be real, and as large as one run tells.
+
+    `whole` are the squares of their columns, `basis` and `sizes` the eigenvectors and eigenvalues of their cross
+    products beside the model, `along` the runs along each eigenvector.
+    """
+    grown = 1 + ratio * sizes
+    seen = basis**2 @ (sizes / grown)
+    found: np.ndarray = np.zeros(len(seen))
+    # Little is known of one that the model's own columns nearly explain.
+    told = seen > _TOLD * whole
+    basis, seen = basis[told], seen[told]
+    pulls = (basis @ (along / grown)) / seen
+    # Without what the triple itself explains.
+    left = float(known.residuals @ known.residuals) - pulls**2 * seen
+    noise = known.inflation * np.maximum(left, 0.0) / max(known.linear.df - 1, 1)
+    estimates, squares = pulls / known.slope, noise * (basis**2 @ (1 / grown)) / seen
+    part = known.linear.n_runs / (1 + known.linear.n_runs)
+    evidence = estimates**2 / np.maximum(squares, 1e-300) * part + np.log1p(-part)
+    odds = np.exp(np.minimum(evidence / 2, 50.0)) / len(found)
+    likely = odds / (1 + odds)
+    found[told] = np.where(likely > _MIN_LIKELY, likely * ((part * estimates) ** 2 + part * squares), 0.0)
+    return found
+
+
+_TOLD = 0.1
+_MIN_LIKELY = 0.005
 _MAX_TRIPLES = 600
-_FEW = np.where(_SHARES < 0.01, 10.0, (1 - _SHARES) ** 3)
-"""Triples are rarer than pairs: as likely as not they do nothing, and much of the noise seldom is theirs."""
+_FEW = _mostly_nothing(100.0)
+"""Triples are rarer than pairs, and a large one is allowed for by itself."""

@@ -33,6 +33,9 @@ _EXACT_RUNS = 400
 _MIN_LEFT = 8
 _UNTOLD = 1e-6
 _MIN_LIKELY = 0.005
+_NOTHING = 100.0
+"""How many times as likely as any other share of the noise it is that pairs that were not chosen do next to nothing, if
+none was; with m that were, a (1 + m)th of it (studies/coverage)."""
 
 
 class Freed:
@@ -193,7 +196,7 @@ def choose_pairs(full: Coding, sample: Sample, blocks: str, use_robust: bool) ->
     chosen: list[Pair] = []
     seen: set[frozenset[Pair]] = set()
     while True:
-        penalty, known = _fitted(full, sample, columns, chosen, blocks, use_robust)
+        _, known = _fitted(full, sample, columns, chosen, blocks, use_robust)
         p = _p_values(known, columns, chosen)
         listed = [(pair, min(1.0, value * len(values))) for pair, values in p.items() for value in values]
         rate: dict[Pair, float] = {}
@@ -216,7 +219,11 @@ def choose_pairs(full: Coding, sample: Sample, blocks: str, use_robust: bool) ->
         seen.add(frozenset(following))
         chosen = following
     more_runs = max(1, _ENOUGH * len(full.column_names) - sample.told)
-    return Chosen(tuple(chosen), len(columns), more_runs, penalty, _strays(known, columns, chosen, sample.told))
+    strays = _strays(known, columns, chosen, sample.told)
+    # Pairs are chosen before a background that may be large, so that none is taken for one of the others. Once they
+    # are, the rest does little, the more likely the fewer there were; what may do more is among the strays.
+    penalty, _ = _fitted(full, sample, columns, chosen, blocks, use_robust, _NOTHING / (1 + len(chosen)))
+    return Chosen(tuple(chosen), len(columns), more_runs, penalty, strays)
 
 
 def _strays(
@@ -255,7 +262,7 @@ def _untried(p: Mapping[Pair, Sequence[float]], chosen: Sequence[Pair]) -> dict[
 
 def _fitted(
     full: Coding, sample: Sample, columns: Mapping[Pair, Sequence[int]], chosen: Sequence[Pair], blocks: str,
-    use_robust: bool,
+    use_robust: bool, nothing: float = 1.0,
 ) -> tuple[np.ndarray, Contrasts]:  # fmt: skip
     outside = [column for pair, own in columns.items() if pair not in chosen for column in own]
     kind = sample.choose_blocks(blocks, len(full.column_names) - len(outside))
@@ -263,7 +270,7 @@ def _fitted(
     penalty[outside] = 1.0
 
     def under(linear: Linear, y: np.ndarray) -> robust.Estimate:
-        penalty[outside] = penalty_of(linear, y)
+        penalty[outside] = penalty_of(linear, y, nothing)
         made = sample.linear(full, kind, penalty)
         return robust.estimate(made, sample.y, sample.level(made), use_robust)
 
