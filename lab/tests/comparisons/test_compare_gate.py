@@ -22,7 +22,9 @@ from broadleaf_lab.comparisons.compare import (
     sentence,
     side,
 )
-from broadleaf_lab.comparisons.gate import LOOKS, decide, looks_until
+from broadleaf_lab.comparisons.gate import MAX_PAIRS, decide
+from broadleaf_lab.comparisons.versus.commands import Pair
+from broadleaf_lab.comparisons.versus.duel import measured
 from broadleaf_lab.errors import RunError
 from broadleaf_lab.run.environments.environment import Variant
 from broadleaf_lab.run.single import Quiet
@@ -130,7 +132,7 @@ def test_a_gate_compares_in_the_settings_it_is_given(repository, at, code):
     git(repository, "switch", "--quiet", "same")
     (repository / "program.py").write_text(PROGRAM.replace("1.5", "1.6"))
     git(repository, "commit", "--quiet", "--all", "--message", "slower with both")
-    options = ["--study", str(repository / "lab"), "--head", "same", "--max-pairs", "8", "--max-wait", "0"]
+    options = ["--study", str(repository / "lab"), "--head", "same", "--max-pairs", "10", "--max-wait", "0"]
     done = CliRunner().invoke(gate_command, [*options, "--at", at])
     assert done.exit_code == code, done.output
     rows = read_runs(repository / "lab" / ".lab" / "gate.csv")
@@ -171,11 +173,11 @@ def test_runs_of_a_gate_share_one_processor_where_the_study_says_so(repository):
     file = repository / "lab" / "study.toml"
     file.write_text(file.read_text().replace("[study]", "[study]\nside_by_side = true")
                     + '[study.env]\nCALLS = "{study}/calls"\n')  # fmt: skip
-    options = ["--study", str(repository / "lab"), "--base", "same~1", "--head", "same", "--max-pairs", "8"]
+    options = ["--study", str(repository / "lab"), "--base", "same~1", "--head", "same", "--max-pairs", "10"]
     done = CliRunner().invoke(gate_command, [*options, "--max-wait", "0"])
     assert done.exit_code == 0, done.output
     rows = read_runs(repository / "lab" / ".lab" / "gate.csv")
-    assert [row["status"] for row in rows] == ["ok"] * 16
+    assert [row["status"] for row in rows] == ["ok"] * 20
 
 
 def test_a_wall_clock_score_cannot_be_taken_side_by_side(repository):
@@ -187,17 +189,29 @@ def test_a_wall_clock_score_cannot_be_taken_side_by_side(repository):
     assert "side_by_side" in done.output
 
 
+class Drawn:
+    """Pairs that differ by `effect` on average; one in twenty is disturbed."""
+
+    texts = ("main", "HEAD")
+    clock = "wall"
+    side_by_side = False
+
+    def __init__(self, effect: float, noise: float, rng: random.Random) -> None:
+        self.effect, self.noise, self.rng = effect, noise, rng
+
+    def look(self) -> None: ...
+
+    def pair(self, cpu: int | None = None) -> Pair:
+        noise = self.noise if self.rng.random() < 0.95 else 0.3
+        return Pair(1.0, math.exp(self.rng.gauss(self.effect, noise)))
+
+
 def gate_verdict(effect: float, noise: float, rng: random.Random) -> tuple[bool | None, int]:
-    """Whether head is harmless, and after how many pairs, if pairs differ by `effect` on average."""
-    looks = looks_until(LOOKS[-1])
-    ratios: list[float] = []
-    for look in looks:
-        # One pair in twenty is disturbed.
-        ratios += [rng.gauss(effect, noise if rng.random() < 0.95 else 0.3) for _ in range(look - len(ratios))]
-        _, verdict = decide(ratios, len(looks), 2.0)
-        if verdict.harmless is not None:
-            break
-    return verdict.harmless, len(ratios)
+    """Whether head is harmless, and after how many pairs."""
+    interval, pairs = measured(
+        Drawn(effect, noise, rng), lambda it, _: decide(it, 2.0).harmless is not None, budget_s=60, max_pairs=MAX_PAIRS
+    )
+    return decide(interval, 2.0).harmless, len(pairs)
 
 
 def test_gates_are_right_where_there_is_a_difference_and_seldom_wrong_where_there_is_hardly_one():
@@ -341,19 +355,19 @@ def test_importing_the_runner_needs_the_standard_library_only():
 
 
 def test_what_fails_more_is_never_called_harmless():
-    good, bad = {"status": "ok", "error": ""}, {"status": "failed", "error": "exit code 3"}
+    good, bad = Pair(1.0, 1.0), Pair(1.0, None, b_error="failed: exit code 3")
     faster = Judgement("helps", True)
     found = PairFailures()
-    assert found.count(good, good)
+    assert found.count(good)
     assert found.judged(faster) == faster
     assert found.told("main", "HEAD", "HEAD helps.") == "HEAD helps."
-    assert not found.count(good, bad)
+    assert not found.count(bad)
     assert found.judged(faster) == Judgement("undecided", None)
     for _ in range(5):
-        found.count(good, bad)
+        found.count(bad)
     assert found.judged(faster) == Judgement("fails more", False)
     said = found.told("main", "HEAD", "HEAD helps.")
     assert said.startswith("HEAD fails more than main: 6 of 7 runs of HEAD and 0 of main (failed: exit code 3).")
     for _ in range(6):
-        found.count(bad, good)
+        found.count(Pair(None, 1.0, a_error="failed: exit code 3"))
     assert found.judged(faster) == faster

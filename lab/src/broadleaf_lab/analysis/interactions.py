@@ -153,13 +153,13 @@ def _answers(fit: Fit, asked: Sequence[tuple[str, str, Level, Level]]) -> list[l
         elif not np.isnan(rows[index, 0]).any():
             beside.setdefault((a, b), []).append(index)
     found: list[list[Interval] | None] = [None] * len(asked)
+    freed = fit.contrasts_freed({pair: rows[its].reshape(-1, rows.shape[2]) for pair, its in beside.items()})
     for indices, told in (
         (inside, fit.contrasts_of(rows[inside].reshape(-1, rows.shape[2]))),
-        *((its, fit.contrasts_freed(pair, rows[its].reshape(-1, rows.shape[2]))) for pair, its in beside.items()),
+        *((beside[pair], told) for pair, told in freed.items()),
     ):
-        if told is not None:
-            for place, index in enumerate(indices):
-                found[index] = told[6 * place : 6 * place + 6]
+        for place, index in enumerate(indices):
+            found[index] = told[6 * place : 6 * place + 6]
     return found
 
 

@@ -86,18 +86,6 @@ class Known:
         )
 
     @functools.cached_property
-    def dependent(self) -> dict[str, list[str]]:
-        """The factors whose effect certainly depends on others, and these, the strongest first."""
-        found: dict[str, list[str]] = {}
-        if self._fit is not None:
-            for pair in sorted(self._fit.interactions(self._rope_pct), key=lambda pair: -abs(pair.estimate)):
-                if pair.q <= verdict.Q:
-                    for one, other in ((pair.a, pair.b), (pair.b, pair.a)):
-                        if other not in found.setdefault(one, []):
-                            found[one].append(other)
-        return found
-
-    @functools.cached_property
     def changing_sides(self) -> tuple[str, ...]:
         """The factors that help at one level of another and hinder at its other level, or at the baseline and in the
         fastest configuration, for certain.

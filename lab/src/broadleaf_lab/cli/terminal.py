@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
@@ -219,13 +219,3 @@ def add_plain_row(table: Any, *cells: str) -> None:
     from rich.text import Text
 
     table.add_row(*map(Text, cells))
-
-
-def plain_table(columns: Iterable[str], left: Iterable[str]) -> Any:
-    """A table without lines; the columns named in `left` are left-aligned, all others right-aligned."""
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False)
-    for title in columns:
-        table.add_column(title, justify="left" if title in left else "right")
-    return table

@@ -19,6 +19,7 @@ from broadleaf_lab.analysis.pairs.intervals import (
 )
 from broadleaf_lab.analysis.verdict import word_for
 from broadleaf_lab.comparisons.exit_codes import HARM, NO_HARM, UNDECIDED
+from broadleaf_lab.comparisons.versus.commands import Pair
 from broadleaf_lab.errors import RunError
 from broadleaf_lab.run.environments.environment import HERE, Environments, Variant, with_excludes
 from broadleaf_lab.run.planned import ready
@@ -115,17 +116,15 @@ class PairFailures:
     only_b: int = 0
     error: str = ""
 
-    def count(self, a: Run, b: Run) -> bool:
+    def count(self, pair: Pair) -> bool:
         """Records a pair; returns whether both runs ended well."""
-        bad_a, bad_b = a["status"] != "ok", b["status"] != "ok"
+        bad_a, bad_b = pair.a_s is None, pair.b_s is None
         self.pairs += 1
         self.a += bad_a
         self.b += bad_b
         self.only_a += bad_a and not bad_b
         self.only_b += bad_b and not bad_a
-        if bad_a or bad_b:
-            row = b if bad_b else a
-            self.error = f"{row['status']}: {row['error']}"
+        self.error = pair.b_error or pair.a_error or self.error
         return not (bad_a or bad_b)
 
     def judged(self, timed: Judgement) -> Judgement:
@@ -151,20 +150,20 @@ def run_pair(
     runs: RunsFile,
     sides: Sequence[tuple[Config, Variant]],
     order: tuple[int, int],
-    failures: PairFailures,
     on_run: Callable[[Run], None] | None,
     purpose: str,
     replicate: int,
-) -> float | None:
-    """Runs both sides in this order and keeps the runs: the log ratio of B's time to A's, None if one failed."""
+) -> Pair:
+    """Runs both sides in this order and keeps the runs. A's and B's seconds per task."""
     made: dict[int, Run] = {}
     block = runs.next_block
     for position, (which, run) in enumerate(zip(order, runner.run_pair([sides[i] for i in order]), strict=True)):
         made[which] = keep(run, runs, sides[which][0], on_run=on_run, block=block, order_in_block=position,
                            purpose=purpose, replicate=replicate)  # fmt: skip
-    if not failures.count(made[0], made[1]):
-        return None
-    return math.log(made[1]["time_per_task_us"] / made[0]["time_per_task_us"])
+    both = [made[which] for which in (0, 1)]
+    a_s, b_s = (1e-6 * run["time_per_task_us"] if run["status"] == "ok" else None for run in both)
+    a_error, b_error = ("" if run["status"] == "ok" else f"{run['status']}: {run['error']}" for run in both)
+    return Pair(a_s, b_s, a_error, b_error)
 
 
 def parse_settings(study: StudySpec, text: str) -> dict[str, Level]:
@@ -244,9 +243,10 @@ def compare(
                     ({**config, **({CHANGE.name: bool(which)} if source_differs else {})}, (a, b)[which].variant)
                     for which, config in enumerate(chosen[at])
                 ]
-                log_ratio = run_pair(runner, runs, sides, order, failures, on_run, "confirm", repeat)
-                if log_ratio is not None:
-                    ratios[at].append(log_ratio)
+                made = run_pair(runner, runs, sides, order, on_run, "confirm", repeat)
+                failures.count(made)
+                if made.log_ratio is not None:
+                    ratios[at].append(made.log_ratio)
     return conclude(study, a, b, chosen, ratios, failures)
 
 

@@ -130,15 +130,14 @@ def precision(plan: Plan, factors: Sequence[Factor], noise_pct: float, pairs: bo
             np.searchsorted(sorted(set(blocks.tolist())), blocks)
         ]
     )
-    kept = independent(centred)
-    df = max(len(rows) - len(kept) - len(set(blocks.tolist())), 0)
+    kept = independent(centred.T @ centred, (matrix**2).sum(axis=0))
+    df = max(len(rows) - int(kept.sum()) - len(set(blocks.tolist())), 0)
     cross = np.linalg.inv(centred[:, kept].T @ centred[:, kept])
     base = {f.name: f.default for f in factors}
     spread = noise_pct / 100
 
     def error(contrast: np.ndarray[tuple[int], np.dtype[np.float64]]) -> float:
-        used = np.flatnonzero(np.abs(contrast) > 1e-12)
-        if not set(used.tolist()) <= set(kept):
+        if (np.abs(contrast[~kept]) > 1e-12).any():
             return math.inf
         chosen = contrast[kept]
         return spread * math.sqrt(float(chosen @ cross @ chosen))

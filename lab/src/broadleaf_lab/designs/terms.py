@@ -84,21 +84,31 @@ def _coding(factor: Factor) -> NDArray[np.float64]:
     return np.asarray((q * signs)[:, 1:] * np.sqrt(n))
 
 
-def independent(matrix: NDArray[np.float64]) -> list[int]:
-    """Columns that are not sums of columns before them."""
+_DEPENDENT = 1e-10
+"""A column is a combination of earlier ones if no more than this part of its square is left."""
+
+
+def independent(gram: NDArray[np.float64], raw: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Which columns are not combinations of earlier ones, from their cross products; `raw` are their squares before
+    anything was removed.
+    """
     import numpy as np
 
-    kept: list[int] = []
-    basis = np.zeros((matrix.shape[0], 0))
-    for index in range(matrix.shape[1]):
-        column = matrix[:, index]
-        rest = column - basis @ (basis.T @ column)
-        rest = rest - basis @ (basis.T @ rest)
-        size = float(np.linalg.norm(rest))
-        if size > 1e-8 * max(1.0, float(np.linalg.norm(column))):
-            kept.append(index)
-            basis = np.column_stack([basis, rest / size])
-    return kept
+    size = len(gram)
+    keep = np.zeros(size, dtype=np.bool_)
+    scale = np.sqrt(np.where(raw > 0, raw, 1.0))
+    rest = gram / np.outer(scale, scale)
+    factor = np.zeros((size, size))
+    used = 0
+    for column in range(size):
+        own = factor[column, :used]
+        left = rest[column, column] - own @ own
+        if left <= _DEPENDENT:
+            continue
+        factor[column:, used] = (rest[column:, column] - factor[column:, :used] @ own) / np.sqrt(left)
+        keep[column] = True
+        used += 1
+    return keep
 
 
 def efficiency(matrix: NDArray[np.float64]) -> tuple[float, float]:

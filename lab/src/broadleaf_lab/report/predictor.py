@@ -100,12 +100,12 @@ def _blocks(fit: Fit, degrees: float, size: int) -> dict[str, Any] | None:
 def _missed(fit: Fit, names: Sequence[str], size: int) -> dict[str, Any] | None:
     """What the intervals of whole configurations allow for three factors together; None if that is nothing."""
     triples = fit.triples
-    if not triples.spread:
+    if not triples.spreads.any():
         return None
-    share = (triples.spread * triples.share[:size]).astype("<f4")
+    share = (triples.spreads * triples.share[:size]).astype("<f4")
     return {
         "terms": [[names.index(name) for name in term] for term in triples.terms],
-        "spread": triples.spread,
+        "spreads": [float(f"{spread:.6g}") for spread in triples.spreads],
         "share": base64.b64encode(share.tobytes()).decode(),
     }
 

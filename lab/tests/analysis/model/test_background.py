@@ -73,12 +73,13 @@ def test_random_effects_are_those_of_a_mixed_model(blocks):
 def test_a_random_effect_is_tested_as_a_parameter_before_all_others(blocks):
     columns, block, y = overlapping()
     linear = linear_of(columns, block, blocks, 12.0)
-    freed = Freed(Contrasts(robust.estimate(linear, y, robust=False), "nonrobust"), [FIXED])
-    assert freed.told
+    columns_of = np.array([[FIXED]])
+    freed = Freed(Contrasts(robust.estimate(linear, y, robust=False), "nonrobust"), columns_of)
+    assert freed.told.all()
     estimates, covariance = written_out(columns, block, y, 12.0, blocks, free=(FIXED,))
-    assert freed.params[1:] == pytest.approx(estimates[1:])
-    row = np.eye(FIXED + RANDOM)[[FIXED, 1]]
-    its, other = freed.intervals(row)
+    assert freed.params[0, 1:] == pytest.approx(estimates[1:])
+    rows = np.eye(FIXED + RANDOM)[[[FIXED, 1]]]
+    ((its, other),) = freed.intervals(rows)
     assert its.se / other.se == pytest.approx(np.sqrt(covariance[FIXED, FIXED] / covariance[1, 1]))
 
 
@@ -86,7 +87,8 @@ def test_columns_that_the_runs_do_not_show_cannot_be_freed():
     columns, block, y = overlapping()
     columns[:, FIXED] = columns[:, 1]
     linear = linear_of(columns, block, "none", 12.0)
-    assert not Freed(Contrasts(robust.estimate(linear, y, robust=False)), [FIXED]).told
+    known = Contrasts(robust.estimate(linear, y, robust=False))
+    assert Freed(known, np.array([[FIXED], [FIXED + 1]])).told.tolist() == [False, True]
 
 
 def test_the_variance_of_random_effects_is_found():
@@ -170,3 +172,15 @@ def test_a_pair_of_the_background_is_as_large_as_alone_in_the_model(noise):
             within.append(its.estimate)
     slope = float(np.dot(beside, within) / np.dot(within, within))
     assert slope == pytest.approx(1, abs=0.06)
+
+
+def test_an_interaction_of_three_is_allowed_for_by_itself():
+    """One triple of eight flags is real; what the others may do stays small."""
+    for seed in range(5):
+        rng = np.random.default_rng([6, seed])
+        known = truth.threeway(rng, 8)
+        factors = [Factor(name, "flag") for name in known.levels]
+        made = fit(factors, frames.load(truth.runs(known, 160, truth.Noise(), rng), factors))
+        spreads = dict(zip(made.triples.terms, made.triples.spreads.tolist(), strict=True))
+        real = spreads.pop(("f0", "f1", "f2"))
+        assert real > 4 * np.median(list(spreads.values()))

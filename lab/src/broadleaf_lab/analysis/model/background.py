@@ -24,37 +24,47 @@ if TYPE_CHECKING:
 _SHARES = np.array([0.005, 0.015, *np.arange(0.05, 0.96, 0.05)])
 
 
-def penalty_of(linear: Linear, y: np.ndarray) -> float:
-    """The penalty of all columns of `linear` that have one: the variance of a run over that of an effect."""
-    design = linear.design
+def penalty_of(linear: Linear, y: np.ndarray, nothing: float = 1.0) -> float:
+    """The penalty of all columns of `linear` that have one: the variance of a run over that of an effect. `nothing` is
+    how many times as likely as any other share it is that they do next to nothing.
+    """
     free = linear.penalty == 0
-    basis, _ = np.linalg.qr(design[:, free])
-    moved = linear.transform(y)
-    rest = moved - basis @ (basis.T @ moved)
-    seen = design[:, ~free]
-    unit = float((seen**2).sum()) / linear.n_runs
-    seen = seen - basis @ (basis.T @ seen)
+    gram = linear.gram - np.diag(linear.penalty)
+    moments, moved = linear.cross(y), linear.transform(y)
+    own = gram[np.ix_(~free, ~free)]
+    # Without what the parameters explain.
+    share = np.linalg.solve(gram[np.ix_(free, free)], np.column_stack([gram[np.ix_(free, ~free)], moments[free]]))
+    rest = gram[np.ix_(~free, free)] @ share
+    square = float(moved @ moved - moments[free] @ share[:, -1])
     left = linear.n_runs - int(free.sum()) - (linear.groups.number - 1 if linear.blocks == "fixed" else 0)
-    vectors, sizes, _ = np.linalg.svd(seen, full_matrices=False)
-    return 1 / variance_ratio(sizes**2, vectors.T @ rest, float(rest @ rest), left, unit, np.ones(len(_SHARES)))
+    sizes, basis = np.linalg.eigh(own - rest[:, :-1])
+    along = basis.T @ (moments[~free] - rest[:, -1])
+    prior = np.ones(len(_SHARES)) if nothing == 1 else _mostly_nothing(nothing)
+    return 1 / variance_ratio(sizes, along, square, left, float(np.trace(own)) / linear.n_runs, prior)
 
 
 def variance_ratio(
-    sizes: np.ndarray, parts: np.ndarray, square: float, left: int, unit: float, prior: np.ndarray
+    sizes: np.ndarray, along: np.ndarray, square: float, left: int, unit: float, prior: np.ndarray
 ) -> float:
     """The variance of random effects over that of a run. `sizes` are the eigenvalues of their cross products beside the
-    parameters, `parts` the residuals along each eigenvector, `square` the residuals' sum of squares with `left` degrees
-    of freedom; `unit` is what random effects of variance 1 add to the variance of a run, and `prior` weighs the shares
-    that they have in what is unexplained.
+    parameters, `along` those with the residuals along each eigenvector, `square` the residuals' sum of squares with
+    `left` degrees of freedom; `unit` is what random effects of variance 1 add to the variance of a run, and `prior`
+    weighs the shares that they have in what is unexplained.
     """
     if unit <= 0 or square <= 0 or left < 1:
         return 1e-9
     ratios = _SHARES / (1 - _SHARES) / unit
-    grown = 1 + ratios[:, None] * sizes
-    rest = np.maximum(square - ((1 - 1 / grown) * parts**2).sum(axis=1), 1e-12 * square)
+    grown = 1 + ratios[:, None] * np.maximum(sizes, 0.0)
+    rest = np.maximum(square - ratios * (along**2 / grown).sum(axis=1), 1e-12 * square)
     log_likelihood = -0.5 * (left * np.log(rest) + np.log(grown).sum(axis=1))
     weight = prior * np.exp(log_likelihood - log_likelihood.max())
     return float(weight @ ratios / weight.sum())
+
+
+def _mostly_nothing(weight: float) -> np.ndarray:
+    """A prior of the shares: the smallest is so likely, and much of the noise seldom is theirs."""
+    prior: np.ndarray = np.where(_SHARES < 0.01, weight, (1 - _SHARES) ** 3)
+    return prior
 
 
 class Triples:
@@ -75,7 +85,8 @@ class Triples:
             outside = [triple for triple in outside if any(pair <= set(triple) for pair in real)][:_MAX_TRIPLES]
         self._wide = coding.but(coding.pairs, (*coding.triples, *outside))
         self._start = len(coding.column_names)
-        self._variance, self._share = 0.0, np.zeros((linear.width, 0))
+        self._variances: np.ndarray = np.zeros(len(self._wide.column_names) - self._start)
+        self._share: np.ndarray = np.zeros((linear.width, 0))
         if len(self._wide.column_names) == self._start:
             return
         columns, cross, moments = self._products(sample, linear, known)
@@ -83,13 +94,15 @@ class Triples:
         gram = cross - columns.T @ self._share
         sizes, basis = np.linalg.eigh((gram + gram.T) / 2)
         unit = float(np.trace(cross)) / linear.n_runs
-        told = sizes > 1e-6 * unit
         drawn = linear.penalty @ known.params**2
         square = float(known.residuals @ known.residuals) + float(drawn)
         left = linear.n_runs - linear.n_fixed - (linear.groups.number - 1 if linear.blocks == "fixed" else 0)
-        parts = (basis[:, told].T @ (moments - columns.T @ known.params)) / np.sqrt(sizes[told])
-        ratio = variance_ratio(sizes[told], parts, square, left, unit, _FEW)
-        self._variance = ratio * known.inflation * known.sigma_square
+        along = basis.T @ (moments - columns.T @ known.params)
+        ratio = variance_ratio(sizes, along, square, left, unit, _FEW)
+        self._variances = known.inflation * known.sigma_square * ratio
+        self._variances = self._variances + stray_squares(
+            np.diag(cross), basis, np.maximum(sizes, 0.0), along, ratio, known
+        )
 
     def _products(self, sample: Sample, linear: Linear, known: Contrasts) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Of the triples with the model's columns, with each other and with the runs."""
@@ -110,28 +123,29 @@ class Triples:
         self, rows: np.ndarray, after: Sequence[Mapping[str, Level]], before: Sequence[Mapping[str, Level]] | None
     ) -> np.ndarray:
         """The squared errors of the differences `rows` between configurations (of means, without `before`)."""
-        if not self._variance:
+        if not self._variances.any():
             return np.zeros(len(rows))
         missed = self._missed(rows, after)
         if before is not None:
             missed += self._wide.rows(before)[:, self._start :]
-        found: np.ndarray = self._variance * (missed**2).sum(axis=1)
+        found: np.ndarray = missed**2 @ self._variances
         return found
 
     def draws(
         self, rows: np.ndarray, configs: Sequence[Mapping[str, Level]], rng: np.random.Generator, number: int
     ) -> np.ndarray:
         """What they may do to the means of configurations, a row for each; the draws are of all at once."""
-        if not self._variance:
+        if not self._variances.any():
             return np.zeros((len(rows), number))
-        missed = self._missed(rows, configs)
-        drawn: np.ndarray = np.sqrt(self._variance) * missed @ rng.standard_normal((missed.shape[1], number))
+        missed = self._missed(rows, configs) * self.spreads
+        drawn: np.ndarray = missed @ rng.standard_normal((missed.shape[1], number))
         return drawn
 
     @property
-    def spread(self) -> float:
-        """The standard deviation of a coefficient of theirs."""
-        return float(np.sqrt(self._variance))
+    def spreads(self) -> np.ndarray:
+        """The standard deviation of each of their coefficients."""
+        spreads: np.ndarray = np.sqrt(self._variances)
+        return spreads
 
     @property
     def terms(self) -> list[tuple[str, ...]]:
@@ -148,6 +162,37 @@ class Triples:
         return found
 
 
+def stray_squares(
+    whole: np.ndarray, basis: np.ndarray, sizes: np.ndarray, along: np.ndarray, ratio: float, known: Contrasts
+) -> np.ndarray:
+    """What each triple may be beyond their common variance: the square expected from its own estimate, if it is real,
+    times the probability of that. Each is estimated as a parameter beside the others;
+    one of all is expected to be real, and as large as one run tells.
+
+    `whole` are the squares of their columns, `basis` and `sizes` the eigenvectors and eigenvalues of their cross
+    products beside the model, `along` the runs along each eigenvector.
+    """
+    grown = 1 + ratio * sizes
+    seen = basis**2 @ (sizes / grown)
+    found: np.ndarray = np.zeros(len(seen))
+    # Little is known of one that the model's own columns nearly explain.
+    told = seen > _TOLD * whole
+    basis, seen = basis[told], seen[told]
+    pulls = (basis @ (along / grown)) / seen
+    # Without what the triple itself explains.
+    left = float(known.residuals @ known.residuals) - pulls**2 * seen
+    noise = known.inflation * np.maximum(left, 0.0) / max(known.linear.df - 1, 1)
+    estimates, squares = pulls / known.slope, noise * (basis**2 @ (1 / grown)) / seen
+    part = known.linear.n_runs / (1 + known.linear.n_runs)
+    evidence = estimates**2 / np.maximum(squares, 1e-300) * part + np.log1p(-part)
+    odds = np.exp(np.minimum(evidence / 2, 50.0)) / len(found)
+    likely = odds / (1 + odds)
+    found[told] = np.where(likely > _MIN_LIKELY, likely * ((part * estimates) ** 2 + part * squares), 0.0)
+    return found
+
+
+_TOLD = 0.1
+_MIN_LIKELY = 0.005
 _MAX_TRIPLES = 600
-_FEW = np.where(_SHARES < 0.01, 10.0, (1 - _SHARES) ** 3)
-"""Triples are rarer than pairs: as likely as not they do nothing, and much of the noise seldom is theirs."""
+_FEW = _mostly_nothing(100.0)
+"""Triples are rarer than pairs, and a large one is allowed for by itself."""

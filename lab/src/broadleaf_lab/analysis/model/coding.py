@@ -122,6 +122,7 @@ class Coding:
         self.splines: frozenset[str] = frozenset(splines)
         self._coders = {f.name: _Coder(f, self.levels[f.name], f.name in self.splines) for f in self.factors}
         self._rules = Constraints([_conditioned(f, self.factors) for f in self.factors], {})
+        self._last: tuple[Cells, np.ndarray] | None = None
         names = [f.name for f in self.factors]
         if isinstance(pairs, bool):
             chosen = list(itertools.combinations(names, 2)) if pairs else []
@@ -169,7 +170,12 @@ class Coding:
         return self._products(codes, len(configs))
 
     def cell_rows(self, cells: Cells) -> np.ndarray:
-        """The model row of every cell of runs."""
+        """The model row of every cell of runs. Those of the last cells are kept: a study is fitted again and again."""
+        if self._last is None or self._last[0] is not cells:
+            self._last = (cells, self._rows_of(cells))
+        return self._last[1]
+
+    def _rows_of(self, cells: Cells) -> np.ndarray:
         codes: dict[str, np.ndarray] = {}
         nested = cells.configs() if any(f.when for f in self.factors) else []
         for position, factor in enumerate(self.factors):

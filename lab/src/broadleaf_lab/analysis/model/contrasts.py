@@ -88,9 +88,10 @@ class Contrasts:
         return float(self.residuals @ self.residuals / max(self.linear.df, 1))
 
     def variances(self, leverages: np.ndarray, residuals: np.ndarray, df: int) -> np.ndarray:
-        """Every run's variance, estimated from residuals with `df` degrees of freedom."""
+        """Every run's variance, estimated from residuals with `df` degrees of freedom; the runs are the last axis."""
         if self.kind == "nonrobust":
-            return np.full(len(residuals), residuals @ residuals / max(df, 1))
+            mean = (residuals**2).sum(axis=-1, keepdims=True) / max(df, 1)
+            return np.broadcast_to(mean, residuals.shape)
         left = np.maximum(1 - leverages, 1e-9)
         own = residuals**2 / (left if self.kind == "HC2" else left**2)
         # A run that is fitted exactly says nothing about its own error.
@@ -101,11 +102,11 @@ class Contrasts:
     def covariance(self) -> np.ndarray:
         """The covariance of all parameters."""
         if self.kind == "nonrobust":
-            equal: np.ndarray = self.inflation * self.sigma_square * self._inverse + self.doubt @ self.doubt.T
+            equal: np.ndarray = self.inflation * self.sigma_square * self.inverse + self.doubt @ self.doubt.T
             return equal
         answer: np.ndarray = self.noise.copy()
-        drawn = self._inverse * self.linear.penalty
-        answer += self.inflation * self.sigma_square * (drawn @ self._inverse) + self.doubt @ self.doubt.T
+        drawn = self.inverse * self.linear.penalty
+        answer += self.inflation * self.sigma_square * (drawn @ self.inverse) + self.doubt @ self.doubt.T
         return answer
 
     @functools.cached_property
@@ -120,23 +121,31 @@ class Contrasts:
         df = float(max(self.linear.df, 1))
         if self.kind == "nonrobust" or self.linear.n_runs > _EXACT_RUNS:
             return np.full(len(rows), df)
-        influence = self.linear.design @ self.linear.solve(rows.T)
+        influence = self.influence @ rows.T
         weight = influence**2 / (1 - self.linear.leverages)[:, None]
-        kernel = self._kernel
-        below = np.einsum("ij,ij->j", weight, kernel @ weight)
+        below = np.einsum("ij,ij->j", weight, self.kernel @ weight)
         above = (influence**2).sum(axis=0) ** 2
         found = np.where(below > 0, above / np.where(below > 0, below, 1.0), df)
         degrees: np.ndarray = np.clip(found, 1.0, df)
         return degrees
 
     @functools.cached_property
-    def _inverse(self) -> np.ndarray:
+    def inverse(self) -> np.ndarray:
+        """The inverse of the cross products."""
         inverse: np.ndarray = self.linear.solve(np.eye(self.linear.width))
         return inverse
 
     @functools.cached_property
-    def _kernel(self) -> np.ndarray:
-        return self.linear.hat**2
+    def influence(self) -> np.ndarray:
+        """How much each run (a row) moves each parameter."""
+        influence: np.ndarray = self.linear.design @ self.inverse
+        return influence
+
+    @functools.cached_property
+    def kernel(self) -> np.ndarray:
+        """The squares of the hat matrix."""
+        kernel: np.ndarray = self.linear.hat**2
+        return kernel
 
     def intervals(self, rows: np.ndarray, aside: np.ndarray | float = 0.0) -> list[Interval]:
         """The interval of each row's combination; `aside` are squared errors of what is not in the model."""
@@ -147,7 +156,7 @@ class Contrasts:
         here: np.ndarray = rows[:, used]
         part: tuple[np.ndarray, ...] = np.ix_(used, used)
         square = ((here @ self.covariance[part]) * here).sum(axis=1)
-        equal = self.inflation * self.sigma_square * ((here @ self._inverse[part]) * here).sum(axis=1)
+        equal = self.inflation * self.sigma_square * ((here @ self.inverse[part]) * here).sum(axis=1)
         equal += ((here @ self.doubt[used]) ** 2).sum(axis=1)
         square, equal, degrees = square + aside, equal + aside, self.degrees(rows)
         if (blocks := self.by_block) is not None:

@@ -258,14 +258,14 @@ class Fit:
         answer: np.ndarray = np.hstack([asked[:, self.kept], np.zeros((len(asked), len(self.params) - self._size))])
         return answer
 
-    def contrasts_freed(self, pair: tuple[str, str], rows: np.ndarray) -> list[Interval] | None:
-        """Combinations in the model in which a pair of the background is a parameter; None if the runs do not tell."""
-        term = self.coding.term_of(*pair)
-        if term is None or not term.columns:
-            return None
+    def contrasts_freed(self, rows: Mapping[tuple[str, str], np.ndarray]) -> dict[tuple[str, str], list[Interval]]:
+        """Combinations, by pair of the background, each in the model in which that pair is a parameter; without the
+        pairs that the runs do not show.
+        """
         position = np.cumsum(self.kept) - 1
-        freed = selection.Freed(self.contrasts, position[list(term.columns)].tolist())
-        return freed.intervals(self.whole(rows)) if freed.told else None
+        columns = {pair: position[list(own)] for pair, own in selection.pair_columns(self.coding).items()}
+        asked = {pair: self.whole(its) for pair, its in rows.items() if pair in columns}
+        return selection.freed(self.contrasts, {pair: columns[pair] for pair in asked}, asked)
 
     def df_quantile(self, probability: float) -> float:
         """The quantile of t at the fit's degrees of freedom."""

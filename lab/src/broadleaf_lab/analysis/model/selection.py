@@ -33,62 +33,112 @@ _EXACT_RUNS = 400
 _MIN_LEFT = 8
 _UNTOLD = 1e-6
 _MIN_LIKELY = 0.005
+_NOTHING = 100.0
+"""How many times as likely as any other share of the noise it is that pairs that were not chosen do next to nothing, if
+none was; with m that were, a (1 + m)th of it (studies/coverage)."""
 
 
 class Freed:
-    """A model in which some random effects are parameters instead; `told` is false if the runs cannot show them."""
+    """Models in each of which the random effects of one row of `columns` are parameters instead. `told` is false for
+    those that the runs cannot show; everything else is of the others, in their order.
+    """
 
-    def __init__(self, known: Contrasts, columns: Sequence[int]) -> None:
+    def __init__(self, known: Contrasts, columns: np.ndarray) -> None:
         linear = known.linear
-        self._own = own = list(columns)
         self._known = known
-        self._moves = linear.solve(np.eye(linear.width)[:, own])
-        penalty = linear.penalty[own]
+        penalty = linear.penalty[columns]
+        shared = known.inverse[columns[:, :, None], columns[:, None, :]]
         # What the runs say about the columns, as a part of what they and the penalty say together.
-        said = np.eye(len(own)) - np.sqrt(penalty)[:, None] * self._moves[own] * np.sqrt(penalty)
-        self.told: bool = bool(np.linalg.eigvalsh(said)[0] > _UNTOLD)
-        if not self.told:
-            return
-        self._rest = linear.penalty.copy()
-        self._rest[own] = 0.0
-        self._scaled = np.linalg.inv(np.diag(1 / penalty) - self._moves[own])
-        self._seen = linear.design @ self._moves
-        pull = self._scaled @ known.params[own]
+        root = np.sqrt(penalty)
+        said = np.eye(columns.shape[1]) - root[:, :, None] * shared * root[:, None, :]
+        self.told: np.ndarray = np.linalg.eigvalsh(said)[:, 0] > _UNTOLD
+        self.own: np.ndarray = columns[self.told]
+        self._scaled = np.linalg.inv(_diagonals(1 / penalty[self.told]) - shared[self.told])
+        self._moves = known.inverse[:, self.own].transpose(1, 0, 2)
+        self._seen = known.influence[:, self.own].transpose(1, 0, 2)
+        self._rest = np.tile(linear.penalty, (len(self.own), 1))
+        np.put_along_axis(self._rest, self.own, 0.0, axis=1)
+        pull = self._scaled @ known.params[self.own][:, :, None]
         # Bounded residuals contain less of an effect than the residuals themselves: one step of Newton's method divides
         # by their mean slope.
-        self.params: np.ndarray = known.params + self._moves @ pull / known.slope
-        self._residuals = known.residuals - self._seen @ pull
-        added = ((self._seen @ self._scaled) * self._seen).sum(axis=1)
+        self.params: np.ndarray = known.params + (self._moves @ pull)[:, :, 0] / known.slope
+        self._residuals = known.residuals - (self._seen @ pull)[:, :, 0]
+        added = ((self._seen @ self._scaled) * self._seen).sum(axis=2)
         self._leverages = np.minimum(linear.leverages + added, 1 - 1e-9)
-        self._df = max(linear.df - len(own), 1)
+        self._df = max(linear.df - columns.shape[1], 1)
         self._variances = known.variances(self._leverages, self._residuals, self._df)
 
-    def intervals(self, rows: np.ndarray) -> list[Interval]:
-        """Intervals of combinations of the parameters."""
-        known, linear = self._known, self._known.linear
-        solved = linear.solve(rows.T)
-        solved += self._moves @ (self._scaled @ (self._moves.T @ rows.T))
-        influence = linear.design @ solved
+    def intervals(self, rows: np.ndarray) -> list[list[Interval]]:
+        """Intervals of combinations of the parameters: of each model those of its own rows."""
+        known = self._known
+        inner = self._scaled @ (rows @ self._moves).transpose(0, 2, 1)
+        solved = (rows @ known.inverse).transpose(0, 2, 1) + self._moves @ inner
+        influence = (rows @ known.influence.T).transpose(0, 2, 1) + self._seen @ inner
         df = self._df
-        sigma_square = known.inflation * float(self._residuals @ self._residuals) / df
-        drawn = sigma_square * (self._rest @ solved**2)
-        square = known.inflation * (influence**2 * self._variances[:, None]).sum(axis=0) + drawn
-        equal = sigma_square * (influence**2).sum(axis=0) + drawn
-        # A pair leaves no doubt about what it is tested for.
-        others = known.strays[:, ~np.any(known.strays[self._own] != 0, axis=0)]
-        doubt = ((solved.T @ (self._rest[:, None] * others)) ** 2).sum(axis=1)
-        return intervals(rows @ self.params, square + doubt, self._degrees(influence), equal + doubt, df, known.alpha)
+        sigma_square = known.inflation * (self._residuals**2).sum(axis=1, keepdims=True) / df
+        drawn = sigma_square * (self._rest[:, None, :] @ solved**2)[:, 0]
+        square = known.inflation * (self._variances[:, None, :] @ influence**2)[:, 0] + drawn
+        equal = sigma_square * (influence**2).sum(axis=1) + drawn
+        # A pair leaves no doubt about what it is tested for: its own columns have no penalty here.
+        doubt = (((solved * self._rest[:, :, None]).transpose(0, 2, 1) @ known.strays) ** 2).sum(axis=2)
+        estimates = (rows @ self.params[:, :, None])[:, :, 0]
+        parts = (estimates, square + doubt, self._degrees(influence), equal + doubt)
+        told = intervals(*(part.ravel() for part in parts), df, known.alpha)
+        return [told[start : start + rows.shape[1]] for start in range(0, len(told), rows.shape[1])]
 
     def _degrees(self, influence: np.ndarray) -> np.ndarray:
         linear, df = self._known.linear, self._df
         if linear.n_runs > _EXACT_RUNS:
-            answer: np.ndarray = np.full(influence.shape[1], float(df))
+            answer: np.ndarray = np.full((len(influence), influence.shape[2]), float(df))
             return answer
-        weight = influence**2 / (1 - self._leverages)[:, None]
-        hat = linear.hat - self._seen @ self._scaled @ self._seen.T
-        below = np.einsum("ij,ij->j", weight, hat**2 @ weight)
-        degrees: np.ndarray = np.clip((influence**2).sum(axis=0) ** 2 / np.maximum(below, 1e-300), 1.0, df)
+        weight = influence**2 / (1 - self._leverages)[:, :, None]
+        # The hat matrix of each model is that of all random effects less seen @ scaled @ seen.T; of its squared entries
+        # only sums over runs are needed.
+        felt = weight[:, :, :, None] * self._seen[:, :, None, :]
+        of_runs = np.einsum("girk,girl->grkl", felt, _over_runs(linear.hat, felt))
+        of_columns = np.einsum("girk,gil->grkl", felt, self._seen)
+        scaled = self._scaled[:, None]
+        below = (weight * _over_runs(self._known.kernel, weight)).sum(axis=1)
+        below += ((scaled @ of_columns @ scaled) * of_columns - 2 * scaled * of_runs).sum(axis=(2, 3))
+        degrees: np.ndarray = np.clip((influence**2).sum(axis=1) ** 2 / np.maximum(below, 1e-300), 1.0, df)
         return degrees
+
+
+def _diagonals(values: np.ndarray) -> np.ndarray:
+    made: np.ndarray = values[:, :, None] * np.eye(values.shape[1])
+    return made
+
+
+def _over_runs(matrix: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """A matrix of the runs times the second axis of `values`."""
+    found: np.ndarray = np.moveaxis(np.tensordot(matrix, values, (1, 1)), 0, 1)
+    return found
+
+
+def freed(
+    known: Contrasts, columns: Mapping[Pair, Sequence[int]], rows: Mapping[Pair, np.ndarray] | None = None
+) -> dict[Pair, list[Interval]]:
+    """For each pair the intervals of its rows, or of its own columns, in the model in which it is a parameter; without
+    the pairs that the runs do not show.
+    """
+    alike: dict[tuple[int, int], list[Pair]] = {}
+    for pair, own in columns.items():
+        alike.setdefault((len(own), len(own) if rows is None else len(rows[pair])), []).append(pair)
+    found: dict[Pair, list[Interval]] = {}
+    for (width, number), pairs in alike.items():
+        step = max(1, _AT_ONCE // ((known.linear.n_runs + known.linear.width) * number * (width + 1)))
+        for start in range(0, len(pairs), step):
+            here = pairs[start : start + step]
+            models = Freed(known, np.array([columns[pair] for pair in here]))
+            told = [pair for pair, known_of in zip(here, models.told.tolist(), strict=True) if known_of]
+            if told:
+                asked = np.eye(known.linear.width)[models.own] if rows is None else np.stack([rows[p] for p in told])
+                found.update(zip(told, models.intervals(asked), strict=True))
+    return found
+
+
+_AT_ONCE = 1 << 20
+"""Numbers in an array of all models, runs and rows together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +196,7 @@ def choose_pairs(full: Coding, sample: Sample, blocks: str, use_robust: bool) ->
     chosen: list[Pair] = []
     seen: set[frozenset[Pair]] = set()
     while True:
-        penalty, known = _fitted(full, sample, columns, chosen, blocks, use_robust)
+        _, known = _fitted(full, sample, columns, chosen, blocks, use_robust)
         p = _p_values(known, columns, chosen)
         listed = [(pair, min(1.0, value * len(values))) for pair, values in p.items() for value in values]
         rate: dict[Pair, float] = {}
@@ -169,7 +219,11 @@ def choose_pairs(full: Coding, sample: Sample, blocks: str, use_robust: bool) ->
         seen.add(frozenset(following))
         chosen = following
     more_runs = max(1, _ENOUGH * len(full.column_names) - sample.told)
-    return Chosen(tuple(chosen), len(columns), more_runs, penalty, _strays(known, columns, chosen, sample.told))
+    strays = _strays(known, columns, chosen, sample.told)
+    # Pairs are chosen before a background that may be large, so that none is taken for one of the others. Once they
+    # are, the rest does little, the more likely the fewer there were; what may do more is among the strays.
+    penalty, _ = _fitted(full, sample, columns, chosen, blocks, use_robust, _NOTHING / (1 + len(chosen)))
+    return Chosen(tuple(chosen), len(columns), more_runs, penalty, strays)
 
 
 def _strays(
@@ -182,24 +236,22 @@ def _strays(
     run tells (the unit-information prior of Kass and Wasserman, 1995).
     """
     position = np.cumsum(known.linear.kept) - 1
-    eye = np.eye(known.linear.width)
     inside = position[[column for pair in chosen for column in columns[pair]]]
     size = float(np.mean(known.params[inside] ** 2)) if len(inside) else 0.0
+    others = {pair: position[list(own)] for pair, own in columns.items() if pair not in chosen}
     found = []
-    for pair, own in columns.items():
-        at = position[list(own)]
-        if pair in chosen or not (freed := Freed(known, at.tolist())).told:
-            continue
-        told = freed.intervals(eye[at])
+    for pair, told in freed(known, others).items():
         estimates, squares = np.array([it.estimate for it in told]), np.array([it.se**2 for it in told])
         prior = size or n_runs * squares
         part = prior / (prior + squares)
         # Of several levels the one that stands out most decides, as when pairs are chosen.
-        evidence = float((estimates**2 / squares * part + np.log1p(-part)).max()) / 2 - math.log(len(at))
+        evidence = float((estimates**2 / squares * part + np.log1p(-part)).max()) / 2 - math.log(len(told))
         odds = (1 + len(chosen)) / len(columns) * math.exp(min(evidence, 50.0))
         likely = odds / (1 + odds)
         if likely > _MIN_LIKELY:
-            found.append(eye[:, at] @ np.sqrt(likely * ((part * estimates) ** 2 + part * squares)))
+            column = np.zeros(known.linear.width)
+            column[others[pair]] = np.sqrt(likely * ((part * estimates) ** 2 + part * squares))
+            found.append(column)
     return np.column_stack(found) if found else np.zeros((known.linear.width, 0))
 
 
@@ -210,7 +262,7 @@ def _untried(p: Mapping[Pair, Sequence[float]], chosen: Sequence[Pair]) -> dict[
 
 def _fitted(
     full: Coding, sample: Sample, columns: Mapping[Pair, Sequence[int]], chosen: Sequence[Pair], blocks: str,
-    use_robust: bool,
+    use_robust: bool, nothing: float = 1.0,
 ) -> tuple[np.ndarray, Contrasts]:  # fmt: skip
     outside = [column for pair, own in columns.items() if pair not in chosen for column in own]
     kind = sample.choose_blocks(blocks, len(full.column_names) - len(outside))
@@ -218,7 +270,7 @@ def _fitted(
     penalty[outside] = 1.0
 
     def under(linear: Linear, y: np.ndarray) -> robust.Estimate:
-        penalty[outside] = penalty_of(linear, y)
+        penalty[outside] = penalty_of(linear, y, nothing)
         made = sample.linear(full, kind, penalty)
         return robust.estimate(made, sample.y, sample.level(made), use_robust)
 
@@ -231,16 +283,9 @@ def _fitted(
 def _p_values(
     known: Contrasts, columns: Mapping[Pair, Sequence[int]], chosen: Sequence[Pair]
 ) -> dict[Pair, list[float]]:
-    found: dict[Pair, list[float]] = {}
-    linear = known.linear
-    kept_index = np.cumsum(linear.kept) - 1
-    eye = np.eye(linear.width)
-    for pair, own in columns.items():
-        at = [int(kept_index[c]) for c in own if linear.kept[c]]
-        if pair in chosen:
-            found[pair] = [it.p for it in known.intervals(eye[at])]
-            continue
-        freed = Freed(known, at)
-        if freed.told:
-            found[pair] = [it.p for it in freed.intervals(eye[at])]
-    return found
+    position = np.cumsum(known.linear.kept) - 1
+    kept = {pair: [int(position[c]) for c in own if known.linear.kept[c]] for pair, own in columns.items()}
+    told = freed(known, {pair: own for pair, own in kept.items() if pair not in chosen})
+    eye = np.eye(known.linear.width)
+    told |= {pair: known.intervals(eye[kept[pair]]) for pair in chosen}
+    return {pair: [it.p for it in told[pair]] for pair in columns if pair in told}

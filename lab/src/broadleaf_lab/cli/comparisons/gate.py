@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 @click.option("--budget", "budget_s", callback=seconds, metavar="TIME", default="30m", show_default=True,
               help="Stop measuring after this time, not counting builds.")  # fmt: skip
 @click.option(
-    "--max-pairs", type=click.IntRange(8), default=135, show_default=True, help="Maximum number of pairs of runs."
+    "--max-pairs", type=click.IntRange(10), default=135, show_default=True, help="Maximum number of pairs of runs."
 )
 @click.option("--markdown", "markdown_path", type=click.Path(dir_okay=False, allow_dash=True, path_type=Path),
               metavar="FILE", help="File for the outcome as a pull request comment; - for standard output.",
@@ -49,7 +49,7 @@ def command(
 ) -> None:
     """Compare HEAD with a base commit on this machine.
 
-    Builds both, runs them in pairs in random order, and checks after 8, 12, 18, ... pairs whether the question is
+    Builds both, runs them in pairs in random order, and checks after 10, 14, 20, ... pairs whether the question is
     decided. Differences within the study's rope_pct do not matter.
 
     Exit codes: 0 no harm, 1 hinders or fails more, 2 a wrong option, 3 could not run, 4 undecided.
@@ -59,7 +59,7 @@ def command(
 
     out = console()
 
-    def on_look(interval: Interval, pairs: int) -> None:
+    def on_look(interval: Interval, pairs: int, _: float) -> None:
         out.print(look_line(interval, pairs), markup=False)
 
     study = load_study(study_path)

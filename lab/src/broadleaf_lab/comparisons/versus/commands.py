@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import random
 import shlex
@@ -49,6 +50,11 @@ class Pair:
     b_s: float | None
     a_error: str = ""
     b_error: str = ""
+
+    @property
+    def log_ratio(self) -> float | None:
+        """The logarithm of B's time over A's; None if one failed."""
+        return None if self.a_s is None or self.b_s is None else math.log(self.b_s / self.a_s)
 
 
 class Commands:

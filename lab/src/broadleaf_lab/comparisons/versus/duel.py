@@ -163,23 +163,45 @@ def duel(
     max_pairs: int = _MAX_PAIRS,
     on_look: Callable[[Interval, int, float], None] | None = None,
 ) -> Duel:
-    """Compares both until it is decided, `budget_s` is spent or `max_pairs` are made. Side by side, every processor
-    that this process may use runs pairs of its own. `on_look` gets the interval so far, the number of pairs and the
-    seconds left. Raises RunError if a command fails from the start, or too few pairs could be made.
+    """Compares both until it is decided, `budget_s` is spent or `max_pairs` are made. `on_look` gets the interval so
+    far, the number of pairs and the seconds left. Raises RunError as `measured` does.
+    """
+    begin = time.monotonic()
+
+    def decided(interval: Interval, pairs: Sequence[Pair]) -> bool:
+        return _word(interval, pairs, rope_pct) not in ("undecided", "fails more")
+
+    interval, pairs = measured(contest, decided, budget_s=budget_s, max_pairs=max_pairs, on_look=on_look)
+    return Duel(
+        *contest.texts, _word(interval, pairs, rope_pct), interval, tuple(pairs), contest.clock, contest.side_by_side,
+        time.monotonic() - begin, rope_pct,
+    )  # fmt: skip
+
+
+def measured(
+    contest: Contest,
+    decided: Callable[[Interval, Sequence[Pair]], bool],
+    *,
+    budget_s: float,
+    max_pairs: int,
+    on_look: Callable[[Interval, int, float], None] | None = None,
+) -> tuple[Interval, list[Pair]]:
+    """Pairs of runs until an interval is `decided`, `budget_s` is spent or `max_pairs` are made, and the interval that
+    is valid despite repeated looks. Side by side, every processor that this process may use runs pairs of its own.
+    Raises RunError if a side fails from the start, or too few pairs could be made.
     """
     begin = time.monotonic()
     contest.look()
     table = _Table(max_pairs, begin + budget_s)
-    look, looks = FIRST_LOOK, 0
     with _making(table, contest) as have_made:
-        while have_made(look):
+        for look in looks(max_pairs):
+            if not have_made(look):
+                break
             interval = trimmed_interval(table.ratios(), _EARLY_ALPHA)
             if on_look is not None:
                 on_look(interval, interval.n, table.left_s)
-            if _word(interval, table.pairs(), rope_pct) not in ("undecided", "fails more"):
+            if decided(interval, table.pairs()):
                 break
-            looks += 1
-            look = max(look + 1, math.ceil(look * _GROWTH)) if looks < _MAX_EARLY_LOOKS else max_pairs + 1
     pairs, ratios = table.pairs(), table.ratios()
     if len(ratios) < FIRST_LOOK // 2:
         failed = [p for p in pairs if p.a_error or p.b_error]
@@ -188,13 +210,16 @@ def duel(
             f"only {len(ratios)} pairs finished successfully in {budget_s:g} s, but {FIRST_LOOK // 2} are needed.{why} "
             "Allow more time (--budget, budget_s), or let each run do less."
         )
-    # The reported interval is the one that is valid despite repeated checks.
-    interval = trimmed_interval(ratios, _FINAL_ALPHA)
-    word = _word(interval, pairs, rope_pct)
-    return Duel(
-        *contest.texts, word, interval, tuple(pairs), contest.clock, contest.side_by_side,
-        time.monotonic() - begin, rope_pct,
-    )  # fmt: skip
+    return trimmed_interval(ratios, _FINAL_ALPHA), pairs
+
+
+def looks(max_pairs: int) -> Iterator[int]:
+    """After how many pairs it is checked whether they decide: early ones, and one past the end."""
+    look = FIRST_LOOK
+    for _ in range(_MAX_EARLY_LOOKS):
+        yield look
+        look = max(look + 1, math.ceil(look * _GROWTH))
+    yield max_pairs + 1
 
 
 def speed_word(interval: Interval, rope_pct: float) -> str:
@@ -269,7 +294,7 @@ class _Table:
                 with self._changed:
                     self._longest_s = max(self._longest_s, time.monotonic() - begin)
                     self._pairs.append(made)
-                    self._ended_well += made.a_s is not None and made.b_s is not None
+                    self._ended_well += made.log_ratio is not None
                     self._changed.notify_all()
             return pairs is not None and self._ended_well >= pairs
         except BaseException:
@@ -307,7 +332,7 @@ class _Table:
 
     def ratios(self) -> list[float]:
         """The log ratios, B over A, of pairs in which both runs ended well."""
-        return [math.log(p.b_s / p.a_s) for p in self.pairs() if p.a_s is not None and p.b_s is not None]
+        return [p.log_ratio for p in self.pairs() if p.log_ratio is not None]
 
 
 def _seconds(value: float) -> str:

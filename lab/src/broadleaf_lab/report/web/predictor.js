@@ -46,7 +46,7 @@ function predictor(model) {
     const columns = products(missed.terms, codes);
     let found = 0;
     for (let k = 0; k < columns.length; k++) {
-      let left = -missed.spread * columns[k];
+      let left = -missed.spreads[k] * columns[k];
       for (let i = 0; i < size; i++) left += x[i] * missed.share[i * columns.length + k];
       found += left * left;
     }
