@@ -26,7 +26,8 @@ CRATES = {
 }
 DEV = {"broadleaf-sim"}
 
-# The crates that only decide. In them these words mean an effect, a clock, randomness or an order that changes between runs.
+# The crates that only decide. There these words mean an effect, a clock, randomness or an order that changes between
+# runs.
 PURE = ("proto", "core", "client")
 IMPURE = re.compile(
     r"\b(?:tokio|async_std|std::(?:net|fs|thread|env|process|os)\b|Instant|SystemTime|HashMap|HashSet|"

@@ -31,7 +31,7 @@ pub use limits::{Call, Limits, Load};
 pub use parts::{Part, Parts, not_run};
 pub use reading::{Background, Looks, Reading, Role, Spin};
 pub use replies::Replies;
-pub use table::{Mismatch, Submitted, Table, Unresolved};
+pub use table::{Ended, Mismatch, Submitted, Table, Unresolved};
 pub use written::Written;
 
 /// Nanoseconds on the driver's clock.

@@ -44,8 +44,7 @@ impl Limits {
         // A task that exceeds the limit by itself waits for others only if these have many bytes.
         let is_much_beside_few = new_bytes > self.max_bytes && others_bytes <= self.max_bytes / 16;
         let too_many_tasks = load.tasks + call.tasks > self.max_tasks && load.tasks > 0;
-        let too_many_bytes =
-            others_bytes + new_bytes > self.max_bytes && others_bytes > 0 && !is_much_beside_few;
+        let too_many_bytes = others_bytes + new_bytes > self.max_bytes && !is_much_beside_few;
         !too_many_tasks && !too_many_bytes
     }
 }

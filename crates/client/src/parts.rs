@@ -357,6 +357,9 @@ mod tests {
         assert_eq!(parts.resolve(0, result(0, Status::Error, b"y"), 8), []);
         assert_eq!(parts.resolve(1, result(1, Status::Error, b"y"), 8), []);
         assert_eq!((parts.n_done(), parts.status(0)), (1, Some(Status::Ok)));
+        let late = result(9, Status::Error, b"y");
+        assert_eq!(parts.resolve(0, late, 8), []);
+        assert_eq!(parts.part(0).unwrap().started_ns, 10);
     }
 
     #[test]

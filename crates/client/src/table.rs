@@ -32,6 +32,9 @@ pub struct Unresolved<R, C> {
     pub claims: C,
 }
 
+/// A coalescing request that ends, and how many of its parts had no result.
+pub type Ended<R, C> = (Unresolved<R, C>, u64);
+
 /// A record ends a coalescing request and stands for another number of parts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mismatch;
@@ -238,7 +241,7 @@ impl<R: Clone, C: Clone> Table<R, C> {
         &mut self,
         first: u64,
         len: usize,
-    ) -> Result<Option<(Unresolved<R, C>, u64)>, Mismatch> {
+    ) -> Result<Option<Ended<R, C>>, Mismatch> {
         let Some(entry) = self.together.get(&first) else {
             return Ok(None);
         };

@@ -38,8 +38,16 @@ enum Waiter {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Back {
-    Sleeps,
-    Turns { woken: bool, readable: bool },
+    Begins,
+    /// What it polls was decided before.
+    Sleeps {
+        watches: bool,
+        timer: bool,
+    },
+    Turns {
+        woken: bool,
+        readable: bool,
+    },
     TriesToRead,
     Reads,
     Ends,
@@ -88,7 +96,7 @@ impl State {
             bell: false,
             wake: false,
             waiters: wants.iter().map(|wants| (*wants, Waiter::Begins)).collect(),
-            back: Back::Sleeps,
+            back: Back::Begins,
             changer: if has_change {
                 Changer::Changes
             } else {
@@ -184,10 +192,12 @@ impl State {
     fn step_back(&self, world: &World) -> Option<Self> {
         let mut next = self.clone();
         next.back = match self.back {
-            Back::Sleeps => {
-                let watches = self.reading.background() == Background::Watches;
+            Back::Begins => Back::Sleeps {
+                watches: self.reading.background() == Background::Watches,
+                timer: world.timer && self.reading.background_sleep_ns(None).is_some(),
+            },
+            Back::Sleeps { watches, timer } => {
                 let readable = watches && self.in_socket > 0;
-                let timer = world.timer && self.reading.background_sleep_ns(None).is_some();
                 if !readable && !self.wake && !timer {
                     return None;
                 }
@@ -199,20 +209,19 @@ impl State {
                 if does == Background::Watches && readable {
                     Back::TriesToRead
                 } else {
-                    Back::Sleeps
+                    Back::Begins
                 }
             }
             Back::TriesToRead if next.reading.try_read() => Back::Reads,
-            Back::TriesToRead => Back::Sleeps,
             Back::Reads => {
                 next.read_all();
                 Back::Ends
             }
             Back::Ends if next.reading.end_read() => Back::Tells,
-            Back::Ends => Back::Sleeps,
+            Back::TriesToRead | Back::Ends => Back::Begins,
             Back::Tells => {
                 next.tell();
-                Back::Sleeps
+                Back::Begins
             }
         };
         Some(next)

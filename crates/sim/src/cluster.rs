@@ -448,8 +448,10 @@ impl Cluster {
                 results.try_for_each(|record| self.client_gets_result(id, &record))
             }
             Output::Coalesced { record, .. } => {
+                let client = self.clients.get_mut(&id).filter(|c| c.alive);
+                client.map_or(Ok(()), |c| c.on_coalesced(&record))?;
                 let mut results = record.results();
-                results.try_for_each(|record| self.client_gets_result(id, &record))
+                results.try_for_each(|record| self.judge_result(id, &record))
             }
             Output::ClientOutput { record, .. } => {
                 let client = self.clients.get_mut(&id).filter(|c| c.alive);
@@ -472,6 +474,12 @@ impl Cluster {
     }
 
     fn client_gets_result(&mut self, id: ClientId, record: &ResultRecord) -> Result<(), String> {
+        let client = self.clients.get_mut(&id).filter(|c| c.alive);
+        client.map_or(Ok(()), |c| c.on_result(record))?;
+        self.judge_result(id, record)
+    }
+
+    fn judge_result(&mut self, id: ClientId, record: &ResultRecord) -> Result<(), String> {
         let Some(client) = self.clients.get(&id).filter(|c| c.alive) else {
             return Ok(());
         };
@@ -484,7 +492,7 @@ impl Cluster {
             let owner = self.clients.get(&owner);
             let task = owner.and_then(|c| c.tasks.get(&seq));
             Original {
-                status: task.and_then(|t| t.status),
+                status: owner.and_then(|c| c.status(seq)),
                 may_be_cancelled: task.is_some_and(|t| t.cancelled)
                     || owner.is_none_or(|c| !c.alive),
             }
@@ -505,7 +513,7 @@ impl Cluster {
             host_losses: self.host_losses,
         });
         let client = self.clients.get_mut(&id);
-        client.map_or(Ok(()), |c| c.on_result(record, &self.jobs, around))?;
+        client.map_or(Ok(()), |c| c.judge(record, &self.jobs, around))?;
         self.on_client_result(id)
     }
 

@@ -169,19 +169,16 @@ impl Cluster {
                 .collect(),
             _ => vec![None],
         };
-        client.next_seq += parts.len() as u64;
         let prepared = client.preparations.values().copied().collect();
-        for (part, target) in (0..).zip(parts) {
-            let expected = Expected {
-                job: job_index,
-                target,
-                status: None,
-                cancelled: false,
-                copy: Copy::No,
-                output_bytes: 0,
-            };
-            client.tasks.insert(TaskSeq(seq + part), expected);
-        }
+        let coalescing = options.coalesce && parts[0].is_some();
+        let expected = parts.into_iter().map(|target| Expected {
+            job: job_index,
+            target,
+            cancelled: false,
+            copy: Copy::No,
+            output_bytes: 0,
+        });
+        client.submit(expected.collect(), coalescing);
         let mut earlier = |percent: u64| {
             let mut list = SmallVec::new();
             if !plain && seq > 0 && self.random.chance(percent) {
@@ -340,7 +337,6 @@ impl Cluster {
             }
             names.push((owner, seq));
             copies.push(Expected {
-                status: None,
                 cancelled: false,
                 copy: if run_again {
                     Copy::Rerun
@@ -359,10 +355,7 @@ impl Cluster {
         let Some(client) = self.clients.get_mut(&id) else {
             return;
         };
-        let first = TaskSeq(client.next_seq);
-        client.next_seq += copies.len() as u64;
-        let numbered = (first.0..).map(TaskSeq).zip(copies);
-        client.tasks.extend(numbered);
+        let first = client.submit(copies, false);
         let tasks = names;
         self.request(
             id,

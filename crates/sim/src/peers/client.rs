@@ -1,7 +1,11 @@
 //! A simulated client: what it submitted, and whether each answer is one that it may get.
 
+use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
 
+use broadleaf_client::{Mismatch, Parts, Submitted, Table};
+use broadleaf_proto::CoalescedRecord;
 use broadleaf_proto::control::{
     self, DeathCause, DeathCertificate, RefusalReason, TaskName, TaskRecord,
 };
@@ -18,8 +22,6 @@ pub struct Expected {
     pub job: u64,
     /// The target, for a part of mode `Each`.
     pub target: Option<EngineId>,
-    /// The result's status, once it has arrived.
-    pub status: Option<Status>,
     /// Whether it was cancelled.
     pub cancelled: bool,
     /// How it came to belong to its client.
@@ -57,6 +59,8 @@ pub struct Original {
     pub may_be_cancelled: bool,
 }
 
+type Request = Rc<RefCell<Parts<()>>>;
+
 /// One client.
 #[derive(Debug)]
 pub struct Client {
@@ -66,6 +70,10 @@ pub struct Client {
     pub alive: bool,
     /// The next task's number.
     pub next_seq: u64,
+    /// Those without a result.
+    table: Table<Request, ()>,
+    /// By the number of their first task.
+    submissions: BTreeMap<u64, Request>,
     /// Everything submitted.
     pub tasks: BTreeMap<TaskSeq, Expected>,
     /// Requests without a reply.
@@ -108,6 +116,8 @@ impl Client {
             id,
             alive: true,
             next_seq: 0,
+            table: Table::default(),
+            submissions: BTreeMap::new(),
             tasks: BTreeMap::new(),
             requests: BTreeSet::new(),
             bursts_left,
@@ -118,8 +128,79 @@ impl Client {
 
     /// Tasks without a result.
     pub fn unresolved(&self) -> impl Iterator<Item = TaskSeq> {
-        let open = self.tasks.iter().filter(|(_, t)| t.status.is_none());
-        open.map(|(seq, _)| *seq)
+        self.table.seqs().into_iter().map(TaskSeq)
+    }
+
+    /// Whether a task has no result yet.
+    pub fn is_unresolved(&self, seq: TaskSeq) -> bool {
+        self.table.contains(seq.0)
+    }
+
+    /// How a task ended, if it has.
+    pub fn status(&self, seq: TaskSeq) -> Option<Status> {
+        let (first, request) = self.submissions.range(..=seq.0).next_back()?;
+        request.borrow().status((seq.0 - first) as usize)
+    }
+
+    /// Submits tasks, perhaps such whose results may arrive together; returns the number of the first.
+    pub fn submit(&mut self, tasks: Vec<Expected>, coalescing: bool) -> TaskSeq {
+        let (first, len) = (self.next_seq, tasks.len());
+        self.next_seq += len as u64;
+        let parts = if coalescing {
+            Parts::coalescing(len)
+        } else {
+            Parts::new(len)
+        };
+        let request = Rc::new(RefCell::new(parts));
+        self.submissions.insert(first, Rc::clone(&request));
+        self.table.insert(Submitted {
+            seq: first,
+            len,
+            coalescing,
+            weight_bytes: 0,
+            claims: (),
+            request,
+        });
+        self.tasks.extend((first..).map(TaskSeq).zip(tasks));
+        TaskSeq(first)
+    }
+
+    /// Takes the result of one task.
+    ///
+    /// # Errors
+    /// It was not submitted, or had ended.
+    pub fn on_result(&mut self, record: &ResultRecord) -> Result<(), String> {
+        let seq = record.seq.0;
+        let Some(part) = self.table.remove(seq) else {
+            let id = self.id.0;
+            return Err(match self.status(record.seq) {
+                Some(before) => format!("client {id} task {seq} had already ended {before:?}"),
+                None => format!("client {id} got a result for {seq}, never submitted"),
+            });
+        };
+        let first = self.submissions.range(..=seq).next_back();
+        let index = first.map_or(0, |(first, _)| seq - first) as usize;
+        part.request.borrow_mut().resolve(index, record.clone(), 0);
+        Ok(())
+    }
+
+    /// Takes the results of a whole request.
+    ///
+    /// # Errors
+    /// It was not submitted like that, or some of its tasks had ended.
+    pub fn on_coalesced(&mut self, record: &CoalescedRecord) -> Result<(), String> {
+        let (id, seq) = (self.id.0, record.seq.0);
+        let wrong = |what: &str| Err(format!("client {id} got results from {seq} on: {what}"));
+        match self.table.remove_together(seq, record.len()) {
+            Err(Mismatch) => wrong("another number of them"),
+            Ok(None) => wrong("of no request"),
+            Ok(Some((_, n))) if n < record.len() as u64 => wrong("some had ended"),
+            Ok(Some((parts, _))) => {
+                let mut request = parts.request.borrow_mut();
+                request.resolve_together(record.clone(), 0);
+                Ok(())
+            }
+        }
     }
 
     /// Takes output.
@@ -136,18 +217,18 @@ impl Client {
         Ok(())
     }
 
-    /// Takes a result.
+    /// Whether it may get this result.
     ///
     /// # Errors
     /// What is wrong with it.
-    pub fn on_result(
-        &mut self,
+    pub fn judge(
+        &self,
         record: &ResultRecord,
         jobs: &[Job],
         around: Circumstances,
     ) -> Result<(), String> {
         let id = self.id.0;
-        let Some(task) = self.tasks.get_mut(&record.seq) else {
+        let Some(task) = self.tasks.get(&record.seq) else {
             return Err(format!(
                 "client {id} got a result for {:?}, never submitted",
                 record.seq
@@ -159,10 +240,6 @@ impl Client {
                 record.seq, record.status
             ))
         };
-        if let Some(before) = task.status {
-            return wrong(&format!("it had already ended {before:?}"));
-        }
-        task.status = Some(record.status);
         let is_copy = task.copy != Copy::No;
         if is_copy && record.status == Status::Refused && is_not_kept(record) {
             return Ok(());

@@ -95,8 +95,8 @@ impl Cluster {
         let Some(wait) = &waiting.wait else {
             return true;
         };
-        let tasks = self.clients.get(&wait.client).map(|c| &c.tasks);
-        tasks.is_none_or(|tasks| wait.seqs.iter().all(|seq| tasks[seq].status.is_some()))
+        let client = self.clients.get(&wait.client);
+        client.is_none_or(|client| !wait.seqs.iter().any(|seq| client.is_unresolved(*seq)))
     }
 
     fn resume(&mut self, pid: u32) {
@@ -131,7 +131,7 @@ impl Cluster {
         let Some(client) = self.clients.get_mut(&id).filter(|c| c.alive) else {
             return;
         };
-        seqs.retain(|seq| client.tasks[seq].status.is_none());
+        seqs.retain(|seq| client.is_unresolved(*seq));
         for seq in &seqs {
             if let Some(task) = client.tasks.get_mut(seq) {
                 task.cancelled = true;
