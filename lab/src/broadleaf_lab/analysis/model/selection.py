@@ -82,8 +82,10 @@ class Freed:
         # A pair leaves no doubt about what it is tested for: its own columns have no penalty here.
         doubt = (((solved * self._rest[:, :, None]).transpose(0, 2, 1) @ known.strays) ** 2).sum(axis=2)
         estimates = (rows @ self.params[:, :, None])[:, :, 0]
-        parts = (estimates, square + doubt, self._degrees(influence), equal + doubt)
-        told = intervals(*(part.ravel() for part in parts), df, known.alpha)
+        degrees = self._degrees(influence)
+        told = intervals(
+            estimates.ravel(), (square + doubt).ravel(), degrees.ravel(), (equal + doubt).ravel(), df, known.alpha
+        )
         return [told[start : start + rows.shape[1]] for start in range(0, len(told), rows.shape[1])]
 
     def _degrees(self, influence: np.ndarray) -> np.ndarray:
@@ -238,7 +240,9 @@ def _strays(
     position = np.cumsum(known.linear.kept) - 1
     inside = position[[column for pair in chosen for column in columns[pair]]]
     size = float(np.mean(known.params[inside] ** 2)) if len(inside) else 0.0
-    others = {pair: position[list(own)] for pair, own in columns.items() if pair not in chosen}
+    others: dict[Pair, list[int]] = {
+        pair: position[list(own)].tolist() for pair, own in columns.items() if pair not in chosen
+    }
     found = []
     for pair, told in freed(known, others).items():
         estimates, squares = np.array([it.estimate for it in told]), np.array([it.se**2 for it in told])
