@@ -34,8 +34,9 @@ _MIN_LEFT = 8
 _UNTOLD = 1e-6
 _MIN_LIKELY = 0.005
 _NOTHING = 100.0
-"""How many times as likely as any other share of the noise it is that pairs that were not chosen do next to nothing, if
-none was; with m that were, a (1 + m)th of it (studies/coverage)."""
+"""How many times as likely as any other share of the noise it is that pairs that were not chosen do next to nothing: a
+quarter of this if one was chosen, less the more were. If none was, the runs may be too few to tell (studies/coverage).
+"""
 
 
 class Freed:
@@ -224,7 +225,8 @@ def choose_pairs(full: Coding, sample: Sample, blocks: str, use_robust: bool) ->
     strays = _strays(known, columns, chosen, sample.told)
     # Pairs are chosen before a background that may be large, so that none is taken for one of the others. Once they
     # are, the rest does little, the more likely the fewer there were; what may do more is among the strays.
-    penalty, _ = _fitted(full, sample, columns, chosen, blocks, use_robust, _NOTHING / (1 + len(chosen)))
+    nothing = max(1.0, _NOTHING * len(chosen) / (1 + len(chosen)) ** 2)
+    penalty, _ = _fitted(full, sample, columns, chosen, blocks, use_robust, nothing)
     return Chosen(tuple(chosen), len(columns), more_runs, penalty, strays)
 
 
