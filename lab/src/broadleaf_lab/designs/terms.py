@@ -95,7 +95,7 @@ def independent(gram: NDArray[np.float64], raw: NDArray[np.float64]) -> NDArray[
     import numpy as np
 
     size = len(gram)
-    keep = np.zeros(size, dtype=np.bool_)
+    keep: NDArray[np.bool_] = np.zeros(size, dtype=np.bool_)
     scale = np.sqrt(np.where(raw > 0, raw, 1.0))
     rest = gram / np.outer(scale, scale)
     factor = np.zeros((size, size))

@@ -99,10 +99,8 @@ class Triples:
         left = linear.n_runs - linear.n_fixed - (linear.groups.number - 1 if linear.blocks == "fixed" else 0)
         along = basis.T @ (moments - columns.T @ known.params)
         ratio = variance_ratio(sizes, along, square, left, unit, _FEW)
-        self._variances = known.inflation * known.sigma_square * ratio
-        self._variances = self._variances + stray_squares(
-            np.diag(cross), basis, np.maximum(sizes, 0.0), along, ratio, known
-        )
+        strays = stray_squares(np.diag(cross), basis, np.maximum(sizes, 0.0), along, ratio, known)
+        self._variances = strays + np.full(len(strays), ratio * known.inflation * known.sigma_square)
 
     def _products(self, sample: Sample, linear: Linear, known: Contrasts) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Of the triples with the model's columns, with each other and with the runs."""

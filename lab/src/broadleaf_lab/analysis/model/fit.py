@@ -263,7 +263,7 @@ class Fit:
         pairs that the runs do not show.
         """
         position = np.cumsum(self.kept) - 1
-        columns = {pair: position[list(own)] for pair, own in selection.pair_columns(self.coding).items()}
+        columns = {pair: position[list(own)].tolist() for pair, own in selection.pair_columns(self.coding).items()}
         asked = {pair: self.whole(its) for pair, its in rows.items() if pair in columns}
         return selection.freed(self.contrasts, {pair: columns[pair] for pair in asked}, asked)
 

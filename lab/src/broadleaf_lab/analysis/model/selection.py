@@ -34,8 +34,9 @@ _MIN_LEFT = 8
 _UNTOLD = 1e-6
 _MIN_LIKELY = 0.005
 _NOTHING = 100.0
-"""How many times as likely as any other share of the noise it is that pairs that were not chosen do next to nothing, if
-none was; with m that were, a (1 + m)th of it (studies/coverage)."""
+"""How many times as likely as any other share of the noise it is that pairs that were not chosen do next to nothing: a
+quarter of this if one was chosen, less the more were. If none was, the runs may be too few to tell (studies/coverage).
+"""
 
 
 class Freed:
@@ -82,8 +83,10 @@ class Freed:
         # A pair leaves no doubt about what it is tested for: its own columns have no penalty here.
         doubt = (((solved * self._rest[:, :, None]).transpose(0, 2, 1) @ known.strays) ** 2).sum(axis=2)
         estimates = (rows @ self.params[:, :, None])[:, :, 0]
-        parts = (estimates, square + doubt, self._degrees(influence), equal + doubt)
-        told = intervals(*(part.ravel() for part in parts), df, known.alpha)
+        degrees = self._degrees(influence)
+        told = intervals(
+            estimates.ravel(), (square + doubt).ravel(), degrees.ravel(), (equal + doubt).ravel(), df, known.alpha
+        )
         return [told[start : start + rows.shape[1]] for start in range(0, len(told), rows.shape[1])]
 
     def _degrees(self, influence: np.ndarray) -> np.ndarray:
@@ -222,7 +225,8 @@ def choose_pairs(full: Coding, sample: Sample, blocks: str, use_robust: bool) ->
     strays = _strays(known, columns, chosen, sample.told)
     # Pairs are chosen before a background that may be large, so that none is taken for one of the others. Once they
     # are, the rest does little, the more likely the fewer there were; what may do more is among the strays.
-    penalty, _ = _fitted(full, sample, columns, chosen, blocks, use_robust, _NOTHING / (1 + len(chosen)))
+    nothing = max(1.0, _NOTHING * len(chosen) / (1 + len(chosen)) ** 2)
+    penalty, _ = _fitted(full, sample, columns, chosen, blocks, use_robust, nothing)
     return Chosen(tuple(chosen), len(columns), more_runs, penalty, strays)
 
 
@@ -238,7 +242,9 @@ def _strays(
     position = np.cumsum(known.linear.kept) - 1
     inside = position[[column for pair in chosen for column in columns[pair]]]
     size = float(np.mean(known.params[inside] ** 2)) if len(inside) else 0.0
-    others = {pair: position[list(own)] for pair, own in columns.items() if pair not in chosen}
+    others: dict[Pair, list[int]] = {
+        pair: position[list(own)].tolist() for pair, own in columns.items() if pair not in chosen
+    }
     found = []
     for pair, told in freed(known, others).items():
         estimates, squares = np.array([it.estimate for it in told]), np.array([it.se**2 for it in told])
