@@ -180,7 +180,9 @@ impl Node {
                 };
                 self.engines.insert(engine, token);
                 self.ring.note(Kind::EngineUp, engine.0, u64::from(pid));
-                self.send(token, FrameKind::Welcome, &control::encode(&welcome));
+                let link = &mut self.peers[token].link;
+                self.lane.welcome(link, &control::encode(&welcome))?;
+                self.mark_dirty(token);
                 self.input(Input::EngineUp { info });
             }
             role @ control::Role::Relay { .. } => self.on_relay_hello(token, welcome, role),

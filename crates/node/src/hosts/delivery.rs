@@ -70,10 +70,13 @@ impl Node {
             } else if is_missing {
                 let queue = VecDeque::from([record]);
                 self.waiting.tasks.insert(engine, queue);
+            } else if record.payload.segments.is_empty() {
+                self.gather(engine, record);
             } else {
                 self.deliver(engine, &record);
             }
         }
+        self.deliver_gathered();
         if matches!(missing, Some(Err(_))) {
             // Nothing more arrives for it, so nothing else would give it up.
             self.hand_over_waiting();
