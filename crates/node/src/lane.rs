@@ -48,12 +48,6 @@ impl HostLane {
         self.shared.len_bytes()
     }
 
-    /// Queues the welcome of an engine, which gets the lane with it.
-    pub fn welcome(&self, link: &mut Link, body: &[u8]) -> Result<(), LinkError> {
-        let fds = [self.memory.as_fd(), self.bell.as_fd()];
-        link.send(FrameKind::Welcome, body, &fds)
-    }
-
     /// Whether a task has all but key and offer in common with those that were gathered.
     fn joins(&self, record: &AssignRecord) -> bool {
         self.gathered.last().is_none_or(|(_, last)| {
@@ -95,6 +89,14 @@ fn engine_of(peer: &mut Peer) -> Option<(&ClaimBoard, &mut Link)> {
 }
 
 impl Node {
+    /// Queues the welcome of an engine, which gets the lane with it.
+    pub(crate) fn welcome_engine(&mut self, token: usize, body: &[u8]) -> Result<(), LinkError> {
+        let fds = [self.lane.memory.as_fd(), self.lane.bell.as_fd()];
+        (self.peers[token].link).send(FrameKind::Welcome, body, &fds)?;
+        self.mark_dirty(token);
+        Ok(())
+    }
+
     /// Sends an offered task, together with the same task for others; see [`Node::deliver_gathered`].
     pub(crate) fn gather(&mut self, engine: EngineId, record: AssignRecord) {
         if !record.payload.segments.is_empty() {
@@ -167,10 +169,10 @@ impl Node {
         if position.is_none_or(|position| position > peer.link.frames_taken()) {
             return Ok(());
         }
-        let Some(taken) = board.place().take_answer() else {
+        let Some(letter) = board.place().take_answer() else {
             return Ok(());
         };
-        let mut reader = Reader::new(taken.record.into());
+        let mut reader = Reader::new(letter.record.into());
         let record = DoneRecord::decode(&mut reader)?;
         self.on_done(token, engine, record);
         Ok(())

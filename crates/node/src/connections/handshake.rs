@@ -180,9 +180,7 @@ impl Node {
                 };
                 self.engines.insert(engine, token);
                 self.ring.note(Kind::EngineUp, engine.0, u64::from(pid));
-                let link = &mut self.peers[token].link;
-                self.lane.welcome(link, &control::encode(&welcome))?;
-                self.mark_dirty(token);
+                self.welcome_engine(token, &control::encode(&welcome))?;
                 self.input(Input::EngineUp { info });
             }
             role @ control::Role::Relay { .. } => self.on_relay_hello(token, welcome, role),
