@@ -25,6 +25,7 @@ use crate::hosts::delivery::Waiting;
 use crate::hosts::objects::Objects;
 use crate::hosts::relays::Relays;
 use crate::hosts::uplink::Decider;
+use crate::lane::HostLane;
 use crate::reports::ring::{Kind, Ring};
 use crate::segments::Segments;
 
@@ -50,6 +51,7 @@ pub struct Node {
     pub(crate) objects: Objects,
     pub(crate) waiting: Waiting,
     pub(crate) interrupts: Interrupts,
+    pub(crate) lane: HostLane,
     pub(crate) finished: bool,
     pub(crate) epoch: Instant,
     pub(crate) wakeups: u64,
@@ -140,6 +142,7 @@ impl Node {
             ),
             waiting: Waiting::default(),
             interrupts: Interrupts::default(),
+            lane: HostLane::create()?,
             finished: false,
             epoch: Instant::now(),
             wakeups: 0,
@@ -216,6 +219,7 @@ impl Node {
                 let (token, flags) = (event.data.u64(), event.flags);
                 self.on_event(token, flags);
             }
+            self.look_at_lane();
             if self
                 .decider
                 .next_deadline()
@@ -277,6 +281,7 @@ impl Node {
     pub(crate) fn read(&mut self, token: usize) -> Result<(), LinkError> {
         self.peers[token].link.fill()?;
         loop {
+            self.take_answer(token)?;
             let Some(peer) = self.peers.get_mut(token) else {
                 return Ok(());
             };
@@ -297,7 +302,7 @@ impl Node {
         Ok(())
     }
 
-    fn on_link_error(&mut self, token: usize, error: &LinkError) {
+    pub(crate) fn on_link_error(&mut self, token: usize, error: &LinkError) {
         if !error.is_closed() {
             self.ring.note(Kind::Malformed, token as u32, 0);
         }
@@ -322,6 +327,8 @@ impl Node {
 
     /// Forgets a peer and tells the controller what that means.
     pub(crate) fn close(&mut self, token: usize) {
+        // An engine that has answered before it died has ended its task. What cannot be read is no answer.
+        let _ = self.take_answer(token);
         let Some(peer) = self.peers.try_remove(token) else {
             return;
         };
@@ -345,6 +352,7 @@ impl Node {
                 // Its tasks end with its link, and their output comes before that.
                 self.tell_unsent(engine, unsent.missing(&arrived_bytes));
                 self.engines.remove(&engine);
+                self.lane.on_gone(engine);
                 self.ring.note(Kind::EngineDown, engine.0, 0);
                 // The offers are taken back one by one: an engine that lost its link may still be
                 // alive and claiming.
@@ -420,7 +428,7 @@ impl Node {
         self.mark_dirty(token);
     }
 
-    fn mark_dirty(&mut self, token: usize) {
+    pub(crate) fn mark_dirty(&mut self, token: usize) {
         if let Some(peer) = self.peers.get_mut(token)
             && !std::mem::replace(&mut peer.dirty, true)
         {

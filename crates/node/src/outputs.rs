@@ -30,6 +30,7 @@ impl Node {
             for output in outputs {
                 answered |= self.carry_out_one(output);
             }
+            self.deliver_gathered();
             if answered {
                 self.decider.schedule(self.now_ns, &mut self.outputs);
             }
@@ -43,10 +44,13 @@ impl Node {
         let Some(output) = self.relay_out(output) else {
             return false;
         };
+        if !matches!(output, Output::Assign { .. }) {
+            self.deliver_gathered();
+        }
         match output {
             Output::Assign { engine, record, .. } => {
                 if self.offer(engine, record.offer) {
-                    self.hand_over(engine, &record);
+                    self.gather(engine, record);
                 }
             }
             Output::Result { client, mut record } => {
@@ -75,6 +79,9 @@ impl Node {
             }
             Output::Revoke { engine, key, offer } => {
                 let won = self.board(engine).is_some_and(|board| board.revoke(offer));
+                if won {
+                    self.lane.on_end(engine, key);
+                }
                 self.input(Input::Revoked { engine, key, won });
                 return true;
             }

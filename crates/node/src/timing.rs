@@ -66,6 +66,7 @@ impl Node {
         let deadlines = [
             self.decider.next_deadline(),
             self.interrupts.next_due(),
+            self.lane.next_deadline(),
             self.trim_due_ns,
             self.idle_due_ns,
             self.arrivals.next_deadline(),

@@ -67,6 +67,8 @@ pub enum FrameKind {
     EngineCommand = 42,
     /// Engine to node: [`crate::messages::engine::EngineEvent`].
     EngineEvent = 43,
+    /// Engine to node: an answer is in this engine's place on the lane, and maybe in others.
+    LaneAnswered = 44,
     /// Controller to relay: [`crate::messages::relay::RelayCommand`]s.
     RelayCommand = 48,
     /// Controller to relay: [`crate::messages::relay::AssignMany`]s.
@@ -89,7 +91,7 @@ impl TryFrom<u8> for FrameKind {
     type Error = DecodeError;
     fn try_from(byte: u8) -> Result<Self, DecodeError> {
         use FrameKind as K;
-        const ALL: [FrameKind; 33] = [
+        const ALL: [FrameKind; 34] = [
             K::Hello,
             K::Welcome,
             K::Refused,
@@ -115,6 +117,7 @@ impl TryFrom<u8> for FrameKind {
             K::ForkServerEvent,
             K::EngineCommand,
             K::EngineEvent,
+            K::LaneAnswered,
             K::RelayCommand,
             K::AssignMany,
             K::RelayEvent,

@@ -13,6 +13,7 @@ use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::ShmError;
+use crate::lane::Place;
 use crate::output::UNSENT_BYTES;
 use crate::platform::{self, Access, Region};
 
@@ -46,6 +47,8 @@ struct Level {
 #[derive(Debug)]
 struct Words {
     slots: [AtomicU32; SLOTS],
+    /// On the page of the first level, which every task uses.
+    place: Place,
     levels: [Level; LEVELS],
 }
 
@@ -211,6 +214,11 @@ impl ClaimBoard {
         self.words().finish(level);
     }
 
+    /// The engine's place on its host's lane.
+    pub fn place(&self) -> &Place {
+        &self.words().place
+    }
+
     /// Whether an offer is neither claimed nor revoked.
     pub fn is_offered(&self, offer: u32) -> bool {
         self.words().is_offered(offer)
@@ -306,6 +314,7 @@ mod model {
     fn empty() -> Arc<Words> {
         Arc::new(Words {
             slots: [AtomicU32::new(0), AtomicU32::new(0)],
+            place: Place::empty(),
             levels: [empty_level(), empty_level()],
         })
     }

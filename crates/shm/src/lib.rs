@@ -1,5 +1,5 @@
-//! Shared memory of one host: sealed segments, the owner's warm pool of them, the node's table of leases, and the board
-//! on which engines claim the tasks offered to them. It also holds the other parts of the process's memory that need
+//! Shared memory of one host: sealed segments, the owner's warm pool of them, the node's table of leases, the board
+//! on which engines claim the tasks offered to them, and the lane on which one task reaches many. It also holds the other parts of the process's memory that need
 //! `unsafe`: the heap's pages, and the C library's output buffer.
 //!
 //! Nothing here knows about sockets or peers: descriptors are passed in and out, and others transport them. Everything
@@ -11,6 +11,7 @@ mod allocations;
 mod claims;
 mod copy;
 mod error;
+mod lane;
 mod lease_table;
 mod memory;
 mod output;
@@ -24,6 +25,7 @@ pub use allocations::{
 };
 pub use claims::ClaimBoard;
 pub use error::ShmError;
+pub use lane::{LETTER_BYTES, Lane, Place, Taken};
 pub use lease_table::LeaseTable;
 pub use memory::{await_memory, give_back_heap, memory_is_short, memory_limit_bytes, touch_heap};
 pub use output::{

@@ -55,6 +55,7 @@ fn frame(world: &mut World, kind: FrameKind, body: &[u8]) -> Option<()> {
                 world.input(Input::Output { engine, record });
             }
         }
+        FrameKind::LaneAnswered => {}
         FrameKind::EngineEvent => {
             let event: EngineEvent = control::decode(body).ok()?;
             let engine = ENGINE;

@@ -286,6 +286,17 @@ impl Link {
         self.outbox.send_parts(kind, head, rest)
     }
 
+    /// Closes the open frame; returns the number of frames queued so far. What is queued from here on comes after them.
+    pub fn mark(&mut self) -> u64 {
+        self.outbox.mark()
+    }
+
+    /// The number of frames taken so far: once it is what the peer's [`Link::mark`] was, all that it had queued by then
+    /// has been taken.
+    pub fn frames_taken(&self) -> u64 {
+        self.inbox.frames()
+    }
+
     /// Sends what is queued, with one call if the socket takes everything; true if nothing is left.
     ///
     /// # Errors

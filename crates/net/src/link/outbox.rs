@@ -162,6 +162,12 @@ impl Outbox {
         }
     }
 
+    /// Closes the open frame; returns the number of frames so far.
+    pub(crate) fn mark(&mut self) -> u64 {
+        self.close_frame();
+        self.frames
+    }
+
     pub(crate) fn queued_bytes(&self) -> usize {
         self.buffer.len() - self.sent
     }

@@ -155,15 +155,8 @@ impl Node {
         match frame.kind {
             FrameKind::Done => {
                 while !reader.is_empty() {
-                    let mut record = DoneRecord::decode(&mut reader)?;
-                    self.segments.adopt(token as u32, &mut record.payload);
-                    self.note_task(engine, &record);
-                    let copy = self.copy_to_keep(&record.payload);
-                    self.input(Input::Done {
-                        engine,
-                        record,
-                        copy,
-                    });
+                    let record = DoneRecord::decode(&mut reader)?;
+                    self.on_done(token, engine, record);
                 }
             }
             FrameKind::Output => {
@@ -180,9 +173,24 @@ impl Node {
                 engine,
                 event: control::decode(&frame.body)?,
             }),
+            // Its answer was taken before this, and those of others are looked for once all that has arrived is read.
+            FrameKind::LaneAnswered => {}
             _ => return self.on_segment_frame(token, frame),
         }
         Ok(())
+    }
+
+    /// A task of an engine of this host has ended.
+    pub(crate) fn on_done(&mut self, token: usize, engine: EngineId, mut record: DoneRecord) {
+        self.lane.on_end(engine, record.key);
+        self.segments.adopt(token as u32, &mut record.payload);
+        self.note_task(engine, &record);
+        let copy = self.copy_to_keep(&record.payload);
+        self.input(Input::Done {
+            engine,
+            record,
+            copy,
+        });
     }
 
     /// A small result inline, if it lies in segments and results are kept.

@@ -180,7 +180,7 @@ impl Node {
                 };
                 self.engines.insert(engine, token);
                 self.ring.note(Kind::EngineUp, engine.0, u64::from(pid));
-                self.send(token, FrameKind::Welcome, &control::encode(&welcome));
+                self.welcome_engine(token, &control::encode(&welcome))?;
                 self.input(Input::EngineUp { info });
             }
             role @ control::Role::Relay { .. } => self.on_relay_hello(token, welcome, role),

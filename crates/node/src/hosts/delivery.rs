@@ -67,10 +67,16 @@ impl Node {
             let Some(uplink) = self.uplink() else {
                 return;
             };
-            if let Some(record) = uplink.relay.on_offered(engine, record, is_here) {
+            let Some(record) = uplink.relay.on_offered(engine, record, is_here) else {
+                continue;
+            };
+            if record.payload.segments.is_empty() {
+                self.gather(engine, record);
+            } else {
                 self.deliver(engine, &record);
             }
         }
+        self.deliver_gathered();
         if matches!(arguments, Arguments::Failed(_)) {
             // Nothing more arrives for it, so nothing else would give it up.
             self.hand_over_waiting();

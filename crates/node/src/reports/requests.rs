@@ -28,6 +28,8 @@ impl Node {
             .unwrap_or_default();
         let (segments, segment_bytes) = self.segments.totals();
         let (own_segments, own_bytes, warm_bytes, outgoing, incoming) = self.objects.totals();
+        // The lane is memory that the node has made and shares, too.
+        let (own_segments, own_bytes) = (own_segments + 1, own_bytes + self.lane.len_bytes());
         let mut links = json!({"reads": 0_u64, "writes": 0_u64, "bytes_in": 0_u64, "bytes_out": 0_u64, "frames_in": 0_u64, "frames_out": 0_u64});
         for (_, peer) in &self.peers {
             let c = peer.link.counters();

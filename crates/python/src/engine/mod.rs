@@ -2,6 +2,7 @@
 
 mod call;
 mod child;
+mod lane;
 mod log;
 mod nested;
 mod outgoing;
@@ -31,9 +32,9 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 use rustc_hash::FxHashMap;
-use rustix::event::{PollFd, PollFlags};
 use rustix::time::Timespec;
 
+use self::lane::{Arrived, EngineLane};
 use self::nested::Stack;
 use self::outgoing::Io;
 use self::output::{Captured, Output, Stream};
@@ -119,6 +120,7 @@ pub struct Engine {
     owner: Owner,
     io: Arc<Io>,
     poll_fd: OwnedFd,
+    lane: EngineLane,
     board: ClaimBoard,
     hooks: Py<PyAny>,
     id: EngineId,
@@ -154,21 +156,35 @@ impl Engine {
     /// Handles what has arrived; returns whether anything had.
     fn read(&self) -> Result<bool, LinkError> {
         let received_bytes = lock(&self.io.link).fill()?;
-        self.take_frames()?;
-        Ok(received_bytes > 0)
+        Ok(self.take_frames()? || received_bytes > 0)
     }
 
-    /// Handles what has been received. The first frames may have arrived together with the welcome.
-    fn take_frames(&self) -> Result<(), LinkError> {
+    /// Handles what has been received and what is on the lane, in the order in which it was sent; returns whether there
+    /// was any. The first frames may have arrived together with the welcome.
+    fn take_frames(&self) -> Result<bool, LinkError> {
         let mut frames = Vec::new();
+        let mut letter = None;
         {
             let mut link = lock(&self.io.link);
-            while let Some(frame) = link.next_frame()? {
+            // Looked at after the frames were received: whatever was sent before one of them is there.
+            let mut position = self.board.place().task_position();
+            loop {
+                if position.is_some_and(|position| position <= link.frames_taken()) {
+                    position = None;
+                    letter = Some(frames.len());
+                }
+                let Some(frame) = link.next_frame()? else {
+                    break;
+                };
                 frames.push(frame);
             }
         }
         let mut work = lock(&self.work);
-        for frame in frames {
+        let n_frames = frames.len();
+        for (index, frame) in frames.into_iter().enumerate() {
+            if letter == Some(index) {
+                self.take_letter(&mut work)?;
+            }
             let mut reader = Reader::new(frame.body.clone());
             match frame.kind {
                 FrameKind::Assign => {
@@ -205,7 +221,10 @@ impl Engine {
                 kind => return Err(DecodeError::UnknownKind(kind as u8).into()),
             }
         }
-        Ok(())
+        if letter == Some(n_frames) {
+            self.take_letter(&mut work)?;
+        }
+        Ok(n_frames > 0 || letter.is_some())
     }
 
     /// Whether a task is expected to be short: the one before called the same function, and was.
@@ -215,19 +234,12 @@ impl Engine {
     }
 
     /// Claims a task at the current level.
-    fn claim(&self, task: &AssignRecord) -> bool {
-        self.board.claim(self.stack.level(), task.offer)
-    }
-
-    /// Waits for something to do; `false` if there was nothing for that long.
-    fn wait(&self, for_write: bool, longest: Option<&Timespec>) -> bool {
-        let flags = if for_write {
-            PollFlags::IN | PollFlags::OUT
-        } else {
-            PollFlags::IN
-        };
-        // An interruption by a signal is a reason to check, not a failure.
-        rustix::event::poll(&mut [PollFd::new(&self.poll_fd, flags)], longest) != Ok(0)
+    fn claim(&self, task: &AssignRecord) -> Result<bool, LinkError> {
+        let is_won = self.board.claim(self.stack.level(), task.offer);
+        if !is_won {
+            self.count_answer(task.key)?;
+        }
+        Ok(is_won)
     }
 
     /// Runs preparations. A failure goes to the log: tasks that need the preparation say what they lack.
@@ -249,6 +261,10 @@ impl Engine {
         if let Err(error) = self.take_frames() {
             return Ok(Err(error));
         }
+        // Number of tasks since the engine last looked for more.
+        let mut n_run = 0;
+        // What there was when it last waited.
+        let mut arrived = Arrived::Frames;
         loop {
             let next = {
                 let mut work = lock(&self.work);
@@ -263,13 +279,16 @@ impl Engine {
             };
             let received = self.io.data.received();
             if let Some(task) = next {
+                n_run += 1;
                 drop(received.take_retired());
                 self.io.before_user_code(self.is_short(&task));
                 // A SIGINT that came before a task is not the task's, although a task in C would act on it.
                 py.check_signals()?;
-                if self.claim(&task)
-                    && let Err(error) = self.run_task(py, task)
-                {
+                let ran = match self.claim(&task) {
+                    Ok(true) => self.run_task(py, task),
+                    lost => lost.map(drop),
+                };
+                if let Err(error) = ran {
                     self.check_fit()?;
                     return Ok(Err(error));
                 }
@@ -282,8 +301,14 @@ impl Engine {
                 Ok(flushed) => flushed,
                 Err(error) => return Ok(Err(error)),
             };
-            // If tasks are on their way, there is already something to read, and nothing to wait for.
-            match self.read() {
+            // If tasks are on their way, there is already something to read, and nothing to wait for. But an engine that
+            // was sent a single task most likely gets the next one for its reply.
+            let looked = match (std::mem::take(&mut n_run), std::mem::take(&mut arrived)) {
+                (1, _) => Ok(false),
+                (_, Arrived::Frames) => self.read(),
+                (_, Arrived::Bell) => self.take_frames(),
+            };
+            match looked {
                 Ok(true) if flushed => continue,
                 Ok(_) => {}
                 Err(error) => return Ok(Err(error)),
@@ -293,8 +318,9 @@ impl Engine {
             } else {
                 self.io.data.needs_trim().then_some(&TRIM_AFTER)
             };
-            if !py.detach(|| self.wait(!flushed, longest)) {
-                drop(received.take_retired());
+            match py.detach(|| self.lane.wait((!flushed).then_some(&self.poll_fd), longest)) {
+                Some(seen) => arrived = seen,
+                None => drop(received.take_retired()),
             }
             follow_steps();
             py.check_signals()?;
@@ -324,7 +350,7 @@ impl Engine {
         let (board, board_fd) = ClaimBoard::create().map_err(out_of_memory)?;
         let unsent = UnsentOutput::of_engine(&board_fd).map_err(out_of_memory)?;
         let deadline = Instant::now() + Duration::from_secs(30);
-        let (link, welcome, _) = py
+        let (link, welcome, lane) = py
             .detach(|| -> Result<_, ConnectError> {
                 handshake(
                     dial_local(&connection)?,
@@ -340,6 +366,7 @@ impl Engine {
             &connection.options,
         );
         let poll_fd = link.as_fd().try_clone_to_owned()?;
+        let lane = EngineLane::new(lane, &poll_fd)?;
         let wakeups = Wakeups::new()?;
         let sockets = Sockets::register(py, &[link.as_fd(), poll_fd.as_fd(), wakeups.write_end()]);
         let io = Arc::new(Io {
@@ -363,6 +390,7 @@ impl Engine {
             owner: Owner::this(),
             io,
             poll_fd,
+            lane,
             board,
             hooks,
             id: welcome.engine,

@@ -2,6 +2,7 @@
 //! thread, the engine runs others in the middle of it: those nested deeper, which the controller sends once it is told.
 
 use std::cell::RefCell;
+use std::os::fd::AsFd;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicUsize, Ordering};
 use std::time::Instant;
@@ -217,16 +218,17 @@ impl Engine {
             if this.read().map_err(|error| link_error(py, &error))? {
                 continue;
             }
-            let flags = if flushed {
-                PollFlags::IN
+            let (fd, flags) = if flushed {
+                (this.lane.as_fd(), PollFlags::IN)
             } else {
-                PollFlags::IN | PollFlags::OUT
+                (this.poll_fd.as_fd(), PollFlags::IN | PollFlags::OUT)
             };
             let mut incoming = Incoming::default();
-            let beside = PollFd::new(&this.poll_fd, flags);
+            let beside = PollFd::new(&fd, flags);
             let step = py.detach(|| {
                 (link.shared).wait_step_beside(deadline, is_done, &mut incoming, beside)
             });
+            this.lane.forget_bell();
             (link.shared).tell_amid_wait(py, &link.hooks, incoming);
             if step == Step::TimedOut && !is_done() {
                 return Ok(false);
@@ -268,7 +270,7 @@ impl Engine {
     pub(super) fn run_chosen(&self, py: Python<'_>) -> Result<(), LinkError> {
         let chosen = lock(&self.stack.next).take();
         match chosen {
-            Some(task) if self.claim(&task) => self.run_task(py, task),
+            Some(task) if self.claim(&task)? => self.run_task(py, task),
             _ => Ok(()),
         }
     }
