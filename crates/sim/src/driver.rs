@@ -252,15 +252,17 @@ impl Cluster {
                         self.send(Link::ToForkServer(number), Event::ForkServerStops(number));
                     }
                 }
-                Output::Expel { host } => {
-                    self.expelled += u32::from(self.hosts.contains_key(&host));
-                    self.lose_host(host);
-                }
+                Output::Expel { host } => self.expel(host),
                 Output::Release { host } => self.release_host(host),
                 Output::Finished => self.finished = true,
             }
         }
         Ok(())
+    }
+
+    fn expel(&mut self, host: HostId) {
+        self.expelled += u32::from(self.hosts.contains_key(&host));
+        self.lose_host(host);
     }
 
     pub(crate) fn link_to(&self, engine: EngineId) -> Result<u32, String> {
