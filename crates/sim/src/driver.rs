@@ -242,10 +242,7 @@ impl Cluster {
                 | Output::ReadWritten(_)
                 | Output::StopForkServer) => self.tell_fork_server(output),
                 Output::Measure { .. } => return Err("only relays are asked for figures".into()),
-                Output::Expel { host } => {
-                    self.expelled += u32::from(self.hosts.contains_key(&host));
-                    self.lose_host(host);
-                }
+                Output::Expel { host } => self.expel(host),
                 Output::Release { host } => self.release_host(host),
                 Output::Finished => self.finished = true,
             }
@@ -269,6 +266,11 @@ impl Cluster {
             _ => return,
         };
         self.send(Link::ToForkServer(number), told);
+    }
+
+    fn expel(&mut self, host: HostId) {
+        self.expelled += u32::from(self.hosts.contains_key(&host));
+        self.lose_host(host);
     }
 
     pub(crate) fn link_to(&self, engine: EngineId) -> Result<u32, String> {

@@ -1,6 +1,7 @@
 //! Simulated relays: hosts whose engines reach the driver over one link, and are lost with it.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 
 use broadleaf_core::relay::{Arguments, Freed, Relay, Said, is_awaited};
 use broadleaf_core::{HostEvent, Input, Nanos, Output};
@@ -228,7 +229,7 @@ impl Cluster {
         }
         let message = match output {
             Output::Function { record, .. } => {
-                self.give_function(host, engine, record);
+                self.give_function(host, engine, &record);
                 return Ok(None);
             }
             Output::Assign { record, .. } => {
@@ -293,7 +294,7 @@ impl Cluster {
     }
 
     /// A function for an engine: its body crosses once per host.
-    fn give_function(&mut self, host: HostId, engine: EngineId, record: FunctionRecord) {
+    fn give_function(&mut self, host: HostId, engine: EngineId, record: &FunctionRecord) {
         let Some(relay) = self.hosts.get_mut(&host) else {
             return;
         };
@@ -446,8 +447,8 @@ impl Cluster {
             let Some(relay) = self.hosts.get_mut(&host) else {
                 return Ok(());
             };
-            if !relay.objects.contains_key(&range.segment) {
-                relay.objects.insert(range.segment, Arguments::Coming);
+            if let Entry::Vacant(object) = relay.objects.entry(range.segment) {
+                object.insert(Arguments::Coming);
                 let delay = self.random.time(3_000 * MS);
                 self.after(delay, Event::ObjectArrives(host, range.segment));
             }
@@ -457,15 +458,13 @@ impl Cluster {
         };
         let is_here = relay.arguments(&record.payload) == Arguments::Here;
         let key = record.key;
-        match relay.relay.on_offered(engine, record, is_here) {
-            Some(record) => self.deliver(host, engine, record),
-            None => {
-                if self.plan.mutation == Mutation::DeliveredTooSoon && !is_here {
-                    self.relay_says(host, RelayEvent::Delivered { engine, key });
-                }
-                Ok(())
-            }
+        if let Some(record) = relay.relay.on_offered(engine, record, is_here) {
+            return self.deliver(host, engine, record);
         }
+        if self.plan.mutation == Mutation::DeliveredTooSoon && !is_here {
+            self.relay_says(host, RelayEvent::Delivered { engine, key });
+        }
+        Ok(())
     }
 
     /// Sends a task to its engine.
