@@ -116,9 +116,13 @@ def test_an_engine_that_dies_in_it_gets_a_certificate_and_the_others_answer(rc, 
     assert rc.broadcast_view(coalescing=True).apply_sync(engine_id) == others
 
 
-def test_an_interrupt_reaches_those_that_run(view):
-    result = view.apply_async(lambda: time.sleep(60 * (engine_id() % 2)))
-    time.sleep(0.2)
+def test_an_interrupt_reaches_those_that_run(view, tmp_path):
+    def begin_and_sleep():
+        (tmp_path / str(engine_id())).touch()
+        time.sleep(60 * (engine_id() % 2))
+
+    result = view.apply_async(begin_and_sleep)
+    assert until(lambda: len(list(tmp_path.iterdir())) == N, 20)
     result.abort()
     with pytest.raises(error.BroadleafError):
         result.get(timeout=30)
