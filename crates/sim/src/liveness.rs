@@ -328,8 +328,10 @@ impl World {
             return;
         };
         let (now, stops) = (process.running(self.now), process.stops);
+        // The stop that the judge is in counts for nothing yet: it ends before the judge reads.
+        let ended_stops = stops - u64::from(process.stopped_at.is_some());
         if let Some(truth) = process.peers.get_mut(&way.from) {
-            truth.was_late |= truth.counted(now, stops) > limit_ns;
+            truth.was_late |= truth.counted(now, ended_stops.max(truth.stops)) > limit_ns;
             truth.arrived = now;
             truth.stops = stops;
         }
