@@ -50,8 +50,8 @@ def check_memory(cluster: Cluster) -> None:
     def told_and_held() -> tuple[tuple[int, int, int], tuple[int, int, int]]:
         status = cluster.status_sync()
         node, pid = status["node"], status["pid"]
-        n_bytes = node["segment_bytes"] + node["own_bytes"] + node["own_warm_bytes"]
-        told = (node["segments"] + node["own_segments"], n_bytes, node["descriptors"])
+        n_bytes = node["segment_bytes"] + node["own_bytes"] + node["own_warm_bytes"] + node["lane_bytes"]
+        told = (node["segments"] + node["own_segments"] + 1, n_bytes, node["descriptors"])  # the lane is one, too
         return told, (*memory_held(pid), len(os.listdir(f"/proc/{pid}/fd")))
 
     # The status request uses a connection of its own, which may or may not be gone when `/proc` is read.

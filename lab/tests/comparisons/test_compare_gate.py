@@ -338,7 +338,7 @@ def test_words_of_the_command_line():
 
 
 def test_without_pairs_there_is_no_verdict():
-    with pytest.raises(RunError, match="0 pairs"):
+    with pytest.raises(RunError, match="too few pairs finished"):
         conclude(Study(name="t", calibrate=Calibrate()), Side("a"), Side("b"), [({}, {})], [[]])
 
 

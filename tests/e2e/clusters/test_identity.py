@@ -210,7 +210,7 @@ def test_an_engines_key_opens_no_clients_connection_from_elsewhere(rc):
 def plain():
     """A cluster whose TCP connections are not encrypted."""
     cluster = ipp.Cluster(n=1, listen="127.0.0.1:0", tls=False)
-    with pytest.warns(addresses.PlaintextWarning, match="can read everything"):
+    with pytest.warns(addresses.PlaintextWarning, match="can read and change everything"):
         cluster.start_cluster_sync()
     yield cluster
     cluster.stop_cluster_sync()

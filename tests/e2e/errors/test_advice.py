@@ -237,7 +237,7 @@ def test_a_client_outside_of_a_task(cluster):
 def test_a_view_without_engines_waits_for_them():
     with ipp.Cluster(n=0) as client:
         cluster = client.cluster
-        advice = r"client\.wait_for_engines\(n\) waits"
+        advice = r"wait for some with client\.wait_for_engines\(n\)"
         with pytest.raises(ipp.NoEnginesRegistered, match=advice):
             client[:].apply_sync(int)
         with pytest.raises(ipp.NoEnginesRegistered, match=advice):

@@ -56,7 +56,7 @@ def test_starmap_takes_the_options_of_map(lview):
         lview.starmap(joined, PAIRS, chunksize=-1)
     with pytest.raises(TypeError, match="not iterable"):
         lview.starmap(joined, [1, 2])
-    with pytest.raises(TypeError, match="function comes first"):
+    with pytest.raises(TypeError, match="first argument of a map is the function"):
         lview.starmap(PAIRS, joined)
 
 

@@ -28,8 +28,6 @@ impl Node {
             .unwrap_or_default();
         let (segments, segment_bytes) = self.segments.totals();
         let (own_segments, own_bytes, warm_bytes, outgoing, incoming) = self.objects.totals();
-        // The lane is memory that the node has made and shares, too.
-        let (own_segments, own_bytes) = (own_segments + 1, own_bytes + self.lane.len_bytes());
         let mut links = json!({"reads": 0_u64, "writes": 0_u64, "bytes_in": 0_u64, "bytes_out": 0_u64, "frames_in": 0_u64, "frames_out": 0_u64});
         for (_, peer) in &self.peers {
             let c = peer.link.counters();
@@ -62,7 +60,7 @@ impl Node {
             "uptime_s": self.epoch.elapsed().as_secs_f64(),
             "controller": controller_json(&counters, &resolved),
             "node": {"wakeups": self.wakeups, "peers": self.peers.len(), "waiting_connections": self.arrivals.to_json(), "segments": segments, "segment_bytes": segment_bytes,
-                "own_segments": own_segments, "own_bytes": own_bytes, "own_warm_bytes": warm_bytes,
+                "own_segments": own_segments, "own_bytes": own_bytes, "own_warm_bytes": warm_bytes, "lane_bytes": self.lane.len_bytes(),
                 "descriptors": open_descriptors(),
                 "objects_out": outgoing, "objects_in": incoming},
             "links": links,
