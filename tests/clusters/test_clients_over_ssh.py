@@ -147,7 +147,7 @@ def test_a_file_is_named_where_logins_do_not_know_the_directory(ssh_hosts):
         ("sshserver='n2', profile='lab'", "no cluster in profile 'lab' on n2"),
         ("'ssh://n2/a/b/c'", "ValueError .* optionally the id"),
         ("'ssh://n2', sshserver='n1'", "TypeError .* pass only one of them"),
-        ("sshkey='x'", "TypeError sshkey and ssh_args are for"),
+        ("sshkey='x'", "TypeError sshkey and ssh_args can only be used with"),
     ],
 )  # fmt: skip
 def test_a_refusal_names_its_cause(ssh_hosts, silent, arguments, cause):

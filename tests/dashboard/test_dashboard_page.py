@@ -161,7 +161,7 @@ def test_a_task_that_failed_leads_to_its_error(tmp_path: Path) -> None:
             assert all(word in shown for word in words)
             assert "OSError: b.png is truncated" in shown
             await tab.value("document.querySelector('#detail p button').click()")
-            assert "Traceback" in await tab.value(text("#errors"))
+            await tab.until(f"{text('#errors')}.includes('Traceback')")
             assert "'b.png'" in await tab.value(text("#errors"))
 
         with Dashboard(rc.cluster, interval_s=0.2, max_share=1.0) as dashboard:
@@ -265,7 +265,7 @@ def test_the_page_says_what_failed_and_how_far_maps_are(tmp_path: Path) -> None:
             # What is open stays open.
             looks = await tab.value(LOOKS)
             await tab.until(f"{LOOKS} > {looks} + 1")
-            assert "Traceback" in await tab.value(text("#errors"))
+            await tab.until(f"{text('#errors')}.includes('Traceback')")
             gate.open()
             await tab.until("document.getElementById('progress').closest('section').hidden")
             waiting.get(30)

@@ -90,7 +90,7 @@ class Contrasts:
     def variances(self, leverages: np.ndarray, residuals: np.ndarray, df: int) -> np.ndarray:
         """Every run's variance, estimated from residuals with `df` degrees of freedom; the runs are the last axis."""
         if self.kind == "nonrobust":
-            mean = (residuals**2).sum(axis=-1, keepdims=True) / max(df, 1)
+            mean: np.ndarray = (residuals**2).sum(axis=-1, keepdims=True) / max(df, 1)
             return np.broadcast_to(mean, residuals.shape)
         left = np.maximum(1 - leverages, 1e-9)
         own = residuals**2 / (left if self.kind == "HC2" else left**2)
