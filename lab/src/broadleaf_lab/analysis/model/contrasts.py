@@ -90,8 +90,9 @@ class Contrasts:
     def variances(self, leverages: np.ndarray, residuals: np.ndarray, df: int) -> np.ndarray:
         """Every run's variance, estimated from residuals with `df` degrees of freedom; the runs are the last axis."""
         if self.kind == "nonrobust":
-            mean: np.ndarray = (residuals**2).sum(axis=-1, keepdims=True) / max(df, 1)
-            return np.broadcast_to(mean, residuals.shape)
+            mean = (residuals**2).sum(axis=-1, keepdims=True) / max(df, 1)
+            shared: np.ndarray = np.broadcast_to(mean, residuals.shape)
+            return shared
         left = np.maximum(1 - leverages, 1e-9)
         own = residuals**2 / (left if self.kind == "HC2" else left**2)
         # A run that is fitted exactly says nothing about its own error.
