@@ -1,6 +1,8 @@
 //! Random sequences of what can happen to a client's requests: every part ends exactly once, whatever arrives twice,
 //! late or wrongly, and nothing is kept for a request that has ended.
 
+#![allow(clippy::unwrap_used)] // a test fails by panicking
+
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -11,7 +13,7 @@ use proptest::prelude::*;
 
 type Request = Rc<RefCell<Parts<u64>>>;
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug)]
 enum Event {
     Submit {
         len: usize,
