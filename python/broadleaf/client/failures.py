@@ -51,7 +51,10 @@ STATUS_NAMES: dict[int, str | None] = {
 }
 
 REFUSALS: dict[str, tuple[type[Verdict], str]] = {
-    "NoEngines": (NoEnginesRegistered, "no engine of the view's targets exists; wait for some with client.wait_for_engines(n)"),
+    "NoEngines": (
+        NoEnginesRegistered,
+        "no engine of the view's targets exists; wait for some with client.wait_for_engines(n)",
+    ),
     "NoSuchEngine": (EngineError, "engine {detail} does not exist, or no longer exists"),
     "Undefined": (Verdict, "the controller does not know the task's function or options"),
     "ImpossibleDependency": (ImpossibleDependency, "a task that this one depends on failed, or cannot be followed"),
