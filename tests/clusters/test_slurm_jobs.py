@@ -110,9 +110,7 @@ def test_a_refusal_names_its_cause(slurm, options, cause):
 
 def test_a_directory_that_hosts_do_not_share_is_told(slurm):
     said = refusal(slurm, "ipp.Cluster(engines=ipp.Slurm(nodes=1, engines_per_host=1))")
-    assert re.search(
-        r"access /root/.local/state/broadleaf/\S*, set BROADLEAF_DIR to another one that they can", said
-    )
+    assert re.search(r"access /root/.local/state/broadleaf/\S*, set BROADLEAF_DIR to another one that they can", said)
 
 
 def test_modules_of_a_login_shell_are_there(slurm):
