@@ -2,8 +2,6 @@
 
 use std::collections::BTreeMap;
 
-use rustc_hash::FxHashMap;
-
 /// The parts of one request in one record.
 #[derive(Clone, Debug)]
 pub struct Submitted<R, C> {
@@ -86,7 +84,7 @@ impl<R, C> Page<R, C> {
 /// Parts by number.
 #[derive(Debug)]
 struct Pages<R, C> {
-    pages: FxHashMap<u64, Page<R, C>>,
+    pages: BTreeMap<u64, Page<R, C>>,
     /// An empty one, for the next use.
     spare: Option<Page<R, C>>,
 }
@@ -142,7 +140,7 @@ impl<R, C> Default for Table<R, C> {
     fn default() -> Self {
         Self {
             single: Pages {
-                pages: FxHashMap::default(),
+                pages: BTreeMap::new(),
                 spare: None,
             },
             together: BTreeMap::new(),
