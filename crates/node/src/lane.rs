@@ -136,7 +136,7 @@ impl Node {
         if keys.len() < tasks.len() || !all_free || !tasks.iter().all(|(_, r)| fits(r)) {
             return false;
         }
-        self.lane.shared.begin(tasks.len() as u32);
+        let round = self.lane.shared.begin(tasks.len() as u32);
         self.lane.machine.begin(self.now_ns, keys);
         let mut body = Vec::with_capacity(LETTER_BYTES);
         for (engine, record) in tasks {
@@ -145,7 +145,7 @@ impl Node {
             if let Some((board, link)) = peer.and_then(engine_of) {
                 body.clear();
                 record.encode(&mut body);
-                let is_put = board.place().put_task(link.mark(), &body);
+                let is_put = board.place().put_task(link.mark(), round, &body);
                 debug_assert!(is_put, "invariant: it is free, and only the node fills it");
             }
         }

@@ -29,6 +29,8 @@ pub const LETTER_BYTES: usize = WORDS * size_of::<u64>();
 pub(crate) struct Letter {
     /// Length of the record plus one, or 0.
     state: AtomicU32,
+    /// See [`Taken`].
+    round: AtomicU32,
     /// Number of frames that its writer has sent before it.
     position: AtomicU64,
     words: [AtomicU64; WORDS],
@@ -39,6 +41,8 @@ pub(crate) struct Letter {
 pub struct Taken {
     /// See [`Taken`].
     pub position: u64,
+    /// The round of the lane that a task belongs to; 0 for an answer.
+    pub round: u32,
     /// The record, as its writer left it: it may be anything.
     pub record: Vec<u8>,
 }
@@ -48,11 +52,12 @@ impl Letter {
         self.state.load(Ordering::Acquire) == 0
     }
 
-    fn put(&self, position: u64, record: &[u8]) -> bool {
+    fn put(&self, position: u64, round: u32, record: &[u8]) -> bool {
         if record.len() > LETTER_BYTES || !self.is_empty() {
             return false;
         }
         self.position.store(position, Ordering::Relaxed);
+        self.round.store(round, Ordering::Relaxed);
         for (word, bytes) in self.words.iter().zip(record.chunks(size_of::<u64>())) {
             let mut whole = [0; size_of::<u64>()];
             whole[..bytes.len()].copy_from_slice(bytes);
@@ -79,8 +84,13 @@ impl Letter {
         }
         record.truncate(len);
         let position = self.position.load(Ordering::Relaxed);
+        let round = self.round.load(Ordering::Relaxed);
         self.state.store(0, Ordering::Release);
-        Some(Taken { position, record })
+        Some(Taken {
+            position,
+            round,
+            record,
+        })
     }
 }
 
@@ -100,10 +110,10 @@ impl Place {
         self.task.is_empty()
     }
 
-    /// Node: leaves a task, after `position` frames. False if there is one, or the record is longer than
+    /// Node: leaves a task of a round, after `position` frames. False if there is one, or the record is longer than
     /// [`LETTER_BYTES`].
-    pub fn put_task(&self, position: u64, record: &[u8]) -> bool {
-        self.task.put(position, record)
+    pub fn put_task(&self, position: u64, round: u32, record: &[u8]) -> bool {
+        self.task.put(position, round, record)
     }
 
     /// Engine: the position of a task that is there.
@@ -118,7 +128,7 @@ impl Place {
 
     /// Engine: leaves an answer, as [`Place::put_task`].
     pub fn put_answer(&self, position: u64, record: &[u8]) -> bool {
-        self.answer.put(position, record)
+        self.answer.put(position, 0, record)
     }
 
     /// Node: the position of an answer that is there.
@@ -135,6 +145,7 @@ impl Place {
     pub(crate) fn empty() -> Self {
         let letter = || Letter {
             state: AtomicU32::new(0),
+            round: AtomicU32::new(0),
             position: AtomicU64::new(0),
             words: std::array::from_fn(|_| AtomicU64::new(0)),
         };
@@ -146,20 +157,26 @@ impl Place {
 }
 
 /// Each answer wakes the node.
-const HURRY: u32 = 1 << 31;
+const HURRY: u64 = 1 << 31;
+/// The number of answers that are missing.
+const MISSING: u64 = HURRY - 1;
 
-/// The number of answers that are missing, and [`HURRY`].
+/// The number of the round, in the upper half; [`HURRY`]; and the number of answers that are missing.
 #[repr(C)]
 #[derive(Debug)]
-struct Count(AtomicU32);
+struct Count(AtomicU64);
 
 impl Count {
-    fn begin(&self, n_tasks: u32) {
-        self.0.store(n_tasks, Ordering::Release);
+    fn begin(&self, n_tasks: u32) -> u32 {
+        // Only the node changes the round.
+        let round = ((self.0.load(Ordering::Relaxed) >> 32) as u32).wrapping_add(1);
+        let word = u64::from(round) << 32 | u64::from(n_tasks) & MISSING;
+        self.0.store(word, Ordering::Release);
+        round
     }
 
     fn n_missing(&self) -> u32 {
-        self.0.load(Ordering::Acquire) & !HURRY
+        (self.0.load(Ordering::Acquire) & MISSING) as u32
     }
 
     fn hurry(&self) {
@@ -167,9 +184,15 @@ impl Count {
         self.0.fetch_or(HURRY, Ordering::AcqRel);
     }
 
-    fn count_answer(&self) -> bool {
-        let before = self.0.fetch_sub(1, Ordering::AcqRel);
-        before & HURRY != 0 || before <= 1
+    fn count_answer(&self, round: u32) -> bool {
+        let counted = (self.0).fetch_update(Ordering::AcqRel, Ordering::Acquire, |word| {
+            (word >> 32 == u64::from(round) && word & MISSING > 0).then(|| word - 1)
+        });
+        match counted {
+            Ok(before) => before & HURRY != 0 || before & MISSING == 1,
+            // The node knows of it: it has begun another round since, or waits for nobody.
+            Err(word) => word >> 32 == u64::from(round),
+        }
     }
 }
 
@@ -222,9 +245,10 @@ impl Lane {
         self.region.len() as u64
     }
 
-    /// Node: so many engines are about to get a task. Nobody owes an answer from before.
-    pub fn begin(&self, n_tasks: u32) {
-        self.count().begin(n_tasks);
+    /// Node: so many engines are about to get a task. Returns the number of their round. Nobody owes an answer from before,
+    /// but who gave one through its socket may not have counted it yet.
+    pub fn begin(&self, n_tasks: u32) -> u32 {
+        self.count().begin(n_tasks)
     }
 
     /// Node: the number of answers that have not been counted.
@@ -237,10 +261,10 @@ impl Lane {
         self.count().hurry();
     }
 
-    /// Engine: what it owed is in its place, or on its way through the socket, or it owes nothing because the task was
-    /// taken back. Returns whether to wake the node for what is in its place.
-    pub fn count_answer(&self) -> bool {
-        self.count().count_answer()
+    /// Engine: what it owed in this round is in its place, or on its way through the socket, or it owes nothing because the
+    /// task was taken back. Returns whether to wake the node for what is in its place.
+    pub fn count_answer(&self, round: u32) -> bool {
+        self.count().count_answer(round)
     }
 }
 
@@ -255,19 +279,20 @@ mod tests {
         let engine = ClaimBoard::from_fd(&fd).unwrap();
         for len in [0, 1, 7, 8, 9, 300, LETTER_BYTES] {
             let record: Vec<u8> = (0..len).map(|n| n as u8 ^ 0x5a).collect();
-            assert!(node.place().put_task(7, &record));
+            assert!(node.place().put_task(7, 5, &record));
             assert!(!node.place().is_free());
-            assert!(!node.place().put_task(8, b"another"));
+            assert!(!node.place().put_task(8, 5, b"another"));
             assert_eq!(engine.place().task_position(), Some(7));
             let taken = engine.place().take_task().unwrap();
-            assert_eq!((taken.position, taken.record), (7, record.clone()));
+            assert_eq!((taken.position, taken.round), (7, 5));
+            assert_eq!(taken.record, record);
             assert!(node.place().is_free());
             assert!(engine.place().take_task().is_none());
             assert!(engine.place().put_answer(9, &record));
             assert_eq!(node.place().answer_position(), Some(9));
             assert_eq!(node.place().take_answer().unwrap().record, record);
         }
-        assert!(!node.place().put_task(0, &[0; LETTER_BYTES + 1]));
+        assert!(!node.place().put_task(0, 0, &[0; LETTER_BYTES + 1]));
     }
 
     #[test]
@@ -286,21 +311,38 @@ mod tests {
     fn only_the_last_answer_wakes_the_node_unless_it_is_in_a_hurry() {
         let (node, fd) = Lane::create().unwrap();
         let engine = Lane::from_fd(&fd).unwrap();
-        node.begin(3);
-        assert_eq!(
-            [(); 3].map(|()| engine.count_answer()),
-            [false, false, true]
-        );
+        let round = node.begin(3);
+        let wakes = [(); 3].map(|()| engine.count_answer(round));
+        assert_eq!(wakes, [false, false, true]);
         assert_eq!(node.n_missing(), 0);
-        node.begin(3);
-        assert!(!engine.count_answer());
+        assert!(
+            engine.count_answer(round),
+            "one too many wakes the node as well"
+        );
+        let round = node.begin(3);
+        assert!(!engine.count_answer(round));
         node.hurry();
         assert_eq!(node.n_missing(), 2);
-        assert!(engine.count_answer() && engine.count_answer());
-        assert!(engine.count_answer(), "one too many wakes the node as well");
-        node.begin(2);
+        let wakes = [(); 4].map(|()| engine.count_answer(round));
+        assert_eq!(wakes, [true; 4], "too many take nobody's wake-up");
+        let round = node.begin(2);
         assert_eq!(node.n_missing(), 2);
-        assert!(!engine.count_answer());
+        assert!(!engine.count_answer(round));
+    }
+
+    #[test]
+    fn an_answer_that_is_counted_late_is_not_one_of_the_next_round() {
+        let (node, fd) = Lane::create().unwrap();
+        let engine = Lane::from_fd(&fd).unwrap();
+        let late = node.begin(2);
+        let round = node.begin(1);
+        assert!(!engine.count_answer(late) && !engine.count_answer(late));
+        assert_eq!(node.n_missing(), 1);
+        assert!(engine.count_answer(round));
+        let last = u64::from(u32::MAX) << 32;
+        node.count().0.store(last, Ordering::Relaxed);
+        assert_eq!(node.begin(1), 0);
+        assert!(!engine.count_answer(u32::MAX));
     }
 
     #[test]
@@ -327,13 +369,14 @@ mod model {
     #[test]
     fn no_answer_is_overlooked() {
         loom::model(|| {
-            let count = Arc::new(Count(AtomicU32::new(2)));
+            let count = Arc::new(Count(AtomicU64::new(0)));
+            let round = count.begin(2);
             let places = Arc::new([Place::empty(), Place::empty()]);
             let engines = [0, 1].map(|n: usize| {
                 let (count, places) = (count.clone(), places.clone());
                 thread::spawn(move || {
                     assert!(places[n].put_answer(0, &[n as u8]));
-                    count.count_answer()
+                    count.count_answer(round)
                 })
             });
             count.hurry();
@@ -349,13 +392,14 @@ mod model {
     #[test]
     fn the_last_one_wakes_the_node_for_all() {
         loom::model(|| {
-            let count = Arc::new(Count(AtomicU32::new(2)));
+            let count = Arc::new(Count(AtomicU64::new(0)));
+            let round = count.begin(2);
             let places = Arc::new([Place::empty(), Place::empty()]);
             let engine = |n: usize| {
                 let (count, places) = (count.clone(), places.clone());
                 move || {
                     assert!(places[n].put_answer(0, &[n as u8]));
-                    let wakes = count.count_answer();
+                    let wakes = count.count_answer(round);
                     if wakes {
                         assert!(places.iter().all(|place| place.take_answer().is_some()));
                     }
@@ -365,6 +409,25 @@ mod model {
             let other = thread::spawn(engine(1));
             let wakes = engine(0)();
             assert!(wakes != other.join().unwrap());
+        });
+    }
+
+    /// Counts of an earlier round, however late, take nobody's wake-up.
+    #[test]
+    fn who_counts_late_takes_nobodys_wake_up() {
+        loom::model(|| {
+            let count = Arc::new(Count(AtomicU64::new(0)));
+            let early = count.begin(2);
+            let round = count.begin(1);
+            let late = [(); 2].map(|()| {
+                let count = count.clone();
+                thread::spawn(move || count.count_answer(early))
+            });
+            count.hurry();
+            assert!(count.count_answer(round));
+            for engine in late {
+                assert!(!engine.join().unwrap());
+            }
         });
     }
 }

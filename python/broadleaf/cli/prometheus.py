@@ -74,6 +74,8 @@ CLUSTER = (
     Metric("node.own_bytes", "broadleaf_shared_memory_bytes", "gauge", _SHARED_BYTES, {"maker": "controller"}),
     Metric("node.own_warm_bytes", "broadleaf_shared_memory_free_bytes", "gauge",
            "Free shared memory that the controller keeps for reuse."),
+    Metric("node.lane_bytes", "broadleaf_lane_bytes", "gauge",
+           "Shared memory that the host's engines wait for broadcasts in."),
     *(
         Metric(f"node.waiting_connections.{budget}", "broadleaf_waiting_connections", "gauge",
                "Connections that have not identified themselves yet.", {"from": budget})

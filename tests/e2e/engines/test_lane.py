@@ -156,3 +156,38 @@ def test_a_task_of_it_may_broadcast(rc, view):
 
     assert rc[0].apply_sync(nested) == list(range(N))
     assert view.apply_sync(engine_id) == list(range(N))
+
+
+def test_a_task_that_comes_as_a_wait_ends_is_run(rc, view, tmp_path):
+    """Engine 0 waits for a task on engine 1 when engine 2 broadcasts. It is stopped, so that both are there at once."""
+
+    def wait_for_another(path):
+        def until_told():
+            while not os.path.exists(f"{path}.go"):
+                time.sleep(0.01)
+
+        with ipp.Client() as client:
+            inner = client[1].apply_async(until_told)
+            inner.get()
+
+    def broadcast():
+        with ipp.Client() as client:
+            return client.broadcast_view(coalescing=True).apply_sync(engine_id)
+
+    def completed(engine):
+        return rc.queue_status()[engine]["completed"]
+
+    waiting = rc[0].apply_async(wait_for_another, str(tmp_path / "it"))
+    assert until(lambda: rc.queue_status()[1]["tasks"] == 1)
+    pid = next(engine["pid"] for engine in rc.cluster.status_sync()["engines"] if engine["engine"] == 0)
+    done = {engine: completed(engine) for engine in (1, 3)}
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        asked = rc[2].apply_async(broadcast)
+        assert until(lambda: completed(3) == done[3] + 1)
+        (tmp_path / "it.go").touch()
+        assert until(lambda: completed(1) == done[1] + 2)
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    waiting.get(20)
+    assert asked.get(20) == list(range(N))

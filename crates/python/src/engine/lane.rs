@@ -1,7 +1,7 @@
 //! The engine's end of its host's lane: tasks that reach it without its socket, and its answers.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use broadleaf_net::LinkError;
 use broadleaf_proto::task::{AssignRecord, DoneRecord};
@@ -29,10 +29,9 @@ const SOCKET: u64 = 0;
 const BELL: u64 = 1;
 
 /// What ended a wait.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub(super) enum Arrived {
     /// There may be frames in the socket.
-    #[default]
     Frames,
     /// There is something on the lane alone.
     Bell,
@@ -47,6 +46,8 @@ pub(super) struct EngineLane {
     _bell: OwnedFd,
     /// The last task that came over the lane, until it is answered.
     task: AtomicU64,
+    /// The round of the lane that it belongs to.
+    round: AtomicU32,
 }
 
 impl EngineLane {
@@ -67,20 +68,18 @@ impl EngineLane {
             waits,
             _bell: bell,
             task: AtomicU64::new(NO_TASK),
+            round: AtomicU32::new(0),
         })
     }
 
-    /// For polling: readable once there is something to do. Call [`EngineLane::forget_bell`] after that.
+    /// For polling: readable once there is something to do. Call [`Engine::hear_bell`] after that.
     pub fn as_fd(&self) -> BorrowedFd<'_> {
         self.waits.as_fd()
     }
 
-    /// What is on the lane by now is looked for: the bell has rung for nothing else.
-    pub fn forget_bell(&self) {
-        self.poll(Some(&NO_TIME));
-    }
-
     /// Waits for something to do, or until this socket can be written; `None` if there was nothing for that long.
+    ///
+    /// Whoever gets something looks for it: the bell is not heard again.
     pub fn wait(&self, for_write: Option<&OwnedFd>, longest: Option<&Timespec>) -> Option<Arrived> {
         let Some(socket) = for_write else {
             return self.poll(longest);
@@ -90,8 +89,7 @@ impl EngineLane {
             PollFd::new(socket, PollFlags::OUT),
         ];
         let seen = rustix::event::poll(&mut both, longest) != Ok(0);
-        self.forget_bell();
-        seen.then_some(Arrived::Frames)
+        (self.poll(Some(&NO_TIME)).is_some() || seen).then_some(Arrived::Frames)
     }
 
     fn poll(&self, longest: Option<&Timespec>) -> Option<Arrived> {
@@ -110,11 +108,18 @@ impl EngineLane {
 }
 
 impl Engine {
+    /// After [`EngineLane::as_fd`] was polled: what is on the lane is taken now, because the bell is not heard again.
+    pub(super) fn hear_bell(&self) -> Result<(), LinkError> {
+        self.lane.poll(Some(&NO_TIME));
+        self.take_frames().map(drop)
+    }
+
     /// Queues the task that is in this engine's place.
     pub(super) fn take_letter(&self, work: &mut Work) -> Result<(), LinkError> {
         if let Some(taken) = self.board.place().take_task() {
             let record = AssignRecord::decode(&mut Reader::new(taken.record.into()))?;
             self.lane.task.store(record.key.0, Ordering::Relaxed);
+            self.lane.round.store(taken.round, Ordering::Relaxed);
             work.push(record);
         }
         Ok(())
@@ -142,7 +147,8 @@ impl Engine {
             return Ok(());
         }
         self.lane.task.store(NO_TASK, Ordering::Relaxed);
-        if self.lane.shared.count_answer() {
+        let round = self.lane.round.load(Ordering::Relaxed);
+        if self.lane.shared.count_answer(round) {
             lock(&self.io.link).send(FrameKind::LaneAnswered, &[], &[])?;
             self.io.flush()?;
         }

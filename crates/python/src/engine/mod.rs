@@ -263,8 +263,8 @@ impl Engine {
         }
         // Number of tasks since the engine last looked for more.
         let mut n_run = 0;
-        // What there was when it last waited.
-        let mut arrived = Arrived::Frames;
+        // What there was when it last waited. The bell is heard once, so it is looked for whatever ran in between.
+        let mut arrived = Some(Arrived::Frames);
         loop {
             let next = {
                 let mut work = lock(&self.work);
@@ -303,10 +303,10 @@ impl Engine {
             };
             // If tasks are on their way, there is already something to read, and nothing to wait for. But an engine that
             // was sent a single task most likely gets the next one for its reply.
-            let looked = match (std::mem::take(&mut n_run), std::mem::take(&mut arrived)) {
-                (1, _) => Ok(false),
-                (_, Arrived::Frames) => self.read(),
-                (_, Arrived::Bell) => self.take_frames(),
+            let looked = match (std::mem::take(&mut n_run), arrived.take()) {
+                (1, None) => Ok(false),
+                (_, Some(Arrived::Bell)) => self.take_frames(),
+                (_, Some(Arrived::Frames) | None) => self.read(),
             };
             match looked {
                 Ok(true) if flushed => continue,
@@ -318,9 +318,10 @@ impl Engine {
             } else {
                 self.io.data.needs_trim().then_some(&TRIM_AFTER)
             };
-            match py.detach(|| self.lane.wait((!flushed).then_some(&self.poll_fd), longest)) {
-                Some(seen) => arrived = seen,
-                None => drop(received.take_retired()),
+            let for_write = (!flushed).then_some(&self.poll_fd);
+            arrived = py.detach(|| self.lane.wait(for_write, longest));
+            if arrived.is_none() {
+                drop(received.take_retired());
             }
             follow_steps();
             py.check_signals()?;

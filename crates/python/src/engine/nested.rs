@@ -228,7 +228,7 @@ impl Engine {
             let step = py.detach(|| {
                 (link.shared).wait_step_beside(deadline, is_done, &mut incoming, beside)
             });
-            this.lane.forget_bell();
+            this.hear_bell().map_err(|error| link_error(py, &error))?;
             (link.shared).tell_amid_wait(py, &link.hooks, incoming);
             if step == Step::TimedOut && !is_done() {
                 return Ok(false);
