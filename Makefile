@@ -39,7 +39,7 @@ RUST_TESTS_TIMEOUT_S := 1500
 # Tests start thousands of interpreters, and where this is set each would compile what it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test test-all test-rust test-python test-sites wheels test-lab test-statistics peer-tests test-peers fuzz soak bench gate figures docs lint lock clean build installed
+.PHONY: help demo test test-all test-rust test-loom test-python test-sites wheels test-lab test-statistics peer-tests test-peers fuzz soak bench gate figures docs lint lock clean build installed
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | expand -t 14
@@ -49,10 +49,16 @@ demo: $(STAMPS)/native ## Start four engines, run a map, print its result and ti
 
 test: test-rust test-python test-lab ## Run the tests that need nothing but this checkout; TEST_ARGS="tests/e2e -k map" chooses among those of Python
 
-test-all: test test-sites test-statistics test-peers fuzz ## Run all tests: also with schedulers, SSH, MPI, Dask and Ray, of wheels, IPython Parallel's own, and fuzzing
+test-all: test test-loom test-sites test-statistics test-peers fuzz ## Run all tests: also with schedulers, SSH, MPI, Dask and Ray, of wheels, IPython Parallel's own, and fuzzing
 
 test-rust: $(STAMPS)/native
 	@$(WITH_RUST) timeout $(RUST_TESTS_TIMEOUT_S) cargo test --profile tests --locked --quiet --workspace --exclude broadleaf-python
+
+# Every interleaving of threads that share atomics. Loom's are other types, so whatever uses them is compiled again, which
+# takes a minute and a half of one core.
+test-loom: $(STAMPS)/native
+	@RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=target/loom $(WITH_RUST) timeout $(RUST_TESTS_TIMEOUT_S) \
+	  cargo test --profile tests --locked --quiet --package broadleaf-engine --package broadleaf-shm --lib model
 
 test-python: $(STAMPS)/native $(STAMPS)/test $(STAMPS)/lab
 	@$(PYTEST) tests -m "not sites" $(TEST_ARGS)

@@ -36,6 +36,7 @@ TARGETS = {
     "wheels": [],
     "gate": ["GATE_ARGS=--help", "GATE_WORKLOADS=latency"],
     "test-rust": [],
+    "test-loom": [],
     "test-python": ["TEST_ARGS=--collect-only -qq"],
     "test-sites": ["TEST_ARGS=--collect-only -qq"],
     "test-lab": ["TEST_ARGS=--collect-only -qq"],

@@ -18,17 +18,20 @@ CRATES = {
     "broadleaf-proto": set(),
     "broadleaf-core": {"broadleaf-proto"},
     "broadleaf-client": {"broadleaf-proto"},
+    "broadleaf-engine": {"broadleaf-proto", "broadleaf-core"},
     "broadleaf-shm": {"broadleaf-proto"},
     "broadleaf-net": {"broadleaf-proto"},
     "broadleaf-node": {"broadleaf-proto", "broadleaf-core", "broadleaf-net", "broadleaf-shm"},
-    "broadleaf-sim": {"broadleaf-proto", "broadleaf-core", "broadleaf-client"},
-    "broadleaf-python": {"broadleaf-proto", "broadleaf-client", "broadleaf-net", "broadleaf-shm", "broadleaf-node"},
+    "broadleaf-sim": {"broadleaf-proto", "broadleaf-core", "broadleaf-client", "broadleaf-engine"},
+    "broadleaf-python": {
+        "broadleaf-proto", "broadleaf-client", "broadleaf-engine", "broadleaf-net", "broadleaf-shm", "broadleaf-node",
+    },
 }
 DEV = {"broadleaf-sim"}
 
 # The crates that only decide. There these words mean an effect, a clock, randomness or an order that changes between
 # runs.
-PURE = ("proto", "core", "client")
+PURE = ("proto", "core", "client", "engine")
 IMPURE = re.compile(
     r"\b(?:tokio|async_std|std::(?:net|fs|thread|env|process|os)\b|Instant|SystemTime|HashMap|HashSet|"
     r"getrandom|thread_rng|rand::rng|OsRng|RandomState|async fn|\.await\b|println!|eprintln!)"

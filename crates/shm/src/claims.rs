@@ -296,7 +296,7 @@ mod tests {
     }
 }
 
-/// `RUSTFLAGS="--cfg loom" cargo test -p broadleaf-shm --release model`
+/// `make test-loom`
 #[cfg(all(test, loom))]
 mod model {
     use loom::sync::Arc;

@@ -1,7 +1,5 @@
 //! A task's call: its function, its arguments, and its outcome.
 
-use std::sync::atomic::Ordering;
-
 use broadleaf_net::LinkError;
 use broadleaf_proto::layout::{COMPOUND, Delivery, PLAIN};
 use broadleaf_proto::task::{AssignRecord, DoneRecord};
@@ -46,7 +44,7 @@ impl From<PyErr> for Failure<'_> {
 impl Engine {
     /// Runs one claimed task; its outcome is queued for sending.
     pub(super) fn run_task(&self, py: Python<'_>, task: AssignRecord) -> Result<(), LinkError> {
-        let outer = self.enter(&task);
+        let outer = self.stack.enter(task.key, task.depth);
         let started_ns = wall_ns();
         let begun = self.processor.begin(started_ns, self.is_short(&task));
         // Filled in place: it is large, and moving it costs as much as everything else here.
@@ -70,8 +68,7 @@ impl Engine {
         let task_ns = completed_ns.saturating_sub(started_ns);
         let cpu_ns = self.processor.end(&begun, completed_ns, task_ns);
         self.leave(&outer, task_ns);
-        self.last_function.store(task.function.0, Ordering::Relaxed);
-        self.last_task_ns.store(task_ns, Ordering::Relaxed);
+        self.last_task.on_ended(task.function, task_ns);
         if self.unfit.get().is_some() {
             // No result: its client is told how the engine ended.
             return Err(LinkError::Closed);
@@ -107,7 +104,10 @@ impl Engine {
             payload,
         };
         let task_ns = completed_ns.saturating_sub(started_ns);
-        if announcements.is_empty() && self.io.is_short(task_ns) && self.answer_on_lane(&record) {
+        if announcements.is_empty()
+            && self.io.flushing.is_short(task_ns)
+            && self.answer_on_lane(&record)
+        {
             return self.count_answer(key);
         }
         let queued_bytes = {
@@ -125,7 +125,7 @@ impl Engine {
     }
 
     fn function(&self, py: Python<'_>, id: u32) -> PyResult<Py<PyAny>> {
-        let body = match lock(&self.work).functions.get(&id) {
+        let body = match lock(&self.functions).get(&id) {
             Some(Function::Loaded(function)) => return Ok(function.clone_ref(py)),
             Some(Function::Unloaded(body)) => body.clone(),
             None => {
@@ -141,7 +141,7 @@ impl Engine {
             .call_method1(intern!(py, "load_function"), (PyBytes::new(py, &body),))?
             .unbind();
         let loaded = Function::Loaded(function.clone_ref(py));
-        lock(&self.work).functions.insert(id, loaded);
+        lock(&self.functions).insert(id, loaded);
         Ok(function)
     }
 

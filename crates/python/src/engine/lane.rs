@@ -1,8 +1,8 @@
 //! The engine's end of its host's lane: tasks that reach it without its socket, and its answers.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
+use broadleaf_engine::{Arrived, LaneTask, Work};
 use broadleaf_net::LinkError;
 use broadleaf_proto::task::{AssignRecord, DoneRecord};
 use broadleaf_proto::wire::Reader;
@@ -14,11 +14,8 @@ use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::event::{PollFd, PollFlags};
 use rustix::time::Timespec;
 
-use super::{Engine, Work};
+use super::Engine;
 use crate::payload::lock;
-
-/// Number that means that no task came over the lane.
-const NO_TASK: u64 = u64::MAX;
 
 const NO_TIME: Timespec = Timespec {
     tv_sec: 0,
@@ -28,15 +25,6 @@ const NO_TIME: Timespec = Timespec {
 const SOCKET: u64 = 0;
 const BELL: u64 = 1;
 
-/// What ended a wait.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Arrived {
-    /// There may be frames in the socket.
-    Frames,
-    /// There is something on the lane alone.
-    Bell,
-}
-
 /// See the module.
 pub(super) struct EngineLane {
     shared: Lane,
@@ -44,10 +32,7 @@ pub(super) struct EngineLane {
     waits: OwnedFd,
     /// The poller forgets it with its last descriptor.
     _bell: OwnedFd,
-    /// The last task that came over the lane, until it is answered.
-    task: AtomicU64,
-    /// The round of the lane that it belongs to.
-    round: AtomicU32,
+    task: LaneTask,
 }
 
 impl EngineLane {
@@ -67,8 +52,7 @@ impl EngineLane {
             shared,
             waits,
             _bell: bell,
-            task: AtomicU64::new(NO_TASK),
-            round: AtomicU32::new(0),
+            task: LaneTask::default(),
         })
     }
 
@@ -118,8 +102,7 @@ impl Engine {
     pub(super) fn take_letter(&self, work: &mut Work) -> Result<(), LinkError> {
         if let Some(taken) = self.board.place().take_task() {
             let record = AssignRecord::decode(&mut Reader::new(taken.record.into()))?;
-            self.lane.task.store(record.key.0, Ordering::Relaxed);
-            self.lane.round.store(taken.round, Ordering::Relaxed);
+            self.lane.task.on_taken(record.key, taken.round);
             work.push(record);
         }
         Ok(())
@@ -127,7 +110,7 @@ impl Engine {
 
     /// Leaves the answer to a task that came over the lane in this engine's place. False if it has to be sent.
     pub(super) fn answer_on_lane(&self, record: &DoneRecord) -> bool {
-        if self.lane.task.load(Ordering::Relaxed) != record.key.0
+        if !self.lane.task.is(record.key)
             || !record.payload.segments.is_empty()
             || record.payload.bytes.len() > LETTER_BYTES / 2
         {
@@ -143,12 +126,8 @@ impl Engine {
     /// A task has been answered or will not be. If it came over the lane, the node is woken if it waits for no other
     /// answer.
     pub(super) fn count_answer(&self, key: TaskKey) -> Result<(), LinkError> {
-        if self.lane.task.load(Ordering::Relaxed) != key.0 {
-            return Ok(());
-        }
-        self.lane.task.store(NO_TASK, Ordering::Relaxed);
-        let round = self.lane.round.load(Ordering::Relaxed);
-        if self.lane.shared.count_answer(round) {
+        let round = self.lane.task.on_over(key);
+        if round.is_some_and(|round| self.lane.shared.count_answer(round)) {
             lock(&self.io.link).send(FrameKind::LaneAnswered, &[], &[])?;
             self.io.flush()?;
         }

@@ -14,11 +14,14 @@ mod wakeups;
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
+use broadleaf_engine::{
+    Batching, Flushing, LastTask, Look, Next, Stack, Stream, Turns, Work, longest_sleep_ns,
+};
 use broadleaf_net::LinkError;
 use broadleaf_proto::control::{self, Role};
 use broadleaf_proto::engine::EngineCommand;
@@ -34,10 +37,10 @@ use pyo3::types::{PyBytes, PyDict};
 use rustc_hash::FxHashMap;
 use rustix::time::Timespec;
 
-use self::lane::{Arrived, EngineLane};
-use self::nested::Stack;
-use self::outgoing::Io;
-use self::output::{Captured, Output, Stream};
+use self::lane::EngineLane;
+use self::nested::STACK;
+use self::outgoing::{Alarm, Io};
+use self::output::{Captured, Output};
 use self::processor::Processor;
 use self::surroundings::Surroundings;
 use self::wakeups::Wakeups;
@@ -55,16 +58,6 @@ pub use self::nested::{checked_depth, engine_to_free, submitted_depth};
 enum Function {
     Unloaded(bytes::Bytes),
     Loaded(Py<PyAny>),
-}
-
-struct Work {
-    tasks: VecDeque<AssignRecord>,
-    /// Those that are nested in another.
-    n_nested: usize,
-    functions: FxHashMap<u32, Function>,
-    /// To run before the next task.
-    preparations: VecDeque<bytes::Bytes>,
-    stop: bool,
 }
 
 /// A thread that waits to be told what to do. It ends if it never is.
@@ -130,27 +123,23 @@ pub struct Engine {
     wakeups: Arc<Wakeups>,
     /// Until it runs.
     threads: Mutex<Option<Threads>>,
-    stack: Stack,
+    stack: &'static Stack,
     surroundings: Surroundings,
     processor: Processor,
     /// Why it cannot run tasks any more.
     unfit: OnceLock<String>,
-    /// The function that ran last, and how long it took.
-    last_function: AtomicU32,
-    last_task_ns: AtomicU64,
+    last_task: LastTask,
     work: Mutex<Work>,
+    functions: Mutex<FxHashMap<u32, Function>>,
 }
 
-/// Idle time after which dropped ranges are unmapped: the other engines of a broadcast run first.
-const UNMAP_AFTER: Timespec = Timespec {
-    tv_sec: 0,
-    tv_nsec: 10_000_000,
-};
-/// Idle time after which free segments are checked.
-const TRIM_AFTER: Timespec = Timespec {
-    tv_sec: 1,
-    tv_nsec: 0,
-};
+/// For a system call.
+fn timespec(ns: u64) -> Timespec {
+    Timespec {
+        tv_sec: (ns / 1_000_000_000) as i64,
+        tv_nsec: (ns % 1_000_000_000) as i64,
+    }
+}
 
 impl Engine {
     /// Handles what has arrived; returns whether anything had.
@@ -198,11 +187,11 @@ impl Engine {
                     while !reader.is_empty() {
                         let record = FunctionRecord::decode(&mut reader)?;
                         if record.body.first() == Some(&PREPARATION) {
-                            work.preparations.push_back(record.body.slice(1..));
+                            work.prepare(record.body.slice(1..));
                             continue;
                         }
-                        work.functions
-                            .insert(record.function.0, Function::Unloaded(record.body));
+                        let unloaded = Function::Unloaded(record.body);
+                        lock(&self.functions).insert(record.function.0, unloaded);
                     }
                 }
                 FrameKind::SegmentAnnounce => {
@@ -216,7 +205,7 @@ impl Engine {
                 }
                 FrameKind::EngineCommand => {
                     let EngineCommand::Stop = control::decode(&frame.body)?;
-                    work.stop = true;
+                    work.stop();
                 }
                 kind => return Err(DecodeError::UnknownKind(kind as u8).into()),
             }
@@ -227,10 +216,10 @@ impl Engine {
         Ok(n_frames > 0 || letter.is_some())
     }
 
-    /// Whether a task is expected to be short: the one before called the same function, and was.
+    /// Whether a task is expected to be short.
     fn is_short(&self, task: &AssignRecord) -> bool {
-        self.last_function.load(Ordering::Relaxed) == task.function.0
-            && self.io.is_short(self.last_task_ns.load(Ordering::Relaxed))
+        let expected_ns = self.last_task.expected_ns(task.function);
+        self.io.flushing.is_short(expected_ns)
     }
 
     /// Claims a task at the current level.
@@ -261,65 +250,53 @@ impl Engine {
         if let Err(error) = self.take_frames() {
             return Ok(Err(error));
         }
-        // Number of tasks since the engine last looked for more.
-        let mut n_run = 0;
-        // What there was when it last waited. The bell is heard once, so it is looked for whatever ran in between.
-        let mut arrived = Some(Arrived::Frames);
+        let mut turns = Turns::default();
         loop {
-            let next = {
-                let mut work = lock(&self.work);
-                if work.preparations.is_empty() {
-                    work.pop()
-                } else {
-                    let preparations = std::mem::take(&mut work.preparations);
-                    drop(work);
+            let next = lock(&self.work).next_step();
+            let received = self.io.data.received();
+            match next {
+                Next::Prepare(preparations) => {
                     self.prepare(py, preparations);
                     continue;
                 }
-            };
-            let received = self.io.data.received();
-            if let Some(task) = next {
-                n_run += 1;
-                drop(received.take_retired());
-                self.io.before_user_code(self.is_short(&task));
-                // A SIGINT that came before a task is not the task's, although a task in C would act on it.
-                py.check_signals()?;
-                let ran = match self.claim(&task) {
-                    Ok(true) => self.run_task(py, task),
-                    lost => lost.map(drop),
-                };
-                if let Err(error) = ran {
-                    self.check_fit()?;
-                    return Ok(Err(error));
+                Next::Run(task) => {
+                    turns.on_run();
+                    drop(received.take_retired());
+                    self.io.before_user_code(self.is_short(&task));
+                    // A SIGINT that came before a task is not the task's, although a task in C would act on it.
+                    py.check_signals()?;
+                    let ran = match self.claim(&task) {
+                        Ok(true) => self.run_task(py, task),
+                        lost => lost.map(drop),
+                    };
+                    if let Err(error) = ran {
+                        self.check_fit()?;
+                        return Ok(Err(error));
+                    }
+                    continue;
                 }
-                continue;
-            }
-            if lock(&self.work).stop {
-                return Ok(self.io.flush().map(drop));
+                Next::Stop => return Ok(self.io.flush().map(drop)),
+                Next::Nothing => {}
             }
             let flushed = match self.io.flush() {
                 Ok(flushed) => flushed,
                 Err(error) => return Ok(Err(error)),
             };
-            // If tasks are on their way, there is already something to read, and nothing to wait for. But an engine that
-            // was sent a single task most likely gets the next one for its reply.
-            let looked = match (std::mem::take(&mut n_run), arrived.take()) {
-                (1, None) => Ok(false),
-                (_, Some(Arrived::Bell)) => self.take_frames(),
-                (_, Some(Arrived::Frames) | None) => self.read(),
+            let looked = match turns.look() {
+                Look::Nowhere => Ok(false),
+                Look::Everywhere => self.read(),
+                Look::Lane => self.take_frames(),
             };
             match looked {
                 Ok(true) if flushed => continue,
                 Ok(_) => {}
                 Err(error) => return Ok(Err(error)),
             }
-            let longest = if received.has_retired() {
-                Some(&UNMAP_AFTER)
-            } else {
-                self.io.data.needs_trim().then_some(&TRIM_AFTER)
-            };
+            let longest_ns = longest_sleep_ns(received.has_retired(), self.io.data.needs_trim());
+            let longest = longest_ns.map(timespec);
             let for_write = (!flushed).then_some(&self.poll_fd);
-            arrived = py.detach(|| self.lane.wait(for_write, longest));
+            let arrived = py.detach(|| self.lane.wait(for_write, longest.as_ref()));
+            turns.on_slept(arrived);
             if arrived.is_none() {
                 drop(received.take_retired());
             }
@@ -372,12 +349,13 @@ impl Engine {
         let sockets = Sockets::register(py, &[link.as_fd(), poll_fd.as_fd(), wakeups.write_end()]);
         let io = Arc::new(Io {
             link: Mutex::new(link),
-            unflushed_since_ns: AtomicU64::new(0),
-            flusher: outgoing::Flusher::default(),
+            flushing: Flushing::new(Batching {
+                delay_ns: connection.options.engine_flush_us * 1000,
+                max_bytes: connection.options.engine_flush_bytes,
+            }),
+            alarm: Alarm::default(),
             closed: AtomicBool::new(false),
             data,
-            flush_after: Duration::from_micros(connection.options.engine_flush_us),
-            flush_bytes: connection.options.engine_flush_bytes,
         });
         let uuid = welcome
             .engines
@@ -385,7 +363,7 @@ impl Engine {
             .map(|e| e.uuid.clone())
             .unwrap_or_default();
         become_engine();
-        let output = Output::new(Arc::clone(&io), welcome.engine, captured, unsent)?;
+        let output = Output::new(Arc::clone(&io), welcome.engine, &STACK, captured, unsent)?;
         Ok(Self {
             _sockets: sockets,
             owner: Owner::this(),
@@ -400,19 +378,13 @@ impl Engine {
             output: Arc::new(output),
             wakeups,
             threads: Mutex::new(Some(threads)),
-            stack: Stack::default(),
+            stack: &STACK,
             surroundings: Surroundings::default(),
             processor: Processor::default(),
             unfit: OnceLock::new(),
-            last_function: AtomicU32::new(u32::MAX),
-            last_task_ns: AtomicU64::new(u64::MAX),
-            work: Mutex::new(Work {
-                tasks: VecDeque::new(),
-                n_nested: 0,
-                functions: FxHashMap::default(),
-                preparations: VecDeque::new(),
-                stop: false,
-            }),
+            last_task: LastTask::default(),
+            work: Mutex::new(Work::default()),
+            functions: Mutex::new(FxHashMap::default()),
         })
     }
 
@@ -456,7 +428,7 @@ impl Engine {
     }
 
     fn current_task(&self) -> Option<u64> {
-        self.output.task()
+        self.stack.task().map(|task| task.0)
     }
 
     /// Called when the level of a logger has been set.

@@ -7,9 +7,10 @@ use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
+use broadleaf_engine::{Lines, Stack, Stream, WriteTimes, pieces};
 use broadleaf_net::LinkError;
 use broadleaf_proto::task::OutputRecord;
 use broadleaf_proto::{EngineId, FrameKind};
@@ -24,49 +25,14 @@ use super::outgoing::Io;
 use crate::clock::wall_ns;
 use crate::payload::lock;
 
-/// Number that means that no task is running.
-const NO_TASK: u64 = u64::MAX;
-/// Longer text is sent in pieces.
-const TEXT_PIECE_BYTES: usize = 8 * 1024 * 1024;
 /// Number of writes that are timed to find the shortest.
 const TIMED_WRITES: usize = 16;
-/// Number of tasks without output after which the thread that empties the pipes is certainly asleep.
-const AWAKE_TASKS: u32 = 1000;
-
-/// The index of a stream in an array of both.
-#[derive(Clone, Copy)]
-pub enum Stream {
-    Stdout,
-    Stderr,
-}
-
-const STREAMS: [Stream; 2] = [Stream::Stdout, Stream::Stderr];
-
-impl Stream {
-    /// The stream of a descriptor.
-    pub fn of(number: u8) -> Option<Self> {
-        match number {
-            1 => Some(Self::Stdout),
-            2 => Some(Self::Stderr),
-            _ => None,
-        }
-    }
-
-    /// Its descriptor, which is also its number in records.
-    fn number(self) -> u8 {
-        self as u8 + 1
-    }
-}
-
 /// The pipes behind descriptors 1 and 2.
 struct Pipes {
     ends: [OwnedFd; 2],
     /// An epoll descriptor of both.
     ready: OwnedFd,
-    /// Time of the shortest write that wakes nobody.
-    lone_write_ns: u64,
-    /// Number of tasks that may still end while the thread that empties the pipes is awake.
-    reader_awake: AtomicU32,
+    write_times: WriteTimes,
 }
 
 impl Pipes {
@@ -79,24 +45,11 @@ impl Pipes {
         for end in &ends {
             epoll::add(&ready, end, EventData::new_u64(0), EventFlags::IN)?;
         }
-        let lone_write_ns = shortest_write_ns()?;
         Ok(Self {
             ends,
             ready,
-            lone_write_ns,
-            reader_awake: AtomicU32::new(AWAKE_TASKS),
+            write_times: WriteTimes::new(shortest_write_ns()?),
         })
-    }
-
-    /// Whether a task that took this long can have written to a descriptor. A write that wakes the thread that empties
-    /// the pipes takes several times as long as one that wakes nobody; we rely on twice as long.
-    fn can_have_written(&self, task_ns: u64) -> bool {
-        let awake = self.reader_awake.load(Ordering::Relaxed);
-        if awake == 0 {
-            return task_ns >= self.lone_write_ns * 2;
-        }
-        self.reader_awake.store(awake - 1, Ordering::Relaxed);
-        task_ns >= self.lone_write_ns
     }
 
     /// Waits until there is something in one of them, for at most `longest` if that is given; returns whether there is.
@@ -136,8 +89,7 @@ fn shortest_write_ns() -> io::Result<u64> {
 
 /// State that is written in order, one writer at a time.
 struct Writing {
-    /// Unfinished lines of Python's streams.
-    held: [Vec<u8>; 2],
+    lines: Lines,
     piece: Vec<u8>,
     /// What the pipes are emptied into.
     log: Option<Log>,
@@ -161,7 +113,7 @@ pub struct Captured {
 pub struct Output {
     io: Arc<Io>,
     engine: EngineId,
-    current: AtomicU64,
+    stack: &'static Stack,
     pipes: Option<Pipes>,
     writing: Mutex<Writing>,
     /// Whether part of a line is held.
@@ -175,6 +127,7 @@ impl Output {
     pub fn new(
         io: Arc<Io>,
         engine: EngineId,
+        stack: &'static Stack,
         captured: Option<Captured>,
         unsent: UnsentOutput,
     ) -> io::Result<Self> {
@@ -190,10 +143,10 @@ impl Output {
         Ok(Self {
             io,
             engine,
-            current: AtomicU64::new(NO_TASK),
+            stack,
             pipes,
             writing: Mutex::new(Writing {
-                held: [Vec::new(), Vec::new()],
+                lines: Lines::new(HELD_BYTES),
                 piece: Vec::with_capacity(PIECE_BYTES),
                 log,
                 recent,
@@ -204,23 +157,9 @@ impl Output {
         })
     }
 
-    /// The key of the running task.
-    pub fn task(&self) -> Option<u64> {
-        Some(self.current.load(Ordering::Acquire)).filter(|key| *key != NO_TASK)
-    }
-
-    /// From here on output belongs to this task. Returns the key of the previous task, on top of which it runs.
-    pub fn start_task(&self, key: u64) -> Option<u64> {
-        let before = self.task();
-        self.current.store(key, Ordering::Release);
-        before
-    }
-
-    /// Queues all output of the task, which took `task_ns`; from here on output belongs to the task `before`.
-    pub fn end_task(&self, task_ns: u64, before: Option<u64>) {
-        self.collect_after(task_ns);
-        self.current
-            .store(before.unwrap_or(NO_TASK), Ordering::Release);
+    /// Whom output belongs to.
+    fn task(&self) -> Option<u64> {
+        self.stack.task().map(|task| task.0)
     }
 
     /// Queues all output of the task so far.
@@ -228,10 +167,10 @@ impl Output {
         self.collect_after(u64::MAX);
     }
 
-    fn collect_after(&self, task_ns: u64) {
+    /// The same at the end of one that took `task_ns`.
+    pub fn collect_after(&self, task_ns: u64) {
         if let Some(pipes) = &self.pipes
-            // Most tasks are over in less time than a write takes, so they need not ask the system.
-            && pipes.can_have_written(task_ns)
+            && pipes.write_times.can_have_written(task_ns)
         {
             flush_c_stdout();
             let has_some = pipes.has_some();
@@ -248,39 +187,33 @@ impl Output {
 
     /// Accepts what Python writes to a stream; it is sent line by line. Call `await_room` after this.
     pub fn write(&self, stream: Stream, bytes: &[u8]) -> Result<(), LinkError> {
-        let mut writing = lock(&self.writing);
+        let mut guard = lock(&self.writing);
+        let writing = &mut *guard;
         if self.pipes.as_ref().is_some_and(Pipes::has_some) {
-            self.drain(&mut writing, true);
+            self.drain(writing, true);
         }
         let Some(task) = self.task() else {
-            Self::write_outside(&mut writing, stream, bytes);
+            Self::write_outside(&mut writing.recent, &mut writing.log, stream, bytes);
             return Ok(());
         };
-        let mut held = std::mem::take(&mut writing.held[stream as usize]);
-        let held_before = held.len();
-        held.extend_from_slice(bytes);
-        let end = if held.len() > HELD_BYTES {
-            held.len()
-        } else {
-            held.iter()
-                .rposition(|b| *b == b'\n')
-                .map_or(0, |at| at + 1)
-        };
-        if end > 0 {
+        let written = writing.lines.write(stream, bytes);
+        let is_queued = !written.complete.is_empty();
+        if is_queued {
             if let Some(recent) = &mut writing.recent {
-                recent.append(&held[..end]);
+                recent.append(written.complete);
             }
-            self.queue(&writing, task, stream, &held[..end]);
-            held.drain(..end);
+            self.queue(&writing.unsent, task, stream, written.complete);
         }
-        if !held.is_empty() {
+        if !written.held.is_empty() {
             self.holds.store(true, Ordering::Release);
-            let known = if end > 0 { 0 } else { held_before };
-            (writing.unsent).hold(task, stream as usize, known, &held[known..]);
+            (writing.unsent).hold(task, stream as usize, written.held_before, written.held);
         }
-        writing.held[stream as usize] = held;
-        drop(writing);
-        if end > 0 { self.io.on_output() } else { Ok(()) }
+        drop(guard);
+        if is_queued {
+            self.io.on_output()
+        } else {
+            Ok(())
+        }
     }
 
     /// Queues the unfinished line of a stream, or of both; returns whether there was one.
@@ -290,7 +223,7 @@ impl Output {
             self.holds.store(false, Ordering::Release);
         }
         let mut had_one = false;
-        for each in STREAMS {
+        for each in Stream::ALL {
             if stream.is_none_or(|wanted| wanted.number() == each.number()) {
                 had_one |= self.flush_held(&mut writing, each);
             }
@@ -302,7 +235,7 @@ impl Output {
     pub fn send_message(&self, bytes: &[u8]) -> Result<(), LinkError> {
         const MESSAGES: u8 = 3;
         if let Some(task) = self.task() {
-            self.queue_record(&lock(&self.writing), task, MESSAGES, bytes);
+            self.queue_record(&lock(&self.writing).unsent, task, MESSAGES, bytes);
         }
         self.io.on_output()
     }
@@ -327,7 +260,7 @@ impl Output {
         let Some(pipes) = &self.pipes else {
             return;
         };
-        for stream in STREAMS {
+        for stream in Stream::ALL {
             let end = pipes.ends[stream as usize].as_fd();
             let mut taken_bytes = 0;
             while taken_bytes < PIECE_BYTES {
@@ -347,7 +280,7 @@ impl Output {
         }
         if !piece.is_empty() {
             if let Some(pipes) = &self.pipes {
-                pipes.reader_awake.store(AWAKE_TASKS, Ordering::Relaxed);
+                pipes.write_times.on_found();
             }
             // The held text was written earlier: anything in the pipe at that time would have been taken first.
             self.flush_held(writing, stream);
@@ -355,7 +288,7 @@ impl Output {
                 recent.append(&piece);
             }
             if let Some(task) = self.task() {
-                self.queue(writing, task, stream, &piece);
+                self.queue(&writing.unsent, task, stream, &piece);
             }
         }
         let count = piece.len();
@@ -364,27 +297,32 @@ impl Output {
     }
 
     fn flush_held(&self, writing: &mut Writing, stream: Stream) -> bool {
-        let held = std::mem::take(&mut writing.held[stream as usize]);
+        let held = writing.lines.take(stream);
         if held.is_empty() {
             return false;
         }
         if let Some(task) = self.task() {
             if let Some(recent) = &mut writing.recent {
-                recent.append(&held);
+                recent.append(held);
             }
-            self.queue(writing, task, stream, &held);
+            self.queue(&writing.unsent, task, stream, held);
         } else {
             writing.unsent.drop_held(stream as usize);
-            Self::write_outside(writing, stream, &held);
+            Self::write_outside(&mut writing.recent, &mut writing.log, stream, held);
         }
         true
     }
 
-    fn write_outside(writing: &mut Writing, stream: Stream, bytes: &[u8]) {
-        if let Some(recent) = &mut writing.recent {
+    fn write_outside(
+        recent: &mut Option<RecentBytes>,
+        log: &mut Option<Log>,
+        stream: Stream,
+        bytes: &[u8],
+    ) {
+        if let Some(recent) = recent {
             recent.append(bytes);
         }
-        if let Some(log) = &mut writing.log {
+        if let Some(log) = log {
             log.append(bytes);
             return;
         }
@@ -417,13 +355,13 @@ impl Output {
         }
     }
 
-    fn queue(&self, writing: &Writing, task: u64, stream: Stream, bytes: &[u8]) {
-        for piece in bytes.chunks(TEXT_PIECE_BYTES) {
-            self.queue_record(writing, task, stream.number(), piece);
+    fn queue(&self, unsent: &UnsentOutput, task: u64, stream: Stream, bytes: &[u8]) {
+        for piece in pieces(bytes) {
+            self.queue_record(unsent, task, stream.number(), piece);
         }
     }
 
-    fn queue_record(&self, writing: &Writing, task: u64, stream: u8, bytes: &[u8]) {
+    fn queue_record(&self, unsent: &UnsentOutput, task: u64, stream: u8, bytes: &[u8]) {
         let record = OutputRecord {
             task,
             engine: self.engine,
@@ -432,10 +370,10 @@ impl Output {
         };
         let mut link = lock(&self.io.link);
         if link.queued_bytes() == 0 {
-            writing.unsent.clear();
+            unsent.clear();
         }
         let stream = usize::from(stream) - 1;
-        if !writing.unsent.add(task, stream, &record.bytes) {
+        if !unsent.add(task, stream, &record.bytes) {
             self.is_at_risk.store(true, Ordering::Release);
         }
         link.append(FrameKind::Output, |frame| record.encode(frame));

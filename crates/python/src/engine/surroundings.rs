@@ -105,7 +105,7 @@ impl Engine {
         if holds && !self.surroundings.has_new_levels.load(Ordering::Relaxed) {
             return;
         }
-        let function = match lock(&self.work).functions.get(&function) {
+        let function = match lock(&self.functions).get(&function) {
             Some(Function::Loaded(function)) => Some(function.clone_ref(py)),
             _ => None,
         };

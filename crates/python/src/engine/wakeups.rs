@@ -8,16 +8,13 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::Instant;
 
+use rustix::event::{PollFd, PollFlags, poll};
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Signal, getpid, kill_process};
 
-/// Time that the main thread has to act before it is woken.
-const FIRST_AGAIN: Duration = Duration::from_millis(10);
-/// Number of times that it is woken, each after twice the time: for 10 s. A task with a handler of its own does not
-/// report that it has acted.
-const MAX_AGAIN: u32 = 10;
+use super::timespec;
 
 /// See the module.
 pub struct Wakeups {
@@ -55,30 +52,41 @@ impl Wakeups {
 
     /// Wakes the main thread where it needs that, as long as the process lives. Sleeps until a signal comes.
     pub fn run(&self) {
-        let mut numbers = [0; 64];
+        let began = Instant::now();
+        let now_ns = || began.elapsed().as_nanos() as u64;
+        let mut wakeups = broadleaf_engine::Wakeups::default();
         loop {
-            match rustix::io::read(&self.read_end, &mut numbers) {
-                Ok(0) => return,
-                Ok(count) => {
-                    let interrupt = Signal::INT.as_raw();
-                    if (numbers[..count].iter()).any(|number| i32::from(*number) == interrupt) {
-                        self.wake_until_acted();
-                    }
-                }
-                Err(rustix::io::Errno::INTR) => {}
+            let due_ns = wakeups.next_due();
+            let longest = due_ns.map(|at| timespec(at.saturating_sub(now_ns())));
+            let mut read_end = [PollFd::new(&self.read_end, PollFlags::IN)];
+            match poll(&mut read_end, longest.as_ref()) {
+                Ok(0) | Err(rustix::io::Errno::INTR) => {}
+                Ok(_) => match self.has_interrupt() {
+                    Ok(true) => wakeups.on_signal(now_ns()),
+                    Ok(false) => {}
+                    Err(_) => return,
+                },
                 Err(_) => return,
+            }
+            if wakeups.on_due(now_ns(), || self.has_acted.swap(false, Ordering::AcqRel)) {
+                // Without a request to interrupt, its handler does nothing; but the call that blocks returns to Python.
+                let _ = kill_process(getpid(), Signal::URG);
             }
         }
     }
 
-    fn wake_until_acted(&self) {
-        for times in 0..MAX_AGAIN {
-            std::thread::sleep(FIRST_AGAIN * (1 << times));
-            if self.has_acted.swap(false, Ordering::AcqRel) {
-                return;
+    /// Reads the numbers of the signals that have come; returns whether a SIGINT is among them.
+    fn has_interrupt(&self) -> io::Result<bool> {
+        let mut numbers = [0; 64];
+        match rustix::io::read(&self.read_end, &mut numbers) {
+            Ok(0) => Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(count) => {
+                let interrupt = Signal::INT.as_raw();
+                let mut numbers = numbers[..count].iter();
+                Ok(numbers.any(|number| i32::from(*number) == interrupt))
             }
-            // Without a request to interrupt, its handler does nothing; but the call that blocks returns to Python.
-            let _ = kill_process(getpid(), Signal::URG);
+            Err(rustix::io::Errno::INTR) => Ok(false),
+            Err(error) => Err(error.into()),
         }
     }
 }
