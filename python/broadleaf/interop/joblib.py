@@ -187,7 +187,7 @@ def _view_of_a_cluster() -> LoadBalancedView:
 def register_joblib_backend(
     name: str = "broadleaf", make_default: bool = False, view: LoadBalancedView | None = None
 ) -> None:
-    """Makes Broadleaf a backend of joblib: `Parallel(backend=name)`.
+    """Registers Broadleaf as a joblib backend: `Parallel(backend=name)`.
 
     Under the default name it is registered as 'broadleaf' and as 'ipyparallel'.
 

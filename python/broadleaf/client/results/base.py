@@ -486,7 +486,7 @@ class LazyFuture(Parts, Future[Value]):
         """The value, as `get` returns it.
 
         Args:
-            timeout: Seconds to wait; None or a negative number: forever.
+            timeout: Seconds to wait; None or a negative number means forever.
 
         Returns:
             The value of a single task, or the list of values of several.
@@ -507,7 +507,7 @@ class LazyFuture(Parts, Future[Value]):
         """The exception that `result` would raise.
 
         Args:
-            timeout: Seconds to wait; None or a negative number: forever.
+            timeout: Seconds to wait; None or a negative number means forever.
 
         Returns:
             The exception, or None if all tasks returned. It is the same object each time.
@@ -606,9 +606,9 @@ class TimedResult(LazyFuture[Value]):
 
     @property
     def serial_time(self) -> float:
-        """Seconds the tasks took on the engines, summed, whether they had a processor or waited for one. With more
-        engines than cores this is more than one process would take; see `cpu_time`. Raises `TimeoutError` before they
-        are resolved."""
+        """Sum of the seconds that the tasks took on the engines, including the time they spent waiting for a processor.
+        With more engines than cores, this is more than one process would take; see `cpu_time`. Raises `TimeoutError`
+        before the tasks are resolved."""
         self._require_ready()
         return sum(completed - started for started, completed, _, _ in map(self.times, range(self.n_parts))) / 1e9
 

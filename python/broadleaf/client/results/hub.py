@@ -45,7 +45,7 @@ class AsyncHubResult(AsyncResult):
 
     @property
     def msg_ids(self) -> list[str]:
-        """The ids of the tasks, under which other clients know them too."""
+        """The ids of the tasks, which are the same for all clients."""
         return list(self.known_as) or super().msg_ids
 
     def _task_name(self, part: int) -> TaskName | None:

@@ -271,14 +271,14 @@ class DirectView(View):
             targets: Engines to use instead of the view's own: an id, a list of ids, a slice, or 'all'.
             block: Whether to wait; by default, the view's flag `block` decides.
             label: A name for the tasks, shown in metadata and status.
-            chain: A name that several executions share: once one of them has raised on an engine, that engine runs none
+            chain: A name that several executions share: once one of them has failed on an engine, that engine runs none
                 of the others, and they raise `TaskAborted`.
 
         Returns:
             The result, done if it waited. Its values are `ExecuteReply`s.
 
         Raises:
-            RemoteError: With `block`: the code raised. From several engines, a `CompositeError`.
+            RemoteError: With `block`: the code raised an exception. From several engines, a `CompositeError`.
             TypeError: `code` is not a str.
             NoEnginesRegistered: The view has no engines.
             IndexError: One of the engines does not exist.
@@ -317,7 +317,7 @@ class DirectView(View):
 
         Raises:
             OSError: The file cannot be read.
-            RemoteError: With `block`: the code raised. From several engines, a `CompositeError`.
+            RemoteError: With `block`: the code raised an exception. From several engines, a `CompositeError`.
         """
         with open(filename) as file:
             # A last line of only blanks would be a syntax error.
@@ -339,7 +339,7 @@ class DirectView(View):
         Args:
             text: The cell.
             position: The cursor's position in `text`, in characters.
-            timeout: Seconds to wait while the engine is busy; None: forever.
+            timeout: Seconds to wait while the engine is busy; None means forever.
 
         Returns:
             The candidates, and the position in `text` where the replaced text begins.
@@ -481,7 +481,7 @@ class DirectView(View):
             ns: Values by name.
 
         Returns:
-            What `push` returns.
+            The same as `push`.
         """
         return self.push(ns)
 
@@ -519,7 +519,7 @@ class DirectView(View):
         return self._call("pull", (names,), targets, block)
 
     def get(self, names: str | Iterable[str]) -> Any:
-        """`pull` that waits.
+        """Like `pull`, but always waits.
 
         Args:
             names: A name, or a list of several.
@@ -767,14 +767,14 @@ class DirectView(View):
             *sequences: Sequences or other iterables, cut to the shortest.
             block: Whether to wait for the values; by default, the view's flag `block` decides.
             track: Accepted for compatibility, without effect.
-            return_exceptions: Whether an item that raised appears as its exception in the result.
+            return_exceptions: Whether the exception of an item that failed appears in the result.
             label: A name for the tasks, shown in metadata and status.
 
         Returns:
             An `AsyncMapResult`; with `block`, the list of values in the order of the sequences.
 
         Raises:
-            CompositeError: With `block`: the function raised on some item.
+            CompositeError: With `block`: the function raised an exception for some item.
             TypeError: There are no sequences, or the function cannot be called.
             SerializationError: The function or an item cannot be pickled.
             NoEnginesRegistered: The view has no engines.
@@ -821,7 +821,7 @@ class DirectView(View):
 
     @ends_with_ctrl_c
     def imap(self, function: Callable[..., Any], /, *sequences: Any, **options: Any) -> MapIterator[Any]:
-        """`map` as an iterator over the values as they arrive, in the order of the sequences.
+        """Like `map`, but returns an iterator over the values as they arrive, in the order of the sequences.
 
         Args:
             function: The function to call with an item of each sequence.
@@ -875,7 +875,7 @@ class DirectView(View):
     # Pickling -----------------------------------------------------------------------------------
 
     def use_dill(self) -> Any:
-        """Makes dill pickle what pickle and cloudpickle cannot, here and on these engines.
+        """Uses dill for objects that pickle and cloudpickle cannot pickle, here and on these engines.
 
         Returns:
             An `AsyncResult`; with the flag `block`, None for each engine.

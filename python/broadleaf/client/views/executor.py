@@ -48,7 +48,7 @@ class ViewExecutor(Executor):
         initargs: Its arguments.
 
     Raises:
-        RemoteError: The initializer raised on an engine; a `CompositeError` if it did on several.
+        RemoteError: The initializer raised an exception on an engine; a `CompositeError` if it did so on several.
 
     Example:
         >>> with rc.load_balanced_view().executor as pool:
@@ -158,7 +158,7 @@ class ViewExecutor(Executor):
         Args:
             fn: The function to call with an item of each iterable.
             *iterables: The items, cut to the shortest.
-            timeout: Maximum number of seconds, from this call on, until a value arrives; None: forever.
+            timeout: Maximum number of seconds, from this call on, until a value arrives; None means forever.
             chunksize: On a load-balanced view, items per task; None: as `LoadBalancedView.map` chooses.
             buffersize: On a load-balanced view, the maximum number of tasks whose values were not taken: further items
                 are taken from the iterables as values are taken from the iterator, so the iterables may be endless.
