@@ -181,7 +181,7 @@ class Hub:
         for msg_id in msg_ids:
             name = self.name_of(msg_id)
             if name is None:
-                raise KeyError(f"{msg_id!r} is not the id of a task of this cluster")
+                raise KeyError(f"{msg_id!r} is not the id of a task in this cluster")
             names.append(name)
         wanted = "can_run_again" if run_again else "has_result"
         known = {record["msg_id"]: record for record in self.records(names) if record[wanted]}
