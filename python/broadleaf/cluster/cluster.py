@@ -30,7 +30,7 @@ from broadleaf.errors import BroadleafError, ClusterConnectionError, ClusterStar
 from broadleaf.extensions import extension
 from broadleaf.requests import catch_up, wait_for_engines
 from broadleaf.state import directories, files
-from broadleaf.state.directories import base_dir, make_private_dir, read_json
+from broadleaf.state.directories import ClusterFileError, base_dir, make_private_dir, read_json
 from broadleaf.state.files import ClusterFile, StateLock
 
 if TYPE_CHECKING:
@@ -1079,8 +1079,10 @@ class Cluster(ClusterCoroutines, OwnDashboard):
         """
         if (directory := old_arguments.get("profile_dir")) is not None:
             profile = extension("profile name")(directory)
-        default = files.cluster_dir(profile, cluster_id or "default") / files.CLUSTER_FILE
-        return cls.from_dict(read_json(Path(cluster_file) if cluster_file else default), **old_arguments)
+        path = Path(cluster_file or files.cluster_dir(profile, cluster_id or "default") / files.CLUSTER_FILE)
+        if not cluster_file and not path.exists():
+            raise ClusterFileError(files.no_such_cluster(profile, cluster_id or "default"))
+        return cls.from_dict(read_json(path), **old_arguments)
 
     def _started(self) -> Controller:
         if self._controller is None:
