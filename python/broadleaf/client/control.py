@@ -206,10 +206,10 @@ class Control:
     def on_join(self, function: Callable[[], Joining]) -> Callable[[], Joining]:
         """Calls a function on every engine, before anything that is submitted from now on.
 
-        These are the current engines, and each one that joins while this client is connected, before its first task.
-        So engines that come later can load or compute what the others have; nothing else that was done before is
-        repeated on them. The function's return value is dropped. If it raises, the traceback goes to the engine's log,
-        and the engine continues.
+        The current engines call it, and so does each engine that joins while this client is connected, before its first
+        task. So engines that join later can load or compute the same data as the others. Nothing else that was done
+        before is repeated on them. The function's return value is dropped. If the function raises an exception, the
+        traceback goes to the engine's log, and the engine continues.
 
         Args:
             function: The function to call, without arguments.

@@ -69,7 +69,7 @@ class ParallelFunction(RemoteFunction):
     Args:
         view: The view.
         function: The function to call.
-        dist: How a direct view cuts sequences: 'b' into contiguous parts, 'r' by every n-th item.
+        dist: How a direct view cuts sequences: 'b' for contiguous parts, 'r' for every n-th item.
         block: Whether calls wait for their value; by default, the view's flag `block` decides at each call.
         chunksize: On a load-balanced view, items per task; by default 1 for `pf(seq)`, and whatever `map` chooses for
             `pf.map(seq)`.
@@ -172,11 +172,11 @@ def remote(view: ViewSide, block: bool | None = None, **flags: Any) -> Callable[
 def parallel(
     view: ViewSide, dist: str = "b", block: bool | None = None, ordered: bool = True, **flags: Any
 ) -> Callable[[Callable[..., Any]], ParallelFunction]:
-    """Decorator: calls of the function get parts of their sequences on the engines of a view.
+    """Decorator: a call of the function gives each engine of a view a part of the sequences.
 
     Args:
         view: The view.
-        dist: How a direct view cuts sequences: 'b' into contiguous parts, 'r' by every n-th item.
+        dist: How a direct view cuts sequences: 'b' for contiguous parts, 'r' for every n-th item.
         block: Whether calls wait for their value; by default, the view's flag `block` decides at each call.
         ordered: On a load-balanced view, whether iterating yields values in the order of the sequences.
         **flags: `chunksize` and `return_exceptions` of `ParallelFunction`, and flags of the view that apply to these

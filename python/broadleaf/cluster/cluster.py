@@ -649,9 +649,9 @@ class Cluster(ClusterCoroutines, OwnDashboard):
     def restart_engines_sync(self, targets: Targets = None) -> None:
         """Stops engines and starts new ones with the same ids; the variables of the engines are lost.
 
-        Restarting all engines includes those that died, but not those that `stop_engines` has stopped for good: name
-        these. The engines of an MPI world are always restarted together. Clients do not list engines that are being
-        restarted; `Client.wait_for_engines` waits for the new ones.
+        Restarting all engines includes those that died, but not those that `stop_engines` has stopped for good: to
+        restart these, name them. The engines of an MPI world are always restarted together. Clients do not list
+        engines that are being restarted; `Client.wait_for_engines` waits for the new ones.
 
         Args:
             targets: An engine's id, several ids, 'all' (the default), or the id of an engine set.
@@ -821,7 +821,8 @@ class Cluster(ClusterCoroutines, OwnDashboard):
             within_s: Seconds after which released engines are stopped even if their tasks have not ended; None: never.
 
         Raises:
-            ScalingError: Clients may have left data on engines that would have to go. Others have gone.
+            ScalingError: Clients may have left data on engines that would have to be released. Others were
+                released.
             ClusterStartError: A submission was refused, or there can be no more engines.
             ValueError: `n` is negative.
             ClusterConnectionError: The cluster has stopped.
@@ -876,7 +877,7 @@ class Cluster(ClusterCoroutines, OwnDashboard):
         """Counters of the controller and the engines.
 
         Returns:
-            A dict, as of `Client.status`.
+            A dict, as for `Client.status`.
 
         Raises:
             ClusterConnectionError: The cluster has stopped.

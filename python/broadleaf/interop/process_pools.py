@@ -170,9 +170,9 @@ class Pool:
     """`multiprocessing.Pool` whose processes are engines: the same names, arguments and errors.
 
     Without `client` it starts a cluster on this host, which ends with the pool. Functions need not be importable:
-    those of a script or notebook, lambdas and closures are sent, too. A call that raised raises the same exception
-    here, with the traceback of the engine as its cause. As in `multiprocessing`, the end of a `with` block terminates
-    the pool: take the values inside.
+    those of a script or notebook, lambdas and closures are sent, too. If a call raises an exception, the same exception
+    is raised here, with the engine's traceback as its cause. As in `multiprocessing`, the end of a `with` block
+    terminates the pool: take the values inside.
 
     Args:
         processes: Number of engines; None: one for each core, or all engines of `client`.
@@ -405,7 +405,7 @@ class Pool:
             chunksize: Items per task.
 
         Returns:
-            The iterator, as of `imap`.
+            The iterator, as for `imap`.
 
         Raises:
             ValueError: The pool is not running, or `chunksize` is less than 1.
@@ -497,8 +497,8 @@ def _some_engines(client: Client, processes: int) -> list[int]:
 class ProcessPoolExecutor(ViewExecutor):
     """`concurrent.futures.ProcessPoolExecutor` whose processes are the engines of a cluster of its own.
 
-    The cluster is on this host, and ends with the executor. `Client.executor` is the executor of a cluster that goes
-    on. Functions need not be importable. An engine that dies fails the call that it ran, and no other.
+    The cluster is on this host, and ends with the executor. For a cluster that outlives the executor, use
+    `Client.executor`. Functions need not be importable. If an engine dies, only the call that it was running fails.
 
     Args:
         max_workers: Number of engines; None: one for each core.

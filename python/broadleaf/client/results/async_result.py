@@ -559,10 +559,10 @@ class AsyncResult(ShownResult[Value]):
         )
 
     def abort(self) -> None:
-        """Aborts the tasks, queued or running; `wait` waits until that is done.
+        """Aborts the tasks, whether they are queued or running. `wait` waits until that is done.
 
         A task that ends before the request reaches it keeps its value, whereas `cancel` discards it. Running tasks are
-        interrupted; the engine of one that does not react is killed after `interrupt_grace_s` (the option).
+        interrupted. If a task does not react, its engine is killed after `interrupt_grace_s` (the option).
 
         Raises:
             RuntimeError: All tasks are done.

@@ -680,7 +680,7 @@ class LoadBalancedView(View):
             chunksize: As for `imap`.
 
         Returns:
-            An iterator over the values, as of `imap`.
+            An iterator over the values, as for `imap`.
 
         Raises:
             TypeError: The function cannot be called.

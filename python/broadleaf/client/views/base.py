@@ -370,10 +370,10 @@ class View(PublicNames):
     def parallel(
         self, dist: str = "b", block: bool | None = None, **flags: Any
     ) -> Callable[[Callable[..., Any]], ParallelFunction]:
-        """Decorator: calls of the function get parts of their sequences on the engines of this view.
+        """Decorator: a call of the function gives each engine of this view a part of the sequences.
 
         Args:
-            dist: How a direct view cuts sequences: 'b' into contiguous parts, 'r' by every n-th item.
+            dist: How a direct view cuts sequences: 'b' for contiguous parts, 'r' for every n-th item.
             block: Whether calls wait for their value; by default, the view's current flag `block` decides.
             **flags: Arguments of `ParallelFunction` (`chunksize`, `ordered`, `return_exceptions`), and flags of the
                 view that apply to these calls.
@@ -441,7 +441,7 @@ class View(PublicNames):
         return self.client.wait(self._resolve_indices(jobs), timeout)
 
     def abort(self, jobs: Any = None, targets: Any = None, block: bool | None = None) -> None:
-        """Aborts tasks of this view, queued or running. Tasks that are done are left alone.
+        """Aborts queued and running tasks of this view. Tasks that are done are left alone.
 
         Args:
             jobs: A result, a task's id, an index of this view's `history`, or a list of these. By default, all of its

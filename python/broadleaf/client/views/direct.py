@@ -52,14 +52,14 @@ def frozen(targets: Any) -> Any:
 
 
 class DirectView(View):
-    """These engines, each of which gets its own message: calls, code, and variables of their namespaces.
+    """A view that sends each of its engines a message of its own: calls, code, and variables of the namespaces.
 
     `view["x"] = 1` and `view["x"]` set and get a variable; a view of one engine (`rc[0]`) gives its value, one of
     several (`rc[:]`, `rc[[0]]`) a list in the order of the targets.
 
-    `mode` says what engines may do with the large buffers (of arrays, say) of arguments and pushed values. Each host
-    has one copy of them: 'private' (writable; what an engine writes stays private), 'readonly', or 'shared' (all
-    engines of a host see what any of them writes).
+    `mode` specifies what engines may do with large buffers, such as those of arrays, in arguments and pushed values.
+    Each host has one copy of them: 'private' (writable; no other engine sees what an engine writes), 'readonly', or
+    'shared' (all engines of a host see what any of them writes).
 
     Args:
         client: The client whose engines these are. `rc[...]` and `Client.direct_view` make views.
@@ -621,7 +621,7 @@ class DirectView(View):
             key: The variable's name; it may be dotted.
             seq: What to cut: a sequence, an array by its first axis, a data frame, an Arrow or Polars table or a sparse
                 matrix by its rows. A part is of the same kind.
-            dist: How to cut: 'b' into contiguous parts, larger ones first, 'r' by every n-th item.
+            dist: How to cut: 'b' for contiguous parts, larger ones first, 'r' for every n-th item.
             flatten: Whether a part of one item is set as that item.
             targets: Engines to use instead of the view's own: an id, a list of ids, a slice, or 'all'.
             block: Whether to wait until the engines have them; by default, the view's flag `block` decides.

@@ -36,7 +36,7 @@ def initialize(view: ViewSide, initializer: Callable[..., object], initargs: tup
 class ViewExecutor(Executor):
     """`submit` and `map` on a view. Shutting it down waits for its tasks and leaves the engines running.
 
-    Ctrl-C in a `with` block aborts the calls made in it that are not done, queued or running, and the block ends.
+    Ctrl-C in a `with` block aborts all calls made in it that are not done, and the block ends.
 
     Like those of `ProcessPoolExecutor`, its futures and iterators raise what the tasks raised, with the remote
     traceback as the cause; they raise `RemoteError` only for exceptions that cannot be loaded or raised here.
