@@ -211,7 +211,7 @@ def sources(runs: list[dict[str, Any]]) -> Iterator[str]:
     transcribed = any("transcribed" in run for run in runs)
     line = f"{'Noted on' if transcribed else 'Measured on'} {span}"
     if commits:
-        line += f", at {' and '.join(commits)}"
+        line += f", at {'commit' if len(commits) == 1 else 'commits'} {' and '.join(commits)}"
     shared = [text for text in _remarks(runs[0]) if all(text in _remarks(run) for run in runs)]
     line += ". " + " ".join(shared) if shared else "."
     if transcribed:

@@ -100,7 +100,7 @@ def cases(n_hosts: int) -> dict[str, SiteCase]:
 
 
 FIGURES = {
-    "ready": "time from nothing until every engine has run a task, including time in the queue",
+    "ready": "time from the start until every engine has run a task, including time in the queue",
     "after_first_line": "the same from the first line of the first job",
     "scheduler_calls": "commands of the scheduler that were run meanwhile, those in jobs included",
     "beyond_raw": "how much longer that took than the bare programs alone: logins, mpiexec, a job's first line",

@@ -139,7 +139,7 @@ def _to_list(value: Any) -> list[str]:
         return list(lexer)
     if isinstance(value, list | tuple) and all(isinstance(item, str) for item in value):
         return list(value)
-    raise TypeError(f"expected a list of texts, such as 'a, b' or ['a', 'b'], got {value!r}")
+    raise TypeError(f"expected a list of strings, such as 'a, b' or ['a', 'b'], got {value!r}")
 
 
 OPTIONS: dict[str, Option] = {
@@ -174,8 +174,8 @@ OPTIONS: dict[str, Option] = {
         Option("client_linger_us", "int", 100, "client", "Maximum batching delay for submitted tasks, in microseconds. "
                "The delay is ten times as long once more than 64 tasks per engine are unresolved.", maximum=_SECOND_US),
         Option("client_spin_us", "int", 200, "client", "How long a waiting thread busy-polls for replies before it "
-               "blocks, in microseconds. It polls only after it sent no more tasks than engines and cores can run at "
-               "once. 0 = never.", maximum=_SECOND_US),
+               "blocks, in microseconds. It polls only if it has sent no more tasks than the engines and cores can "
+               "run at once. 0 = never.", maximum=_SECOND_US),
         Option("client_flush_bytes", "int", 32 * 1024, "client", "Batch size that ends the batching delay of submitted "
                "tasks, in bytes.", maximum=_FLUSH_BYTES),
         Option("engine_flush_us", "int", 200, "engine", "Maximum batching delay for results on an engine, in "

@@ -39,7 +39,7 @@ def test_a_call_to_all_is_divided_by_the_workers():
 
 def test_what_misses_its_limit_is_named():
     kept = [record(100, "of_rate_of_fewest", 0.9), record(1000, "idle_switches", 1.5), record(4, "idle_switches", 99.0)]
-    assert table.findings(kept) == ["scale: each figure keeps its limit"]
+    assert table.findings(kept) == ["scale: each figure is within its limit"]
     missed = [*kept, record(400, "of_start_of_100", 5.0), record(400, "of_rate_of_fewest", 0.25)]
     assert table.findings(missed) == [
         "scale: of_rate_of_fewest with 400 workers is 0.25, not at least 0.5",

@@ -56,7 +56,7 @@ def test_the_largest_ratio_of_a_size_to_a_larger_one_is_a_figure():
 
 def test_a_size_that_costs_little_more_than_a_larger_one_is_not_dearer():
     records = [record(seconds=[1.1], size_bytes=1000), record(seconds=[1.0], size_bytes=4000)]
-    assert sizes.findings([*records, *sizes.ratios(records)]) == ["sizes: no size dearer than a larger one"]
+    assert sizes.findings([*records, *sizes.ratios(records)]) == ["sizes: no size takes longer than a larger one"]
 
 
 def test_routes_kinds_views_and_numbers_of_workers_are_not_mixed():

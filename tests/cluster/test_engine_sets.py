@@ -155,7 +155,7 @@ def test_a_set_up_command_that_fails_ends_the_start_with_its_text(command, code,
         if errors == "stop":
             assert re.search(rf"set-up command failed with code \d+: {re.escape(command)}\n$", done.stderr), done.stderr
             assert done.returncode == (code or done.returncode) != 0
-    with pytest.raises(ClusterStartError, match="write 'stop' or 'warn'"):
+    with pytest.raises(ClusterStartError, match="must be 'stop' or 'warn'"):
         ipp.SSH(["a"], setup_errors="ignore").set_up("true")
 
 
@@ -306,8 +306,8 @@ def test_lists_of_text_are_read_in_every_form(written, value, monkeypatch):
         ("list[int]", "1,x", "expected a number, got 'x'"),
         ("list[int]", [1.5], "expected a whole number, got 1.5"),
         ("list[int]", 3, "expected a list of numbers, got 3"),
-        ("list[str]", "[1, 2]", r"expected a list of texts, such as 'a, b' or \['a', 'b'\], got \[1, 2\]"),
-        ("list[str]", [1, 2], r"expected a list of texts, such as 'a, b' or \['a', 'b'\], got \[1, 2\]"),
+        ("list[str]", "[1, 2]", r"expected a list of strings, such as 'a, b' or \['a', 'b'\], got \[1, 2\]"),
+        ("list[str]", [1, 2], r"expected a list of strings, such as 'a, b' or \['a', 'b'\], got \[1, 2\]"),
     ],
 )
 def test_lists_of_something_else_are_refused(annotation, written, said, monkeypatch):

@@ -117,7 +117,7 @@ def test_a_host_runs_no_package_that_another_user_may_have_put_there(tmp_path, m
     done = receive(tmp_path / "cache")
     assert done.returncode == 1
     said = done.stderr.decode()
-    assert "Broadleaf cannot be stored in" in said
+    assert "Broadleaf cannot be copied to" in said
     assert "not a directory that you own" in said or "another user can replace" in said
     assert "set XDG_CACHE_HOME in setup=" in said
     assert package.HAS not in done.stdout.decode()

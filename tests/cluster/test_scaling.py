@@ -103,7 +103,7 @@ def test_a_place_that_fails_is_tried_again_ever_later():
         at += 100
     assert waits == [0.5, 1.0, 2.0, 4.0, 4.0]
     assert retries.is_due("n2", 0.0)
-    assert retries.why == "n1 is tried again: no route to the host"
+    assert retries.why == "n1 will be tried again: no route to the host"
     retries.came_up("n1")
     assert retries.why == ""
     assert retries.is_due("n1", 0.0)
@@ -125,7 +125,7 @@ def test_three_failed_starts_in_a_row_pause():
     starts.came_up(2.0)
     for reason in ("a", "b", "c"):
         starts.failed(reason)
-    assert starts.why_paused == "3 blocks in a row did not start, the last one because: c"
+    assert starts.why_paused == "3 blocks in a row did not start; the last one: c"
 
 
 class Scheduler:

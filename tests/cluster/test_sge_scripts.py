@@ -113,7 +113,7 @@ RECORD = "{line}\ntaskid       {task}\nfailed       {failed}\nexit_status  {exit
             "37  : qmaster enforced h_rt limit",
             "137 (Killed)",
             "failed",
-            "its walltime is over, or another limit (qmaster",
+            "its walltime has run out, or another limit (qmaster",
         ),
         ("100 : assumedly after job", "137 (Killed)", "failed", "job 7_2 was deleted or killed"),
         ("26  : opening input/output file", "0", "failed", "job 7_2 failed: opening input/output file"),

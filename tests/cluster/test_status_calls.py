@@ -110,7 +110,7 @@ def test_whoever_asks_for_news_gets_them(monkeypatch):
 ENDS = {
     "slurmstepd-n1: error: *** JOB 7 ON n1 CANCELLED AT 2026-11-24T10:00:00 DUE TO TIME LIMIT ***\n": (
         "failed",
-        "its walltime is over (TIMEOUT)",
+        "its walltime has run out (TIMEOUT)",
     ),
     "slurmstepd-n1: error: *** JOB 7 ON n1 CANCELLED AT 2026-11-24T10:00:00 ***\n": (
         "failed",

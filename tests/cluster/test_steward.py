@@ -198,7 +198,10 @@ def test_a_scheduler_is_asked_a_few_times_why_a_host_is_gone(monkeypatch):
         now += 0.25
         step(cluster, 3, steward)
     assert kind.n_asked == 3
-    assert cluster.told["n0a:jobs-0"] == "the relay there ended, or the connection to it was lost, and jobs-0 goes on"
+    assert (
+        cluster.told["n0a:jobs-0"]
+        == "the relay there ended, or the connection to it was lost, but jobs-0 is still running"
+    )
 
 
 def test_a_host_that_a_job_has_lost_is_replaced_whoever_looks_for_the_first_time():
@@ -226,7 +229,7 @@ def test_an_engine_that_always_dies_at_its_start_pauses():
         cluster.status = lambda status=status: status
         step(cluster, 4, steward)
     assert cluster.restarted == [1, 1, 1]
-    assert "the last one because: engine 1 on n0b:jobs-0 died at its start (exit)" in steward.why_paused
+    assert "the last one: engine 1 on n0b:jobs-0 died at its start (exit)" in steward.why_paused
 
 
 def test_a_host_that_was_given_is_started_again_where_it_was():
@@ -243,7 +246,7 @@ def test_a_host_that_was_given_is_started_again_where_it_was():
     cluster.blocks[0].state, cluster.blocks[0].facts["started_at"] = "running", time.time()
     step(cluster, 4, steward)
     assert (cluster.blocks[0].state, cluster.submitted) == ("running", [2])
-    assert steward.why_paused == "n0 is tried again: ssh to n0: no route to the host"
+    assert steward.why_paused == "n0 will be tried again: ssh to n0: no route to the host"
     control: Any = cluster
     with pytest.raises(ClusterStartError, match="no others"):
         Steward(control, Aim(5, 5), one_at_a_time=False).step(control, may_fall_short=False)

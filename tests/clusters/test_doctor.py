@@ -43,7 +43,7 @@ def test_no_route_to_the_controller(bed, engine_file):
         bed.run("n1", "sh", "-c", f"ip rule del pref 10 to {bed.host('head').address} unreachable")
     result, said, advice = found["route"]
     assert result == "failed"
-    assert f"no way to {bed.host('head').address} (Network is unreachable)" in said
+    assert f"no route to {bed.host('head').address} (Network is unreachable)" in said
     assert "interface=" in advice
     assert found["port"][0] == "not tried"
 

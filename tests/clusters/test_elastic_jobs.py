@@ -113,7 +113,7 @@ print(repr(cluster.scaling_paused))
 """
     refusal, paused = run(slurm, program).splitlines()
     assert "invalid partition specified: nowhere" in refusal
-    assert paused[1:].startswith("3 blocks in a row did not start, the last one because: Slurm refuses the job")
+    assert paused[1:].startswith("3 blocks in a row did not start; the last one: Slurm refuses the job")
 
 
 def test_a_pending_job_that_is_not_needed_any_more_is_cancelled(slurm):

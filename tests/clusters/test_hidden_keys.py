@@ -163,7 +163,7 @@ def test_a_relay_that_was_started_by_hand(bed):
         relay = bed.start("n1", sys.executable, "-m", "broadleaf", "relay", "--connection", file, "-n", "1",
                           stdout=subprocess.PIPE)  # fmt: skip
         try:
-            assert "runs with 1 engine" in relay.stdout.readline()
+            assert "is running with 1 engine" in relay.stdout.readline()
             check(bed, directory)
         finally:
             bed.signal("n1", signal.SIGTERM, lambda line: "broadleaf relay" in line)

@@ -68,8 +68,8 @@ def test_another_process_stops_it(slurm, env):
     [
         ("queue='nowhere'", "slurm refuses the job: .*invalid partition specified: nowhere"),
         ("attributes=['mem=nonsense']", "slurm refuses the job: .*Invalid --mem"),
-        ("setup=['exit 3']", r"job \d+ has ended with code 3"),
-        ("python='/nowhere/python'", r"job \d+ has ended with code 127.*/nowhere/python"),
+        ("setup=['exit 3']", r"job \d+ exited with code 3"),
+        ("python='/nowhere/python'", r"job \d+ exited with code 127.*/nowhere/python"),
     ],
     ids=["queue", "attribute", "set-up", "python"],
 )

@@ -157,7 +157,7 @@ with ipp.Cluster(engines=ipp.SGE(slots=1, queue="main.q", {options})) as rc:
 
 @pytest.mark.parametrize(
     ("options", "cause"),
-    [("walltime='25s'", "its walltime is over, or another limit"), ("", "was deleted or killed")],
+    [("walltime='25s'", "its walltime has run out, or another limit"), ("", "was deleted or killed")],
     ids=["walltime", "qdel"],
 )
 def test_a_death_certificate_names_what_ended_the_job(sge, options, cause):

@@ -115,7 +115,7 @@ def test_no_room_for_it(bare_hosts):
     setup = f"setup=[{full!r}, 'export XDG_CACHE_HOME=/run/full']"
     said = refusal(bare_hosts, f"ipp.Cluster(engines=ipp.SSH(['n1:1'], ship=True, {setup}))")
     bare_hosts.run("n1", "/bin/umount", "/run/full")
-    assert re.search("Broadleaf cannot be stored in /run/full/broadleaf/packages: .*No space left", said), said
+    assert re.search("Broadleaf cannot be copied to /run/full/broadleaf/packages: .*No space left", said), said
     assert "XDG_CACHE_HOME" in said
 
 

@@ -137,7 +137,7 @@ def test_a_job_that_waits_too_long_in_the_queue_says_for_what(slurm):
 @pytest.mark.parametrize(
     ("options", "reason", "words"),
     [
-        ("sbatch=['--reservation=soon']", "Reservation", "its reservation has not begun"),
+        ("sbatch=['--reservation=soon']", "Reservation", "its reservation has not started"),
         ("partition='off'", "PartitionDown", "its partition is down"),
     ],
     ids=["reservation", "partition"],
@@ -221,7 +221,7 @@ with ipp.Cluster(engines=slurm) as rc:
         ("scancel {job}", "job {job}: it was cancelled (CANCELLED) while it ran this task"),
         (
             "scontrol update job={job} TimeLimit=0:01",
-            "job {job}: its walltime is over (TIMEOUT) while it ran this task",
+            "job {job}: its walltime has run out (TIMEOUT) while it ran this task",
         ),
         (
             "sbatch -p high -w n2 --exclusive --wrap true",
@@ -298,7 +298,7 @@ def test_a_pending_job_is_told_to_whoever_waits(slurm):
         assert re.match(r"none are up yet: job \d+ is pending: (Resources|Priority)", engines["found"]), engines
         slurm.run("head", "scancel", holder.strip())
         said, errors = starts.communicate(timeout=100)
-        assert "runs with" in said, errors
+        assert "is running with" in said, errors
         said, errors = client.communicate(timeout=100)
         assert re.match(r"\[\d", said), errors
     finally:

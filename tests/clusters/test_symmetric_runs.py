@@ -153,5 +153,5 @@ def test_a_rank_with_another_secret(slurm):
     step = srun(slurm, "--nodes=2", *other, *RUN, "-n", "1", "--", "true", env={"BROADLEAF_SECRET": SECRET})
     _, errors = step.communicate(timeout=200)
     assert "1 of 2 hosts came up within 10 s; ranks without a host: 1. Can all hosts connect to n1, port " in errors
-    assert "rank 1 on n2 found no cluster of rank 0: " in errors
+    assert "rank 1 on n2 found no cluster started by rank 0: " in errors
     assert step.returncode == 1

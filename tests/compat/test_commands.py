@@ -52,7 +52,7 @@ def test_a_controller_and_an_engine_of_their_own():
     arguments = [sys.executable, "-m", "broadleaf.controller", "--profile=mine", "--cluster-id", "c"]
     controller = subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True)
     try:
-        assert "runs with 0 engines" in controller.stdout.readline()
+        assert "is running with 0 engines" in controller.stdout.readline()
         engine = subprocess.Popen([sys.executable, "-m", "broadleaf.engine", "--profile=mine", "--cluster-id=c"])
         try:
             with ipp.Client(profile="mine", cluster_id="c") as rc:

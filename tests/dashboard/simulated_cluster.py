@@ -63,6 +63,8 @@ class SimulatedCluster:
         self.log = Path("/nonexistent")
         self.n_looks = 0
         self.n_connected = 0
+        self.unreadable: dict[int, Exception] = {}
+        """What requests for the output of these engines raise."""
 
     def log_path(self) -> Path:
         """No log."""
@@ -72,6 +74,8 @@ class SimulatedCluster:
         """As `ControlLink.written`, of an engine that has written nothing."""
         if engine_id >= self.n:
             raise RequestFailed(f"no such engine: {engine_id}")
+        if engine_id in self.unreadable:
+            raise self.unreadable[engine_id]
         return {"pid": 20_000 + engine_id, "is_new": seen is None, "output": None, "log": None}
 
     @contextmanager

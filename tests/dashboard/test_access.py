@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 
 import pytest
 from broadleaf.dashboard.server import Dashboard, DashboardError
+from broadleaf.requests import RequestFailed
 from event_stream import EventStream, ask, token_of
 from simulated_cluster import SimulatedCluster
 
@@ -128,17 +129,34 @@ def test_the_cookie_shows_nothing_of_the_cluster(url: str) -> None:
 
 def test_an_engine_is_answered_for_as_asked(url: str) -> None:
     token = token_of(url)
-    assert ask(url, f"/engine/0?token={token}")[0] == 404, "nothing is known of a cluster that nobody has watched"
+    status, _, body = ask(url, f"/engine/0?token={token}")
+    assert (status, json.loads(body)) == (200, {"failed": "the dashboard is not connected to the cluster"})
     with EventStream(url) as stream:
         stream.until(bool)
         status, _, body = ask(url, f"/engine/1?token={token}")
         assert (status, json.loads(body)["pid"]) == (200, 20_001)
         assert ask(url, f"/engine/1?token={token}&pid=20001&output=0&log=0")[0] == 200
-        assert ask(url, f"/engine/2?token={token}")[0] == 404
+        status, _, body = ask(url, f"/engine/2?token={token}")
+        assert (status, json.loads(body)) == (200, {"failed": "no such engine: 2"})
         for seen in ("pid=x&output=0&log=0", "pid=1&output=-1&log=0", "pid=1&output=0&log=" + "9" * 20):
             assert ask(url, f"/engine/1?token={token}&{seen}")[0] == 400, seen
         for path in ("/engine/", "/engine/-1", "/engine/1/2", "/engine/" + "9" * 20):
             assert ask(url, f"{path}?token={token}")[0] == 404, path
+
+
+def test_a_request_that_fails_is_answered_with_the_reason() -> None:
+    cluster = SimulatedCluster(3)
+    cluster.unreadable = {1: RequestFailed("the host of engine 1 is gone"), 2: TimeoutError("no answer within 5 s")}
+    with Dashboard(cluster) as dashboard, EventStream(dashboard.url) as stream:
+        stream.until(bool)
+        token = token_of(dashboard.url)
+        answers = [ask(dashboard.url, f"/engine/{engine}?token={token}") for engine in (0, 1, 2)]
+    assert [status for status, _, _ in answers] == [200, 200, 200]
+    assert [json.loads(body).get("failed") for _, _, body in answers] == [
+        None,
+        "the host of engine 1 is gone",
+        "no answer within 5 s",
+    ]
 
 
 def test_two_dashboards_have_two_tokens() -> None:

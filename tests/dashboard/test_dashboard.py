@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import broadleaf as ipp
 import pytest
@@ -255,7 +257,10 @@ def test_the_dashboard_of_a_cluster_ends_with_it() -> None:
     assert not dashboard.running, "it is not served before somebody asks for its address"
     url = dashboard.url
     assert url in repr(dashboard)
-    assert f'href="{url}"' in dashboard._repr_html_()
+    shown = dashboard._repr_html_()
+    assert f'href="{url}"' in shown
+    port = urlsplit(url).port
+    assert f"ssh -L {port}:127.0.0.1:{port} {socket.gethostname()}" in shown, "for a notebook on another machine"
     stream = EventStream(url)
     stream.until(bool)
     cluster.stop_cluster_sync()

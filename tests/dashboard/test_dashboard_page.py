@@ -12,6 +12,7 @@ from pathlib import Path
 import broadleaf as ipp
 import pytest
 from broadleaf.dashboard.server import Dashboard
+from broadleaf.requests import RequestFailed
 from chromium import PROGRAM, Tab, browser, first_tab
 from gates import Gate
 from simulated_cluster import SimulatedCluster
@@ -227,6 +228,26 @@ def test_whoever_listens_is_told_and_whoever_has_no_mouse_gets_everywhere(tmp_pa
         looks = await tab.value(LOOKS)
         await tab.until(f"{LOOKS} > {looks} + 1")
         assert await tab.value(FOCUSED) == "engine 2"
+
+    with Dashboard(cluster, interval_s=0.3, max_share=1.0) as dashboard:
+        in_browser(tmp_path, use)
+
+
+def test_an_engines_panel_says_why_its_output_cannot_be_read(tmp_path: Path) -> None:
+    cluster = SimulatedCluster(3, per_host=3, past_s=1)
+    cluster.unreadable = {1: RequestFailed("the output of engine 1 cannot be read")}
+    said = "Its output and log are not available: the output of engine 1 cannot be read"
+
+    async def use(tab: Tab) -> None:
+        await tab.open(dashboard.url)
+        await tab.until(f"{LOOKS} >= 2")
+        await tab.value("document.querySelector('[data-key=\"engine 1\"]').click()")
+        await tab.until(f"{text('#detail-body')}.includes({said!r})")
+        looks = await tab.value(LOOKS)
+        await tab.until(f"{LOOKS} > {looks} + 1")
+        assert (await tab.value(text("#detail-body"))).count(said) == 1
+        cluster.unreadable.clear()
+        await tab.until(f"!{text('#detail-body')}.includes('not available')")
 
     with Dashboard(cluster, interval_s=0.3, max_share=1.0) as dashboard:
         in_browser(tmp_path, use)

@@ -171,7 +171,7 @@ def test_extras_that_pages_and_messages_name_exist():
 
 def test_the_readme_s_command_brings_what_the_tutorial_needs():
     readme = (ROOT / "README.md").read_text()
-    (command,) = re.findall(r"^\$ pip install ('broadleaf\[.*)$", readme, re.MULTILINE)
+    (command,) = re.findall(r"^\$ pip install ./lab ('broadleaf\[.*)$", readme, re.MULTILINE)
     installed = requirements_of(word for word in shlex.split(command) if word != "jupyterlab")
     for page in ("docs/notebooks/tutorial", "docs/notebooks/magics", "docs/notebooks/progress", "lab/docs/notebook"):
         needed = requirements_of(declared((ROOT / f"{page}.md").read_text()))

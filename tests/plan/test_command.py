@@ -86,7 +86,7 @@ def test_a_payload_to_hosts():
     text = run("--engines", "64", "--hosts", "16", "--bytes", "64MB", "--gbit", "1")
     (chosen,) = [line for line in lines(text) if line.rstrip().endswith("chosen")]
     assert chosen.startswith("chain ")
-    assert "Sending a copy for each of 64 engines out of the client would take 4.1 GB" in text
+    assert "Sending a copy for each of 64 engines from the client would take 4.1 GB" in text
     small = run("--engines", "64", "--hosts", "16", "--bytes", "1000")
     (chosen,) = [line for line in lines(small) if line.rstrip().endswith("chosen")]
     assert chosen.startswith("binomial ")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 import subprocess
 import sys
 import tomllib
@@ -37,6 +39,17 @@ def test_the_extras_ask_for_this_laboratory():
     wanted = [Requirement(text) for texts in extras.values() for text in texts if text.startswith("broadleaf-lab")]
     assert wanted
     assert all(requirement.specifier.contains(version) for requirement in wanted)
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/install.md"])
+def test_commands_for_a_checkout_install_the_laboratory_from_it(page):
+    """The package index has no laboratory before the first release."""
+    extras = read("pyproject.toml")["project"]["optional-dependencies"]
+    with_laboratory = {"all", *(name for name, texts in extras.items() if any("broadleaf-lab" in t for t in texts))}
+    commands = [shlex.split(words) for words in re.findall(r"pip install ([^`\n]+)", (CHECKOUT / page).read_text())]
+    asked = [words for words in commands if with_laboratory & set(re.findall(r"[a-z]+", " ".join(words)))]
+    assert asked
+    assert all("./lab" in words for words in asked), asked
 
 
 def test_the_interpreters_of_the_classifiers_are_those_that_releases_are_tested_with():

@@ -114,7 +114,7 @@ def disagreements(said, texts):
     sides = re.search(r"(\w+) depends on .*helps .* and hinders |(\w+) depends on .*hinders .* and helps ", whole)
     if sides and "No factor is known to help on one end" in whole:
         found.append(sides[0])
-    if ("verdict", "unknown") in said.get("placebo", ()) and "does nothing, as it should" in whole:
+    if ("verdict", "unknown") in said.get("placebo", ()) and "does nothing, as expected" in whole:
         found.append("the placebo is unknown and does nothing")
     return found
 

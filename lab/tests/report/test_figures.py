@@ -90,7 +90,7 @@ def test_means_sorts_the_largest_saving_first_and_names_what_is_certain() -> Non
 
 def test_means_claims_nothing_that_is_not_certain() -> None:
     figure = means(MEANS.assign(ci_high_us=400.0), 1, "means")
-    assert figure.title.startswith("No factor saves time for certain")
+    assert figure.title.startswith("No factor is proven to save time")
 
 
 def test_side_by_side_finds_what_changed() -> None:
@@ -112,7 +112,7 @@ def test_side_by_side_finds_what_changed() -> None:
 
 def test_side_by_side_without_any_change() -> None:
     figure = side_by_side(MEANS, MEANS, ("all", "some"), 5, "both")
-    assert figure.title == "No single factor's effect differs for certain between all and some"
+    assert figure.title == "No single factor's effect is proven to differ between all and some"
 
 
 def test_side_by_side_says_what_its_bars_show() -> None:

@@ -279,13 +279,13 @@ CASES = {
         Case("echo", "sending arrays there and back, and one way", echo, echo_raw, needs_numpy=True),
         Case(
             "sizes",
-            "what a value of each kind and size costs on every route, beside the pickler's own time",
+            "the cost of sending values of each kind and size on every route, compared with pickling alone",
             sizes,
             sizes_raw,
             floor=("per_value", "sizes", "per_value"),
             needs_numpy=True,
         ),
-        Case("joblib", "calls with one array, and a search of scikit-learn, through joblib", joblib, needs_numpy=True),
+        Case("joblib", "calls with one array and a scikit-learn search, through joblib", joblib, needs_numpy=True),
         Case("startup", "the time until every worker has run a task", startup, times_start=True),
         Case("memory", "the memory of an idle worker", memory),
         Case(
@@ -298,7 +298,7 @@ CASES = {
         Case("raw", "the machine's own limits", lambda workers, repeats, quick: [], raw),
         Case(
             "overhead",
-            "what logging and encryption cost, as ratios with an interval",
+            "the cost of logging and encryption, as ratios with an interval",
             overhead,
             only_ours=True,
         ),
@@ -321,12 +321,12 @@ _ROUND_TRIP = {
     "roundtrip_p99": "the same; 99 of 100 calls take less",
 }
 _BROADCAST = {
-    "first": "time until the last worker has data in memory that nobody has touched yet, and the caller knows",
+    "first": "time until the last worker has the data, in memory that was not used before, and the caller knows",
     "delivered": "the same in memory that was used before",
-    "client_processor_N": "processor time that a call to N workers costs the caller",
+    "client_processor_N": "the caller's processor time for a call to N workers",
     "client_bytes_sent_N": "bytes that such a call sends",
 }
-_MEMCPY = {"memcpy": "bandwidth of copying memory", "copy_time": "time that copying the same arrays once takes"}
+_MEMCPY = {"memcpy": "bandwidth of copying memory", "copy_time": "time to copy the same arrays once"}
 
 FIGURES: dict[str, dict[str, str]] = {
     "latency": _ROUND_TRIP,
@@ -357,14 +357,14 @@ FIGURES: dict[str, dict[str, str]] = {
         "of_larger_size": "largest ratio of the time of a value to that of a larger value",
         "of_one_worker": "ratio of the time of sending a value to many workers to that of sending it to one",
     },
-    "startup": {"ready": "time from nothing until every worker has run a task"},
+    "startup": {"ready": "time from the start until every worker has run a task"},
     "memory": {
         "pss_per_worker": "memory of a worker, with shared pages divided among the processes that map them",
         "pss_other_processes": "memory of all other processes of the system",
     },
     "scale": {
         **_ROUND_TRIP,
-        "ready": "time from nothing until every worker has run a task",
+        "ready": "time from the start until every worker has run a task",
         "sent": "tasks submitted per second, without waiting for any",
         "roundtrip": "tasks submitted and all results collected, per second",
         "delivered": "time of an empty call to all workers, whose replies are coalesced",
@@ -400,7 +400,7 @@ FIGURES: dict[str, dict[str, str]] = {
         "delivered": _BROADCAST["delivered"],
         "client_faults": "page faults of the client in all rounds",
         "node_faults": "page faults of the controller",
-        "client_faults_of_small": "the same with small arrays: what bookkeeping takes",
+        "client_faults_of_small": "the same with small arrays, which is the cost of bookkeeping",
         "node_faults_of_small": "the same with small arrays",
     },
     "bounded": {

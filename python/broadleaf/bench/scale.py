@@ -69,7 +69,7 @@ def findings(records: Iterable[Record]) -> list[str]:
         for limit, r in found
         if r.median is not None and not limit.least <= r.median <= limit.most
     ]
-    return missed or (["scale: each figure keeps its limit"] if found else [])
+    return missed or (["scale: each figure is within its limit"] if found else [])
 
 
 def _wanted(limit: Limit) -> str:

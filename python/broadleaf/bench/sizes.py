@@ -50,7 +50,7 @@ def findings(records: Iterable[Record]) -> list[str]:
     lines = []
     if larger:
         dearer = [f"{_name(r)}: {_median(r):.2f} x, {r.note}" for r in larger if _median(r) > DEARER]
-        lines += _judged("no size dearer than a larger one", "dearer than a larger size", dearer)
+        lines += _judged("no size takes longer than a larger one", "dearer than a larger size", dearer)
     if spread:
         longer: defaultdict[str, list[str]] = defaultdict(list)
         for r in spread:

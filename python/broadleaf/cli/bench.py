@@ -107,7 +107,7 @@ def case_command(
 def repeats_option() -> click.Option:
     """The option that says how often every system takes its turn."""
     return click.Option(["--repeats"], type=click.IntRange(1), metavar="R",
-                        help="Rounds in which each system runs once.  [default: 5; 2 with --quick]")  # fmt: skip
+                        help="Rounds; every system runs once in each.  [default: 5; 2 with --quick]")  # fmt: skip
 
 
 def quick_option() -> click.Option:

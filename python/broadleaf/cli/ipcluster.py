@@ -176,7 +176,7 @@ def _list(output: str, profile: str | None, profile_dir: str | None, rest: tuple
 @tolerant("engines")
 @cluster_options
 @click.option("-n", "--n", "n", type=click.IntRange(min=1), metavar="N", help="Number of engines.")
-@click.option("--daemonize", "--daemon", is_flag=True, help="No effect: it returns as soon as the engines start.")
+@click.option("--daemonize", "--daemon", is_flag=True, help="No effect: it always returns as soon as engines start.")
 @click.option(
     "--engines", "launcher", metavar="LAUNCHER", help="No effect: the new engines start like the others of the cluster."
 )
@@ -188,7 +188,7 @@ def _engines(n: int | None, daemonize: bool, launcher: str | None, profile: str,
     say_ignored(rest)
     cluster = chosen_cluster(profile_of(profile, profile_dir), cluster_id or "default")
     set_id = cluster.start_engines_sync(n)
-    click.echo(f"{cluster.engines[set_id].n} engines start in cluster {cluster.cluster_id!r}, as set {set_id!r}")
+    click.echo(f"starting {cluster.engines[set_id].n} engines in cluster {cluster.cluster_id!r}, as set {set_id!r}")
 
 
 @tolerant("clean")

@@ -28,8 +28,8 @@ _COLUMNS = {
 
 @click.command("list", cls=TableCommand, columns=_COLUMNS)
 @any_profile_option
-@click.option("--orphans", is_flag=True, help="List the processes on this host and the jobs that killed clusters "
-              "have left behind. `broadleaf stop --orphans` ends them.")  # fmt: skip
+@click.option("--orphans", is_flag=True, help="List what killed clusters have left behind: processes on this host, and "
+              "jobs. `broadleaf stop --orphans` ends them.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON array.")
 def command(profile: str | None, orphans: bool, as_json: bool) -> None:
     """List your running clusters on this host."""

@@ -37,7 +37,7 @@ def _size(ctx: click.Context, parameter: click.Parameter, text: str | None) -> i
 @click.option("--engines", "-n", type=click.IntRange(1, 10**9), required=True, metavar="N",
               help="Number of engines that get the same data.")  # fmt: skip
 @click.option("--arity", type=click.IntRange(2, 10**6), default=2, show_default=True, metavar="K",
-              help="Number of branches of the tree: how many others each member passes the data to.")  # fmt: skip
+              help="Number of branches of the tree: each member passes the data to so many others.")  # fmt: skip
 @click.option("--hosts", type=click.IntRange(1, 10**6), metavar="H", help="Number of hosts that the engines run on.")
 @click.option("--bytes", "n_bytes", callback=_size, metavar="SIZE", help="Size of the data, such as 64MB.")
 @click.option("--latency-us", type=click.FloatRange(0), default=100.0, show_default=True, metavar="A",
@@ -214,7 +214,7 @@ def _show_transfer(found: dict[str, Any], engines: int, latency_us: float, gbit:
         out.print(f"{row['algorithm']}: {WAYS[row['algorithm']]}", markup=False)
     out.print(f"No algorithm can be faster than {_exact(found['min_possible_s'])}.")
     out.print("HOST IN and HOST OUT are those of the busiest host; its engines share one copy.")
-    out.print(f"Sending a copy for each of {count(engines, 'engine')} out of the client would take "
+    out.print(f"Sending a copy for each of {count(engines, 'engine')} from the client would take "
               f"{size(found['direct_client_out_bytes'])}.")  # fmt: skip
 
 

@@ -25,7 +25,7 @@ from broadleaf.text import count
               help="The cluster's client.json, copied from the controller's host: with it, tasks on this host can "
                    "submit tasks.")  # fmt: skip
 @click.option("--outbound-only", is_flag=True,
-              help="No other host can connect to this one: get all data from the controller's host.")  # fmt: skip
+              help="Get all data from the controller's host: no other host can connect to this one.")  # fmt: skip
 def command(connection: str, engines: int | None, name: str | None, controller: str | None, listen: str | None,
             outbound_only: bool, client_connection: str | None) -> None:  # fmt: skip
     """Add this host's engines to a cluster on another host.
@@ -41,7 +41,7 @@ def command(connection: str, engines: int | None, name: str | None, controller: 
     except ValueError as error:
         raise click.UsageError(str(error), click.get_current_context()) from None
     has = count(relay.n, "engine")
-    click.echo(f"relay {relay.name!r} of cluster {relay.cluster_id!r} runs with {has}; Ctrl-C stops it")
+    click.echo(f"relay {relay.name!r} of cluster {relay.cluster_id!r} is running with {has}; Ctrl-C stops it")
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _interrupt)
     try:

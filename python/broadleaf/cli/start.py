@@ -107,7 +107,7 @@ def run_cluster(cluster: Cluster, detach: bool) -> None:
     stop.note_started()
     elapsed_s = time.perf_counter() - started
     engines = count(cluster.n, "engine")
-    click.echo(f"cluster {cluster.cluster_id!r} runs with {engines} (started in {duration(elapsed_s)})")
+    click.echo(f"cluster {cluster.cluster_id!r} is running with {engines} (started in {duration(elapsed_s)})")
     click.echo(f"  connect:  broadleaf.Client({_client_arguments(cluster.profile, cluster.cluster_id)})")
     click.echo(f"  file:     {cluster.connection_file}")
     if detach:

@@ -10,8 +10,8 @@ from broadleaf.cli.console import chosen_cluster, cluster_options, fail
 @click.command("stop")
 @cluster_options
 @click.option("--all", "every", is_flag=True, help="Stop all your clusters on this host, whatever their profile.")
-@click.option("--orphans", is_flag=True, help="End the processes on this host and the jobs that killed clusters of "
-              "any profile have left behind. `broadleaf list --orphans` lists them.")  # fmt: skip
+@click.option("--orphans", is_flag=True, help="End what killed clusters of any profile have left behind: processes on "
+              "this host, and jobs. `broadleaf list --orphans` lists them.")  # fmt: skip
 def command(profile: str, cluster_id: str | None, every: bool, orphans: bool) -> None:
     """Stop a cluster and wait until it has ended."""
     from broadleaf.cluster import ClusterManager

@@ -57,7 +57,7 @@ _CERTIFICATES = 256
 class Client(RegisteredResults, Interactive, PublicNames):
     """A connection to a cluster.
 
-    It is the sequence of its engines: `len(rc)`, `rc.ids`, and `rc[0]`, `rc[:]`, `rc[[1, 3]]` are direct views;
+    It is also a sequence of its engines: `len(rc)`, `rc.ids`, and `rc[0]`, `rc[:]`, `rc[[1, 3]]` are direct views;
     `rc.load_balanced_view()` runs tasks on whichever engine is free. It is thread-safe. As a context manager, it is
     closed at the end of the block.
 
@@ -397,7 +397,7 @@ class Client(RegisteredResults, Interactive, PublicNames):
 
         Args:
             n: How many; by default, as many as the cluster was asked for, if the client has its `Cluster`.
-            timeout: Seconds to wait; None or a negative number: forever.
+            timeout: Seconds to wait; None or a negative number means forever.
             block: Whether to wait here; otherwise a thread waits.
             interactive: Accepted for compatibility, without effect.
             widget: Accepted for compatibility, without effect.
@@ -424,8 +424,7 @@ class Client(RegisteredResults, Interactive, PublicNames):
             there = wait_for_engines(self.link, n, seconds(timeout), lambda: self.link.deaths_after(0)[0])
         if not there:
             raise TimeoutError(
-                f"{n} engines did not register within {timeout} s; there are "
-                f"{len(self.link.engines())}{self._not_started()}"
+                f"only {len(self.link.engines())} of {n} engines registered within {timeout} s{self._not_started()}"
             )
         return None
 
@@ -671,7 +670,7 @@ class Client(RegisteredResults, Interactive, PublicNames):
         Raises:
             NoEnginesRegistered: `targets` contains no engine.
             IndexError: One of the engines does not exist.
-            RemoteError: The initializer raised on an engine; a `CompositeError` if it did on several.
+            RemoteError: The initializer raised an exception on an engine; a `CompositeError` if it did so on several.
 
         Example:
             >>> with rc.executor() as pool:
@@ -715,7 +714,7 @@ class Client(RegisteredResults, Interactive, PublicNames):
         scheduler_args: dict[str, Any] | None = None,
         **worker_args: Any,
     ) -> Any:
-        """Makes engines workers of Dask, whose scheduler runs in this process.
+        """Turns engines into Dask workers. The scheduler runs in this process.
 
         Scheduler and workers listen on loopback. The worker is `dask_worker` in an engine's namespace.
 
@@ -778,7 +777,7 @@ class Client(RegisteredResults, Interactive, PublicNames):
         Args:
             jobs: A result, a task's id, an index of `history`, any `concurrent.futures.Future`, or a list of these. By
                 default, everything that was submitted.
-            timeout: Seconds to wait; None or a negative number: forever.
+            timeout: Seconds to wait; None or a negative number means forever.
 
         Returns:
             Whether they are all done, however they ended.

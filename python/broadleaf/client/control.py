@@ -206,10 +206,10 @@ class Control:
     def on_join(self, function: Callable[[], Joining]) -> Callable[[], Joining]:
         """Calls a function on every engine, before anything that is submitted from now on.
 
-        These are the current engines, and each one that joins while this client is connected, before its first task.
-        So engines that come later can load or compute what the others have; nothing else that was done before is
-        repeated on them. The function's return value is dropped. If it raises, the traceback goes to the engine's log,
-        and the engine continues.
+        The current engines call it, and so does each engine that joins while this client is connected, before its first
+        task. So engines that join later can load or compute the same data as the others. Nothing else that was done
+        before is repeated on them. The function's return value is dropped. If the function raises an exception, the
+        traceback goes to the engine's log, and the engine continues.
 
         Args:
             function: The function to call, without arguments.
@@ -244,7 +244,7 @@ class Control:
     def queue_status(self, targets: Any = "all", verbose: bool = False) -> dict[Any, Any]: ...
 
     def queue_status(self, targets: Any = "all", verbose: bool = False) -> dict[Any, Any]:
-        """How many tasks engines have queued, run and completed.
+        """The number of tasks that each engine has queued, is running and has completed.
 
         Args:
             targets: Engines: an id, a list of ids, a slice, or 'all'.
@@ -286,7 +286,7 @@ class Control:
         return status
 
     def explain(self, result: AsyncResult | str | int) -> str:
-        """Why a task is not done.
+        """The reason why a task is not done.
 
         Args:
             result: A result, a task's id, or an index of `history`. For a result of several tasks, the first that is
@@ -320,7 +320,7 @@ class Control:
             return requests.status(self.link)
 
     def counters(self) -> dict[str, int]:
-        """What this connection has done: tasks submitted and resolved, reads, writes, bytes, copies.
+        """Counters of this connection: tasks submitted and resolved, reads, writes, bytes, copies.
 
         Returns:
             Numbers by name.
@@ -340,7 +340,7 @@ class Control:
         return config
 
     def set_log(self, level: str | int = "info", sink: str = "ring") -> None:
-        """Sets what the controller records from now on, and where.
+        """Sets which events the controller records from now on, and where.
 
         Args:
             level: 'off', 'error', 'info' or 'debug', or its number from 0 on: the option `log_level`.
@@ -358,7 +358,7 @@ class Control:
         self.request({"SetLog": {"level": level, "sink": sink}})
 
     def save_trace(self, path: str) -> None:
-        """Writes what the controller has recorded as a Chrome trace, for chrome://tracing or Perfetto.
+        """Writes the controller's recorded events as a Chrome trace, for chrome://tracing or Perfetto.
 
         Args:
             path: The file to write, on this host.
@@ -378,7 +378,7 @@ class RegisteredResults(Control):
     """The part of a client that finds results by their tasks' ids, here and at the controller."""
 
     def get_result(self, indices_or_msg_ids: Any = None, block: bool | None = None, owner: bool = True) -> AsyncResult:
-        """The result of tasks given by their ids, or by indices of the history.
+        """The result of tasks, which are specified by their ids or by indices of the history.
 
         They may be tasks of other clients, including clients that have left, if the controller still has the results.
 
@@ -568,7 +568,7 @@ class RegisteredResults(Control):
         return result
 
     def hub_history(self) -> list[str]:
-        """Ids of all tasks that the controller knows, of all clients.
+        """Ids of all clients' tasks that the controller knows.
 
         Returns:
             The ids in the order of submission.
@@ -579,7 +579,7 @@ class RegisteredResults(Control):
         return [record["msg_id"] for record in self.hub.records(None)]
 
     def db_query(self, query: dict[str, Any], keys: str | Iterable[str] | None = None) -> list[dict[str, Any]]:
-        """Records of the tasks that the controller knows, of all clients.
+        """Records of all clients' tasks that the controller knows.
 
         Args:
             query: What a record must contain, by key: a value, or a dict of operators (`$eq`, `$ne`, `$lt`, `$gt`,

@@ -62,19 +62,19 @@ class RemoteFunction:
 
 
 class ParallelFunction(RemoteFunction):
-    """A function whose calls get parts of sequences: each engine its part, or free engines chunk by chunk.
+    """A function whose calls receive parts of sequences: one part on each engine, or chunks on free engines.
 
     `pf(seq)` calls the function with parts, `pf.map(seq)` with items. `view.parallel()` and `parallel` create them.
 
     Args:
         view: The view.
         function: The function to call.
-        dist: How a direct view cuts sequences: 'b' into contiguous parts, 'r' by every n-th item.
+        dist: How a direct view cuts sequences: 'b' for contiguous parts, 'r' for every n-th item.
         block: Whether calls wait for their value; by default, the view's flag `block` decides at each call.
         chunksize: On a load-balanced view, items per task; by default 1 for `pf(seq)`, and whatever `map` chooses for
             `pf.map(seq)`.
         ordered: On a load-balanced view, whether iterating yields values in the order of the sequences.
-        return_exceptions: Whether calls that raised appear as their exceptions in the result.
+        return_exceptions: Whether the exceptions of calls that failed appear in the result.
         **flags: Flags of the view that apply to these calls.
     """
 
@@ -138,7 +138,7 @@ class ParallelFunction(RemoteFunction):
             An `AsyncMapResult`; with `block`, the list of values in the order of the sequences.
 
         Raises:
-            CompositeError: With `block`: the function raised on some item.
+            CompositeError: With `block`: the function raised an exception for some item.
             TypeError: There are no sequences, or the function cannot be called.
         """
         options: dict[str, Any] = {"return_exceptions": self.return_exceptions}
@@ -172,11 +172,11 @@ def remote(view: ViewSide, block: bool | None = None, **flags: Any) -> Callable[
 def parallel(
     view: ViewSide, dist: str = "b", block: bool | None = None, ordered: bool = True, **flags: Any
 ) -> Callable[[Callable[..., Any]], ParallelFunction]:
-    """Decorator: calls of the function get parts of their sequences on the engines of a view.
+    """Decorator: a call of the function gives each engine of a view a part of the sequences.
 
     Args:
         view: The view.
-        dist: How a direct view cuts sequences: 'b' into contiguous parts, 'r' by every n-th item.
+        dist: How a direct view cuts sequences: 'b' for contiguous parts, 'r' for every n-th item.
         block: Whether calls wait for their value; by default, the view's flag `block` decides at each call.
         ordered: On a load-balanced view, whether iterating yields values in the order of the sequences.
         **flags: `chunksize` and `return_exceptions` of `ParallelFunction`, and flags of the view that apply to these

@@ -84,13 +84,13 @@ class Interactive:
     def wait_interactive(
         self, jobs: Any = None, interval: float = 1.0, timeout: float | None = -1, widget: bool | None = None
     ) -> bool:
-        """`wait` that shows progress.
+        """Like `wait`, but shows progress.
 
         Args:
             jobs: A result, a task's id, an index of `history`, or a list of these. By default, everything that was
                 submitted.
             interval: Seconds between two updates.
-            timeout: Seconds to wait; None or a negative number: forever.
+            timeout: Seconds to wait; None or a negative number means forever.
             widget: Whether the bar is a Jupyter widget; by default, if widgets are available.
 
         Returns:

@@ -192,7 +192,7 @@ class ViewSide(Protocol):
         """Calls a function on each item."""
 
     def map_async(self, f: Any, /, *sequences: Any, **options: Any) -> Any:
-        """`map` that does not wait."""
+        """Like `map`, but does not wait."""
 
     def _engines_in_words(self, targets: str) -> str: ...
 

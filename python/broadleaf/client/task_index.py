@@ -137,7 +137,7 @@ class TaskIndex:
             )
         seq = self.seq_of(job)
         if seq is None:
-            raise KeyError(f"{job!r} is not the id of a task of this client")
+            raise KeyError(f"{job!r} is not the id of one of this client's tasks")
         return seq
 
     def is_foreign(self, job: Any) -> bool:

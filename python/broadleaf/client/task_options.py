@@ -168,7 +168,7 @@ def resolve_dependency(value: Any, client: Client) -> tuple[tuple[int, ...], Rul
         else:
             seq = client.tasks.seq_of(dependency)
             if seq is None:
-                raise InvalidDependency(f"{dependency!r} is not the id of a task of this client")
+                raise InvalidDependency(f"{dependency!r} is not the id of one of this client's tasks")
             seqs.append(seq)
     return tuple(dict.fromkeys(seqs)), rule
 

@@ -294,7 +294,7 @@ class Tunnel:
             self.connection["tls"] = True  # the socket takes TLS from other hosts, whatever the cluster's option
         else:
             raise ClusterConnectionError(
-                f"cluster {self.connection['cluster_id']!r} on {self.cluster.login} has no port, and ssh does not "
+                f"cluster {self.connection['cluster_id']!r} on {self.cluster.login} has no port, and ssh cannot "
                 f"reach its socket {path}: start it with `broadleaf start --tcp 127.0.0.1`"
             )
         self._leads_to_socket = not tcp

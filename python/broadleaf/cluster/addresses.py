@@ -90,7 +90,7 @@ def of_interface(name: str) -> str:
             reply = fcntl.ioctl(probe, _SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
         except OSError:
             known = ", ".join(interface for _, interface in socket.if_nameindex())
-            raise ValueError(f"no network interface {name!r} with an IPv4 address; there are: {known}") from None
+            raise ValueError(f"no network interface {name!r} has an IPv4 address; known: {known}") from None
     return socket.inet_ntoa(reply[20:24])
 
 

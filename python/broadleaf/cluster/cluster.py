@@ -30,7 +30,7 @@ from broadleaf.errors import BroadleafError, ClusterConnectionError, ClusterStar
 from broadleaf.extensions import extension
 from broadleaf.requests import catch_up, wait_for_engines
 from broadleaf.state import directories, files
-from broadleaf.state.directories import base_dir, make_private_dir, read_json
+from broadleaf.state.directories import ClusterFileError, base_dir, make_private_dir, read_json
 from broadleaf.state.files import ClusterFile, StateLock
 
 if TYPE_CHECKING:
@@ -205,8 +205,8 @@ class Cluster(ClusterCoroutines, OwnDashboard):
     """A controller and its engines.
 
     ``with Cluster(n=4) as client:`` starts them, gives a connected `Client` once all engines are up, and stops them at
-    the end. Every method that takes time is a coroutine, and has a twin ``<name>_sync`` for plain code; the coroutine
-    runs the twin on a thread of the event loop's executor.
+    the end. Every method that takes time is a coroutine, and has a blocking variant ``<name>_sync``; the coroutine
+    runs this variant on a thread of the event loop's executor.
 
     Args:
         n: Number of engines. By default, one for each core that this process may use; for engines on other hosts, the
@@ -399,14 +399,14 @@ class Cluster(ClusterCoroutines, OwnDashboard):
         """Starts controller and engines, and returns when the controller listens; engines come up meanwhile.
 
         Args:
-            n: Number of engines in place of the one that the cluster was made for.
+            n: Number of engines, in place of the number that the cluster was created with.
 
         Returns:
             The cluster itself.
 
         Raises:
             ClusterStartError: It does not start; the message contains the end of the log. Nothing is left behind.
-            ClusterStateError: It is already running, or another one of its profile and id is.
+            ClusterStateError: It is already running, or another one with the same profile and id is.
         """
         if n is not None:
             self._default_n = self.n = engine_count(n)
@@ -418,7 +418,7 @@ class Cluster(ClusterCoroutines, OwnDashboard):
 
         Raises:
             ClusterStartError: It does not start; the message contains the end of the log. Nothing is left behind.
-            ClusterStateError: It is already running, or another one of its profile and id is.
+            ClusterStateError: It is already running, or another one with the same profile and id is.
         """
         self._start(0, starts_engines=False)
 
@@ -426,7 +426,7 @@ class Cluster(ClusterCoroutines, OwnDashboard):
         stop_earlier_run(self)
         with self.lock:
             if self.running:
-                raise ClusterStateError(f"cluster {self.cluster_id!r} is running already")
+                raise ClusterStateError(f"cluster {self.cluster_id!r} is already running")
             standard_descriptors.occupy()
             self.engines_from.require()
             describe(self.engines_from)  # refuses one that the steward could not make
@@ -490,7 +490,7 @@ class Cluster(ClusterCoroutines, OwnDashboard):
             other = Cluster.from_file(self.cluster_file)
             if other.running:
                 raise ClusterStateError(
-                    f"cluster {self.cluster_id!r} of profile {self.profile!r} is running already; stop it with "
+                    f"cluster {self.cluster_id!r} of profile {self.profile!r} is already running; stop it with "
                     f"`broadleaf stop --cluster-id {self.cluster_id}`, or choose another id"
                 )
             self._refuse_other_hosts_directory()
@@ -624,7 +624,7 @@ class Cluster(ClusterCoroutines, OwnDashboard):
             targets: An engine's id, several ids, 'all' (the default), or the id of an engine set.
 
         Raises:
-            KeyError: There is no engine set of that id.
+            KeyError: There is no engine set with that id.
             ClusterConnectionError: The cluster has stopped.
         """
         with self.lock:
@@ -647,17 +647,17 @@ class Cluster(ClusterCoroutines, OwnDashboard):
         self.stop_engines_sync(engine_id)
 
     def restart_engines_sync(self, targets: Targets = None) -> None:
-        """Stops engines, and starts them afresh under the same ids; their variables are lost.
+        """Stops engines and starts new ones with the same ids; the variables of the engines are lost.
 
-        Restarting all engines includes those that died, but not those that `stop_engines` has stopped for good: name
-        these. The engines of an MPI world are always restarted together. Clients do not list engines that are being
-        restarted; `Client.wait_for_engines` waits for the new ones.
+        Restarting all engines includes those that died, but not those that `stop_engines` has stopped for good: to
+        restart these, name them. The engines of an MPI world are always restarted together. Clients do not list
+        engines that are being restarted; `Client.wait_for_engines` waits for the new ones.
 
         Args:
             targets: An engine's id, several ids, 'all' (the default), or the id of an engine set.
 
         Raises:
-            KeyError: There is no engine set of that id.
+            KeyError: There is no engine set with that id.
             ClusterConnectionError: The cluster has stopped.
         """
         with self.lock:
@@ -684,7 +684,7 @@ class Cluster(ClusterCoroutines, OwnDashboard):
             targets: An engine's id, several ids, 'all' (the default), or the id of an engine set.
 
         Raises:
-            KeyError: There is no engine set of that id.
+            KeyError: There is no engine set with that id.
             ClusterConnectionError: The cluster has stopped.
         """
         with self.control() as control:
@@ -801,7 +801,7 @@ class Cluster(ClusterCoroutines, OwnDashboard):
 
         Raises:
             RequestFailed: Clients may have left data on one of the engines. Nothing is released.
-            KeyError: There is no host, block or engine set of that name.
+            KeyError: There is no host, block or engine set with that name.
             ClusterConnectionError: The cluster has stopped.
         """
         self._elastic.drain(targets, within_s=within_s, stateless=stateless)
@@ -821,7 +821,8 @@ class Cluster(ClusterCoroutines, OwnDashboard):
             within_s: Seconds after which released engines are stopped even if their tasks have not ended; None: never.
 
         Raises:
-            ScalingError: Clients may have left data on engines that would have to go. Others have gone.
+            ScalingError: Clients may have left data on engines that would have to be released. Others were
+                released.
             ClusterStartError: A submission was refused, or there can be no more engines.
             ValueError: `n` is negative.
             ClusterConnectionError: The cluster has stopped.
@@ -876,7 +877,7 @@ class Cluster(ClusterCoroutines, OwnDashboard):
         """Counters of the controller and the engines.
 
         Returns:
-            A dict, as of `Client.status`.
+            A dict, as for `Client.status`.
 
         Raises:
             ClusterConnectionError: The cluster has stopped.
@@ -885,7 +886,7 @@ class Cluster(ClusterCoroutines, OwnDashboard):
             return control.status()
 
     def save_trace_sync(self, path: str | Path) -> None:
-        """Writes what the controller has recorded as a Chrome trace, which Perfetto and `chrome://tracing` open.
+        """Writes the controller's recorded events as a Chrome trace, which Perfetto and `chrome://tracing` open.
 
         Args:
             path: The file to write.
@@ -920,10 +921,10 @@ class Cluster(ClusterCoroutines, OwnDashboard):
         return client
 
     def start_and_connect_sync(self, n: int | None = None, activate: bool | None = None) -> Client:
-        """Starts the cluster if it does not run, connects, and waits for all its engines.
+        """Starts the cluster if it is not running, connects, and waits for all its engines.
 
         Args:
-            n: Number of engines in place of the one that the cluster was made for.
+            n: Number of engines, in place of the number that the cluster was created with.
             activate: Whether the magics `%px` and `%%px` act on them from now on; with False they stay as they are. By
                 default they act on the new engines if the client that they belong to is closed.
 
@@ -933,7 +934,7 @@ class Cluster(ClusterCoroutines, OwnDashboard):
         Raises:
             ClusterStartError: It does not start, or engines die at their start or do not come up in time
                 (`start_timeout_s`). The cluster is stopped.
-            ClusterStateError: Another cluster of its profile and id runs.
+            ClusterStateError: Another cluster with the same profile and id is running.
         """
         if not self.running:
             self.start_cluster_sync(n)
@@ -1079,8 +1080,10 @@ class Cluster(ClusterCoroutines, OwnDashboard):
         """
         if (directory := old_arguments.get("profile_dir")) is not None:
             profile = extension("profile name")(directory)
-        default = files.cluster_dir(profile, cluster_id or "default") / files.CLUSTER_FILE
-        return cls.from_dict(read_json(Path(cluster_file) if cluster_file else default), **old_arguments)
+        path = Path(cluster_file or files.cluster_dir(profile, cluster_id or "default") / files.CLUSTER_FILE)
+        if not cluster_file and not path.exists():
+            raise ClusterFileError(files.no_such_cluster(profile, cluster_id or "default"))
+        return cls.from_dict(read_json(path), **old_arguments)
 
     def _started(self) -> Controller:
         if self._controller is None:
@@ -1123,7 +1126,7 @@ class Cluster(ClusterCoroutines, OwnDashboard):
         """Waits until the cluster's processes are gone.
 
         Args:
-            timeout_s: Seconds to wait; None: forever.
+            timeout_s: Seconds to wait; None means forever.
 
         Returns:
             Whether they are.

@@ -90,7 +90,7 @@ def check_memory() -> Finding:
     try:
         os.close(os.memfd_create("broadleaf-doctor"))
     except OSError as error:
-        found = f"memfd_create fails ({error.strerror}), so arrays lie in /dev/shm; {known}"
+        found = f"memfd_create fails ({error.strerror}), so arrays are stored in /dev/shm; {known}"
         advice = "permit memfd_create (a container's seccomp profile), or make /dev/shm larger (--shm-size)"
         return Finding("memory", "failed" if free_bytes < _LITTLE_SHM_BYTES else "warning", found, advice)
     return Finding("memory", "ok", f"memfd_create works, so the size of /dev/shm does not matter; {known}")
@@ -130,7 +130,7 @@ def read_connection(path: Path) -> tuple[dict[str, Any] | None, list[Finding]]:
         mode = stat.S_IMODE(path.stat().st_mode)
         content = json.loads(path.read_text())
     except FileNotFoundError:
-        advice = "check the path; if it is right, the cluster has stopped: its files go with it"
+        advice = "check the path; if it is right, the cluster has stopped, and its files were removed"
         return None, [Finding(step, "failed", f"{path} does not exist", advice)]
     except OSError as error:
         advice = "make it readable by you alone: chown it to yourself, and chmod 600"
@@ -207,7 +207,7 @@ def _names(hosts: Sequence[str]) -> Finding:
         advice = "use an address instead of the name: start with `--tcp ADDRESS`, or add the name to /etc/hosts here"
         return Finding("name", "failed", f"no address is known for {', '.join(unknown)}", advice)
     named = [host for host in hosts if not _is_address(host)]
-    return Finding("name", "ok", f"the file has {', '.join(hosts)}" + ("" if named else ", which are addresses"))
+    return Finding("name", "ok", f"the file lists {', '.join(hosts)}" + ("" if named else ", which are addresses"))
 
 
 def _is_address(host: str) -> bool:
@@ -239,10 +239,10 @@ def _routes(hosts: Sequence[str]) -> Finding:
     if ways:
         return Finding("route", "ok", ", ".join(ways))
     advice = (
-        "the networks of the two hosts do not meet: name the interface that they share (interface=), or come through "
-        "ssh, which tunnels (engines='ssh' with jump=)"
+        "the two hosts have no network in common: specify an interface that they share (interface=), or use SSH, "
+        "which sets up a tunnel (engines='ssh' with jump=)"
     )
-    return Finding("route", "failed", f"no way to {', '.join(failures)}", advice)
+    return Finding("route", "failed", f"no route to {', '.join(failures)}", advice)
 
 
 def _of_network(hosts: Iterable[str]) -> list[str]:
@@ -262,12 +262,12 @@ def _no_port(error: addresses.Unreachable) -> Finding:
     why = {error.failures[host] for host in _of_network(error.failures)}
     if os.strerror(errno.ECONNREFUSED) in why:
         advice = (
-            "the host answers and nothing listens there: the cluster has stopped (`broadleaf list` on its host), or "
-            "was started again at another port: copy the file again"
+            "the host answers, but nothing is listening there: the cluster has stopped (`broadleaf list` on its host), "
+            "or was started again on another port: copy the file again"
         )
     else:
         advice = (
-            "a firewall blocks the port: open one and start with listen='0.0.0.0:PORT', or come through ssh, which "
+            "a firewall blocks the port: open a port and start with listen='0.0.0.0:PORT', or come through ssh, which "
             "tunnels (engines='ssh')"
         )
     return Finding("port", "failed", str(error), advice)
@@ -293,12 +293,12 @@ def _no_keys(cause: BaseException | None, ours: str) -> Iterator[Finding]:
     words = str(cause.args[-1]) if isinstance(cause, _native.ConnectionRefused) else str(cause)
     if "refused our key" in words and "before both sides" not in words:
         yield Finding("controller's key", "ok", "it is the one in the file")
-        yield Finding("our key", "failed", f"the controller does not take {ours}: {words}", _COPY_AGAIN)
+        yield Finding("our key", "failed", f"the controller does not accept {ours}: {words}", _COPY_AGAIN)
     elif isinstance(cause, _native.ConnectionRefused):
         yield Finding("controller's key", "ok", "it is the one in the file")
         yield Finding("our key", "failed", f"the controller refused: {words}", _COPY_AGAIN)
     elif isinstance(cause, TimeoutError):
-        advice = "a program other than Broadleaf listens there, or a proxy in between drops the traffic"
+        advice = "a program other than Broadleaf is listening there, or a proxy in between drops the traffic"
         yield Finding("controller's key", "failed", f"connected, but no answer: {words}", advice)
     else:
         yield Finding(
@@ -354,7 +354,7 @@ def _was_stopped(engine: Mapping[str, Any]) -> bool:
 def _of_block(cluster: Cluster, block: Block) -> Finding:
     hosts = ", ".join(name.partition(":")[0] for name in block.hosts)
     if block.state == "pending":
-        advice = f"it waits up to {cluster.engines_from.queue_timeout_s:g} s; `broadleaf status` shows how it goes on"
+        advice = f"it waits up to {cluster.engines_from.queue_timeout_s:g} s; `broadleaf status` shows its progress"
         return Finding(block.id, "warning", block.reason or "it is pending", advice)
     if block.state == "failed":
         lines = [line.strip() for line in cluster.engines_from.log(block).splitlines() if line.strip()]
@@ -364,7 +364,7 @@ def _of_block(cluster: Cluster, block: Block) -> Finding:
         return Finding(block.id, "ok", block.reason or "it has ended")
     if not block.hosts:
         advice = "run `broadleaf doctor --connection FILE` on its host, with this cluster's engine.json"
-        return Finding(block.id, "warning", "it runs, and none of its hosts has joined", advice)
+        return Finding(block.id, "warning", "it is running, but none of its hosts has joined", advice)
     left = "" if block.deadline is None else f", {max(0, round(block.deadline - time.time())):,} s left"
     return Finding(block.id, "ok", f"{hosts}: {len(block.engines)} engines{left}")
 
@@ -375,8 +375,8 @@ def _of_engines(states: Sequence[str], blocks: Sequence[Block]) -> Finding:
     if not states and (waiting := waited_for(blocks)):
         return Finding("engines", "warning", f"none are up yet: {waiting}", "they come when it runs")
     if not states:
-        return Finding("engines", "warning", "the cluster has none", "start some: `broadleaf scale N`, or a relay")
+        return Finding("engines", "warning", "the cluster has none", "start some with `broadleaf scale N` or a relay")
     if down:
-        advice = "`broadleaf status` says how they died, `broadleaf logs --engine N` what they wrote"
+        advice = "`broadleaf status` shows how they died, and `broadleaf logs --engine N` shows what they wrote"
         return Finding("engines", "warning", f"{found}; others are {', '.join(sorted(set(down)))}", advice)
     return Finding("engines", "ok", found)

@@ -92,9 +92,9 @@ class Elastic:
         if decision.kept_for_data:
             what = "blocks" if self._cluster.engines_from.is_remote else "engines"
             raise ScalingError(
-                f"clients may have left data on {what} {', '.join(decision.kept_for_data)}, to which they sent tasks "
-                "directly (push, scatter, execute, or apply of a direct view), and there are too few other engines to "
-                "release: gather the data, or pass stateless=True to discard it"
+                f"clients may have left data on {what} {', '.join(decision.kept_for_data)}, because they sent tasks "
+                "directly to them (with push, scatter, execute, or apply of a direct view). There are too few other "
+                "engines to release: gather the data, or pass stateless=True to discard it"
             )
 
     def adapt(self, minimum: int, maximum: int, *, idle_s: float = 300.0, stateless: bool = False) -> None:

@@ -25,8 +25,8 @@ from broadleaf.state.directories import ClusterFileError
 # How long an address of the controller has to answer before the tunnel is used.
 _DIRECT_S = 3.0
 _TWICE = (
-    "host {!r} has joined already for this job, which must run the command that joins once on each host; hosts need "
-    "different names"
+    "host {!r} has already joined for this job: run the command that joins only once on each host, and give each host "
+    "a different name"
 )
 
 

@@ -58,7 +58,7 @@ class ClusterManager:
             profile: The profile; None for all.
 
         Returns:
-            Those that run, by key.
+            The running clusters, by key.
         """
         pattern = f"profiles/{profile or '*'}/*/{files.CLUSTER_FILE}"
         for path in sorted(base_dir().glob(pattern)):
@@ -99,7 +99,7 @@ class ClusterManager:
         return [cluster for _, cluster in sorted(found, key=lambda entry: -entry[0])]
 
     def orphans(self, profile: str | None = None) -> list[Orphans]:
-        """What clusters have left that were killed, with their controller and with what would have ended the rest.
+        """Clusters that were killed and have left processes or jobs behind.
 
         Schedulers are asked about jobs. `Cluster.stop_cluster_sync` ends what a cluster has left.
 
@@ -107,7 +107,7 @@ class ClusterManager:
             profile: The profile; None for all.
 
         Returns:
-            Those of clusters that have left anything, the latest first.
+            The clusters that have left something behind, the latest first.
         """
         found = (_left_by(cluster) for cluster in self.dead_clusters(profile))
         return [orphans for orphans in found if orphans.processes or orphans.blocks]
@@ -122,8 +122,8 @@ class ClusterManager:
             Its key, and the cluster.
 
         Raises:
-            KeyError: There is one of that key already.
-            ValueError: As of `Cluster`.
+            KeyError: A cluster with that key already exists.
+            ValueError: As for `Cluster`.
         """
         cluster = Cluster(**options)
         key = self._cluster_key(cluster)
@@ -146,7 +146,7 @@ class ClusterManager:
             The cluster.
 
         Raises:
-            KeyError: There is none; the message says which there are.
+            KeyError: There is no such cluster; the message lists the known ones.
         """
         try:
             return self._clusters[key]

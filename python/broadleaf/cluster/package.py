@@ -63,7 +63,7 @@ try:
         if other.stat().st_mtime < time.time() - {kept_s}:
             shutil.rmtree(other.path, ignore_errors=True)
 except OSError as error:
-    sys.exit("Broadleaf cannot be stored in %s: %s; set XDG_CACHE_HOME in setup= to a place with room"
+    sys.exit("Broadleaf cannot be copied to %s: %s; set XDG_CACHE_HOME in setup= to a place with room"
              % (packages, error))
 os.umask(mask)"""
 

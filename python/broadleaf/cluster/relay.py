@@ -181,7 +181,7 @@ class Relay:
         """Waits until it has ended.
 
         Args:
-            timeout_s: Seconds to wait; None: forever.
+            timeout_s: Seconds to wait; None means forever.
 
         Returns:
             The exit code, or None when it still runs.

@@ -190,7 +190,7 @@ class Retries:
     @property
     def why(self) -> str:
         """Why places have no engines; '' where none has failed since it was last up."""
-        return "; ".join(f"{place} is tried again: {reason}" for place, (_, _, reason) in self._failed.items())
+        return "; ".join(f"{place} will be tried again: {reason}" for place, (_, _, reason) in self._failed.items())
 
 
 class Starts:
@@ -216,4 +216,4 @@ class Starts:
         """Why no more blocks are requested; '' if they are."""
         if len(self._failed) < _FAILED_STARTS:
             return ""
-        return f"{len(self._failed)} blocks in a row did not start, the last one because: {self._failed[-1]}"
+        return f"{len(self._failed)} blocks in a row did not start; the last one: {self._failed[-1]}"

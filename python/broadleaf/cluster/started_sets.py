@@ -374,7 +374,7 @@ class StartedSets:
         failures = [f"{block.id}: {said}" for block in blocks if (said := progress[block.id].failure)]
         n_up = sum(_block_of(host, blocks) is not None for *_, host in engines)
         if failures:
-            message = f"{len(failures)} of {len(blocks)} blocks of {kind.name} did not start, {n_up} engines are up:\n"
+            message = f"{len(failures)} of {len(blocks)} blocks of {kind.name} did not start; {n_up} engines are up:\n"
             message += "\n".join(failures)
             if not kind.min_engines or n_up < kind.min_engines:
                 raise ClusterStartError(message)
@@ -456,7 +456,7 @@ class _Progress:
         elif block.state == "running" and waited_s > start_timeout_s:
             of = f" of {expected}" if expected is not None else ""
             is_open = expected is None and block.n_hosts is None
-            unknown = "; nothing says how many there will be: give the number, n" if is_open else ""
+            unknown = "; how many there will be is not known: specify n" if is_open else ""
             self.failure = with_log(f"{n_up}{of} engines came up within {start_timeout_s:g} s{unknown}", log())
         return bool(self.failure)
 

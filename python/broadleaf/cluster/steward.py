@@ -603,7 +603,7 @@ def _why_gone(block: Block, since_s: float) -> str:
         return f"it was put back into the queue ({block.reason})"
     if since_s < _ANSWER_WITHIN_S:
         return ""
-    return f"the relay there ended, or the connection to it was lost, and {block.id} goes on"
+    return f"the relay there ended, or the connection to it was lost, but {block.id} is still running"
 
 
 # A steward in a separate process: it outlives the program that started the cluster.

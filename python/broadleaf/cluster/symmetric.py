@@ -171,7 +171,9 @@ class SharedSecret(Rendezvous):
                 except OSError:
                     continue
                 return f"0.0.0.0:{port}", self._credentials
-        raise ClusterStartError(f"other programs listen on {self._said()}: start again with another BROADLEAF_SECRET")
+        raise ClusterStartError(
+            f"other programs are listening on {self._said()}: start again with another BROADLEAF_SECRET"
+        )
 
     def engine_env(self) -> dict[str, str]:
         """What follows from the secret, and what the launcher has set for all ranks."""
@@ -301,6 +303,7 @@ def _relay(member: RunMember, n: int | None, rendezvous: Rendezvous, timeout_s: 
             failure = failure or error
         if time.monotonic() > give_up_at:
             raise ClusterStartError(
-                f"rank {member.rank} on {here} found no cluster of rank 0: {failure}. {rendezvous.requirement()}"
+                f"rank {member.rank} on {here} found no cluster started by rank 0: {failure}. "
+                f"{rendezvous.requirement()}"
             )
         time.sleep(_LOOK_EVERY_S)

@@ -100,8 +100,8 @@ class _AbsentSet(Local):
     def require(self) -> None:
         raise ClusterStartError(
             f"engine set {self.name!r} is not installed here; the known ones are: {', '.join(engine_set_names())}. "
-            "Start the controller with `broadleaf start --tcp HOST`, and in your scheduler's jobs `broadleaf relay` on "
-            "each host"
+            "Start the controller with `broadleaf start --tcp HOST`, and run `broadleaf relay` on each host in your "
+            "scheduler's jobs"
         )
 
 

@@ -133,17 +133,15 @@ class Feed:
         finally:
             self._watchers.discard(queue)
 
-    async def engine_news(self, engine_id: int, seen: Seen | None) -> dict[str, Any] | None:
-        """What an engine has written since `seen`; None if that is not known, as of an engine whose host is gone, or
-        while nobody watches.
-        """
+    async def engine_news(self, engine_id: int, seen: Seen | None) -> dict[str, Any]:
+        """What an engine has written since `seen`, or under 'failed' why that is not known."""
         control = self._control
         if control is None:
-            return None
+            return {"failed": "the dashboard is not connected to the cluster"}
         try:
             return await asyncio.get_running_loop().run_in_executor(None, control.written, engine_id, seen)
-        except (BroadleafError, TimeoutError):
-            return None
+        except (BroadleafError, TimeoutError) as error:
+            return {"failed": str(error)}
 
     def _history(self) -> str:
         history = {"cluster": self._cluster.cluster_id, "lost": self._failure, **self._frames.history()}

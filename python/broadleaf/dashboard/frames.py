@@ -367,7 +367,7 @@ def _event_text(kind: str, a: int, b: int) -> str:
         "engine_down": f"engine {a} is gone",
         "refused": "a connection was refused",
         "malformed": "a peer sent bytes that are not a message, and was disconnected",
-        "request": f"client {a} asked for something",
+        "request": f"client {a} sent a request",
     }
     return words.get(kind, kind)
 

@@ -131,10 +131,7 @@ class _Engine(_Guarded):
         self.feed = feed
 
     async def get(self, engine_id: str) -> None:
-        told = await self.feed.engine_news(int(engine_id), self._seen())
-        if told is None:
-            raise HTTPError(404, "%s", f"there is no engine {engine_id}")
-        self.finish(told)
+        self.finish(await self.feed.engine_news(int(engine_id), self._seen()))
 
     def _seen(self) -> Seen | None:
         given = [self.get_query_argument(name, None) for name in ("pid", "output", "log")]

@@ -119,9 +119,12 @@ class Dashboard:
     def _repr_html_(self) -> str:
         url = escape(self.url)
         name = escape(self._cluster.cluster_id)
-        return (
-            f'<div><b>Dashboard</b> of cluster {name}: <a href="{url}" target="_blank" rel="noopener">{url}</a></div>'
-        )
+        shown = f'<b>Dashboard</b> of cluster {name}: <a href="{url}" target="_blank" rel="noopener">{url}</a>'
+        if self._guard is not None:
+            port = self._guard.port
+            way = f"ssh -L {port}:127.0.0.1:{port} {escape(socket.gethostname())}"
+            shown += f"<br>If this notebook runs on another machine, first run <code>{way}</code> on yours."
+        return f"<div>{shown}</div>"
 
     def _started(self, ready: threading.Event) -> Any:
         def on_started(loop: asyncio.AbstractEventLoop, stopping: asyncio.Event) -> None:

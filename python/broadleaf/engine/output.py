@@ -96,9 +96,7 @@ def send_message(message: dict[str, Any]) -> None:
         reason = unpicklable_reason(message["data"]) or str(error)
         raise errors.SerializationError("what the task publishes", reason) from error
     if len(body) > _MESSAGE_BYTES:
-        raise errors.SerializationError(
-            "what the task publishes", f"{len(body)} bytes are more than a message can hold"
-        )
+        raise errors.SerializationError("what the task publishes", f"{len(body)} bytes do not fit into one message")
     if _recorded is not None and message["type"] == "display":
         task, displays = _recorded
         has_room = len(body) <= _RECORDED_BYTES and len(displays) < _RECORDED_DISPLAYS

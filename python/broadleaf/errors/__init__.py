@@ -362,9 +362,9 @@ class EngineError(Verdict):
     """The engine died.
 
     Args:
-        message: What happened; by default what the certificate says.
+        message: What happened; by default the text of the certificate.
         engine_info: Which engine it was.
-        certificate: All that is known of the death.
+        certificate: Everything known about the death.
         retries: The task's number of retries; None if it cannot be retried.
     """
 
@@ -508,7 +508,7 @@ class CompositeError(RemoteError):
             The lines of that exception. By default those of up to `tb_limit` exceptions, identical ones once.
 
         Raises:
-            IndexError: There is no exception of that index.
+            IndexError: There is no exception with that index.
         """
         if excid is None:
             return composite_lines(self)
@@ -528,7 +528,7 @@ class CompositeError(RemoteError):
             excid: The index of one of the exceptions.
 
         Raises:
-            IndexError: There is no exception of that index.
+            IndexError: There is no exception with that index.
         """
         print("\n".join(self.render_traceback(excid)))
 
@@ -540,7 +540,7 @@ class CompositeError(RemoteError):
 
         Raises:
             RemoteError: That exception.
-            IndexError: There is no exception of that index.
+            IndexError: There is no exception with that index.
         """
         entry = self._entry(excid)
         raise fresh(self.exceptions[excid]) if self.exceptions else RemoteError(*entry)

@@ -59,7 +59,7 @@ class DeathCertificate(NamedTuple):
 
     @property
     def advice(self) -> str:
-        """What the user can do about it."""
+        """Advice on what to do about it."""
         if self.cause == "not_started":
             return "Start fewer engines there, or raise the limit on processes (`ulimit -u`)."
         if self.cause == "out_of_memory":
@@ -105,7 +105,7 @@ class ControllerDeath(NamedTuple):
 
     @property
     def advice(self) -> str:
-        """What the user can do about it."""
+        """Advice on what to do about it."""
         log = f" Its log is {self.log_path}." if self.log_path and self.cause != "stopped" else ""
         if self.cause == "disconnected":
             return f"Open a new Client, and resubmit the missing tasks.{log}"

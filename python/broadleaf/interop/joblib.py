@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -48,7 +49,7 @@ class BroadleafBackend(_JoblibBackend):
     """Runs joblib's batches as tasks of a load-balanced view.
 
     An array of at least 1 MiB that several calls of one `Parallel` share is sent once, as long as nobody changes it;
-    every call gets its own array to write to.
+    every call gets its own array to write to. What a batch's calls write is shown when the batch is done.
     """
 
     # A task costs microseconds here, so batches need not be as long as joblib makes them for processes. Their contents
@@ -137,6 +138,8 @@ class BroadleafBackend(_JoblibBackend):
             # Another thread has aborted everything in the meantime.
             client.abort([result])
         result.add_done_callback(self._under_way.discard)
+        # Nobody else can: joblib keeps the values alone.
+        result.add_done_callback(_show_output)
         if callback is not None:
             result.add_done_callback(callback)
         return result
@@ -156,6 +159,14 @@ class BroadleafBackend(_JoblibBackend):
 def run_batch(batch: Callable[[], Any]) -> Any:
     """Runs a batch of joblib's calls on an engine."""
     return batch()
+
+
+def _show_output(result: Any) -> None:
+    """Shows what the calls of a batch have written, as the workers of joblib's own backends do on the terminal."""
+    if result.written_parts():
+        for stream, text in ((sys.stdout, result.stdout), (sys.stderr, result.stderr)):
+            stream.write(text)
+            stream.flush()
 
 
 def _is_engine() -> bool:
@@ -187,7 +198,7 @@ def _view_of_a_cluster() -> LoadBalancedView:
 def register_joblib_backend(
     name: str = "broadleaf", make_default: bool = False, view: LoadBalancedView | None = None
 ) -> None:
-    """Makes Broadleaf a backend of joblib: `Parallel(backend=name)`.
+    """Registers Broadleaf as a joblib backend: `Parallel(backend=name)`.
 
     Under the default name it is registered as 'broadleaf' and as 'ipyparallel'.
 

@@ -63,7 +63,7 @@ class PoolResult(Generic[Returned]):
         """The value, or raises what the function raised.
 
         Args:
-            timeout: Seconds to wait; None: forever.
+            timeout: Seconds to wait; None means forever.
 
         Returns:
             What the function returned; of a map, the list of all values.
@@ -80,7 +80,7 @@ class PoolResult(Generic[Returned]):
         """Waits until it is ready.
 
         Args:
-            timeout: Seconds to wait; None: forever.
+            timeout: Seconds to wait; None means forever.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         if self.async_result.wait(timeout):
@@ -144,7 +144,7 @@ class PoolIterator(Generic[Returned]):
         """The next value, or raises what the function raised for that item.
 
         Args:
-            timeout: Seconds to wait; None: forever.
+            timeout: Seconds to wait; None means forever.
 
         Returns:
             The value.
@@ -170,9 +170,9 @@ class Pool:
     """`multiprocessing.Pool` whose processes are engines: the same names, arguments and errors.
 
     Without `client` it starts a cluster on this host, which ends with the pool. Functions need not be importable:
-    those of a script or notebook, lambdas and closures are sent, too. A call that raised raises the same exception
-    here, with the traceback of the engine as its cause. As in `multiprocessing`, the end of a `with` block terminates
-    the pool: take the values inside.
+    those of a script or notebook, lambdas and closures are sent, too. If a call raises an exception, the same exception
+    is raised here, with the engine's traceback as its cause. As in `multiprocessing`, the end of a `with` block
+    terminates the pool: take the values inside.
 
     Args:
         processes: Number of engines; None: one for each core, or all engines of `client`.
@@ -186,7 +186,7 @@ class Pool:
     Raises:
         ValueError: There cannot be so many processes, or an argument has a meaning that engines do not have.
         TypeError: `initializer` cannot be called.
-        RemoteError: The initializer raised on an engine; a `CompositeError` if it did on several.
+        RemoteError: The initializer raised an exception on an engine; a `CompositeError` if it did so on several.
         ClusterStartError: The cluster could not start.
 
     Example:
@@ -247,7 +247,7 @@ class Pool:
             kwds: Its keyword arguments.
 
         Returns:
-            What the function returned.
+            The value that the function returned.
 
         Raises:
             ValueError: The pool is not running.
@@ -309,7 +309,7 @@ class Pool:
         callback: Callable[[list[Returned]], object] | None = None,
         error_callback: Callable[[BaseException], object] | None = None,
     ) -> PoolResult[list[Returned]]:
-        """`map` that does not wait.
+        """Like `map`, but does not wait.
 
         Args:
             func: The function to call.
@@ -354,7 +354,7 @@ class Pool:
         callback: Callable[[list[Returned]], object] | None = None,
         error_callback: Callable[[BaseException], object] | None = None,
     ) -> PoolResult[list[Returned]]:
-        """`starmap` that does not wait.
+        """Like `starmap`, but does not wait.
 
         Args:
             func: The function to call.
@@ -376,7 +376,7 @@ class Pool:
     def imap(
         self, func: Callable[[Any], Returned], iterable: Iterable[Any], chunksize: int = 1
     ) -> PoolIterator[Returned]:
-        """`map` as an iterator over the values in the order of the items.
+        """Like `map`, but returns an iterator over the values in the order of the items.
 
         A sequence is submitted at once. An iterator, which may be endless, is taken from as values are: 10 tasks per
         engine ahead, and the rest by `join`.
@@ -387,7 +387,7 @@ class Pool:
             chunksize: Items per task.
 
         Returns:
-            The iterator, whose `next` takes a timeout. It goes on after an item that raised.
+            The iterator, whose `next` takes a timeout. It continues after an item whose call raised an exception.
 
         Raises:
             ValueError: The pool is not running, or `chunksize` is less than 1.
@@ -397,7 +397,7 @@ class Pool:
     def imap_unordered(
         self, func: Callable[[Any], Returned], iterable: Iterable[Any], chunksize: int = 1
     ) -> PoolIterator[Returned]:
-        """`imap` whose values come as they arrive.
+        """Like `imap`, but yields values as they arrive.
 
         Args:
             func: The function to call.
@@ -405,7 +405,7 @@ class Pool:
             chunksize: Items per task.
 
         Returns:
-            The iterator, as of `imap`.
+            The iterator, as for `imap`.
 
         Raises:
             ValueError: The pool is not running, or `chunksize` is less than 1.
@@ -435,7 +435,7 @@ class Pool:
     # Its end ------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Accepts no more calls. Those that were made go on."""
+        """Accepts no more calls. Calls that were already made continue."""
         if self._state == _RUN:
             self._state = _CLOSE
 
@@ -490,15 +490,15 @@ class Pool:
 def _some_engines(client: Client, processes: int) -> list[int]:
     ids = client.ids
     if processes > len(ids):
-        raise ValueError(f"there are {len(ids)} engines for {processes} processes")
+        raise ValueError(f"there are only {len(ids)} engines for {processes} processes")
     return ids[:processes]
 
 
 class ProcessPoolExecutor(ViewExecutor):
     """`concurrent.futures.ProcessPoolExecutor` whose processes are the engines of a cluster of its own.
 
-    The cluster is on this host, and ends with the executor. `Client.executor` is the executor of a cluster that goes
-    on. Functions need not be importable. An engine that dies fails the call that it ran, and no other.
+    The cluster is on this host, and ends with the executor. For a cluster that outlives the executor, use
+    `Client.executor`. Functions need not be importable. If an engine dies, only the call that it was running fails.
 
     Args:
         max_workers: Number of engines; None: one for each core.
@@ -511,7 +511,7 @@ class ProcessPoolExecutor(ViewExecutor):
     Raises:
         ValueError: There cannot be so many workers, or an argument has a meaning that engines do not have.
         TypeError: `initializer` cannot be called.
-        RemoteError: The initializer raised on an engine; a `CompositeError` if it did on several.
+        RemoteError: The initializer raised an exception on an engine; a `CompositeError` if it did so on several.
         ClusterStartError: The cluster could not start.
 
     Example:

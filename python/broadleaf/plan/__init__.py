@@ -1,4 +1,4 @@
-"""What it costs to tell N engines the same thing, and which tree costs least: numbers, tables and figures.
+"""The cost of sending the same message to N engines, and the tree that costs least: numbers, tables and figures.
 
 Nothing here needs a cluster. `from broadleaf import plan`, then `plan.sends(100, arity=2, depth=5)`.
 """

@@ -157,14 +157,14 @@ def arities(axes: Any) -> None:
         whole = [cost.best_depth(engines, k).sends for k in ARITIES]
         axes.plot(ARITIES, whole, marker, color=colour, markersize=5, label=f"N = {engines:,}: whole depth")
         axes.axhline(cost.binomial_rounds(engines), linestyle=":", linewidth=1, color=colour,
-                     label=f"N = {engines:,}: least of any scheme")  # fmt: skip
+                     label=f"N = {engines:,}: fewest of any scheme")  # fmt: skip
     axes.axvline(3, color="#777777", linewidth=0.6)
     axes.set_ylim(bottom=0)
     axes.set_xticks(ARITIES)
     axes.grid(True, axis="y", linewidth=0.3)
     axes.set_xlabel("arity: branches at each scheduler")
     axes.set_ylabel("sends, one after another")
-    axes.set_title("Sends at the best depth, by arity: least at 3")
+    axes.set_title("Sends at the best depth, by arity: fewest at 3")
     axes.figure.legend(loc="outside lower center", ncols=3, fontsize=8, frameon=False)
 
 

@@ -225,7 +225,7 @@ def transfers(
         A transfer for each name.
 
     Raises:
-        ValueError: There are fewer than 1 host or 0 bytes, or there is no algorithm of some name.
+        ValueError: There are fewer than 1 host or 0 bytes, or an algorithm does not exist.
     """
     _check(hosts, n_bytes)
     for name in among:
@@ -254,7 +254,7 @@ def choose(
         That transfer.
 
     Raises:
-        ValueError: There are fewer than 1 host or 0 bytes, `among` is empty, or there is no algorithm of some name.
+        ValueError: There are fewer than 1 host or 0 bytes, `among` is empty, or an algorithm does not exist.
 
     Example:
         >>> ipp.plan.choose(hosts=15, n_bytes=10**9).algorithm

@@ -154,8 +154,8 @@ def too_large(what: str, n_bytes: int, limit_bytes: int, why: str) -> Serializat
     """The exception for a value that does not fit into a message, which it must because of `why`."""
     return SerializationError(
         what,
-        f"{in_mib(n_bytes)} are more than fits into one message, {in_mib(limit_bytes)}, and {why}. Send it in parts, "
-        "or pass it in a file",
+        f"{in_mib(n_bytes)} do not fit into one message, which holds {in_mib(limit_bytes)}, and {why}. Send it in "
+        "parts, or pass it in a file",
     )
 
 

@@ -239,7 +239,7 @@ def is_from_reference(error: BaseException) -> bool:
 
 
 class Reference:
-    """Stands for the value of an expression in the namespace of whichever engine receives it.
+    """A placeholder for the value of an expression in the namespace of the engine that receives it.
 
     `view.apply(f, Reference("a"))` calls `f(a)` with each engine's own `a`; the value itself is not sent. If the
     expression raises, so does the task.
@@ -280,7 +280,7 @@ class Reference:
 
 
 class EngineCache(dict[Any, Any]):
-    """A dictionary of the process that a task runs in: what one task puts there, later tasks on that engine find.
+    """A dictionary of the process that a task runs in: later tasks on an engine find what earlier ones have put there.
 
     Wherever a function refers to it, it means the dictionary of the engine; its contents are never sent. All clients
     share it, like the engine's variables, and `view.clear()` empties it.

@@ -352,7 +352,7 @@ _brings_globals = False
 
 
 def use_dill() -> None:
-    """Makes dill pickle what nothing else here can, such as an open file.
+    """Uses dill for objects that nothing else here can pickle, such as an open file.
 
     Affects this process only; `client[:].use_dill()` includes the engines.
 

@@ -188,7 +188,7 @@ def _children(value: Any) -> list[tuple[str, Any]]:
 
 
 class PrePickled(Generic[Sent]):
-    """An object pickled once, to be sent many times; it arrives as the object itself.
+    """An object that is pickled once and sent many times. Engines receive the object itself.
 
     Args:
         value: The object.

@@ -44,7 +44,7 @@ def read_json(path: str | os.PathLike[str]) -> dict[str, Any]:
         with open(path) as file:
             content = json.load(file)
     except FileNotFoundError:
-        raise ClusterFileError(f"{path} does not exist; the cluster has stopped, or never ran") from None
+        raise ClusterFileError(f"{path} does not exist; the cluster has stopped, or was never started") from None
     except (OSError, ValueError) as error:
         raise ClusterFileError(f"{path} cannot be read: {error}") from None
     if not isinstance(content, dict):

@@ -49,7 +49,7 @@ def started():
 
 
 def test_start_says_how_to_go_on(started):
-    assert "cluster 'default' runs with 2 engines" in started
+    assert "cluster 'default' is running with 2 engines" in started
     assert "broadleaf.Client()" in started
     assert "broadleaf stop\n" in started
     with Client() as rc:
@@ -57,7 +57,7 @@ def test_start_says_how_to_go_on(started):
 
 
 def test_start_twice(started):
-    assert "'default' of profile 'default' is running already" in run("start", code=1)
+    assert "'default' of profile 'default' is already running" in run("start", code=1)
 
 
 def test_list(started):
@@ -97,7 +97,7 @@ def test_logs_tell_what_has_happened(started):
     assert any(re.fullmatch(r"engine 0 came up \(pid \d+\)", line) for line in lines)
     assert any(re.fullmatch(r"client \d+ connected", line) for line in lines)
     assert any(re.fullmatch(r"divmod failed on engine 1 after .*s", line) for line in lines)
-    assert "asked for something" not in said
+    assert "sent a request" not in said
 
 
 def test_top_tells_of_new_errors(started):

@@ -185,6 +185,7 @@ def test_the_table():
     head, first, *rest = done.stdout.splitlines()
     assert head.split() == ["STEP", "RESULT", "FOUND"]
     assert first.split()[:3] == ["connection", "file", "failed"]
-    assert "connection file: check the path; if it is right, the cluster has stopped: its files go with it" in rest
+    advice = "check the path; if it is right, the cluster has stopped, and its files were removed"
+    assert f"connection file: {advice}" in rest
     assert rest[-1] == "1 step failed"
     assert done.returncode == 1

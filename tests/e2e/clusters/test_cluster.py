@@ -16,7 +16,7 @@ from broadleaf.cluster.cluster import ClusterStateError
 from broadleaf.errors import ClusterConnectionError, ClusterStartError
 from broadleaf.serialize.namespace import evaluate
 from broadleaf.state import directories, files
-from broadleaf.state.directories import make_private_dir, write_json
+from broadleaf.state.directories import ClusterFileError, make_private_dir, write_json
 from waiting import until
 
 pytestmark = pytest.mark.timeout(60)
@@ -109,7 +109,7 @@ def test_no_cluster_to_connect_to():
 
 def test_an_id_in_use_is_refused_and_a_stale_one_is_not():
     with Cluster(n=0, cluster_id="one"):
-        with pytest.raises(ClusterStateError, match=r"'one'.*running already"):
+        with pytest.raises(ClusterStateError, match=r"'one'.*already running"):
             Cluster(n=0, cluster_id="one").start_cluster_sync()
     stale = Cluster(n=0, cluster_id="one").start_cluster_sync()
     state = stale.to_dict()
@@ -135,6 +135,15 @@ def test_a_detached_cluster_outlives_its_client(cluster_processes):
     cluster.stop_cluster_sync()
     assert cluster_processes("stays") == {}
     assert ClusterManager().load_clusters() == {}
+
+
+def test_who_looks_for_a_cluster_that_does_not_run_is_told_how_to_start_it(tmp_path):
+    with pytest.raises(ClusterFileError, match=r"no cluster 'default' is running.*Start one with `broadleaf start`"):
+        Cluster.from_file()
+    with pytest.raises(ClusterFileError, match="--profile lab --cluster-id mine"):
+        Cluster.from_file(profile="lab", cluster_id="mine")
+    with pytest.raises(ClusterFileError, match=r"nothing\.json does not exist"):
+        Cluster.from_file(tmp_path / "nothing.json")
 
 
 def test_a_bound_cluster_ends_with_its_process(cluster_processes):

@@ -257,7 +257,7 @@ def test_adapt_tries_again_where_blocks_failed_before():
         for n_blocks in (3, 6):
             cluster.adapt_sync(1, 1)
             assert until(lambda: cluster.scaling_paused)
-            assert cluster.scaling_paused == "3 blocks in a row did not start, the last one because: out of order"
+            assert cluster.scaling_paused == "3 blocks in a row did not start; the last one: out of order"
             assert len(cluster.blocks()) == n_blocks
     finally:
         cluster.stop_cluster_sync()

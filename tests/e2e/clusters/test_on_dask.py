@@ -148,7 +148,7 @@ def test_refusals_name_their_cause_in_time(tmp_path):
         """
 def body(dask, workers):
     for options, cause in [
-        ({"client": dask, "workers": ["tcp://127.0.0.1:1"]}, "Dask has no worker tcp://127.0.0.1:1; it has tcp://"),
+        ({"client": dask, "workers": ["tcp://127.0.0.1:1"]}, "Dask has no worker tcp://127.0.0.1:1; known: tcp://"),
         ({"client": "tcp://127.0.0.1:1"}, "Dask's scheduler at tcp://127.0.0.1:1 cannot be reached"),
         ({}, "no Dask scheduler is specified: pass its address or a client"),
     ]:

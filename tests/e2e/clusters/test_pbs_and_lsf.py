@@ -156,14 +156,14 @@ def test_news_of_pbs(folder, attributes, known):
 def test_news_of_a_job_that_pbs_only_remembers(folder):
     (folder / "says").write_text("qstat: 17.here Job has finished, use -x or -H to obtain historical job information\n")
     (folder / "history").write_text("Job Id: 17.here\n    job_state = F\n    Exit_status = -29\n")
-    assert note("pbs") == ("failed", "job 17.here: its walltime is over")
+    assert note("pbs") == ("failed", "job 17.here: its walltime has run out")
     assert (folder / "asked").read_text().splitlines() == ["-f 17.here", "-f -x 17.here"]
 
 
 @pytest.mark.parametrize(
     ("said", "known"),
     [
-        ("qstat: Unknown Job Id 17.here\n", ("failed", "job 17.here is not known to PBS any more")),
+        ("qstat: Unknown Job Id 17.here\n", ("failed", "job 17.here is no longer known to PBS")),
         ("Connection refused\nqstat: cannot connect to server here (errno=15010)\n", None),
     ],
 )
@@ -191,7 +191,7 @@ def test_what_pbs_does_not_know(folder, said, known):
             '"EXIT_REASON":"TERM_RUNLIMIT: job killed after reaching LSF run time limit"',
             (
                 "failed",
-                "job 930: its walltime is over (TERM_RUNLIMIT: job killed after reaching LSF run time limit)",
+                "job 930: its walltime has run out (TERM_RUNLIMIT: job killed after reaching LSF run time limit)",
             ),
         ),
         (
@@ -208,7 +208,7 @@ def test_news_of_lsf(folder, record, known):
 @pytest.mark.parametrize(
     ("said", "known"),
     [
-        ('{"COMMAND":"bjobs","JOBS":0,"RECORDS":[]}', ("failed", "job 930 is not known to LSF any more")),
+        ('{"COMMAND":"bjobs","JOBS":0,"RECORDS":[]}', ("failed", "job 930 is no longer known to LSF")),
         ("LSF is down. Please wait ...\n", None),
     ],
 )

@@ -50,6 +50,25 @@ def test_an_array_of_many_calls_is_copied_once(rc):
     assert copies(rc) - before <= 2
 
 
+def speak(i):
+    print("out", i)
+    print("err", i, file=sys.stderr)
+    if i == 3:
+        raise ValueError(i)
+    return i
+
+
+def test_what_calls_print_is_shown_here(capsys):
+    """As with joblib's own backends, whose workers share the terminal: nobody else has the results of these tasks."""
+    assert Parallel(backend="broadleaf")(delayed(speak)(i) for i in range(3)) == [0, 1, 2]
+    shown = capsys.readouterr()
+    assert sorted(shown.out.splitlines()) == ["out 0", "out 1", "out 2"]
+    assert sorted(shown.err.splitlines()) == ["err 0", "err 1", "err 2"]
+    with pytest.raises(ValueError, match="3"):
+        Parallel(backend="broadleaf")([delayed(speak)(3)])
+    assert capsys.readouterr().out == "out 3\n"
+
+
 def test_it_is_kept_between_calls_that_do_not_overlap(rc):
     array = np.ones(1 << 18)
     before = copies(rc)

@@ -54,7 +54,7 @@ class Precision:
         if self.more_runs <= MAX_TIMES_MORE * self.runs:
             return f"about {self.more_runs} more runs"
         return (
-            "more runs alone will not do: let each run take longer, quieten the machine, leave factors out, or raise "
+            "more runs alone are not enough: let each run take longer, quieten the machine, drop factors, or raise "
             "rope_pct"
         )
 

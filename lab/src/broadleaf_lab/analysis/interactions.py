@@ -79,10 +79,10 @@ class Interaction:
         words = {
             "additive": "add up: neither changes what the other does",
             "either-or": "do the same work: either one is enough",
-            "antagonistic": "do less together than the sum of what each does",
-            "synergistic": "do more together than the sum of what each does",
+            "antagonistic": "do less together than the sum of their separate effects",
+            "synergistic": "do more together than the sum of their separate effects",
             "sign-flip": "depend on each other so much that one of them changes sides",
-            "undetermined": "are not yet known to interact or not",
+            "undetermined": "may interact, but this is not yet known",
         }
         return f"{self.a} and {self.b} {words[self.kind]}."
 

@@ -108,7 +108,7 @@ def summarise(
     notes += made.notes
     notes += tasks_note(frame)
     if made.dropped:
-        notes.append(f"These runs cannot tell these terms apart: {', '.join(made.dropped)}.")
+        notes.append(f"These runs cannot distinguish these terms: {', '.join(made.dropped)}.")
     return Summary(
         fit=made,
         verdicts=Known(made, rope_pct, failures).verdicts,
@@ -132,8 +132,8 @@ def tasks_note(frame: pd.DataFrame) -> list[str]:
     if numbers.empty or numbers.max() <= 2 * numbers.min():
         return []
     return [
-        f"Runs had {int(numbers.min()):,} to {int(numbers.max()):,} tasks, as many as the speed of each configuration "
-        "asked for: what depends on how many tasks there are at once is part of the effects."
+        f"Runs had {int(numbers.min()):,} to {int(numbers.max()):,} tasks, depending on the speed of each "
+        "configuration. Anything that depends on the number of tasks is therefore part of the effects."
     ]
 
 

@@ -187,7 +187,7 @@ def pooled_sd(groups: Sequence[Sequence[float]]) -> float:
     """The standard deviation within groups. Raises AnalysisError without a group of two."""
     sd, degrees = frames.pooled_sd(np.concatenate(groups), np.repeat(np.arange(len(groups)), list(map(len, groups))))
     if degrees == 0:
-        raise AnalysisError("no commit ran twice, so noise cannot be told from change. Use more replicates.")
+        raise AnalysisError("no commit ran twice, so noise cannot be distinguished from change. Use more replicates.")
     return max(sd, 1e-6)
 
 

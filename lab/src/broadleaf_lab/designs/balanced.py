@@ -51,8 +51,8 @@ def balanced(
     n = runs if runs is not None else max(16, -(-2 * min_runs // 4) * 4)
     if n < min_runs:
         raise DesignError(
-            f"{n} runs are too few for a pair of runs for each of {len(factors)} factors: set design.runs to at least "
-            f"{min_runs}."
+            f"{n} runs are too few to include a pair of runs for each of {len(factors)} factors: set design.runs to "
+            f"at least {min_runs}."
         )
     seed = int(rng.integers(0, 2**31))
     for slack in _LADDER:

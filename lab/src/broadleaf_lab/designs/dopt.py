@@ -49,7 +49,7 @@ def dopt(factors: Sequence[Factor], rules: Constraints, rng: np.random.Generator
     p = matrix.shape[1]
     n = runs if runs is not None else math.ceil((_PER_TERM if pairs else _PER_MAIN_EFFECT) * p)
     if n < p:
-        raise DesignError(f"{n} runs cannot tell {p} terms apart. Set design.runs to at least {p}, or leave it out.")
+        raise DesignError(f"{n} runs cannot distinguish {p} terms. Set design.runs to at least {p}, or leave it out.")
     chosen = exchange(matrix, n, rng, STARTS if p <= _MANY_TERMS else _FEW_STARTS)
     d_efficiency, vif = efficiency(matrix[chosen])
     order = np.asarray(chosen)

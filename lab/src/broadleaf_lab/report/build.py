@@ -44,7 +44,7 @@ def write(study: StudySpec, folder: Path | None = None, images: bool = True) -> 
     size = len(page.encode())
     if size > MAX_BYTES:
         raise AnalysisError(
-            f"the report would have {size} bytes, more than {MAX_BYTES}: leave factors out of the study."
+            f"the report would take {size} bytes, which is more than {MAX_BYTES}: leave factors out of the study."
         )
     pictures = folder / "figures"
     html = folder / "report.html"

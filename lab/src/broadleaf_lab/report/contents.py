@@ -128,7 +128,7 @@ def _unknown(found: Collected, unknown: Sequence[Verdict]) -> Iterable[str]:
         more = max(v.needs_runs or 0 for v in within)
         yield f"Not yet known: {listed([v.name for v in within], 8)} (about {more} more runs)."
     if beyond:
-        yield f"Not to be known with {MAX_TIMES_MORE} times as many runs: {listed([v.name for v in beyond], 8)}."
+        yield f"Not decided even with {MAX_TIMES_MORE} times as many runs: {listed([v.name for v in beyond], 8)}."
     if rest:
         yield f"Not yet known: {listed([v.name for v in rest], 8)}."
 
@@ -150,9 +150,9 @@ def _placebo(found: Collected) -> Iterable[str]:
     elif wrong:
         yield f"The placebo's average effect covers zero ({span}), but not its effect by the {listed(wrong)}."
     elif words == {"no practical difference"}:
-        yield f"The placebo does nothing, as it should: {span} covers zero."
+        yield f"The placebo does nothing, as expected: {span} covers zero."
     else:
-        yield f"The placebo is not known to do anything, as it should: {span} covers zero, and more than that."
+        yield f"The placebo is not known to do anything, as expected: {span} covers zero, but is wide."
 
 
 def _effect_of(found: Collected, factor: str | None, context: _Where) -> Effect | None:

@@ -29,7 +29,8 @@ def export(directory: Path, dialect: str, target: Path, tables: Sequence[str] = 
         raise RunError(f"unknown dialect {dialect!r}. Choose one of {', '.join(DIALECTS)}.")
     sources = {name: directory / f"{name}.csv" for name in tables if (directory / f"{name}.csv").is_file()}
     if not sources:
-        raise RunError(f"{directory}: none of {', '.join(f'{t}.csv' for t in tables)}. Run `broadleaf-lab run` first.")
+        names = ", ".join(f"{t}.csv" for t in tables)
+        raise RunError(f"{directory} contains none of {names}. Run `broadleaf-lab run` first.")
     with writing(target):
         target.mkdir(parents=True, exist_ok=True)
     if dialect == "sqlite":

@@ -196,7 +196,7 @@ class _Parser:
 
     def _ordered(self, one: Level, other: Level) -> tuple[Any, Any]:
         if isinstance(one, str) != isinstance(other, str):
-            raise self._wrong(f"{one!r} and {other!r} cannot be ordered")
+            raise self._wrong(f"{one!r} and {other!r} cannot be compared with < or >")
         if isinstance(one, str) and isinstance(other, str):
             return self._version(one), self._version(other)
         return one, other
@@ -204,7 +204,7 @@ class _Parser:
     def _version(self, text: str) -> tuple[int, ...]:
         match = _VERSION.match(text)
         if match is None:
-            raise self._wrong(f"{text!r} cannot be ordered: only numbers and versions can")
+            raise self._wrong(f"{text!r} cannot be compared with < or >: only numbers and versions can")
         return tuple(int(part) for part in match[1].split("."))
 
     def _value(self, node: ast.expr, found: set[str]) -> _Value:

@@ -50,7 +50,7 @@ def grid_search(peer: Adapter, mode: str, candidates: int, folds: int, samples: 
             timed_search(candidates, folds, samples)
         seconds, scores = timed_search(candidates, folds, samples)
     with parallel_config(backend="sequential"):
-        expect(scores == timed_search(candidates, folds, samples)[1], "one process finds other scores")
+        expect(scores == timed_search(candidates, folds, samples)[1], "a single process gets different scores")
     return {"new_program": float(printed), "elapsed": seconds}
 
 

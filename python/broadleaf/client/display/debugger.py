@@ -179,7 +179,7 @@ class Debugging:
             return
         engine = error.engine_info["engine_id"]  # type: ignore[union-attr]
         if self._client.engine_uuid(engine) != error.engine_info["engine_uuid"]:  # type: ignore[union-attr]
-            raise LookupError(f"engine {engine} has been restarted since then, so its frames are gone")
+            raise LookupError(f"engine {engine} has been restarted since then, so its frames are lost")
         view = self._client.direct_view(engine)
         view._submit(view._operation("post_mortem"), (kept,), {}, "debug").get()
 

@@ -50,11 +50,11 @@ class ShownResult(TimedResult[Value]):
         widget: bool | None = None,
         return_when: str = ALL_COMPLETED,
     ) -> None:
-        """Waits, showing progress. Raises nothing when the time is up. Ctrl-C aborts the tasks it is waiting for.
+        """Waits and shows progress. Raises nothing when the time is up. Ctrl-C aborts the tasks it is waiting for.
 
         Args:
             interval: Seconds between two updates.
-            timeout: Seconds to wait; None or a negative number: forever.
+            timeout: Seconds to wait; None or a negative number means forever.
             widget: Whether the bar is a Jupyter widget; by default, if widgets are available.
             return_when: `FIRST_COMPLETED`, `FIRST_EXCEPTION` or `ALL_COMPLETED`.
 
@@ -68,7 +68,7 @@ class ShownResult(TimedResult[Value]):
         """Waits until everything the tasks wrote has arrived: output comes before the result it belongs to.
 
         Args:
-            timeout: Seconds to wait; None or a negative number: forever.
+            timeout: Seconds to wait; None or a negative number means forever.
 
         Returns:
             Whether all tasks are done.
@@ -93,7 +93,7 @@ class ShownResult(TimedResult[Value]):
         progress_after: float = 2.0,
         signal_on_interrupt: str | int | None = "SIGINT",
     ) -> None:
-        """Waits, showing what the tasks write, display, return and raise: what a cell of `%%px` does.
+        """Waits and shows what the tasks write, display, return and raise, as a `%%px` cell does.
 
         Args:
             stream: Whether to show everything as it arrives, including errors. Otherwise it is shown at the end, as by
@@ -130,9 +130,9 @@ class ShownResult(TimedResult[Value]):
             listener(part, stream, data)
 
     def debug(self, engine: int | None = None) -> None:
-        """Opens Python's debugger where a task of this result stopped or failed. Returns when you leave the debugger.
+        """Opens Python's debugger where a task of this result stopped or failed, and returns when you leave it.
 
-        That is a task that waits in a `breakpoint()`, or one that failed on an engine that keeps the frames of failed
+        The task waits in a `breakpoint()`, or failed on an engine that keeps the frames of failed
         tasks (the option `keep_failed_frames`).
 
         Args:
@@ -156,7 +156,7 @@ __tracebackhide__ = hides_frames
 
 
 class AsyncResult(ShownResult[Value]):
-    """The result of a request to one or more engines, which may still be on its way.
+    """The result of a request to one or more engines, which may not have arrived yet.
 
     It is a `concurrent.futures.Future`, can be awaited, and can be iterated over as parts arrive. `get` returns the
     value (of one engine) or the list of values (of several, in target order) and raises what the tasks raised, as
@@ -213,7 +213,7 @@ class AsyncResult(ShownResult[Value]):
         """Waits until the tasks are done. Ctrl-C aborts the tasks it is waiting for.
 
         Args:
-            timeout: Seconds to wait; None or a negative number: forever.
+            timeout: Seconds to wait; None or a negative number means forever.
             return_when: `FIRST_COMPLETED`, `FIRST_EXCEPTION` or `ALL_COMPLETED`, to learn which tasks are done.
 
         Returns:
@@ -325,7 +325,7 @@ class AsyncResult(ShownResult[Value]):
         """The value, or the list of values in target order. Ctrl-C aborts the tasks it is waiting for.
 
         Args:
-            timeout: Seconds to wait; None or a negative number: forever.
+            timeout: Seconds to wait; None or a negative number means forever.
             return_exceptions: Whether to return exceptions among the values instead of raising them.
             return_when: `FIRST_EXCEPTION` raises the first failure at once. With `FIRST_COMPLETED` it waits for one
                 task only, and a list contains the values of the tasks that are done. `ALL_COMPLETED` is the default.
@@ -455,7 +455,7 @@ class AsyncResult(ShownResult[Value]):
         """The values by engine id.
 
         Args:
-            timeout: Seconds to wait; None or a negative number: forever.
+            timeout: Seconds to wait; None or a negative number means forever.
 
         Returns:
             The value of each engine's task.
@@ -559,10 +559,10 @@ class AsyncResult(ShownResult[Value]):
         )
 
     def abort(self) -> None:
-        """Aborts the tasks, queued or running; `wait` waits until that is done.
+        """Aborts the tasks, whether they are queued or running. `wait` waits until that is done.
 
         A task that ends before the request reaches it keeps its value, whereas `cancel` discards it. Running tasks are
-        interrupted; the engine of one that does not react is killed after `interrupt_grace_s` (the option).
+        interrupted. If a task does not react, its engine is killed after `interrupt_grace_s` (the option).
 
         Raises:
             RuntimeError: All tasks are done.
@@ -668,7 +668,7 @@ class AsyncResult(ShownResult[Value]):
 
     @property
     def engine_id(self) -> int | list[int | None] | None:
-        """Where each task ran, or will run; None while the scheduler has not decided."""
+        """The engine on which each task ran or will run; None until the scheduler has chosen one."""
         values: int | list[int | None] | None = self._metadata_values("engine_id")
         return values
 
@@ -702,7 +702,7 @@ class AsyncResult(ShownResult[Value]):
 
     @property
     def metadata(self) -> Any:
-        """What is known about the task, as a dict with attributes; for several tasks, a list of these."""
+        """Everything known about the task, as a dict with attributes; for several tasks, a list of these."""
         found = [self.part_metadata(part) for part in range(self.n_parts)]
         return found[0] if self.origin.single else found
 

@@ -431,7 +431,7 @@ class LazyFuture(Parts, Future[Value]):
     # The futures API ----------------------------------------------------------------------------
 
     def done(self) -> bool:
-        """Whether all tasks are done, as `ready`.
+        """Whether all tasks are done, like `ready`.
 
         Returns:
             True if they are, however they ended.
@@ -461,12 +461,11 @@ class LazyFuture(Parts, Future[Value]):
         return self.n_parts > 0 and (any if self._cancel_asked else all)(are_cancelled)
 
     def cancel(self) -> bool:
-        """Aborts the tasks that are not done, queued or running.
+        """Aborts the tasks that are not done, whether they are queued or running.
 
-        Once it has returned True, `cancelled()` is True and `result()` raises `CancelledError`, whatever becomes of the
-        tasks. Those that run are interrupted, and the engine of one that does not react is killed after
-        `interrupt_grace_s` (the option). `client.wait()` waits until they have ended. Asks the controller, which takes
-        one round trip.
+        Once it has returned True, `cancelled()` is True and `result()` raises `CancelledError`, whatever happens to the
+        tasks. Running tasks are interrupted. If a task does not react, its engine is killed after `interrupt_grace_s`
+        (the option). `client.wait()` waits until the tasks have ended. Asks the controller, which takes one round trip.
 
         Returns:
             True, or False if all tasks were done.
@@ -486,7 +485,7 @@ class LazyFuture(Parts, Future[Value]):
         """The value, as `get` returns it.
 
         Args:
-            timeout: Seconds to wait; None or a negative number: forever.
+            timeout: Seconds to wait; None or a negative number means forever.
 
         Returns:
             The value of a single task, or the list of values of several.
@@ -507,7 +506,7 @@ class LazyFuture(Parts, Future[Value]):
         """The exception that `result` would raise.
 
         Args:
-            timeout: Seconds to wait; None or a negative number: forever.
+            timeout: Seconds to wait; None or a negative number means forever.
 
         Returns:
             The exception, or None if all tasks returned. It is the same object each time.
@@ -598,17 +597,17 @@ class TimedResult(LazyFuture[Value]):
 
     @property
     def cpu_time(self) -> float:
-        """Processor seconds that the tasks took on the engines, summed: those of all threads of an engine, without
-        child processes, and without tasks that the engine ran while a task waited. Of a task that took less than a
-        millisecond, its duration. Raises `TimeoutError` before they are resolved."""
+        """Sum of the processor seconds that the tasks took on the engines, in all threads, but without child processes
+        and without tasks that the engine ran while a task waited. A task of less than a millisecond counts with its
+        duration. Raises `TimeoutError` before the tasks are resolved."""
         self._require_ready()
         return sum(map(self.cpu_ns, range(self.n_parts))) / 1e9
 
     @property
     def serial_time(self) -> float:
-        """Seconds the tasks took on the engines, summed, whether they had a processor or waited for one. With more
-        engines than cores this is more than one process would take; see `cpu_time`. Raises `TimeoutError` before they
-        are resolved."""
+        """Sum of the seconds that the tasks took on the engines, including the time they spent waiting for a processor.
+        With more engines than cores, this is more than one process would take; see `cpu_time`. Raises `TimeoutError`
+        before the tasks are resolved."""
         self._require_ready()
         return sum(completed - started for started, completed, _, _ in map(self.times, range(self.n_parts))) / 1e9
 

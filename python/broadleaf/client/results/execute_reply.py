@@ -14,12 +14,12 @@ _SHOWN_CHARACTERS = 32
 class ExecuteReply:
     """One engine's answer to `execute`: the value of the last expression, output and displays.
 
-    What is known about the task is available by attribute or key, as for a result: `reply.stdout`,
+    Everything known about the task is available by attribute or key, as for a result: `reply.stdout`,
     `reply["engine_id"]`.
 
     Args:
         content: What the engine returned.
-        metadata: What is known about the task.
+        metadata: Everything known about the task.
     """
 
     def __init__(self, content: dict[str, Any], metadata: Metadata) -> None:

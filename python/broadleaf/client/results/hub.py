@@ -45,7 +45,7 @@ class AsyncHubResult(AsyncResult):
 
     @property
     def msg_ids(self) -> list[str]:
-        """The ids of the tasks, under which other clients know them too."""
+        """The ids of the tasks, which are the same for all clients."""
         return list(self.known_as) or super().msg_ids
 
     def _task_name(self, part: int) -> TaskName | None:
@@ -181,7 +181,7 @@ class Hub:
         for msg_id in msg_ids:
             name = self.name_of(msg_id)
             if name is None:
-                raise KeyError(f"{msg_id!r} is not the id of a task of this cluster")
+                raise KeyError(f"{msg_id!r} is not the id of a task in this cluster")
             names.append(name)
         wanted = "can_run_again" if run_again else "has_result"
         known = {record["msg_id"]: record for record in self.records(names) if record[wanted]}

@@ -154,7 +154,7 @@ class AsyncMapResult(AsyncResult[list[Value]]):
 
     @property
     def metadata(self) -> list[Metadata]:
-        """What is known about each item, as dicts with attributes. What a chunk wrote is with its first item."""
+        """Everything known about each item, as dicts with attributes. A chunk's output belongs to its first item."""
         found: list[Metadata] = []
         for part in range(self.n_parts):
             whole = self.part_metadata(part)
@@ -201,7 +201,7 @@ class AsyncMapResult(AsyncResult[list[Value]]):
         """The chunks by engine id.
 
         Args:
-            timeout: Seconds to wait; None or a negative number: forever.
+            timeout: Seconds to wait; None or a negative number means forever.
 
         Returns:
             The list of values of each engine's chunk.
@@ -305,7 +305,7 @@ class LazyMapIterator(PublicNames, Generic[Value]):
     """An iterator over the values of a map that submits it as values are taken; see `LoadBalancedView.imap`.
 
     It is closed by `close`, by Ctrl-C while it waits, and when it is dropped: then its unfinished tasks are aborted. It
-    goes on after an item that raised.
+    continues after an item that failed.
 
     Args:
         view: The view whose engines run it.
@@ -313,7 +313,7 @@ class LazyMapIterator(PublicNames, Generic[Value]):
         calls: The arguments of each call.
         ordered: Whether values come in the order of the calls.
         max_outstanding: Maximum number of tasks under way; 0: no bound.
-        return_exceptions: Whether an item that raised yields its exception instead of a value.
+        return_exceptions: Whether an item that failed yields its exception instead of a value.
         chunksize: Number of calls per task.
         history: Where its tasks are recorded, besides those of client and view.
         timeout_s: Seconds from now on after which a value that has not come is a `TimeoutError`; None: never.

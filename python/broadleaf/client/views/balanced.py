@@ -70,9 +70,9 @@ class LoadBalancedView(View):
 
     follow: Flag = Flag(None, "Tasks on whose engine these must run.", _dependency)
     after: Flag = Flag(None, "Tasks that must be done before these start.", _dependency)
-    timeout: Flag = Flag(None, "Seconds a task may run, and its dependencies may take; then it is stopped.", _timeout)
+    timeout: Flag = Flag(None, "Maximum number of seconds for a task, and for its dependencies.", _timeout)
     retries: Flag = Flag(0, "Number of times a task is retried after it raises or its engine dies.", _count)
-    priority: Flag = Flag(0, "Of tasks that wait, those of higher priority start first.", int)
+    priority: Flag = Flag(0, "Waiting tasks with a higher priority start first.", int)
 
     _submit_one: Any
     _submit_mapped: Any
@@ -166,7 +166,7 @@ class LoadBalancedView(View):
             **kwargs: Its keyword arguments.
 
         Returns:
-            What the function returned.
+            The value that the function returned.
 
         Raises:
             RemoteError: The call did not return: it raised, its engine died, or it was refused, aborted or too slow.
@@ -282,7 +282,7 @@ class LoadBalancedView(View):
                 items are cut into that many chunks, or 8 per engine if that is more, of at most 16,384 items.
             ordered: Whether iterating yields values in the order of the sequences. With False, they come as they
                 arrive; `get` still returns them in order.
-            return_exceptions: Whether an item that raised appears as its exception in the result.
+            return_exceptions: Whether the exception of an item that failed appears in the result.
             label: A name for the tasks, shown in metadata and status.
             track: Accepted for compatibility, without effect.
 
@@ -290,7 +290,7 @@ class LoadBalancedView(View):
             An `AsyncMapResult`; with `block`, the list of values in the order of the sequences.
 
         Raises:
-            CompositeError: With `block`: the function raised on some item, or a task did not return.
+            CompositeError: With `block`: the function raised an exception for some item, or a task did not return.
             TypeError: There are no sequences, or the function cannot be called.
             ValueError: `chunksize` is negative.
             InvalidDependency: `after` or `follow` names a task of another client.
@@ -607,7 +607,7 @@ class LoadBalancedView(View):
             *sequences: Sequences or other iterables; it ends with the shortest.
             ordered: Whether values come in the order of the sequences. With False, they come as they arrive.
             max_outstanding: Maximum number of unfinished tasks. 'auto': 10 per engine; 0: no bound.
-            return_exceptions: Whether an item that raised yields its exception instead of a value.
+            return_exceptions: Whether an item that failed yields its exception instead of a value.
             chunksize: Items per task. With more than 1, short calls cost less, and values come a chunk at a time.
 
         Returns:
@@ -670,7 +670,7 @@ class LoadBalancedView(View):
         return_exceptions: bool = False,
         chunksize: int = 1,
     ) -> LazyMapIterator[Any]:
-        """`imap` whose values come as they arrive: `imap` with `ordered=False`.
+        """Like `imap`, but yields values as they arrive: `imap` with `ordered=False`.
 
         Args:
             function: The function to call with an item of each sequence.
@@ -680,7 +680,7 @@ class LoadBalancedView(View):
             chunksize: As for `imap`.
 
         Returns:
-            An iterator over the values, as of `imap`.
+            An iterator over the values, as for `imap`.
 
         Raises:
             TypeError: The function cannot be called.
@@ -722,7 +722,7 @@ class LoadBalancedView(View):
         )
 
     def register_joblib_backend(self, name: str = "broadleaf", make_default: bool = False) -> None:
-        """Makes this view a joblib backend: `Parallel(backend=name)`.
+        """Registers this view as a joblib backend: `Parallel(backend=name)`.
 
         Args:
             name: The backend's name.

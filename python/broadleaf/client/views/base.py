@@ -187,7 +187,7 @@ class View(PublicNames):
         return self.apply_async(function, *args, **kwargs).get()
 
     def apply(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        """`apply_sync` or `apply_async`, as the flag `block` says.
+        """`apply_sync` or `apply_async`, depending on the flag `block`.
 
         Args:
             function: The function to call. It is sent to engines that do not have it.
@@ -251,7 +251,7 @@ class View(PublicNames):
 
     @ends_with_ctrl_c
     def map_async(self, function: Callable[..., Any], /, *sequences: Any, **options: Any) -> AsyncMapResult[Any]:
-        """`map` that does not wait, whatever the flag `block` says.
+        """Like `map`, but does not wait, regardless of the flag `block`.
 
         Args:
             function: The function to call with an item of each sequence.
@@ -308,7 +308,7 @@ class View(PublicNames):
 
     @ends_with_ctrl_c
     def map_sync(self, function: Callable[..., Any], /, *sequences: Any, **options: Any) -> list[Any]:
-        """`map` that waits for all values, whatever the flag `block` says.
+        """Like `map`, but waits for all values, regardless of the flag `block`.
 
         Args:
             function: The function to call with an item of each sequence.
@@ -334,7 +334,7 @@ class View(PublicNames):
         return values
 
     def imap(self, function: Callable[..., Any], /, *sequences: Any, **options: Any) -> Iterator[Any]:
-        """`map` as an iterator over the values.
+        """Like `map`, but returns an iterator over the values.
 
         Args:
             function: The function to call with an item of each sequence.
@@ -370,10 +370,10 @@ class View(PublicNames):
     def parallel(
         self, dist: str = "b", block: bool | None = None, **flags: Any
     ) -> Callable[[Callable[..., Any]], ParallelFunction]:
-        """Decorator: calls of the function get parts of their sequences on the engines of this view.
+        """Decorator: a call of the function gives each engine of this view a part of the sequences.
 
         Args:
-            dist: How a direct view cuts sequences: 'b' into contiguous parts, 'r' by every n-th item.
+            dist: How a direct view cuts sequences: 'b' for contiguous parts, 'r' for every n-th item.
             block: Whether calls wait for their value; by default, the view's current flag `block` decides.
             **flags: Arguments of `ParallelFunction` (`chunksize`, `ordered`, `return_exceptions`), and flags of the
                 view that apply to these calls.
@@ -426,7 +426,7 @@ class View(PublicNames):
         Args:
             jobs: A result, a task's id, an index of this view's `history`, or a list of these. By default, all of its
                 tasks.
-            timeout: Seconds to wait; None or a negative number: forever.
+            timeout: Seconds to wait; None or a negative number means forever.
 
         Returns:
             Whether they are all done, however they ended.
@@ -441,7 +441,7 @@ class View(PublicNames):
         return self.client.wait(self._resolve_indices(jobs), timeout)
 
     def abort(self, jobs: Any = None, targets: Any = None, block: bool | None = None) -> None:
-        """Aborts tasks of this view, queued or running. Tasks that are done are left alone.
+        """Aborts queued and running tasks of this view. Tasks that are done are left alone.
 
         Args:
             jobs: A result, a task's id, an index of this view's `history`, or a list of these. By default, all of its
@@ -463,7 +463,7 @@ class View(PublicNames):
         self.client.cancel_tasks(seqs)
 
     def get_result(self, indices_or_msg_ids: Any = None, block: bool | None = None, owner: bool = False) -> AsyncResult:
-        """The result of tasks given by their ids or by indices of this view's history.
+        """The result of tasks, which are specified by their ids or by indices of this view's history.
 
         Args:
             indices_or_msg_ids: A task's id, an index of this view's `history`, or a list of these; by default the last

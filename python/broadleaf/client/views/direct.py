@@ -52,14 +52,14 @@ def frozen(targets: Any) -> Any:
 
 
 class DirectView(View):
-    """These engines, each of which gets its own message: calls, code, and variables of their namespaces.
+    """A view that sends each of its engines a message of its own: calls, code, and variables of the namespaces.
 
     `view["x"] = 1` and `view["x"]` set and get a variable; a view of one engine (`rc[0]`) gives its value, one of
     several (`rc[:]`, `rc[[0]]`) a list in the order of the targets.
 
-    `mode` says what engines may do with the large buffers (of arrays, say) of arguments and pushed values. Each host
-    has one copy of them: 'private' (writable; what an engine writes stays private), 'readonly', or 'shared' (all
-    engines of a host see what any of them writes).
+    `mode` specifies what engines may do with large buffers, such as those of arrays, in arguments and pushed values.
+    Each host has one copy of them: 'private' (writable; no other engine sees what an engine writes), 'readonly', or
+    'shared' (all engines of a host see what any of them writes).
 
     Args:
         client: The client whose engines these are. `rc[...]` and `Client.direct_view` make views.
@@ -271,14 +271,14 @@ class DirectView(View):
             targets: Engines to use instead of the view's own: an id, a list of ids, a slice, or 'all'.
             block: Whether to wait; by default, the view's flag `block` decides.
             label: A name for the tasks, shown in metadata and status.
-            chain: A name that several executions share: once one of them has raised on an engine, that engine runs none
+            chain: A name that several executions share: once one of them has failed on an engine, that engine runs none
                 of the others, and they raise `TaskAborted`.
 
         Returns:
             The result, done if it waited. Its values are `ExecuteReply`s.
 
         Raises:
-            RemoteError: With `block`: the code raised. From several engines, a `CompositeError`.
+            RemoteError: With `block`: the code raised an exception. From several engines, a `CompositeError`.
             TypeError: `code` is not a str.
             NoEnginesRegistered: The view has no engines.
             IndexError: One of the engines does not exist.
@@ -317,7 +317,7 @@ class DirectView(View):
 
         Raises:
             OSError: The file cannot be read.
-            RemoteError: With `block`: the code raised. From several engines, a `CompositeError`.
+            RemoteError: With `block`: the code raised an exception. From several engines, a `CompositeError`.
         """
         with open(filename) as file:
             # A last line of only blanks would be a syntax error.
@@ -339,7 +339,7 @@ class DirectView(View):
         Args:
             text: The cell.
             position: The cursor's position in `text`, in characters.
-            timeout: Seconds to wait while the engine is busy; None: forever.
+            timeout: Seconds to wait while the engine is busy; None means forever.
 
         Returns:
             The candidates, and the position in `text` where the replaced text begins.
@@ -481,7 +481,7 @@ class DirectView(View):
             ns: Values by name.
 
         Returns:
-            What `push` returns.
+            The same as `push`.
         """
         return self.push(ns)
 
@@ -519,7 +519,7 @@ class DirectView(View):
         return self._call("pull", (names,), targets, block)
 
     def get(self, names: str | Iterable[str]) -> Any:
-        """`pull` that waits.
+        """Like `pull`, but always waits.
 
         Args:
             names: A name, or a list of several.
@@ -621,7 +621,7 @@ class DirectView(View):
             key: The variable's name; it may be dotted.
             seq: What to cut: a sequence, an array by its first axis, a data frame, an Arrow or Polars table or a sparse
                 matrix by its rows. A part is of the same kind.
-            dist: How to cut: 'b' into contiguous parts, larger ones first, 'r' by every n-th item.
+            dist: How to cut: 'b' for contiguous parts, larger ones first, 'r' for every n-th item.
             flatten: Whether a part of one item is set as that item.
             targets: Engines to use instead of the view's own: an id, a list of ids, a slice, or 'all'.
             block: Whether to wait until the engines have them; by default, the view's flag `block` decides.
@@ -767,14 +767,14 @@ class DirectView(View):
             *sequences: Sequences or other iterables, cut to the shortest.
             block: Whether to wait for the values; by default, the view's flag `block` decides.
             track: Accepted for compatibility, without effect.
-            return_exceptions: Whether an item that raised appears as its exception in the result.
+            return_exceptions: Whether the exception of an item that failed appears in the result.
             label: A name for the tasks, shown in metadata and status.
 
         Returns:
             An `AsyncMapResult`; with `block`, the list of values in the order of the sequences.
 
         Raises:
-            CompositeError: With `block`: the function raised on some item.
+            CompositeError: With `block`: the function raised an exception for some item.
             TypeError: There are no sequences, or the function cannot be called.
             SerializationError: The function or an item cannot be pickled.
             NoEnginesRegistered: The view has no engines.
@@ -821,7 +821,7 @@ class DirectView(View):
 
     @ends_with_ctrl_c
     def imap(self, function: Callable[..., Any], /, *sequences: Any, **options: Any) -> MapIterator[Any]:
-        """`map` as an iterator over the values as they arrive, in the order of the sequences.
+        """Like `map`, but returns an iterator over the values as they arrive, in the order of the sequences.
 
         Args:
             function: The function to call with an item of each sequence.
@@ -875,7 +875,7 @@ class DirectView(View):
     # Pickling -----------------------------------------------------------------------------------
 
     def use_dill(self) -> Any:
-        """Makes dill pickle what pickle and cloudpickle cannot, here and on these engines.
+        """Uses dill for objects that pickle and cloudpickle cannot pickle, here and on these engines.
 
         Returns:
             An `AsyncResult`; with the flag `block`, None for each engine.

@@ -36,7 +36,7 @@ def initialize(view: ViewSide, initializer: Callable[..., object], initargs: tup
 class ViewExecutor(Executor):
     """`submit` and `map` on a view. Shutting it down waits for its tasks and leaves the engines running.
 
-    Ctrl-C in a `with` block aborts the calls made in it that are not done, queued or running, and the block ends.
+    Ctrl-C in a `with` block aborts all calls made in it that are not done, and the block ends.
 
     Like those of `ProcessPoolExecutor`, its futures and iterators raise what the tasks raised, with the remote
     traceback as the cause; they raise `RemoteError` only for exceptions that cannot be loaded or raised here.
@@ -48,7 +48,7 @@ class ViewExecutor(Executor):
         initargs: Its arguments.
 
     Raises:
-        RemoteError: The initializer raised on an engine; a `CompositeError` if it did on several.
+        RemoteError: The initializer raised an exception on an engine; a `CompositeError` if it did so on several.
 
     Example:
         >>> with rc.load_balanced_view().executor as pool:
@@ -158,7 +158,7 @@ class ViewExecutor(Executor):
         Args:
             fn: The function to call with an item of each iterable.
             *iterables: The items, cut to the shortest.
-            timeout: Maximum number of seconds, from this call on, until a value arrives; None: forever.
+            timeout: Maximum number of seconds, from this call on, until a value arrives; None means forever.
             chunksize: On a load-balanced view, items per task; None: as `LoadBalancedView.map` chooses.
             buffersize: On a load-balanced view, the maximum number of tasks whose values were not taken: further items
                 are taken from the iterables as values are taken from the iterator, so the iterables may be endless.

@@ -150,7 +150,7 @@ def _refuse_what_is_not_json(name: str, options: Mapping[str, Any]) -> None:
         except (TypeError, ValueError):
             raise ClusterStartError(
                 f"option {option}={value!r} of engine set {name!r} cannot be passed on to the process that manages "
-                "its jobs: use text, a number, or a list of these"
+                "its jobs: use a string, a number, or a list of these"
             ) from None
 
 

@@ -361,7 +361,7 @@ class EngineSet(ABC):
             ClusterStartError: `setup_errors` is neither 'stop' nor 'warn'.
         """
         if self.setup_errors not in ("stop", "warn"):
-            raise ClusterStartError(f"setup_errors={self.setup_errors!r}: write 'stop' or 'warn'")
+            raise ClusterStartError(f"setup_errors must be 'stop' or 'warn', not {self.setup_errors!r}")
         if not self.setup:
             return code
         lines = ['failed() { echo "set-up command failed with code $1: $command" >&2; }']

@@ -92,7 +92,7 @@ def run_command(command: Sequence[str], *, text: str = "") -> str:
         raise CommandError(f"{command[0]} did not answer within {_TIMEOUT_S:g} s") from None
     if done.returncode:
         said = done.stderr.strip() or done.stdout.strip()  # Grid Engine complains on standard output
-        raise CommandError(said or f"{command[0]} ended with code {done.returncode}")
+        raise CommandError(said or f"{command[0]} exited with code {done.returncode}")
     return done.stdout
 
 
@@ -351,7 +351,7 @@ class ThisHost(SubmitHost):
         try:
             return str(package.keep(base_dir().absolute() / _PACKAGES))
         except OSError as error:
-            raise ClusterStartError(f"Broadleaf cannot be stored in {base_dir() / _PACKAGES}: {error}") from None
+            raise ClusterStartError(f"Broadleaf cannot be copied to {base_dir() / _PACKAGES}: {error}") from None
 
 
 class LoginHost(SubmitHost):
@@ -379,7 +379,7 @@ class LoginHost(SubmitHost):
             raise CommandError(openssh.why(where, complaint))
         if code:
             words = complaint.strip() or said.decode(errors="replace").strip()
-            raise CommandError(words or f"{program} ended with code {code} on {where}")
+            raise CommandError(words or f"{program} exited with code {code} on {where}")
         return said
 
     def require(self, program: str) -> None:
@@ -473,7 +473,7 @@ class LoginHost(SubmitHost):
             if self._sh(_PRIVATE + _HAS_PACKAGE, packages, package.key()).strip() != b"there":
                 self._sh(_PRIVATE + _KEEP_PACKAGE, packages, package.key(), data=package.archive())
         except CommandError as error:
-            raise ClusterStartError(f"Broadleaf cannot be stored in {packages} on {where}: {error}") from None
+            raise ClusterStartError(f"Broadleaf cannot be copied to {packages} on {where}: {error}") from None
         return f"{packages}/{package.key()}"
 
 

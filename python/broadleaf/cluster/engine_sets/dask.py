@@ -27,7 +27,7 @@ class OnDask(EngineSet):
     come back. With `workers`, addresses or names, it runs in each of these and ends with it. A host has one engine for
     each thread of its workers, or `engines_per_host`.
 
-    The credentials of relays travel over Dask's own connections: whoever may submit tasks to Dask can read them.
+    The credentials of relays travel over Dask's own connections: anyone who may submit tasks to Dask can read them.
     """
 
     name: ClassVar[str] = "dask"
@@ -122,7 +122,7 @@ class OnDask(EngineSet):
             names = {str(worker["id"]): address for address, worker in known.items()}
             addresses = [names.get(str(one), str(one)) for one in self.workers]
             if missing := [one for one in addresses if one not in known]:
-                raise ClusterStartError(f"Dask has no worker {', '.join(missing)}; it has {', '.join(known) or 'none'}")
+                raise ClusterStartError(f"Dask has no worker {', '.join(missing)}; known: {', '.join(known) or 'none'}")
             return [(address, known[address]["nthreads"]) for address in addresses]
         threads: defaultdict[str, int] = defaultdict(int)
         for worker in known.values():
@@ -197,7 +197,7 @@ class OnDask(EngineSet):
 
     def script(self, request: BlockRequest) -> str:
         """Describes the tasks that would be submitted."""
-        return "\n".join(f"# a task of Dask on {target}" for target, _ in self._targets())
+        return "\n".join(f"# a Dask task on {target}" for target, _ in self._targets())
 
 
 def _shares(n: int | None, wanted: Sequence[int]) -> list[int]:

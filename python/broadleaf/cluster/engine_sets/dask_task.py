@@ -29,7 +29,7 @@ def run_relay(order: Mapping[str, Any]) -> str:
     with _known(relay, order), _ending_with(worker, relay):
         code = relay.wait()
     if code:
-        raise RelayFailed(f"the relay in {worker.address} ended with code {code}")
+        raise RelayFailed(f"the relay in {worker.address} exited with code {code}")
     return "ended"
 
 

@@ -53,12 +53,12 @@ class LSF(NodeJobs):
     """Engines in LSF jobs.
 
     A job has `nodes` hosts with `engines_per_host` engines each, a slot for each, or `n` engines divided among them.
-    The script has a directive for each option that you give, and no other: `walltime` ("30m", "1:00:00", or seconds),
+    The script has directives only for the options that you set: `walltime` ("30m", "1:00:00", or seconds),
     `queue`, `account` (LSF's project), and for everything else the lines in `lsf`, such as ``"-x"``.
 
-    The hosts must see the cluster's directory, just as they see your home directory at most sites; with
-    ``via="ssh:login"``, which runs the commands of LSF on that host, they must see `shared_dir` there. With `ship`,
-    Broadleaf need not be installed there.
+    The hosts need access to the cluster's directory. At most sites, they have it: they share your home directory.
+    With ``via="ssh:login"``, LSF's commands run on that host, and the jobs' hosts need access to its `shared_dir`
+    instead. With `ship`, Broadleaf need not be installed on the jobs' hosts.
     """
 
     name: ClassVar[str] = "lsf"
@@ -139,7 +139,7 @@ def _run_limit(walltime: str | float) -> str:
 
 def _state(job: str, record: Mapping[str, Any] | None) -> tuple[BlockState, str]:
     if record is None:
-        return "failed", f"job {job} is not known to LSF any more"
+        return "failed", f"job {job} is no longer known to LSF"
     state = str(record.get("STAT", ""))
     known = _STATES.get(state, "running")
     pending, exited = (str(record.get(name, "")).strip().rstrip(";") for name in ("PEND_REASON", "EXIT_REASON"))
@@ -151,6 +151,6 @@ def _state(job: str, record: Mapping[str, Any] | None) -> tuple[BlockState, str]
         return known, f"job {job} is held (PSUSP)" + (f": {pending}" if pending else "")
     code = str(record.get("EXIT_CODE", ""))
     if "TERM_RUNLIMIT" in exited:
-        return known, f"job {job}: its walltime is over ({exited})"
+        return known, f"job {job}: its walltime has run out ({exited})"
     words = f" with exit status {code}" if code else ""
     return known, f"job {job} has ended{words}" + (f" ({exited})" if exited else "")

@@ -29,8 +29,8 @@ class MPI(ProcessSet):
     """Engines that are the ranks of an MPI world, with the same numbers: rank 3 of a cluster's first world is engine 3.
 
     `mpiexec` is the program that starts them: by default the one beside `python`, otherwise the one on the search path.
-    `mpi_args` are its arguments, such as ``["-hosts", "a,b"]``. All hosts must see the cluster's directory
-    (``BROADLEAF_DIR``), which tells them how to join. `python` must have `mpi4py`.
+    `mpi_args` are its arguments, such as ``["-hosts", "a,b"]``. All hosts need access to the cluster's
+    directory (``BROADLEAF_DIR``), which tells them how to join. `python` must have `mpi4py`.
 
     Each set is a separate world. When a rank dies, its whole world ends; `Cluster.restart_engines` starts it again.
     """

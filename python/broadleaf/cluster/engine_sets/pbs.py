@@ -49,14 +49,14 @@ for relay in $relays; do wait $relay || code=$?; done
 class PBS(NodeJobs):
     """Engines in PBS jobs.
 
-    A job has `nodes` hosts with `engines_per_host` engines each, or `n` engines divided among them. The script has a
-    directive for each option that you give, and no other: `walltime` ("30m", "1:00:00", or seconds), `queue`,
-    `account`, and for everything else the lines in `pbs`, such as ``["-l place=excl"]``. A line there that selects
-    hosts, such as ``"-l select=2:ncpus=8"``, stands in place of the line for `nodes`.
+    A job has `nodes` hosts with `engines_per_host` engines each, or `n` engines divided among them. The script has
+    directives only for the options that you set: `walltime` ("30m", "1:00:00", or seconds), `queue`, `account`, and for
+    everything else the lines in `pbs`, such as ``["-l place=excl"]``. If one of these lines selects hosts, such as
+    ``"-l select=2:ncpus=8"``, it replaces the line for `nodes`.
 
-    The hosts must see the cluster's directory, just as they see your home directory at most sites; with
-    ``via="ssh:login"``, which runs the commands of PBS on that host, they must see `shared_dir` there. With `ship`,
-    Broadleaf need not be installed there.
+    The hosts need access to the cluster's directory. At most sites, they have it: they share your home directory.
+    With ``via="ssh:login"``, the commands of PBS run on that host, and the jobs' hosts need access to its `shared_dir`
+    instead. With `ship`, Broadleaf need not be installed on the jobs' hosts.
     """
 
     name: ClassVar[str] = "pbs"
@@ -158,7 +158,7 @@ def _jobs(said: str) -> dict[str, dict[str, str]]:
 
 def _state(job: str, attributes: Mapping[str, str] | None) -> tuple[BlockState, str]:
     if attributes is None:
-        return "failed", f"job {job} is not known to PBS any more"
+        return "failed", f"job {job} is no longer known to PBS"
     state, comment = attributes.get("job_state", ""), attributes.get("comment", "")
     why = f": {comment}" if comment else ""
     known = _STATES.get(state, "running")
@@ -173,6 +173,6 @@ def _state(job: str, attributes: Mapping[str, str] | None) -> tuple[BlockState, 
 
 def _end(job: str, code: str, why: str) -> tuple[BlockState, str]:
     if code == _WALLTIME:
-        return "failed", f"job {job}: its walltime is over{why}"
+        return "failed", f"job {job}: its walltime has run out{why}"
     words = f" with exit status {code}" if code else ""
     return ("failed" if code not in ("", "0") else "ended"), f"job {job} has ended{words}{why}"

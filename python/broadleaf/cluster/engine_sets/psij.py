@@ -56,8 +56,8 @@ class PSIJ(EngineSet):
     `attributes` are additional options of the scheduler, such as ``["l=place=excl"]``. Its `launcher` is PSI/J's
     "single" for one node, otherwise "srun" with Slurm and "mpirun" elsewhere.
 
-    It needs the package `psij-python`. The nodes must see the cluster's directory, just as they see your home directory
-    at most sites.
+    It needs the package `psij-python`. The nodes need access to the cluster's directory. At most sites, they have it
+    because they share your home directory.
     """
 
     name: ClassVar[str] = "psij"
@@ -200,14 +200,14 @@ class PSIJ(EngineSet):
             codes = [int(code) for code in _ENDED_LINE.findall(self.log(block))]
             if len(codes) >= self.nodes:
                 block.state = "failed" if any(codes) else "ended"
-                block.reason = f"job {block.facts['job']} has ended with code {max(codes)}"
+                block.reason = f"job {block.facts['job']} exited with code {max(codes)}"
                 continue
             job = self._jobs.get(block.id)
             if job is None:
                 continue
             status = job.status
             if status.final:
-                words = (status.message or "").strip() or "its walltime is over, or it was cancelled"
+                words = (status.message or "").strip() or "its walltime has run out, or it was cancelled"
                 block.state = "ended" if status.state.name == "COMPLETED" and codes else "failed"
                 block.reason = f"job {block.facts['job']} is {status.state.name.lower()}: {words}"
             elif status.state.name == "ACTIVE":

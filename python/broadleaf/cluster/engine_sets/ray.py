@@ -27,7 +27,7 @@ class OnRay(EngineSet):
     `engines_per_host`, and they see those GPUs. When a node is lost, Ray starts the actor on another, and engines with
     the same ids come back. The Ray cluster is the one that this process uses, or else the one at `address`.
 
-    The credentials of relays travel over Ray's own connections: whoever may connect to Ray can read them.
+    The credentials of relays travel over Ray's own connections: anyone who may connect to Ray can read them.
     """
 
     name: ClassVar[str] = "ray"
@@ -129,7 +129,7 @@ class OnRay(EngineSet):
     def script(self, request: BlockRequest) -> str:
         """Describes what would be requested."""
         gpus = f" and {self.gpus} GPUs" if self.gpus else ""
-        return f"# an actor of Ray on each of {self.hosts} nodes, with {self.cpus} CPUs{gpus}"
+        return f"# a Ray actor on each of {self.hosts} nodes, with {self.cpus} CPUs{gpus}"
 
 
 def _check_reachable(address: str) -> None:

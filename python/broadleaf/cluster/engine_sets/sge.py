@@ -42,13 +42,14 @@ class SGE(BatchSet):
 
     One job of `slots` slots in the parallel environment `pe`, with an engine for each slot on the hosts that Grid
     Engine chooses; `n` means the same as `slots`. With `array`, or without a `pe`, an array of jobs that can start one
-    by one: with one slot each, or with `engines_per_host` slots of the `pe`. The script has a line for each option that
-    you give, and no other: `walltime` ("30m", "1:00:00", or seconds), `queue`, `project`, and for everything
+    by one: with one slot each, or with `engines_per_host` slots of the `pe`. The script has lines only for the options
+    that you set: `walltime` ("30m", "1:00:00", or seconds), `queue`, `project`, and for everything
     else the lines in `sge`, such as ``["-l mem_free=8G", "-R y"]``.
 
-    The parallel environment needs ``control_slaves TRUE``. The hosts must see the cluster's directory, just as they see
-    your home directory at most sites; with ``via="ssh:login"``, which runs Grid Engine's commands on that host, they
-    must see `shared_dir` there. With `ship`, Broadleaf need not be installed there.
+    The parallel environment needs ``control_slaves TRUE``. The hosts need access to the cluster's directory. At most
+    sites, they have it because they share your home directory. With ``via="ssh:login"``, Grid Engine's commands run on
+    that host, and the jobs' hosts need access to its `shared_dir` instead. With `ship`, Broadleaf need not be installed
+    on the jobs' hosts.
     """
 
     name: ClassVar[str] = "sge"
@@ -183,7 +184,7 @@ class SGE(BatchSet):
         except (CommandError, KeyError):
             if time.monotonic() - since < _ACCOUNTING_S:
                 return False
-            block.state, block.reason = "failed", f"job {job} is not known to Grid Engine any more"
+            block.state, block.reason = "failed", f"job {job} is no longer known to Grid Engine"
         block.facts["over"] = True
         return True
 
@@ -306,7 +307,7 @@ def _how_it_ended(job: str, accounting: str) -> tuple[BlockState, str]:
     failed, exit_status = entry["failed"], entry["exit_status"]
     code, _, words = failed.partition(":")
     if code.strip() == _LIMITS:
-        return "failed", f"job {job}: its walltime is over, or another limit ({words.strip()})"
+        return "failed", f"job {job}: its walltime has run out, or another limit ({words.strip()})"
     if code.strip() == _KILLED:
         return "failed", f"job {job} was deleted or killed (exit status {exit_status})"
     if code.strip() != "0":

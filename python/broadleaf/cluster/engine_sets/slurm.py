@@ -29,7 +29,7 @@ _STATES: dict[str, BlockState] = {
     "COMPLETED": "ended",
 }
 _WHY = {
-    "TIMEOUT": "its walltime is over",
+    "TIMEOUT": "its walltime has run out",
     "PREEMPTED": "it was preempted",
     "OUT_OF_MEMORY": "it ran out of memory",
     "NODE_FAIL": "a node failed",
@@ -49,9 +49,9 @@ _HOPELESS = frozenset({
 _UP_TO_THE_SITE = {
     "PartitionDown": "its partition is down",
     "PartitionInactive": "its partition is inactive",
-    "Reservation": "its reservation has not begun",
+    "Reservation": "its reservation has not started",
     "ReqNodeNotAvail": "nodes that it needs are down or reserved",
-    "BeginTime": "its time to begin has not come",
+    "BeginTime": "its start time has not come yet",
     "Licenses": "its licenses are in use",
 }
 
@@ -61,13 +61,13 @@ class Slurm(BatchSet):
     """Engines in Slurm jobs.
 
     `nodes` nodes with `engines_per_host` engines each, or `n` engines wherever Slurm puts them, in one job; with
-    `array`, a job array whose jobs have one node each and can start one by one. The script has a directive for each
-    option that you give, and no other: `walltime` ("30m", "1:00:00", or seconds), `partition`, `account`, and for
+    `array`, a job array whose jobs have one node each and can start one by one. The script has directives only for the
+    options that you set: `walltime` ("30m", "1:00:00", or seconds), `partition`, `account`, and for
     everything else the lines in `sbatch`, such as ``["--mem=8G", "--exclusive"]``.
 
-    The nodes must see the cluster's directory, just as they see your home directory at most sites; with
-    ``via="ssh:login"``, which runs Slurm's commands on that host, they must see `shared_dir` there. With `ship`,
-    Broadleaf need not be installed there.
+    The nodes need access to the cluster's directory. At most sites, they have it: they share your home directory.
+    With ``via="ssh:login"``, Slurm's commands run on that host, and the nodes need access to its `shared_dir` instead.
+    With `ship`, Broadleaf need not be installed on the nodes.
     """
 
     name: ClassVar[str] = "slurm"
@@ -139,7 +139,7 @@ class Slurm(BatchSet):
         return "${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID" if self.array else "$SLURM_JOB_ID"
 
     def directives(self, request: BlockRequest, directory: Path) -> list[str]:
-        """One for each option that was given, and no other."""
+        """One for each option that was given."""
         job = "%A_%a" if self.array else "%j"
         # A backslash would turn off all that begins with a percent sign.
         checked = check_directory(directory, "Slurm", "\\", self.other_directory())
@@ -253,7 +253,7 @@ def _reason(job: str, state: str, reason: str) -> str:
     if state == "PENDING":
         return f"job {job} is pending: {reason}"
     if state == "GONE":
-        return f"job {job} is not known to Slurm any more"
+        return f"job {job} is no longer known to Slurm"
     if state in _WHY:
         return f"job {job}: {_WHY[state]} ({state})"
     words = "" if reason in ("None", "") else f" ({reason})"

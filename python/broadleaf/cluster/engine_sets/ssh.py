@@ -251,7 +251,7 @@ class SSH(ProcessSet):
             return "failed", f"ssh to {host} was ended by {signal.Signals(-code).name}"
         if code == openssh.FAILED:
             return "failed", openssh.why(host, words)
-        return "failed", words or f"the command on {host} ended with code {code}"
+        return "failed", words or f"the command on {host} exited with code {code}"
 
     def cancel(self, blocks: Sequence[Block]) -> None:
         """Ends the connections, and waits until the programs are gone."""

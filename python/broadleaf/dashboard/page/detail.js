@@ -21,7 +21,7 @@ export class Detail {
   }
 
   openEngine(id) {
-    this.sections = Object.fromEntries(["facts", "death", "errors", "output", "log", "tasks"].map((name) => [name, h("div")]));
+    this.sections = Object.fromEntries(["facts", "death", "errors", "trouble", "output", "log", "tasks"].map((name) => [name, h("div")]));
     this.written = { pid: null, output: 0, log: 0, rest: "" };
     this.open({ engine: id }, `Engine ${id}`, ...Object.values(this.sections));
     this.read();
@@ -126,7 +126,10 @@ export class Detail {
     this.reading = shown;
     try {
       const told = await this.ask(shown.engine, written);
-      if (told && this.shown === shown) this.showWritten(told);
+      if (this.shown !== shown) return;
+      const words = told.failed ? [h("p", { class: "down", role: "status" }, `Its output and log are not available: ${told.failed}`)] : [];
+      refill(this.sections.trouble, ...words);
+      if (!told.failed) this.showWritten(told);
     } finally {
       if (this.reading === shown) this.reading = null;
     }

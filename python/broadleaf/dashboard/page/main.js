@@ -39,12 +39,12 @@ const log = new Log(at("log"));
 let isPaused = false;
 let latest = null;
 
-// What an engine has written since; null if nobody knows.
+// What an engine has written since, or why that is not known.
 async function askEngine(id, { pid, output, log }) {
   const query = new URLSearchParams(pid === null ? {} : { pid, output, log });
   if (token) query.set("token", token);
   const answer = await fetch(`engine/${id}?${query}`).catch(() => null);
-  return answer?.ok ? answer.json() : null;
+  return answer?.ok ? answer.json() : { failed: "the dashboard does not answer" };
 }
 
 function recolour() {

@@ -1,4 +1,4 @@
-"""Futures as they complete, some of which fail."""
+"""Futures as they complete, including some that fail."""
 
 import concurrent.futures
 from concurrent.futures import ProcessPoolExecutor

@@ -1,4 +1,4 @@
-"""Calls of an executor, awaited."""
+"""Executor calls that are awaited with `asyncio`."""
 
 import asyncio
 from concurrent.futures import ProcessPoolExecutor

@@ -1,4 +1,4 @@
-"""Workers with a state of their own."""
+"""Workers that keep their own state."""
 
 from concurrent.futures import ProcessPoolExecutor
 

@@ -1,4 +1,4 @@
-"""Errors of several engines, and a dependency."""
+"""Errors from several engines, and a dependency."""
 
 import ipyparallel as ipp
 

@@ -1,4 +1,4 @@
-"""Parts of a list on each engine, and together again."""
+"""A list that is scattered to the engines and gathered again."""
 
 import ipyparallel as ipp
 

@@ -1,4 +1,4 @@
-"""joblib's values, and the error of a call."""
+"""Values from joblib, and the error that a call raises."""
 
 import ipyparallel as ipp
 from joblib import Parallel, delayed

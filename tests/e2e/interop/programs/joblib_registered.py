@@ -1,4 +1,4 @@
-"""joblib over engines, registered by hand."""
+"""joblib on engines, with a backend that the program registers."""
 
 import ipyparallel as ipp
 from joblib import Parallel, delayed, parallel_config

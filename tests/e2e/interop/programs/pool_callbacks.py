@@ -1,4 +1,4 @@
-"""Results and errors by callbacks."""
+"""Results and errors delivered to callbacks."""
 
 from multiprocessing import Pool
 

@@ -1,4 +1,4 @@
-"""Words of lines that a generator yields, counted in chunks."""
+"""Word counts of lines from a generator, in chunks."""
 
 from collections import Counter
 from multiprocessing import Pool

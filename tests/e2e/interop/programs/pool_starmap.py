@@ -1,4 +1,4 @@
-"""Every pair of words, compared."""
+"""A comparison of every pair of words."""
 
 from itertools import combinations
 from multiprocessing import Pool

@@ -161,8 +161,8 @@ class Chosen:
         """What was done, for the reader."""
         return (
             f"Too few runs to fit all {self.candidates} pairs at once ({self.more_runs} more would do): "
-            f"{len(self.pairs)} are certainly real; each of the others was tested beside these, and what they may do "
-            "is part of all intervals."
+            f"{len(self.pairs)} are certainly real; each of the others was tested beside these, and all intervals "
+            "allow for them."
         )
 
 

@@ -295,7 +295,7 @@ def missing_pairs(table: pd.DataFrame, factors: Sequence[Factor]) -> str | None:
     if not without:
         return None
     advice = (
-        "Fractional and random designs have next to no two configurations that differ in one factor only. Add "
+        "Fractional and random designs have almost no pairs of configurations that differ in only one factor. Add "
         '`paths = 40` or `edges = 16` to [design], or use kind = "full"; `broadleaf-lab analyse` needs no pairs.'
     )
     if len(without) == len(factors):
@@ -310,8 +310,8 @@ def cross_warning(table: pd.DataFrame) -> str | None:
         return None
     return (
         f"Pairing all with all makes up to {per.max()} pairs of the same two configurations. They share runs: an "
-        "interval that takes them for independent is too narrow, for r runs of each by sqrt(r). Use --pairing cell or "
-        "block for intervals."
+        "interval that treats them as independent is too narrow, by a factor of sqrt(r) for r runs of each. Use "
+        "--pairing cell or block for intervals."
     )
 
 

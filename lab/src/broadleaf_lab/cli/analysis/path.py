@@ -29,7 +29,7 @@ _BAR = 30
                    "`broadleaf-lab run`.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print the path as JSON.")
 def command(order: str, study_path: Path, all_steps: bool, again: int | None, as_json: bool) -> None:
-    """Show the steps from the slow to the fast setting in a chosen order.
+    """Show the steps from the baseline to the fastest settings, in a chosen order.
 
     greedy takes the best treatment next; nice does the same within tiers, safe settings first; shapley averages over
     all orders. You can also name the treatments in an order of your own. Shows the new measurements if the path was

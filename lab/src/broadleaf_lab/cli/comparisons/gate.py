@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     "--max-pairs", type=click.IntRange(10), default=135, show_default=True, help="Maximum number of pairs of runs."
 )
 @click.option("--markdown", "markdown_path", type=click.Path(dir_okay=False, allow_dash=True, path_type=Path),
-              metavar="FILE", help="File for the outcome as a pull request comment; - for standard output.",
+              metavar="FILE", help="File to write the outcome to, as a pull request comment; - for standard output.",
               )  # fmt: skip
 @click.option("--seed", type=int, help="Seed for the order of runs.")
 @quiet_options

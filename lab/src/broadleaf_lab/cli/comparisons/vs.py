@@ -33,8 +33,8 @@ if TYPE_CHECKING:
               help="cpu: processor time. wall: elapsed time. auto: cpu for single-threaded programs that never sleep.",
               )  # fmt: skip
 @click.option("--side-by-side/--in-turn", "side_by_side", default=None,
-              help="Run both at once on one processor, or one after the other. Default: side by side for processor "
-              "time without hooks.")  # fmt: skip
+              help="Run both at once on one processor, or one after the other. By default, both at once if "
+              "processor time is measured and neither --prepare nor --cleanup is given.")  # fmt: skip
 @click.option("--timeout", "timeout_s", callback=seconds, metavar="TIME", default="10m", show_default=True,
               help="A run that takes longer counts as failed.")  # fmt: skip
 @click.option(

@@ -31,7 +31,8 @@ _SECONDS_PER_RUN = 4.0
 @click.option("--replicates", type=click.IntRange(1), metavar="N", help="Number of replicates of each run.")
 @click.option("--seed", type=click.IntRange(0), metavar="N", help="Seed for the choice and order of runs.")
 @click.option("--seconds", type=click.FloatRange(0, min_open=True), metavar="S",
-              help="Seconds per run, for the estimate; by default, as measured, or 4 if nothing has been.")  # fmt: skip
+              help="Seconds per run, for the estimate; by default the measured time, or 4 if no run has been "
+              "measured.")  # fmt: skip
 @click.option("--dry-run", is_flag=True, help="Show the plan but write nothing.")
 @click.option("--force", is_flag=True, help="Replace a plan even if some of its runs have been made.")
 @click.option("--json", "as_json", is_flag=True, help="Print everything as one JSON object.")

@@ -17,8 +17,8 @@ from broadleaf_lab.cli.terminal import compute_in_one_thread, console, require
               help="Settings up to this tier: 1 = safe settings, 2 = also changes to the source, 3 and 4 = settings "
                    "that lose something.")  # fmt: skip
 @click.option("--write", "file", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
-              help="Set them in this file (TOML, JSON, or NAME=VALUE lines) and keep the rest of it. Broadleaf's own "
-                   "file is config.toml in the directory that `broadleaf config show` names.")  # fmt: skip
+              help="Write them to this file (TOML, JSON, or NAME=VALUE lines), and keep the rest of the file. "
+                   "Broadleaf's own is config.toml in the directory that `broadleaf config show` names.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
 def command(study_path: Path, max_tier: int, file: Path | None, as_json: bool) -> None:
     """Recommend the settings that the runs of STUDY prove to help.

@@ -218,9 +218,7 @@ def require(frame: pd.DataFrame, columns: Sequence[str], figure: str) -> None:
     """Raises KeyError that names the columns that a figure lacks."""
     lacking = [c for c in columns if c not in frame.columns]
     if lacking:
-        raise KeyError(
-            f"the figure {figure} needs the columns {', '.join(lacking)}; there are {', '.join(frame.columns)}"
-        )
+        raise KeyError(f"the figure {figure} lacks the columns {', '.join(lacking)}; it has {', '.join(frame.columns)}")
 
 
 def categories(names: Sequence[str]) -> alt.Scale:

@@ -26,7 +26,7 @@ def means(table: pd.DataFrame, number: int, key: str, ends: tuple[float, float] 
     unit = Unit.of(table["mean_us"], table["ci_low_us"], table["ci_high_us"])
     best = table[table["ci_high_us"] < 0].head(2)
     if best.empty:
-        text = "No factor saves time for certain, on average over all deltas"
+        text = "No factor is proven to save time, on average over all deltas"
     else:
         text = (
             listed([f"{row.name} ({unit.shown(row.mean_us, signed=True)})" for row in best.itertuples(index=False)])
@@ -141,7 +141,7 @@ def _what_changed(both: pd.DataFrame, names: tuple[str, str]) -> str:
     found = [text for text, count in parts if count]
     if found:
         return f"From {names[0]} to {names[1]}: " + "; ".join(found)
-    text = f"No single factor's effect differs for certain between {names[0]} and {names[1]}"
+    text = f"No single factor's effect is proven to differ between {names[0]} and {names[1]}"
     longer = int((sized["size"] > 0).sum())
     # At least this many of one kind occur in fewer than one of twenty series of coin tosses.
     from scipy import stats

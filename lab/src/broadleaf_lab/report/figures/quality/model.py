@@ -86,7 +86,7 @@ def tiles(pairs: pd.DataFrame, fig_number: int, key: str, q_limit: float = 0.05)
     order = means.index.tolist()
     real = table[table["q"] <= q_limit]
     if real.empty:
-        text = f"None of {len(table)} pairs interacts for certain"
+        text = f"None of {len(table)} pairs is proven to interact"
     else:
         top = real.loc[real["estimate"].abs().idxmax()]
         size = f"together {number(math.exp(top['estimate']))} times the time that both alone make likely"
