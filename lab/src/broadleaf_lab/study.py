@@ -70,7 +70,7 @@ class Study(StudySpec):
 
         return load(self.runs_path, self.factors, where, response)
 
-    def deltas(self, where: str | None = None, pairing: Literal["cell", "block", "cross"] = "cell") -> pd.DataFrame:
+    def deltas(self, where: str | None = None, pairing: Literal["cell", "cross"] = "cell") -> pd.DataFrame:
         """The table of every X and X + treatment among the runs."""
         from broadleaf_lab.analysis.pairs.deltas import deltas
 

@@ -130,10 +130,8 @@ def test_deltas_shows_means_and_writes_the_table(study):
     assert f"{len(rows)} deltas" in done.output
     assert {row["treatment"] for row in rows} == {"log_off", "lines_off", "pin", "nothing"}
     assert len([row for row in rows if row["treatment"] == "pin"]) == 8
-    done = call(
-        "deltas", study.directory, "--where", "not log_off", "--dialect", "seed", "--to", study.directory / "d.csv"
-    )
-    rows = table(study.directory / "d.csv", ";")
+    done = call("deltas", study.directory, "--where", "not log_off", "--to", study.directory / "d.csv")
+    rows = table(study.directory / "d.csv")
     assert {row["log_off"] for row in rows} == {"0"}
     assert "No pair X, X + treatment for log_off" in done.output
     crossed = call("deltas", study.directory, "--pairing", "cross", "--json", "--to", study.directory / "c.csv")

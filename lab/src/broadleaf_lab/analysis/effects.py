@@ -179,8 +179,10 @@ def differences_us(fit: Fit, context: Context = "average") -> list[DifferenceUs]
             if not np.isfinite(after - before):
                 # The scale has no time there.
                 continue
-            drawn = scales.to_us(fit.draws([*start, *goal], rng, _DRAWS), fit.scale)
-            changes = drawn[len(here) :].mean(axis=0) - drawn[: len(here)].mean(axis=0)
+            # With a degree of freedom or two, a few draws are beyond all numbers: those are no times.
+            with np.errstate(over="ignore", invalid="ignore"):
+                drawn = scales.to_us(fit.draws([*start, *goal], rng, _DRAWS), fit.scale)
+                changes = drawn[len(here) :].mean(axis=0) - drawn[: len(here)].mean(axis=0)
             low, high = np.nanquantile(changes, [0.025, 0.975])
             found.append(
                 DifferenceUs(

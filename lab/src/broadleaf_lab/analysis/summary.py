@@ -16,7 +16,6 @@ from broadleaf_lab.analysis.interactions import Interaction
 from broadleaf_lab.analysis.known import Known
 from broadleaf_lab.analysis.model.fit import Fit, LackOfFit, fit
 from broadleaf_lab.analysis.model.scale import LambdaProfile, Scale, answer
-from broadleaf_lab.analysis.model.sensitivity import Shift
 from broadleaf_lab.analysis.verdict import Verdict
 from broadleaf_lab.errors import AnalysisError
 from broadleaf_lab.spec.factors import Factor
@@ -35,7 +34,6 @@ class Summary:
     differences: tuple[DifferenceUs, ...]
     interactions: tuple[Interaction, ...]
     scale: LambdaProfile
-    shifts: tuple[Shift, ...]
     precision: Precision
     lack_of_fit: LackOfFit | None
     notes: tuple[str, ...]
@@ -65,7 +63,6 @@ class Summary:
             "interactions": [_pair(pair) for pair in self.interactions],
             "scale_answer": {**asdict(self.scale), "sentence": self.scale.sentence},
             "drift": [asdict(term) for term in self.fit.drift_terms()],
-            "sensitivity": [{**asdict(shift), "sentence": shift.sentence} for shift in self.shifts],
             "lack_of_fit": None if self.lack_of_fit is None else asdict(self.lack_of_fit),
             "precision": {**asdict(self.precision), "sentence": self.precision.sentence},
             "dropped": self.fit.dropped,
@@ -116,7 +113,6 @@ def summarise(
         differences=tuple(made.differences_us("baseline")),
         interactions=tuple(made.interactions(rope_pct)),
         scale=answer(made),
-        shifts=tuple(made.sensitivity()),
         precision=precision(made, rope_pct),
         lack_of_fit=made.lack_of_fit,
         notes=tuple(notes),

@@ -8,12 +8,12 @@ from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from broadleaf_lab.errors import AnalysisError, writing
+from broadleaf_lab.errors import writing
 from broadleaf_lab.report.collect import collect
 from broadleaf_lab.report.contents import contents_of
 from broadleaf_lab.report.figures.base import Figure, Missing
 from broadleaf_lab.report.figures.registry import draw_all
-from broadleaf_lab.report.page import MAX_BYTES, render
+from broadleaf_lab.report.page import render
 from broadleaf_lab.spec.runs import replace_file
 
 if TYPE_CHECKING:
@@ -41,11 +41,6 @@ def write(study: StudySpec, folder: Path | None = None, images: bool = True) -> 
     assert found.evidence is not None, "collect() fills it in"
     figures = draw_all(found.evidence)
     page = render(contents_of(found, figures))
-    size = len(page.encode())
-    if size > MAX_BYTES:
-        raise AnalysisError(
-            f"the report would take {size} bytes, which is more than {MAX_BYTES}: leave factors out of the study."
-        )
     pictures = folder / "figures"
     html = folder / "report.html"
     drawn = [figure for figure in figures if isinstance(figure, Figure)]

@@ -204,8 +204,6 @@ def _warnings(found: Collected) -> Iterable[str]:
             f"The model misses something that repeated runs show (lack of fit, p = {misfit.p:.2g}): interactions of "
             "more than two factors remain."
         )
-    for shift in found.log.sensitivity()[:5]:
-        yield shift.sentence
     flags = found.frame["flags"].dropna().astype(str) if "flags" in found.frame else None
     if flags is not None and (flags != "").any():
         marked = flags[flags != ""]

@@ -10,12 +10,13 @@ from typing import Any
 
 import pandas as pd
 
-from broadleaf_lab.report.figures.base import Figure, Missing, Unit, in_order, shown_levels
+from broadleaf_lab.report.figures.base import Figure, Missing, Unit, in_order, short, shown_levels
 from broadleaf_lab.spec.factors import Factor, column_value
 
-MAX_BYTES = 5_000_000
 MAX_ROWS_PER_TREATMENT = 250
 MAX_ROWS = 5000
+MAX_LEVELS = 150_000
+"""Of all factors in all rows: with more than thirty factors there are fewer rows."""
 FIRST_READING = 6
 """The figures up to this number are drawn at once; the others are folded, and drawn when somebody opens them."""
 
@@ -134,7 +135,8 @@ def explorer_data(
     `deltas` is deltas.csv; `paths` are tables for waterfalls, by the name of their order; `second` is the factor that
     sets the colours at first; `questions` are those that one may ask by name.
     """
-    max_rows = max(20, min(MAX_ROWS_PER_TREATMENT, MAX_ROWS // max(deltas["treatment"].nunique(), 1)))
+    most = min(MAX_ROWS, MAX_LEVELS // max(len(factors), 1))
+    max_rows = max(1, min(MAX_ROWS_PER_TREATMENT, most // max(deltas["treatment"].nunique(), 1)))
     kept = pd.concat(
         [g if len(g) <= max_rows else g.sample(max_rows, random_state=7) for _, g in deltas.groupby("treatment")]
     )
@@ -155,15 +157,15 @@ def explorer_data(
         "unit_us": unit.us,
         "treatments": order,
         "treatment": [order.index(t) for t in kept["treatment"]],
-        "before_us": [_short(v) for v in kept["before_us"]],
-        "after_us": [_short(v) for v in kept["after_us"]],
+        "before_us": [short(v) for v in kept["before_us"]],
+        "after_us": [short(v) for v in kept["after_us"]],
         "factors": listed,
         "context": context,
         "second": second,
         "questions": list(questions),
         "paths": {
             name: [
-                {"name": str(r.name), "before_us": _short(r.before_us), "after_us": _short(r.after_us)}
+                {"name": str(r.name), "before_us": short(r.before_us), "after_us": short(r.after_us)}
                 for r in path.sort_values("step").itertuples(index=False)
             ]
             for name, path in paths.items()
@@ -178,7 +180,3 @@ def explorer_data(
 def _value(word: str, factor: Factor) -> float | str:
     """A level as a condition compares it: numbers as numbers."""
     return float(word) if all(isinstance(level, int | float) for level in factor.levels) else word
-
-
-def _short(value: float) -> float:
-    return float(f"{value:.5g}")

@@ -9,15 +9,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from broadleaf_lab.analysis.model import contrasts
-from broadleaf_lab.report.figures.base import Unit, on_off
+from broadleaf_lab.report.figures.base import Unit, on_off, short
 from broadleaf_lab.spec.factors import Factor, Level
 
 if TYPE_CHECKING:
     from broadleaf_lab.analysis.model.fit import Fit
 
-MAX_COLUMNS = 600
-"""Beyond that the covariance alone would take megabytes."""
+MAX_COLUMNS = 500
+"""Beyond that the matrices alone would take megabytes."""
 _LOOKED_AT = 60
+_MOST = 32767
 
 
 def predictor_data(
@@ -36,6 +37,7 @@ def predictor_data(
     names = [f.name for f in fit.factors]
     kept = np.flatnonzero(fit.kept)
     square = fit.covariance[:size, :size]
+    spreads = np.array([short(value) or 1.0 for value in np.sqrt(np.diag(square))])
     mains = {term.factors[0]: list(term.columns) for term in coding.terms if len(term.factors) == 1}
     described = []
     for factor in fit.factors:
@@ -65,9 +67,10 @@ def predictor_data(
         "terms": [[names.index(name) for name in term.factors] for term in coding.terms],
         "kept": kept.tolist(),
         "coefficients": [float(f"{value:.8g}") for value in fit.treatment_params],
-        "covariance": base64.b64encode(square[np.triu_indices(size)].astype("<f4").tobytes()).decode(),
+        "spreads": spreads.tolist(),
+        "covariance": _half(square, spreads),
         "quantile": _quantile(degrees, fit.contrasts.alpha),
-        "blocks": _blocks(fit, degrees, size),
+        "blocks": _blocks(fit, degrees, spreads),
         "missed": _missed(fit, names, size),
         "rules": [{"name": name, "text": text} for name, text in rules.items() if _speaks_of(text, factors, names)],
         "order": [names.index(name) for name in wanted],
@@ -82,17 +85,32 @@ def _quantile(degrees: float, alpha: float) -> float:
     return float(stdtrit(degrees, 1 - alpha / 2))
 
 
-def _blocks(fit: Fit, degrees: float, size: int) -> dict[str, Any] | None:
-    """What intervals need where the runs of a block err together; None where that is not asked."""
+def _packed(values: np.ndarray) -> dict[str, Any]:
+    """Numbers as multiples of a unit, two bytes each: intervals are shown with three digits."""
+    unit = (float(np.abs(values).max(initial=0.0)) or 1.0) / _MOST
+    return {"unit": unit, "values": base64.b64encode(np.rint(values / unit).astype("<i2").tobytes()).decode()}
+
+
+def _half(square: np.ndarray, spreads: np.ndarray) -> dict[str, Any]:
+    """A symmetric matrix, each row and column divided by its spread: those of coefficients differ by far."""
+    return _packed((square / np.outer(spreads, spreads))[np.triu_indices(len(square))])
+
+
+def _blocks(fit: Fit, degrees: float, spreads: np.ndarray) -> dict[str, Any] | None:
+    """What intervals need where the runs of a block err together; None where that is not asked. Its size depends on
+    the parameters, not on the blocks.
+    """
     blocks = fit.contrasts.by_block
     if blocks is None:
         return None
-    noise = fit.contrasts.noise[:size, :size]
+    size = len(spreads)
+    sums, noise = blocks.sums[:, :size], fit.contrasts.noise[:size, :size]
+    later = [(weight, sums[lag:].T @ sums[:-lag]) for lag, weight in contrasts.LAGS.items()]
     return {
-        "sums": base64.b64encode(blocks.sums[:, :size].astype("<f4").tobytes()).decode(),
-        "noise": base64.b64encode(noise[np.triu_indices(size)].astype("<f4").tobytes()).decode(),
+        "together": _half(sums.T @ sums, spreads),
+        "later": [{"weight": weight, **_half((its + its.T) / 2, spreads)} for weight, its in later],
+        "noise": None if np.array_equal(noise, fit.covariance[:size, :size]) else _half(noise, spreads),
         "beyond_chance": blocks.beyond_chance,
-        "lags": [[lag, weight] for lag, weight in contrasts.LAGS.items()],
         "quantile": _quantile(min(degrees, blocks.df / 2), fit.contrasts.alpha),
     }
 
@@ -102,11 +120,10 @@ def _missed(fit: Fit, names: Sequence[str], size: int) -> dict[str, Any] | None:
     triples = fit.triples
     if not triples.spreads.any():
         return None
-    share = (triples.spreads * triples.share[:size]).astype("<f4")
     return {
         "terms": [[names.index(name) for name in term] for term in triples.terms],
         "spreads": [float(f"{spread:.6g}") for spread in triples.spreads],
-        "share": base64.b64encode(share.tobytes()).decode(),
+        "share": _packed(triples.share[:size]),
     }
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from broadleaf_lab.analysis.model.contrasts import Contrasts
     from broadleaf_lab.analysis.model.sample import Sample
 
-_SHARES = np.array([0.005, 0.015, *np.arange(0.05, 0.96, 0.05)])
+_SHARES = np.array([0.002, 0.015, *np.arange(0.05, 0.96, 0.05)])
 
 
 def penalty_of(linear: Linear, y: np.ndarray, nothing: float = 1.0) -> float:
@@ -99,8 +99,29 @@ class Triples:
         left = linear.n_runs - linear.n_fixed - (linear.groups.number - 1 if linear.blocks == "fixed" else 0)
         along = basis.T @ (moments - columns.T @ known.params)
         ratio = variance_ratio(sizes, along, square, left, unit, _FEW)
-        strays = stray_squares(np.diag(cross), basis, np.maximum(sizes, 0.0), along, ratio, known)
+        self.odds: np.ndarray = self._odds(known)
+        strays = stray_squares(np.diag(cross), basis, np.maximum(sizes, 0.0), along, ratio, known, self.odds)
         self._variances = strays + np.full(len(strays), ratio * known.inflation * known.sigma_square)
+
+    def _odds(self, known: Contrasts) -> np.ndarray:
+        """How likely each column is to be real before the runs say anything about it. One of all is expected to be, and
+        if the runs show which factors do something on average, it is one of three such factors in half of all cases
+        (heredity; Chipman, 1996).
+        """
+        linear = known.linear
+        place = np.cumsum(linear.kept) - 1
+        told = {
+            term.factors[0]: known.intervals(np.eye(linear.width)[place[[c for c in term.columns if linear.kept[c]]]])
+            for term in self._wide.terms
+            if len(term.factors) == 1
+        }
+        sure = {name for name, its in told.items() if any(it.p < _SURE for it in its)}
+        triples = [term for term in self._wide.terms if min(term.columns, default=0) >= self._start]
+        active = np.concatenate([[set(term.factors) <= sure] * len(term.columns) for term in triples])
+        odds: np.ndarray = np.full(len(active), 1.0 / len(active))
+        if active.any() and not active.all():
+            odds[:] = np.where(active, _HEREDITY / active.sum(), (1 - _HEREDITY) / (~active).sum())
+        return odds
 
     def _products(self, sample: Sample, linear: Linear, known: Contrasts) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Of the triples with the model's columns, with each other and with the runs."""
@@ -161,14 +182,15 @@ class Triples:
 
 
 def stray_squares(
-    whole: np.ndarray, basis: np.ndarray, sizes: np.ndarray, along: np.ndarray, ratio: float, known: Contrasts
-) -> np.ndarray:
+    whole: np.ndarray, basis: np.ndarray, sizes: np.ndarray, along: np.ndarray, ratio: float, known: Contrasts,
+    odds: np.ndarray,
+) -> np.ndarray:  # fmt: skip
     """What each triple may be beyond their common variance: the square expected from its own estimate, if it is real,
-    times the probability of that. Each is estimated as a parameter beside the others;
-    one of all is expected to be real, and as large as one run tells.
+    times the probability of that. Each is estimated as a parameter beside the others; if
+    it is real, it is as large as one run tells.
 
     `whole` are the squares of their columns, `basis` and `sizes` the eigenvectors and eigenvalues of their cross
-    products beside the model, `along` the runs along each eigenvector.
+    products beside the model, `along` the runs along each eigenvector, `odds` how likely each is before that.
     """
     grown = 1 + ratio * sizes
     seen = basis**2 @ (sizes / grown)
@@ -183,14 +205,16 @@ def stray_squares(
     estimates, squares = pulls / known.slope, noise * (basis**2 @ (1 / grown)) / seen
     part = known.linear.n_runs / (1 + known.linear.n_runs)
     evidence = estimates**2 / np.maximum(squares, 1e-300) * part + np.log1p(-part)
-    odds = np.exp(np.minimum(evidence / 2, 50.0)) / len(found)
-    likely = odds / (1 + odds)
+    raised = odds[told] * np.exp(np.minimum(evidence / 2, 50.0))
+    likely = raised / (1 + raised)
     found[told] = np.where(likely > _MIN_LIKELY, likely * ((part * estimates) ** 2 + part * squares), 0.0)
     return found
 
 
 _TOLD = 0.1
+_SURE = 1e-3
+_HEREDITY = 0.5
 _MIN_LIKELY = 0.005
 _MAX_TRIPLES = 600
-_FEW = _mostly_nothing(100.0)
+_FEW = _mostly_nothing(1000.0)
 """Triples are rarer than pairs, and a large one is allowed for by itself."""

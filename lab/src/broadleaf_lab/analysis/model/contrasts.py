@@ -27,6 +27,7 @@ _MIN_BLOCKS, _MIN_IN_BLOCK = 6, 4
 LAGS = {1: 2 / 3, 2: 1 / 3}
 _BEYOND_CHANCE = 3.0
 """By how many standard errors the runs of a block have to err together before errors are those of blocks."""
+_LOOKED_AT = 60
 _SEEN = 1e-3
 """A direction of a block's errors of which residuals show less than this part is not estimated from them."""
 
@@ -205,11 +206,15 @@ class Contrasts:
 
     def _block_degrees(self) -> float:
         """With how many degrees of freedom squared errors by block tell a variance: the median over the parameters of
-        treatments (Satterthwaite).
+        treatments (Satterthwaite), some of them where there are very many.
         """
+        from scipy import sparse
+
         linear = self.linear
         own = np.flatnonzero(linear.penalty[: linear.size] == 0)[1:]
-        member = (linear.groups.index == np.arange(linear.groups.number)[:, None]).astype(float)
+        own = own[:: max(1, len(own) // _LOOKED_AT)]
+        runs = np.arange(linear.n_runs)
+        member = sparse.csr_matrix((np.ones(linear.n_runs), (linear.groups.index, runs)))
         influence = linear.design @ linear.solve(np.eye(linear.width)[:, own])
         found = []
         for raised in self._raised(influence).T:

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from broadleaf_lab.analysis.interactions import Interaction
     from broadleaf_lab.analysis.model.rejected import Quadrant, Tail
     from broadleaf_lab.analysis.model.robust import Estimate
-    from broadleaf_lab.analysis.model.sensitivity import Shift
 
 __all__ = ["Fit", "Interval", "LackOfFit", "fit"]
 _Q = 0.05
@@ -389,12 +388,6 @@ class Fit:
             # Its columns do not depend on the scale.
             return Fit(sample, self.coding, options, linear=self.linear.unweighted)
         return _selected(sample, self.coding, options, [])
-
-    def sensitivity(self) -> list[Shift]:
-        """Effects that change by more than a standard error under least squares, or without noisy blocks."""
-        from broadleaf_lab.analysis.model.sensitivity import shifts
-
-        return shifts(self)
 
 
 def fit(

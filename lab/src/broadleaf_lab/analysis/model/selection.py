@@ -33,9 +33,12 @@ _EXACT_RUNS = 400
 _MIN_LEFT = 8
 _UNTOLD = 1e-6
 _MIN_LIKELY = 0.005
-_NOTHING = 100.0
-"""How many times as likely as any other share of the noise it is that pairs that were not chosen do next to nothing: a
-quarter of this if one was chosen, less the more were. If none was, the runs may be too few to tell (studies/coverage).
+_NEARLY = 5.0
+"""How many standard errors a pair has that is nearly or just chosen."""
+_NOTHING = 1000.0
+"""How many times as likely as any other share of the noise it is that pairs that were not chosen do next to nothing: an
+eighth of this if one was chosen, much less the more were. If none was, the runs may be too few to tell
+(studies/coverage).
 """
 
 
@@ -222,22 +225,21 @@ def choose_pairs(full: Coding, sample: Sample, blocks: str, use_robust: bool) ->
         seen.add(frozenset(following))
         chosen = following
     more_runs = max(1, _ENOUGH * len(full.column_names) - sample.told)
-    strays = _strays(known, columns, chosen, sample.told)
+    strays = _strays(known, columns, chosen)
     # Pairs are chosen before a background that may be large, so that none is taken for one of the others. Once they
     # are, the rest does little, the more likely the fewer there were; what may do more is among the strays.
-    nothing = max(1.0, _NOTHING * len(chosen) / (1 + len(chosen)) ** 2)
+    nothing = max(1.0, _NOTHING * len(chosen) / (1 + len(chosen)) ** 3)
     penalty, _ = _fitted(full, sample, columns, chosen, blocks, use_robust, nothing)
     return Chosen(tuple(chosen), len(columns), more_runs, penalty, strays)
 
 
-def _strays(
-    known: Contrasts, columns: Mapping[Pair, Sequence[int]], chosen: Sequence[Pair], n_runs: int
-) -> np.ndarray:  # fmt: skip
+def _strays(known: Contrasts, columns: Mapping[Pair, Sequence[int]], chosen: Sequence[Pair]) -> np.ndarray:
     """What pairs that were nearly chosen may be beyond the size of the background, a column for each: the root of its
     square that is expected from its estimate, if it is real, times the root of the probability of that.
 
-    One more real pair is expected than was chosen, and real pairs are as large as those; without any, as large as one
-    run tells (the unit-information prior of Kass and Wasserman, 1995).
+    One more real pair is expected than was chosen, and real pairs are as large as those; without any, as large as what
+    is about to be chosen. None of them is nearly zero, because what is small belongs to the background: their prior is
+    a moment prior (Johnson and Rossell, 2010).
     """
     position = np.cumsum(known.linear.kept) - 1
     inside = position[[column for pair in chosen for column in columns[pair]]]
@@ -248,17 +250,29 @@ def _strays(
     found = []
     for pair, told in freed(known, others).items():
         estimates, squares = np.array([it.estimate for it in told]), np.array([it.se**2 for it in told])
-        prior = size or n_runs * squares
-        part = prior / (prior + squares)
+        evidence, expected = moment_prior(estimates, squares, size or _NEARLY**2 * squares)
         # Of several levels the one that stands out most decides, as when pairs are chosen.
-        evidence = float((estimates**2 / squares * part + np.log1p(-part)).max()) / 2 - math.log(len(told))
-        odds = (1 + len(chosen)) / len(columns) * math.exp(min(evidence, 50.0))
+        odds = (1 + len(chosen)) / (len(columns) * len(told)) * math.exp(min(float(evidence.max()), 50.0))
         likely = odds / (1 + odds)
         if likely > _MIN_LIKELY:
             column = np.zeros(known.linear.width)
-            column[others[pair]] = np.sqrt(likely * ((part * estimates) ** 2 + part * squares))
+            column[others[pair]] = np.sqrt(likely * expected)
             found.append(column)
     return np.column_stack(found) if found else np.zeros((known.linear.width, 0))
+
+
+def moment_prior(estimates: np.ndarray, squares: np.ndarray, size: np.ndarray | float) -> tuple[np.ndarray, np.ndarray]:
+    """Of estimates with squared errors `squares`: the logarithm of how many times as likely they are as without an
+    effect, and the squares expected of the effects. These have the mean square `size` and a density that is the fourth
+    power of the effect times a normal one.
+    """
+    spread = size / 5
+    part = spread / (spread + squares)
+    middle, rest = (part * estimates) ** 2, part * squares
+    z = middle / rest
+    evidence = z / 2 + np.log1p(2 * z + z**2 / 3) + 2.5 * np.log1p(-part)
+    # The sixth moment over the fourth.
+    return evidence, rest * (z**3 + 15 * z**2 + 45 * z + 15) / (z**2 + 6 * z + 3)
 
 
 def _untried(p: Mapping[Pair, Sequence[float]], chosen: Sequence[Pair]) -> dict[Pair, list[float]]:

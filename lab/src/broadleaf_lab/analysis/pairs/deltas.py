@@ -16,24 +16,20 @@ import pandas as pd
 
 from broadleaf_lab.analysis.frame import Cells, cells, coded, identify, pooled_sd, select
 from broadleaf_lab.analysis.model.scale import to_us
-from broadleaf_lab.errors import AnalysisError, writing
+from broadleaf_lab.errors import AnalysisError
 from broadleaf_lab.spec.factors import Factor, Level, column_value
+from broadleaf_lab.spec.runs import replace_file
 
 if TYPE_CHECKING:
     from broadleaf_lab.analysis.model.fit import Fit
 
-Pairing = Literal["cell", "block", "cross"]
+Pairing = Literal["cell", "cross"]
 COLUMNS = (
     "treatment", "level_from", "level_to", "before_us", "after_us", "delta_us", "log2_ratio", "n_before", "n_after",
     "se_log2", "same_block", "gap_s", "source", "context_id",
 )  # fmt: skip
 _BLOCKS = 10
 """Fewer blocks than this are too few to draw from: runs are drawn instead."""
-DIALECTS: dict[str, dict[str, str]] = {
-    "comma": {"sep": ",", "decimal": "."},
-    "seed": {"sep": ";", "decimal": "."},
-    "excel-es": {"sep": ";", "decimal": ","},
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +48,7 @@ def deltas(
     """Every delta of runs in the form that `analysis.frame.load` returns: for an off/on factor from off to on, for one
     with levels from its default to each other one.
 
-    `pairing`: "cell" compares the medians of the two configurations, with `n_before` and `n_after` runs; "block" pairs
-    each run with the nearest run in time of the other configuration in the same block, every run once; "cross" pairs
+    `pairing`: "cell" compares the medians of the two configurations, with `n_before` and `n_after` runs; "cross" pairs
     all with all (the r x r pairs of 2 r runs are not independent: intervals over them are too narrow by sqrt(r)).
     `where` keeps runs by an expression over the factors, before pairing. `se_log2` is the standard error of
     `log2_ratio` from the spread within configurations, `gap_s` the time between the two. After the columns of `COLUMNS`
@@ -71,8 +66,8 @@ def deltas(
 
 def _compared(frame: pd.DataFrame, factors: Sequence[Factor], pairing: Pairing) -> list[tuple[_Pairs, pd.DataFrame]]:
     """The times before and after of every treatment and level, without their contexts."""
-    if pairing not in ("cell", "block", "cross"):
-        raise AnalysisError(f"unknown pairing {pairing!r}: choose cell, block or cross.")
+    if pairing not in ("cell", "cross"):
+        raise AnalysisError(f"unknown pairing {pairing!r}: choose cell or cross.")
     cell, kept = cells(frame, factors)
     y = frame["y_us"].to_numpy(dtype=float)
     clock = frame["started_unix"].to_numpy(dtype=float)
@@ -83,8 +78,7 @@ def _compared(frame: pd.DataFrame, factors: Sequence[Factor], pairing: Pairing) 
     if pairing == "cell":
         told = _CellRuns.of(runs, y, clock, block)
         return [(pairs, _by_cell(pairs, told, sd_log2)) for pairs in flips]
-    join = _nearest if pairing == "block" else _all
-    return [(pairs, _by_run(pairs, runs, y, clock, block, sd_log2, join)) for pairs in flips]
+    return [(pairs, _by_run(pairs, runs, y, clock, block, sd_log2)) for pairs in flips]
 
 
 def _one_flips(kept: list[dict[str, Level]], factors: Sequence[Factor]) -> list[_Pairs]:
@@ -165,20 +159,10 @@ def median_variance(n: int) -> float:
 
 
 def _by_run(
-    pairs: _Pairs,
-    runs: list[np.ndarray],
-    y: np.ndarray,
-    clock: np.ndarray,
-    block: np.ndarray,
-    sd_log2: float,
-    join: object,
+    pairs: _Pairs, runs: list[np.ndarray], y: np.ndarray, clock: np.ndarray, block: np.ndarray, sd_log2: float
 ) -> pd.DataFrame:
-    rows: list[tuple[int, int, int]] = []
-    for b, a in zip(pairs.before.tolist(), pairs.after.tolist(), strict=True):
-        rows += [(b, i, j) for i, j in join(runs[b], runs[a], clock, block)]  # type: ignore[operator]
-    if not rows:
-        return pd.DataFrame()
-    cell, before, after = np.array(rows).T
+    both = zip(pairs.before.tolist(), pairs.after.tolist(), strict=True)
+    cell, before, after = np.array([(b, i, j) for b, a in both for i in runs[b] for j in runs[a]]).T
     return pd.DataFrame({
         "cell": cell,
         "before_us": y[before],
@@ -189,23 +173,6 @@ def _by_run(
         "same_block": block[before] == block[after],
         "gap_s": clock[after] - clock[before],
     })  # fmt: skip
-
-
-def _nearest(before: np.ndarray, after: np.ndarray, clock: np.ndarray, block: np.ndarray) -> list[tuple[int, int]]:
-    candidates = sorted(
-        (abs(clock[j] - clock[i]), int(i), int(j)) for i in before for j in after if block[i] == block[j]
-    )
-    used: set[int] = set()
-    found = []
-    for _, i, j in candidates:
-        if i not in used and j not in used:
-            used |= {i, j}
-            found.append((i, j))
-    return found
-
-
-def _all(before: np.ndarray, after: np.ndarray, clock: np.ndarray, block: np.ndarray) -> list[tuple[int, int]]:
-    return [(int(i), int(j)) for i in before for j in after]
 
 
 def _named(
@@ -311,7 +278,7 @@ def cross_warning(table: pd.DataFrame) -> str | None:
     return (
         f"Pairing all with all makes up to {per.max()} pairs of the same two configurations. They share runs: an "
         "interval that treats them as independent is too narrow, by a factor of sqrt(r) for r runs of each. Use "
-        "--pairing cell or block for intervals."
+        "--pairing cell for intervals."
     )
 
 
@@ -337,30 +304,25 @@ def mean_deltas(
     flips = [pairs for pairs, _ in compared]
     rng = np.random.default_rng(seed)
     block = frame["block"].to_numpy(dtype=float)
-    if pairing == "block":
-        observed, drawn = _drawn_pairs(flips, cell, y, frame["started_unix"].to_numpy(dtype=float), block, rng, draws)
-    else:
-        # Only runs that have a partner count.
-        paired: np.ndarray = np.zeros(len(kept), dtype=bool)
-        for pairs in flips:
-            paired[pairs.before] = paired[pairs.after] = True
-        used = np.flatnonzero(paired[cell])
-        means = _Means(flips, cell[used], y[used], len(kept), pairing)
-        observed = means.of(np.ones(len(used), dtype=int))
-        drawn = np.full((draws, len(flips)), np.nan)
-        labels, in_block = np.unique(block, return_inverse=True)
-        # Runs without a block are in no draw of blocks.
-        blocks = int((~np.isnan(labels)).sum())
-        for number in range(draws if flips else 0):
-            if blocks >= _BLOCKS:
-                times = np.append(np.bincount(rng.integers(0, blocks, blocks), minlength=blocks), 0)[in_block]
-            else:
-                times = np.bincount(rng.integers(0, len(y), len(y)), minlength=len(y))
-            drawn[number] = means.of(times[used])
+    # Only runs that have a partner count.
+    paired: np.ndarray = np.zeros(len(kept), dtype=bool)
+    for pairs in flips:
+        paired[pairs.before] = paired[pairs.after] = True
+    used = np.flatnonzero(paired[cell])
+    means = _Means(flips, cell[used], y[used], len(kept), pairing)
+    observed = means.of(np.ones(len(used), dtype=int))
+    drawn = np.full((draws, len(flips)), np.nan)
+    labels, in_block = np.unique(block, return_inverse=True)
+    # Runs without a block are in no draw of blocks.
+    blocks = int((~np.isnan(labels)).sum())
+    for number in range(draws if flips else 0):
+        if blocks >= _BLOCKS:
+            times = np.append(np.bincount(rng.integers(0, blocks, blocks), minlength=blocks), 0)[in_block]
+        else:
+            times = np.bincount(rng.integers(0, len(y), len(y)), minlength=len(y))
+        drawn[number] = means.of(times[used])
     rows = []
     for position, (pairs, part) in enumerate(compared):
-        if part.empty:
-            continue
         factor = factors[pairs.factor]
         told = drawn[:, position][np.isfinite(drawn[:, position])]
         low, high = np.quantile(told, [0.025, 0.975]) if len(told) else (np.nan, np.nan)
@@ -379,39 +341,6 @@ def _runs_of_cells(cell: np.ndarray, cells: int) -> list[np.ndarray]:
     ends = np.cumsum(np.bincount(cell, minlength=cells))[:-1]
     found: list[np.ndarray] = np.split(np.argsort(cell, kind="stable"), ends)
     return found
-
-
-def _drawn_pairs(
-    flips: Sequence[_Pairs], cell: np.ndarray, y: np.ndarray, clock: np.ndarray, block: np.ndarray,
-    rng: np.random.Generator, draws: int,
-) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
-    """Mean deltas of pairs within blocks, observed and drawn: a block that is drawn brings its pairs with it, and no
-    two pairs of one treatment, level and context share a run.
-    """
-    runs = _runs_of_cells(cell, int(cell.max(initial=-1)) + 1)
-    labels = np.unique(block[~np.isnan(block)])
-    weights = (
-        rng.multinomial(len(labels), np.full(len(labels), 1 / max(len(labels), 1)), draws) if len(labels) else None
-    )
-    observed, drawn = np.full(len(flips), np.nan), np.full((draws, len(flips)), np.nan)
-    for position, pairs in enumerate(flips):
-        told = [
-            (y[j] - y[i], block[i])
-            for b, a in zip(pairs.before.tolist(), pairs.after.tolist(), strict=True)
-            for i, j in _nearest(runs[b], runs[a], clock, block)
-        ]
-        if not told:
-            continue
-        change, where = np.array(told).T
-        observed[position] = change.mean()
-        if weights is not None and len(labels) >= _BLOCKS:
-            column = np.searchsorted(labels, where)
-            sums, counts = np.bincount(column, change, len(labels)), np.bincount(column, minlength=len(labels))
-            with np.errstate(invalid="ignore"):
-                drawn[:, position] = (weights @ sums) / (weights @ counts)
-        else:
-            drawn[:, position] = change[rng.integers(0, len(change), (draws, len(change)))].mean(axis=1)
-    return observed, drawn
 
 
 class _Means:
@@ -457,22 +386,6 @@ class _Means:
         return found
 
 
-def save(table: pd.DataFrame, path: Path, dialect: str = "comma") -> None:
-    """Writes deltas.csv. `dialect`: "comma", "seed" (semicolons, decimal points) or "excel-es" (semicolons,
-    decimal commas). The file appears completely or not at all; raises WriteError if it cannot be written."""
-    import os
-
-    if dialect not in DIALECTS:
-        raise AnalysisError(f"unknown dialect {dialect!r}: choose {', '.join(DIALECTS)}.")
-    form = DIALECTS[dialect]
-    out = table.copy()
-    if "same_block" in out:
-        out["same_block"] = out["same_block"].astype(int)
-    partial = path.with_name(path.name + ".part")
-    with writing(path):
-        try:
-            out.to_csv(partial, sep=form["sep"], decimal=form["decimal"], index=False)
-            os.replace(partial, path)
-        except BaseException:
-            partial.unlink(missing_ok=True)
-            raise
+def save(table: pd.DataFrame, path: Path) -> None:
+    """Writes deltas.csv, completely or not at all; raises WriteError if it cannot be written."""
+    replace_file(path, table.assign(same_block=table["same_block"].astype(int)).to_csv(index=False))

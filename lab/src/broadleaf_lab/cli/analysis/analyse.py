@@ -196,7 +196,6 @@ def _remarks(found: Summary) -> list[str]:
         if not lack.significant:
             judgement = f"nothing is known to be missing; an interaction of three factors of up to {size} could be"
         said.append(f"Replicates against the model: F = {lack.f:.2f}, p = {lack.p:.2g}: {judgement}.")
-    said += [f"Sensitive: {shift.sentence}" for shift in found.shifts]
     return [*said, *found.notes, found.precision.sentence]
 
 

@@ -22,19 +22,16 @@ if TYPE_CHECKING:
     metavar="CONDITION",
     help="Use only runs that meet this condition, such as `not cfg_log and cfg_prefetch > 4`.",
 )
-@click.option("--pairing", type=click.Choice(("cell", "block", "cross")), default="cell", show_default=True,
-              help="cell: compare medians of configurations. block: compare the nearest runs of a block. cross: "
-                   "compare every run with every other run.")  # fmt: skip
-@click.option("--dialect", type=click.Choice(("comma", "seed", "excel-es")), default="comma", show_default=True,
-              help="seed: semicolons. excel-es: semicolons and decimal commas.")  # fmt: skip
+@click.option("--pairing", type=click.Choice(("cell", "cross")), default="cell", show_default=True,
+              help="cell: compare medians of configurations. cross: compare every run with every other "
+                   "run.")  # fmt: skip
 @click.option("--to", "target", type=click.Path(path_type=Path, dir_okay=False),
               help="File to write; by default deltas.csv beside the study file, or none with --where.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print the means as JSON.")
 def command(
     study_path: Path,
     where: str | None,
-    pairing: Literal["cell", "block", "cross"],
-    dialect: str,
+    pairing: Literal["cell", "cross"],
     target: Path | None,
     as_json: bool,
 ) -> None:
@@ -69,7 +66,7 @@ def command(
             f"{len(table)} deltas of {len(runs)} runs{f' where {where}' if where else ''}: {destination}", markup=False
         )
     if path is not None:
-        deltas.save(table, path, dialect)
+        deltas.save(table, path)
 
 
 def _means(means: pd.DataFrame, bools: set[str]) -> object:

@@ -137,8 +137,17 @@ def in_order(levels: Iterable[Any]) -> list[str]:
 
 
 def thinned(frame: pd.DataFrame, max_rows: int = MAX_POINTS) -> pd.DataFrame:
-    """At most this many rows, sampled with a fixed seed; the table behind a figure keeps them all."""
-    return frame if len(frame) <= max_rows else frame.sample(max_rows, random_state=7).sort_index()
+    """What a figure draws of a table that grows with the runs: at most this many rows, sampled with a fixed seed, of
+    numbers with as many digits as a pixel shows. The table behind the figure keeps all.
+    """
+    kept = frame if len(frame) <= max_rows else frame.sample(max_rows, random_state=7).sort_index()
+    numbers = kept.select_dtypes("floating").columns
+    return kept.assign(**{name: [short(value) for value in kept[name]] for name in numbers})
+
+
+def short(value: float) -> float:
+    """A number with five significant digits."""
+    return float(f"{value:.5g}")
 
 
 LOOK: dict[str, Any] = {

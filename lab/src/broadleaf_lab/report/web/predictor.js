@@ -2,10 +2,11 @@
 // The study's model in the page: what a configuration takes, with its interval. A configuration is a place among the
 // levels for every factor.
 function predictor(model) {
-  const floats = (text) => new Float32Array(Uint8Array.from(atob(text), (c) => c.charCodeAt(0)).buffer);
-  const size = model.coefficients.length, upper = floats(model.covariance);
-  const blocks = model.blocks && { ...model.blocks, sums: floats(model.blocks.sums), noise: floats(model.blocks.noise) };
-  const missed = model.missed && { ...model.missed, share: floats(model.missed.share) };
+  const unpacked = (packed) => ({ ...packed, values: new Int16Array(Uint8Array.from(atob(packed.values), (c) => c.charCodeAt(0)).buffer) });
+  const size = model.coefficients.length, covariance = unpacked(model.covariance);
+  const blocks = model.blocks && { ...model.blocks, together: unpacked(model.blocks.together),
+    later: model.blocks.later.map(unpacked), noise: model.blocks.noise ? unpacked(model.blocks.noise) : covariance };
+  const missed = model.missed && { ...model.missed, share: unpacked(model.missed.share) };
   const names = model.factors.map((f) => f.name);
   // What Python knows and the page does not (arithmetic) is not checked here.
   const test = (text) => { try { return condition(text, names); } catch { return () => true; } };
@@ -21,24 +22,19 @@ function predictor(model) {
   const products = (terms, codes) => terms.flatMap((term) =>
     term.reduce((product, i) => product.flatMap((left) => codes[i].map((right) => left * right)), [1]));
 
-  function quadratic(x, triangle) {
+  // x times a symmetric matrix times x; of the matrix, each row and column is divided by its spread.
+  function quadratic(x, half) {
+    const wide = x.map((value, i) => value * model.spreads[i]);
     let found = 0, k = 0;
-    for (let i = 0; i < size; i++) for (let j = i; j < size; j++) found += (i === j ? 1 : 2) * x[i] * x[j] * triangle[k++];
-    return found;
+    for (let i = 0; i < size; i++) for (let j = i; j < size; j++) found += (i === j ? 1 : 2) * wide[i] * wide[j] * half.values[k++];
+    return found * half.unit;
   }
 
   // By how much the squared error grows where the runs of a block err together; null where they do not.
   function byBlocks(x) {
-    const sums = [];
-    for (let start = 0; start < blocks.sums.length; start += size) {
-      let sum = 0;
-      for (let i = 0; i < size; i++) sum += x[i] * blocks.sums[start + i];
-      sums.push(sum);
-    }
-    const at = (lag) => sums.reduce((total, sum, i) => total + (i >= lag ? sum * sums[i - lag] : 0), 0);
-    const own = quadratic(x, blocks.noise), together = at(0);
+    const own = quadratic(x, blocks.noise), together = quadratic(x, blocks.together);
     if (together <= own * blocks.beyond_chance) return null;
-    return blocks.lags.reduce((total, [lag, weight]) => total + 2 * weight * Math.max(at(lag), 0), together - own);
+    return blocks.later.reduce((total, half) => total + 2 * half.weight * Math.max(quadratic(x, half), 0), together - own);
   }
 
   // What three factors together may do, which the model has no coefficients for.
@@ -46,9 +42,9 @@ function predictor(model) {
     const columns = products(missed.terms, codes);
     let found = 0;
     for (let k = 0; k < columns.length; k++) {
-      let left = -missed.spreads[k] * columns[k];
-      for (let i = 0; i < size; i++) left += x[i] * missed.share[i * columns.length + k];
-      found += left * left;
+      let taken = 0;
+      for (let i = 0; i < size; i++) taken += x[i] * missed.share.values[i * columns.length + k];
+      found += (missed.spreads[k] * (taken * missed.share.unit - columns[k])) ** 2;
     }
     return found;
   }
@@ -56,7 +52,7 @@ function predictor(model) {
   function predict(places) {
     const codes = codesOf(places), row = [1, ...products(model.terms, codes)];
     const x = model.kept.map((column) => row[column]);
-    let mean = 0, variance = quadratic(x, upper), quantile = model.quantile;
+    let mean = 0, variance = quadratic(x, covariance), quantile = model.quantile;
     for (let i = 0; i < size; i++) mean += x[i] * model.coefficients[i];
     if (missed) variance += missedVariance(x, codes);
     const more = blocks ? byBlocks(x) : null;

@@ -18,13 +18,14 @@ from broadleaf_lab.report.figures.base import (
     finish,
     log_domain,
     require,
+    short,
     thinned,
 )
 from broadleaf_lab.text import listed
 
 WIDTH = 640
 ROW_PIXELS = 27
-POINTS_PER_ROW = 120
+POINTS_PER_ROW, MAX_POINTS = 120, 3600
 
 
 def colour_strip(deltas: pd.DataFrame, number: int, key: str, flips: Sequence[str] | None = None) -> Figure:
@@ -49,16 +50,17 @@ def colour_strip(deltas: pd.DataFrame, number: int, key: str, flips: Sequence[st
     )
     limit = max(float(table["log2_ratio"].abs().quantile(0.95)), 0.05)
     unit = Unit.of(table["before_us"])
-    shown = pd.concat([thinned(rows, POINTS_PER_ROW) for _, rows in table.groupby("treatment", sort=False)])
+    per_row = max(1, min(POINTS_PER_ROW, MAX_POINTS // len(order)))
+    shown = pd.concat([thinned(rows, per_row) for _, rows in table.groupby("treatment", sort=False)])
     shown = shown.assign(
-        before=shown["before_us"] / unit.us,
-        colour=shown["log2_ratio"].clip(-limit, limit),
+        before=(shown["before_us"] / unit.us).map(short),
+        colour=shown["log2_ratio"].clip(-limit, limit).map(short),
         jitter=np.random.default_rng(7).random(len(shown)).round(3),
     ).sample(frac=1.0, random_state=7)
     domain = log_domain(shown["before"])
     ends = round(limit, 2)
     chart = (
-        alt.Chart(shown[["treatment", "before", "colour", "jitter"]].round(5))
+        alt.Chart(shown[["treatment", "before", "colour", "jitter"]])
         .mark_circle(size=38 if len(shown) > 40 * len(order) else 64, opacity=0.85, stroke="#777777", strokeWidth=0.25)
         .encode(
             x=alt.X(

@@ -55,7 +55,7 @@ def biplot(
         for word, v in zip(words, variance_ratio, strict=False)
     ]
     dots = (
-        alt.Chart(thinned(points).round(3))
+        alt.Chart(thinned(points))
         .mark_circle(size=34, opacity=0.45, color=NEUTRAL)
         .encode(
             x=alt.X("pc1:Q", scale=domain, title=titles[0], axis=alt.Axis(format=",.6~g", tickCount=8)),

@@ -65,8 +65,8 @@ def drift(runs: pd.DataFrame, fig_number: int, key: str) -> Figure:
             "percent": 100 * np.expm1(controls["log_ratio"]),
             "control": controls["control"],
         }
-    ).round(4)
-    base = alt.Chart(above).encode(
+    )
+    base = alt.Chart(thinned(above)).encode(
         x=x,
         y=alt.Y("percent:Q", title=["control run against", "its median (%)"], axis=alt.Axis(tickCount=5)),
         color=alt.Color(
@@ -81,8 +81,8 @@ def drift(runs: pd.DataFrame, fig_number: int, key: str) -> Figure:
     top = alt.layer(zero, base.mark_circle(size=42, opacity=0.7), smooth, width=WIDTH, height=HEIGHT)
     edge = _FAR * spread
     below = pd.DataFrame(
-        {"elapsed": table["elapsed_s"] / size, "percent": 100 * np.expm1(np.clip(residual, -edge, edge)), "far": far}
-    ).round(4)
+        {"elapsed": table["elapsed_s"] / size, "percent": 100 * np.expm1(np.clip(residual, -edge, edge))}
+    )
     y = alt.Y("percent:Q", title=["measured against", "predicted (%)"], axis=alt.Axis(tickCount=5))
     dots = alt.layer(
         alt.Chart(thinned(below[~far])).mark_circle(size=26, opacity=0.45, color=NEUTRAL).encode(x=x, y=y),

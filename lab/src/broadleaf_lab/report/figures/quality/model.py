@@ -24,6 +24,7 @@ from broadleaf_lab.report.figures.base import (
 )
 
 WIDTH = HEIGHT = 380
+MAX_TILES = 40
 
 
 def actual_predicted(
@@ -47,7 +48,7 @@ def actual_predicted(
     domain = [end / unit.us for end in ends]
     axis, kind = alt.Axis(format=",.6~g", tickCount=6), alt.Scale(domain=domain, nice=False, zero=False)
     points = (
-        alt.Chart(thinned(shown).round(4))
+        alt.Chart(thinned(shown))
         .mark_circle(size=30, opacity=0.45, color=CATEGORIES[0])
         .encode(
             x=alt.X("actual:Q", scale=kind, axis=axis, title=f"measured time per task ({unit.name})"),
@@ -82,6 +83,9 @@ def tiles(pairs: pd.DataFrame, fig_number: int, key: str, q_limit: float = 0.05)
     require(pairs, ("a", "b", "estimate", "q"), key)
     table = pairs.reset_index(drop=True)
     both = pd.concat([table, table.rename(columns={"a": "b", "b": "a"})])
+    largest = both["estimate"].abs().groupby(both["a"]).max().nlargest(MAX_TILES).index
+    omitted = both["a"].nunique() - len(largest)
+    both = both[both["a"].isin(largest) & both["b"].isin(largest)]
     means = both.groupby("a")["estimate"].mean().sort_values(ascending=False)
     order = means.index.tolist()
     real = table[table["q"] <= q_limit]
@@ -102,12 +106,12 @@ def tiles(pairs: pd.DataFrame, fig_number: int, key: str, q_limit: float = 0.05)
     shown["colour"] = np.sign(shown["value"]) * np.sqrt(sizes / limit)
     small = len(order) <= 20
     cell = 44 if len(order) <= 12 else 38 if small else 20
-    shown["label"] = [
-        number(v, signed=True) if real else "·" for v, real in zip(shown["value"], shown["real"], strict=True)
-    ]
-    shown["ink"] = np.where(shown["colour"].abs() > 0.75, "white", "black")
-    shown["value"] = shown["value"].round(3)
-    base = alt.Chart(shown).encode(
+    if small:
+        shown["label"] = [
+            number(v, signed=True) if real else "·" for v, real in zip(shown["value"], shown["real"], strict=True)
+        ]
+        shown["ink"] = np.where(shown["colour"].abs() > 0.75, "white", "black")
+    base = alt.Chart(thinned(shown.drop(columns="real"), len(shown))).encode(
         x=alt.X("a:N", sort=order, title=None, axis=alt.Axis(labelAngle=-45)),
         y=alt.Y("b:N", sort=order[::-1], title=None),
     )
@@ -137,6 +141,7 @@ def tiles(pairs: pd.DataFrame, fig_number: int, key: str, q_limit: float = 0.05)
             if small
             else ""
         )
+        + (f" The {omitted} factors with the smallest interactions are omitted." if omitted else "")
     )
     # The words' colours are values, not part of a scale.
     chart = alt.layer(*layers, width=alt.Step(cell), height=alt.Step(cell * 0.8), usermeta=ON_WHITE)
