@@ -26,7 +26,7 @@ impl Default for LaneTask {
 }
 
 impl LaneTask {
-    /// A task was taken from the lane. The one before has been counted.
+    /// A task was taken from the lane. If the one before was taken back and is not counted, the node does not wait for it.
     pub fn on_taken(&self, task: TaskKey, round: u32) {
         self.task.store(task.0, Ordering::Relaxed);
         self.round.store(round, Ordering::Relaxed);

@@ -2,12 +2,13 @@
 //! an event of its own, and any other process may come in between, however long.
 //!
 //! A task ends once, whatever way it took: answered, taken back, or with its engine. An engine's tasks run in the order
-//! in which they were sent, and end after their output. Once nothing is left to happen, nothing is left to end.
+//! in which they were sent, and end after their output. No answer waits behind a long task's. Once nothing is left to happen, nothing is left to end.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque};
 
 use broadleaf_core::{Lane, Nanos};
+use broadleaf_engine::{Arrived, LaneTask, Look, Turns};
 use broadleaf_proto::LaneWord;
 use broadleaf_proto::ids::{EngineId, TaskKey};
 
@@ -16,6 +17,8 @@ use crate::random::Random;
 const MS: Nanos = 1_000_000;
 /// Broadcasts and other tasks are submitted in this time.
 const BUSY_NS: Nanos = 60 * MS;
+/// An answer waits for others that come soon, and not for a long task's.
+const HELD_NS: Nanos = 20 * MS;
 
 /// The result of a run of one seed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -67,8 +70,6 @@ struct Task {
     waits: bool,
     /// Its answer fits into a place.
     is_small: bool,
-    /// The round of the lane that it came with.
-    round: Option<u32>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -128,19 +129,12 @@ impl<T> Socket<T> {
     }
 }
 
-/// What has ended an engine's sleep.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Heard {
-    Socket,
-    Bell,
-}
-
 /// What an engine does next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
     Sleep,
     Wake,
-    Look(Heard),
+    Look(Look),
     Next,
     Waits,
     Ends,
@@ -155,20 +149,29 @@ struct Engine {
     step: Step,
     inbox: Socket<ToEngine>,
     outbox: Socket<ToNode>,
-    /// Its place: the task, after so many frames.
-    task: Option<(u64, Task)>,
+    /// Its place: the task, after so many frames, of a round.
+    task: Option<(u64, u32, Task)>,
     /// Its place: the answer, after so many frames, since when.
     answer: Option<(u64, TaskKey, Nanos)>,
     /// The bell has rung since it was last heard.
     has_rung: bool,
     work: VecDeque<Task>,
     running: Option<Task>,
-    /// The task that is answered or lost, and not counted.
-    to_count: Option<Task>,
-    n_run: u32,
-    heard: Option<Heard>,
+    /// It is answered or lost, and not counted.
+    to_count: Option<TaskKey>,
+    lane_task: LaneTask,
+    turns: Turns,
     /// Tasks in the order in which they were sent.
     order: VecDeque<TaskKey>,
+}
+
+impl Engine {
+    fn take_letter(&mut self) {
+        if let Some((_, round, task)) = self.task.take() {
+            self.lane_task.on_taken(task.key, round);
+            self.work.push_back(task);
+        }
+    }
 }
 
 /// What the node does next.
@@ -242,8 +245,8 @@ impl World {
                 work: VecDeque::new(),
                 running: None,
                 to_count: None,
-                n_run: 0,
-                heard: None,
+                lane_task: LaneTask::default(),
+                turns: Turns::default(),
                 order: VecDeque::new(),
             };
             (EngineId(id), engine)
@@ -386,7 +389,7 @@ impl World {
             Act::Command => self.command()?,
             Act::Put(id, task) => {
                 if let Some(engine) = self.engines.get_mut(&id) {
-                    engine.task = Some((engine.inbox.n_queued, task));
+                    engine.task = Some((engine.inbox.n_queued, self.word.round(), task));
                 }
             }
             Act::Ring => {
@@ -466,7 +469,11 @@ impl World {
         let Some((_, key, since)) = engine.answer.take_if(|(after, _, _)| *after <= n_taken) else {
             return Ok(());
         };
-        self.outcome.longest_ns = self.outcome.longest_ns.max(self.now - since);
+        let waited_ns = self.now - since;
+        if waited_ns > HELD_NS {
+            return Err(format!("the answer to {key:?} waited {waited_ns} ns"));
+        }
+        self.outcome.longest_ns = self.outcome.longest_ns.max(waited_ns);
         self.outcome.by_lane += 1;
         self.on_done(id, key)
     }
@@ -547,8 +554,8 @@ impl World {
         if let Some(engine) = self.engines.get_mut(&id) {
             engine.order.push_back(key);
         }
-        let longest = if self.random.chance(10) {
-            8 * MS
+        let longest = if self.random.chance(3) {
+            60 * MS
         } else {
             30_000
         };
@@ -558,7 +565,6 @@ impl World {
             writes: self.random.chance(30),
             waits: self.random.chance(10),
             is_small: self.random.chance(90),
-            round: None,
         }
     }
 
@@ -579,13 +585,11 @@ impl World {
         }
         self.outcome.rounds += 1;
         self.word = self.word.begin(tasks.len() as u32);
-        let round = self.word.round();
         let keys = tasks.iter().map(|(id, task)| (*id, task.key));
         self.machine.begin(self.now, keys);
         self.acts.push_front(Act::Ring);
         for (id, task) in tasks.into_iter().rev() {
-            let round = Some(round);
-            self.acts.push_front(Act::Put(id, Task { round, ..task }));
+            self.acts.push_front(Act::Put(id, task));
         }
     }
 
@@ -613,29 +617,29 @@ impl World {
             Step::Wake => {
                 engine.has_rung = false;
                 let has_frames = !engine.inbox.sent.is_empty();
-                engine.heard = Some(if has_frames {
-                    Heard::Socket
+                let arrived = if has_frames {
+                    Arrived::Frames
                 } else {
-                    Heard::Bell
-                });
+                    Arrived::Bell
+                };
+                engine.turns.on_slept(Some(arrived));
                 Step::Next
             }
-            Step::Look(heard) => {
-                if heard == Heard::Socket {
+            Step::Look(Look::Nowhere) => Step::Flush,
+            Step::Look(look) => {
+                if look == Look::Everywhere {
                     engine.inbox.fill();
                 }
-                let at = engine.task.map(|(after, _)| after);
+                let at = engine.task.map(|(after, ..)| after);
                 let is_due = |n_taken| at.is_some_and(|after| after <= n_taken);
                 let mut is_taken = mutation == LaneMutation::IgnoresTheOrder && at.is_some();
-                if is_taken && let Some((_, task)) = engine.task.take() {
-                    engine.work.push_back(task);
+                if is_taken {
+                    engine.take_letter();
                 }
                 loop {
                     if !is_taken && is_due(engine.inbox.n_taken) {
                         is_taken = true;
-                        if let Some((_, task)) = engine.task.take() {
-                            engine.work.push_back(task);
-                        }
+                        engine.take_letter();
                     }
                     match engine.inbox.take() {
                         Some(ToEngine::Task(task)) => engine.work.push_back(task),
@@ -651,7 +655,7 @@ impl World {
             }
             Step::Next => match engine.work.pop_front() {
                 Some(task) => {
-                    engine.n_run += 1;
+                    engine.turns.on_run();
                     if self.offered.remove(&(id, task.key)) {
                         let first = engine.order.pop_front();
                         if first != Some(task.key) {
@@ -661,26 +665,18 @@ impl World {
                         delay_ns = Some(task.run_ns);
                         if task.waits { Step::Waits } else { Step::Ends }
                     } else {
-                        engine.to_count = Some(task);
+                        engine.to_count = Some(task.key);
                         Step::Count
                     }
                 }
-                None => {
-                    let n_run = std::mem::take(&mut engine.n_run);
-                    match engine.heard.take() {
-                        None if n_run == 1 => Step::Flush,
-                        heard => Step::Look(heard.unwrap_or(Heard::Socket)),
-                    }
-                }
+                None => Step::Look(engine.turns.look()),
             },
             Step::Waits => {
                 let n_taken = engine.inbox.n_taken;
                 let has_heard = std::mem::take(&mut engine.has_rung);
-                if has_heard
-                    && mutation != LaneMutation::ForgetsTheBell
-                    && let Some((_, task)) = engine.task.take_if(|(after, _)| *after <= n_taken)
-                {
-                    engine.work.push_back(task);
+                let is_due = engine.task.is_some_and(|(after, ..)| after <= n_taken);
+                if has_heard && is_due && mutation != LaneMutation::ForgetsTheBell {
+                    engine.take_letter();
                 }
                 Step::Ends
             }
@@ -696,9 +692,9 @@ impl World {
             }
             Step::Answer => {
                 let task = engine.running.take().ok_or("an answer to nothing")?;
-                engine.to_count = Some(task);
+                engine.to_count = Some(task.key);
                 let is_short = task.run_ns < 25_000;
-                let is_on_lane = task.round.is_some() && is_short && task.is_small;
+                let is_on_lane = engine.lane_task.is(task.key) && is_short && task.is_small;
                 if is_on_lane && engine.outbox.queued.is_empty() && engine.answer.is_none() {
                     engine.answer = Some((engine.outbox.n_queued, task.key, self.now));
                 } else {
@@ -713,7 +709,8 @@ impl World {
                 Step::Count
             }
             Step::Count => {
-                let round = engine.to_count.take().and_then(|task| task.round);
+                let task = engine.to_count.take();
+                let round = task.and_then(|task| engine.lane_task.on_over(task));
                 if let Some(round) = round {
                     let is_late = round != word.round();
                     self.outcome.late_counts += u64::from(is_late);

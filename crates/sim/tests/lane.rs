@@ -24,7 +24,6 @@ fn every_task_of_a_lane_ends_once_and_soon() {
     );
     assert!(all.revoked > SEEDS && all.deaths > SEEDS / 5, "{all:?}");
     assert!(all.late_counts > 100, "{all:?}");
-    assert!(all.longest_ns < 20_000_000, "{all:?}");
 }
 
 #[test]
