@@ -11,6 +11,7 @@ pub mod chunk;
 pub mod compact;
 pub mod frame;
 pub mod ids;
+mod lane;
 pub mod layout;
 pub mod limits;
 mod messages;
@@ -24,6 +25,7 @@ pub use ids::{
     ClientId, EngineId, FunctionHash, FunctionId, HostId, ObjectId, OptionsId, SegmentId, TaskKey,
     TaskSeq,
 };
+pub use lane::LaneWord;
 pub use messages::control::{
     ControlReply, ControlRequest, DeathCause, DeathCertificate, DependencyRule, EngineInfo, Mode,
     RequestedTopology, TargetSet, TaskOptions,

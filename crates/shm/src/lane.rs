@@ -10,6 +10,7 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 
+use broadleaf_proto::LaneWord;
 #[cfg(loom)]
 use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 #[cfg(not(loom))]
@@ -156,43 +157,37 @@ impl Place {
     }
 }
 
-/// Each answer wakes the node.
-const HURRY: u64 = 1 << 31;
-/// The number of answers that are missing.
-const MISSING: u64 = HURRY - 1;
-
-/// The number of the round, in the upper half; [`HURRY`]; and the number of answers that are missing.
+/// A [`LaneWord`] that several processes change.
 #[repr(C)]
 #[derive(Debug)]
 struct Count(AtomicU64);
 
 impl Count {
     fn begin(&self, n_tasks: u32) -> u32 {
-        // Only the node changes the round.
-        let round = ((self.0.load(Ordering::Relaxed) >> 32) as u32).wrapping_add(1);
-        let word = u64::from(round) << 32 | u64::from(n_tasks) & MISSING;
-        self.0.store(word, Ordering::Release);
-        round
+        // Only the node begins rounds, and counts of the last one change nothing that is read here.
+        let next = LaneWord(self.0.load(Ordering::Relaxed)).begin(n_tasks);
+        self.0.store(next.0, Ordering::Release);
+        next.round()
     }
 
     fn n_missing(&self) -> u32 {
-        (self.0.load(Ordering::Acquire) & MISSING) as u32
+        LaneWord(self.0.load(Ordering::Acquire)).n_missing()
     }
 
     fn hurry(&self) {
         // Whoever counts its answer after this sees it; the answers of all others are seen after this.
-        self.0.fetch_or(HURRY, Ordering::AcqRel);
+        let hurry = LaneWord::default().hurry();
+        self.0.fetch_or(hurry.0, Ordering::AcqRel);
     }
 
     fn count_answer(&self, round: u32) -> bool {
-        let counted = (self.0).fetch_update(Ordering::AcqRel, Ordering::Acquire, |word| {
-            (word >> 32 == u64::from(round) && word & MISSING > 0).then(|| word - 1)
+        let mut must_wake = false;
+        let _ = (self.0).fetch_update(Ordering::AcqRel, Ordering::Acquire, |word| {
+            let (next, wakes) = LaneWord(word).count(round);
+            must_wake = wakes;
+            next.map(|next| next.0)
         });
-        match counted {
-            Ok(before) => before & HURRY != 0 || before & MISSING == 1,
-            // The node knows of it: it has begun another round since, or waits for nobody.
-            Err(word) => word >> 32 == u64::from(round),
-        }
+        must_wake
     }
 }
 
@@ -308,41 +303,21 @@ mod tests {
     }
 
     #[test]
-    fn only_the_last_answer_wakes_the_node_unless_it_is_in_a_hurry() {
+    fn answers_are_counted_in_their_round_by_all_who_map_it() {
         let (node, fd) = Lane::create().unwrap();
-        let engine = Lane::from_fd(&fd).unwrap();
-        let round = node.begin(3);
-        let wakes = [(); 3].map(|()| engine.count_answer(round));
-        assert_eq!(wakes, [false, false, true]);
-        assert_eq!(node.n_missing(), 0);
-        assert!(
-            engine.count_answer(round),
-            "one too many wakes the node as well"
-        );
-        let round = node.begin(3);
-        assert!(!engine.count_answer(round));
-        node.hurry();
-        assert_eq!(node.n_missing(), 2);
-        let wakes = [(); 4].map(|()| engine.count_answer(round));
-        assert_eq!(wakes, [true; 4], "too many take nobody's wake-up");
-        let round = node.begin(2);
-        assert_eq!(node.n_missing(), 2);
-        assert!(!engine.count_answer(round));
-    }
-
-    #[test]
-    fn an_answer_that_is_counted_late_is_not_one_of_the_next_round() {
-        let (node, fd) = Lane::create().unwrap();
-        let engine = Lane::from_fd(&fd).unwrap();
-        let late = node.begin(2);
-        let round = node.begin(1);
-        assert!(!engine.count_answer(late) && !engine.count_answer(late));
+        let engines = [(); 2].map(|()| Lane::from_fd(&fd).unwrap());
+        let early = node.begin(2);
+        assert!(!engines[0].count_answer(early));
         assert_eq!(node.n_missing(), 1);
-        assert!(engine.count_answer(round));
-        let last = u64::from(u32::MAX) << 32;
-        node.count().0.store(last, Ordering::Relaxed);
-        assert_eq!(node.begin(1), 0);
-        assert!(!engine.count_answer(u32::MAX));
+        let round = node.begin(2);
+        assert!(!engines[1].count_answer(early), "too late");
+        assert_eq!(node.n_missing(), 2);
+        let wakes = [0, 1].map(|n: usize| engines[n].count_answer(round));
+        assert_eq!(wakes, [false, true]);
+        let round = node.begin(2);
+        node.hurry();
+        assert!(engines[0].count_answer(round));
+        assert_eq!(node.n_missing(), 1);
     }
 
     #[test]

@@ -8,6 +8,7 @@
 mod cluster;
 mod driver;
 mod far;
+mod lane;
 mod liveness;
 mod peers;
 mod random;
@@ -20,6 +21,7 @@ use broadleaf_core::{Config, Counters, Nanos};
 use crate::cluster::Cluster;
 pub use crate::far::uploads::{UploadOutcome, run_uploads};
 pub use crate::far::values::{FarOutcome, run_far_client};
+pub use crate::lane::{LaneMutation, LaneOutcome, run_lane};
 pub use crate::liveness::{LivenessOutcome, run_liveness};
 use crate::random::Random;
 use crate::trace::Trace;
