@@ -24,7 +24,12 @@ CRATES = {
     "broadleaf-node": {"broadleaf-proto", "broadleaf-core", "broadleaf-net", "broadleaf-shm"},
     "broadleaf-sim": {"broadleaf-proto", "broadleaf-core", "broadleaf-client", "broadleaf-engine"},
     "broadleaf-python": {
-        "broadleaf-proto", "broadleaf-client", "broadleaf-engine", "broadleaf-net", "broadleaf-shm", "broadleaf-node",
+        "broadleaf-proto",
+        "broadleaf-client",
+        "broadleaf-engine",
+        "broadleaf-net",
+        "broadleaf-shm",
+        "broadleaf-node",
     },
 }
 DEV = {"broadleaf-sim"}

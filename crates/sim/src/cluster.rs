@@ -11,7 +11,7 @@ use broadleaf_proto::ids::{ClientId, EngineId, HostId, SegmentId, TaskSeq};
 use broadleaf_proto::task::{AssignRecord, FunctionRecord, ResultRecord};
 
 use crate::peers::client::{Circumstances, Client, Copy, Original, check_running};
-use crate::peers::engine::EngineProcess;
+use crate::peers::engine::{EngineProcess, MAX_HELD_NS};
 use crate::peers::hosts::{Host, RelayMessage};
 use crate::peers::known_engines::KnownEngines;
 use crate::peers::worlds::Guest;
@@ -48,7 +48,8 @@ pub(crate) enum Event {
     TaskEnds(u32, u64),
     TaskNests(u32, u64),
     GoOn(u32),
-    Flush(u32),
+    /// An engine's flusher has paused, unless it was woken.
+    Flush(u32, u64),
     EngineExits(u32, i32),
     Spawn(u32, EngineId),
     Seat(u32, EngineId, String, u32),
@@ -170,6 +171,8 @@ pub(crate) struct Cluster {
     pub(crate) offered: BTreeSet<(u64, Option<EngineId>)>,
     pub(crate) unmet: BTreeMap<u64, u32>,
     pub(crate) max_levels: usize,
+    /// The longest time that an engine held a result back.
+    pub(crate) longest_held_ns: Nanos,
     /// For each job, the number of times that a rerun of it, or of a part of it, was requested.
     pub(crate) reruns: BTreeMap<u64, u32>,
     pub(crate) has_interrupted_all: bool,
@@ -217,6 +220,7 @@ impl Cluster {
             offered: BTreeSet::new(),
             unmet: BTreeMap::new(),
             max_levels: 0,
+            longest_held_ns: 0,
             reruns: BTreeMap::new(),
             has_interrupted_all: false,
             interrupts: BTreeMap::new(),
@@ -333,6 +337,10 @@ impl Cluster {
                 return Err(format!("client {} {seq:?} has no result", client.id.0));
             }
         }
+        if self.longest_held_ns > MAX_HELD_NS {
+            let held_ns = self.longest_held_ns;
+            return Err(format!("an engine held a result back for {held_ns} ns"));
+        }
         let counters = self.controller.counters();
         if counters.live != 0 {
             return Err(format!("{} tasks are left", counters.live));
@@ -384,11 +392,7 @@ impl Cluster {
             Event::TaskEnds(pid, run) => self.task_ends(pid, run)?,
             Event::TaskNests(pid, run) => self.task_nests(pid, run)?,
             Event::GoOn(pid) => self.go_on(pid)?,
-            Event::Flush(pid) => {
-                if self.processes.get(&pid).is_some_and(|p| p.alive) {
-                    self.flush(pid);
-                }
-            }
+            Event::Flush(pid, number) => self.flusher_acts(pid, number),
             Event::EngineExits(pid, code) => self.end_process(pid, Some(code), None),
             Event::Spawn(number, engine) if self.fork_server == Some(number) => self.spawn(engine),
             Event::ForkServerStops(number) if self.fork_server == Some(number) => {

@@ -44,6 +44,8 @@ pub enum Mutation {
     LosesPreparations,
     /// Engines do not report that a task waits.
     WaitsUnsaid,
+    /// Engines' flushers are not woken.
+    FlushersSleep,
     /// Relays do not answer what observers ask.
     LeavesObserversWaiting,
     /// A relay's reports about processes are treated as those of the controller's own fork server.

@@ -125,6 +125,11 @@ fn finds_waiting_tasks_that_the_controller_does_not_know_of() {
 }
 
 #[test]
+fn finds_results_that_are_held_back() {
+    finds(Mutation::FlushersSleep);
+}
+
+#[test]
 fn an_observer_that_gets_no_answer_is_found() {
     finds(Mutation::LeavesObserversWaiting);
 }

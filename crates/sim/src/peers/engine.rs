@@ -3,8 +3,9 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use broadleaf_core::Nanos;
+use broadleaf_engine::{Batching, Flushing, LastTask, Next, Outer, Stack, Turn, Work};
 use broadleaf_proto::ids::{ClientId, EngineId, HostId, TaskKey};
-use broadleaf_proto::task::{AssignRecord, DoneRecord};
+use broadleaf_proto::task::DoneRecord;
 
 use crate::work::nested::Wait;
 
@@ -19,8 +20,16 @@ pub enum Slot {
     Revoked,
 }
 
+/// Tasks below a quarter of this are short. That is longer than by default, so that many are.
+const BATCHING: Batching = Batching {
+    delay_ns: 40_000_000,
+    max_bytes: 8,
+};
+/// No result is held back longer: by a task that was expected to be short, and is not.
+pub(crate) const MAX_HELD_NS: Nanos = BATCHING.delay_ns + 11_000_000;
+
 /// A task that runs or waits.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(crate) struct Running {
     /// The task.
     pub key: TaskKey,
@@ -42,13 +51,14 @@ pub(crate) struct Running {
     pub lost_signals: u32,
     /// Its nesting depth.
     pub depth: u16,
+    /// What was so before it began.
+    pub outer: Outer,
     /// The tasks that it waits for.
     pub wait: Option<Wait>,
 }
 
 /// One process.
 #[derive(Debug)]
-#[expect(clippy::struct_excessive_bools, reason = "they are independent facts")]
 pub(crate) struct EngineProcess {
     /// Its engine slot.
     pub engine: EngineId,
@@ -62,18 +72,22 @@ pub(crate) struct EngineProcess {
     pub watched: bool,
     /// Whether its link is open at its end.
     pub linked: bool,
-    /// Whether it was told to stop.
-    pub stopping: bool,
     /// Its claim board.
     pub board: BTreeMap<u32, Slot>,
     /// The driver's answers to revokes, held back.
     pub answers: VecDeque<(TaskKey, bool)>,
     /// The number after the last offer that it got.
     pub next_offer: u32,
-    /// Assigned, but not examined yet.
-    pub inbox: VecDeque<AssignRecord>,
+    /// What it was sent and has not begun.
+    pub work: Work,
     /// Ended, but not sent yet.
     pub finished: Vec<DoneRecord>,
+    /// When they are.
+    pub flushing: Flushing,
+    /// What its flusher does next, and its number: another follows if it is woken.
+    pub flusher: (Turn, u64),
+    /// What it expects of the next task.
+    pub last_task: LastTask,
     /// Bodies of functions that it knows.
     pub functions: BTreeMap<u32, u64>,
     /// Versions of the preparations it has made.
@@ -82,6 +96,8 @@ pub(crate) struct EngineProcess {
     pub running: Option<Running>,
     /// The waiting tasks below that.
     pub stack: Vec<Running>,
+    /// What it knows of all of these.
+    pub nesting: Stack,
 }
 
 impl EngineProcess {
@@ -94,16 +110,19 @@ impl EngineProcess {
             alive: true,
             watched: true,
             linked: false,
-            stopping: false,
             board: BTreeMap::new(),
             answers: VecDeque::new(),
             next_offer: 0,
-            inbox: VecDeque::new(),
+            work: Work::default(),
             finished: Vec::new(),
+            flushing: Flushing::new(BATCHING),
+            flusher: (Turn::Sleep, 0),
+            last_task: LastTask::default(),
             functions: BTreeMap::new(),
             prepared: BTreeMap::new(),
             running: None,
             stack: Vec::new(),
+            nesting: Stack::new(),
         }
     }
 
@@ -118,18 +137,31 @@ impl EngineProcess {
         }
     }
 
-    /// Claims the next offer that it may claim.
-    pub fn claim_next(&mut self) -> Option<AssignRecord> {
-        let floor = self.stack.last().map(|top| top.depth);
-        let may_start = |record: &AssignRecord| floor.is_none_or(|floor| record.depth > floor);
-        while let Some(index) = self.inbox.iter().position(may_start) {
-            let record = self.inbox.remove(index)?;
-            if let Some(slot @ Slot::Offered) = self.board.get_mut(&record.offer) {
-                *slot = Slot::Claimed;
-                return Some(record);
-            }
+    /// What it does next, if no task runs.
+    pub fn next_step(&mut self) -> Next {
+        match self.nesting.running_depth() {
+            Some(depth) => self.work.next_step_above(depth),
+            None => self.work.next_step(),
         }
-        None
+    }
+
+    /// Claims an offer; returns whether it got it.
+    pub fn claim(&mut self, offer: u32) -> bool {
+        match self.board.get_mut(&offer) {
+            Some(slot @ Slot::Offered) => {
+                *slot = Slot::Claimed;
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// The task that ran begins to wait; whether the controller must be told.
+    pub fn begin_wait(&mut self) -> Option<TaskKey> {
+        let said = self.nesting.begin_wait();
+        let board = &self.board;
+        (self.work).forget_revoked(|task| board.get(&task.offer) == Some(&Slot::Offered));
+        said
     }
 
     /// The tasks that it has begun.

@@ -2,13 +2,15 @@
 
 use broadleaf_core::interrupts::Interrupts;
 use broadleaf_core::{HostEvent, Input, Nanos};
+use broadleaf_engine::{Before, Next, Turn, Work};
 use broadleaf_proto::Mode;
 use broadleaf_proto::control::ForkServerEvent;
-use broadleaf_proto::ids::{EngineId, HostId};
+use broadleaf_proto::ids::{EngineId, FunctionId, HostId};
 use broadleaf_proto::relay::RelayedDone;
 use broadleaf_proto::task::{DoneRecord, OutputRecord, Payload, Status};
 use bytes::Bytes;
 
+use crate::Mutation;
 use crate::cluster::{Cluster, EngineMessage, Event, Link, NodeEvent};
 use crate::peers::engine::{EngineProcess, Running};
 use crate::work::job::{Fate, JOB_OUTPUT_BYTES, Job, Preparation, index_of};
@@ -59,7 +61,7 @@ impl Cluster {
         process.alive = false;
         process.running = None;
         process.stack.clear();
-        process.inbox.clear();
+        process.work = Work::default();
         let (engine, host) = (process.engine, process.host);
         self.deaths += 1;
         self.close_link(pid);
@@ -131,10 +133,9 @@ impl Cluster {
         match message {
             EngineMessage::Function(record) => {
                 let body = index_of(&record.body);
-                if let Some(made) = Preparation::of_body(body) {
-                    let name = (made.client, made.name);
-                    process.prepared.insert(name, made.version);
-                    return Ok(());
+                if Preparation::of_body(body).is_some() {
+                    process.work.prepare(record.body);
+                    return self.go_on(pid);
                 }
                 process.functions.insert(record.function.0, body);
             }
@@ -146,15 +147,12 @@ impl Cluster {
                     return Err(format!("offer {} was overtaken", record.offer));
                 }
                 process.next_offer = record.offer + 1;
-                process.inbox.push_back(record);
+                process.work.push(record);
                 self.go_on(pid)?;
             }
             EngineMessage::Stop => {
-                process.stopping = true;
-                if process.running.is_none() && process.stack.is_empty() {
-                    self.flush(pid);
-                    self.end_process(pid, Some(0), None);
-                }
+                process.work.stop();
+                self.go_on(pid)?;
             }
         }
         Ok(())
@@ -167,10 +165,35 @@ impl Cluster {
         if process.running.is_some() {
             return Ok(());
         }
-        let Some(record) = process.claim_next() else {
-            self.flush(pid);
+        let record = match process.next_step() {
+            Next::Run(record) => record,
+            Next::Prepare(bodies) => {
+                for made in bodies
+                    .iter()
+                    .filter_map(|b| Preparation::of_body(index_of(b)))
+                {
+                    let name = (made.client, made.name);
+                    process.prepared.insert(name, made.version);
+                }
+                return self.start_next(pid);
+            }
+            Next::Stop => {
+                self.flush(pid);
+                self.end_process(pid, Some(0), None);
+                return Ok(());
+            }
+            Next::Nothing => {
+                self.flush(pid);
+                return Ok(());
+            }
+        };
+        self.before_user_code(pid, record.function);
+        let Some(process) = self.processes.get_mut(&pid) else {
             return Ok(());
         };
+        if !process.claim(record.offer) {
+            return self.start_next(pid);
+        }
         self.runs += 1;
         self.max_levels = self.max_levels.max(process.stack.len() + 1);
         let job = &self.jobs[index_of(&record.payload.bytes) as usize];
@@ -197,6 +220,7 @@ impl Cluster {
             is_to_stop: false,
             lost_signals: 0,
             depth: record.depth,
+            outer: process.nesting.enter(record.key, record.depth),
             wait: None,
         });
         let each = job.options.mode == Mode::Each;
@@ -363,25 +387,70 @@ impl Cluster {
             cpu_ns: 0,
             payload,
         });
-        let stopping = process.stopping && process.stack.is_empty();
-        // An engine may hold a result back while it runs the next task, for a bounded time.
-        if stopping || self.random.chance(70) {
+        process.nesting.leave(&running.outer);
+        let (task_ns, n_finished) = (self.now - running.started_ns, process.finished.len());
+        process
+            .last_task
+            .on_ended(FunctionId(running.function), task_ns);
+        if (process.flushing).on_reply(n_finished, task_ns, self.now) {
             self.flush(pid);
-        } else {
-            let delay = self.random.time(5 * MS);
-            self.after(delay, Event::Flush(pid));
-        }
-        if stopping {
-            self.end_process(pid, Some(0), None);
-            return Ok(());
         }
         self.go_on(pid)
+    }
+
+    /// Results that an engine holds back do not wait for a task that may be long.
+    fn before_user_code(&mut self, pid: u32, function: FunctionId) {
+        let Some(process) = self.processes.get(&pid) else {
+            return;
+        };
+        let expected_ns = process.last_task.expected_ns(function);
+        let is_short = process.flushing.is_short(expected_ns);
+        match process.flushing.before_user_code(is_short) {
+            Before::Nothing => {}
+            Before::Send => self.flush(pid),
+            Before::WakeFlusher if self.plan.mutation == Mutation::FlushersSleep => {}
+            Before::WakeFlusher => self.flusher_turns(pid),
+        }
+    }
+
+    /// An engine's flusher looks what it is needed for.
+    fn flusher_turns(&mut self, pid: u32) {
+        let now = self.now;
+        let Some(process) = self.processes.get_mut(&pid) else {
+            return;
+        };
+        let (turn, number) = (process.flushing.turn(now), process.flusher.1 + 1);
+        process.flusher = (turn, number);
+        if let Turn::Trim(pause_ns) | Turn::Check(pause_ns) = turn {
+            self.after(pause_ns, Event::Flush(pid, number));
+        }
+    }
+
+    /// It has paused without being woken.
+    pub(crate) fn flusher_acts(&mut self, pid: u32, number: u64) {
+        let now = self.now;
+        let process = self.processes.get(&pid).filter(|p| p.alive);
+        let Some(process) = process.filter(|p| p.flusher.1 == number) else {
+            return;
+        };
+        if matches!(process.flusher.0, Turn::Trim(_)) || process.flushing.is_due(now) {
+            self.flush(pid);
+        }
+        if let Some(process) = self.processes.get(&pid) {
+            process.flushing.on_done();
+        }
+        self.flusher_turns(pid);
     }
 
     pub(crate) fn flush(&mut self, pid: u32) {
         let Some(process) = self.processes.get_mut(&pid) else {
             return;
         };
+        process.flushing.on_flushed(None);
+        if let Some(oldest) = process.finished.first().filter(|_| process.alive) {
+            let held_ns = self.now - oldest.completed_ns;
+            self.longest_held_ns = self.longest_held_ns.max(held_ns);
+        }
         let (engine, host, linked) = (process.engine, process.host, process.linked);
         for record in std::mem::take(&mut process.finished) {
             let piece = OutputRecord {

@@ -65,10 +65,10 @@ impl Cluster {
         else {
             return Ok(());
         };
-        let key = running.key;
         running.wait = Some(Wait { client, seqs });
         process.stack.push(running);
-        if self.plan.mutation != Mutation::WaitsUnsaid {
+        let said = process.begin_wait();
+        if let Some(key) = said.filter(|_| self.plan.mutation != Mutation::WaitsUnsaid) {
             self.say(pid, EngineEvent::WaitStarted(key));
         }
         self.go_on(pid)
@@ -108,6 +108,7 @@ impl Cluster {
         let Some(mut running) = process.stack.pop() else {
             return;
         };
+        process.nesting.end_wait();
         running.run = run;
         let (key, job, interrupted) = (running.key, running.job, running.interrupted);
         let wait = running.wait.take();
