@@ -15,7 +15,6 @@ use crate::clients::{Client, Defined, MAX_DEFINITIONS};
 use crate::engines::hosts::{Hosts, NewHost};
 use crate::engines::observers::Observers;
 use crate::engines::preparations::Preparations;
-use crate::engines::relayed::Unclaimed;
 use crate::engines::supervisor::Supervisor;
 use crate::engines::worlds::Worlds;
 use crate::engines::{Engine, Engines, MAX_ENGINES, State};
@@ -140,19 +139,25 @@ impl Controller {
                 reason,
             } => self.on_submit(now, client, record, Some(reason), out),
             Input::Done {
+                host,
                 engine,
                 record,
                 copy,
-            } => self.on_done(now, engine, record, copy, out),
-            Input::Output { engine, record } => self.on_output(engine, record, out),
-            Input::Waits { engine, event } => self.on_engine_event(now, engine, event, out),
-            Input::Delivered { engine, key } => self.on_delivered(now, engine, key),
-            Input::Undeliverable {
+            } => {
+                if host == HostId::CONTROLLER || self.may_report(host, engine, out) {
+                    self.on_done(now, engine, record, copy, out);
+                }
+            }
+            Input::Output {
+                host,
                 engine,
-                key,
-                reason,
-            } => self.on_undeliverable(now, engine, key, reason, out),
-            Input::Revoked { engine, key, won } => self.on_revoked(now, engine, key, won, out),
+                record,
+            } => {
+                if host == HostId::CONTROLLER || self.may_report(host, engine, out) {
+                    self.on_output(engine, record, out);
+                }
+            }
+            Input::Report { host, report } => self.on_report(now, host, report, out),
             Input::ClientUp { client, name } => self.on_client_up(client, name, out),
             Input::ClientDown { client } => self.on_client_down(client, out),
             Input::Function { client, record } => self.on_function(client, &record),
@@ -181,15 +186,18 @@ impl Controller {
                 self.on_host_up(now, host, new, out);
             }
             Input::HostDown { host } => self.on_host_down(now, host, out),
-            Input::Relay { host, news } => self.on_host_event(now, host, news, out),
+            Input::HostEnds { host, ends_in_ns } => {
+                if self.knows(host) {
+                    self.on_notice(now, host, ends_in_ns, out);
+                }
+            }
+            Input::Measured { host, counts } => {
+                if self.knows(host) {
+                    self.on_measured(now, host, counts);
+                }
+            }
             Input::ForkServerUp => self.on_fork_server_up(out),
             Input::ForkServerDown => self.on_fork_server_down(now, out),
-            Input::ForkServer(event) => self.on_own_fork_server_event(now, event, out),
-            Input::EngineUp { info } => self.on_engine_up(now, info, out),
-            Input::EngineDown {
-                engine,
-                unclaimed_offers,
-            } => self.on_engine_down(now, engine, &Unclaimed::listed(unclaimed_offers), out),
         }
         self.settle(out);
     }
@@ -406,12 +414,7 @@ impl Controller {
         }
     }
 
-    pub(crate) fn on_output(
-        &mut self,
-        engine: EngineId,
-        mut record: OutputRecord,
-        out: &mut Vec<Output>,
-    ) {
+    fn on_output(&mut self, engine: EngineId, mut record: OutputRecord, out: &mut Vec<Output>) {
         let key = TaskKey(record.task);
         let task = self.tasks.get(key);
         let task = task.filter(|t| matches!(t.state, TaskState::Offered(at, _) if at == engine));

@@ -8,7 +8,7 @@ use broadleaf_proto::control::{DeathCause, Event, RefusalReason};
 use broadleaf_proto::ids::{EngineId, TaskKey};
 use broadleaf_proto::task::Status;
 
-use crate::engines::relayed::Unclaimed;
+use crate::engines::reports::Unclaimed;
 use crate::engines::{Engine, Exit, State};
 use crate::tasks::dependencies::NOWHERE;
 use crate::tasks::settle::End;

@@ -10,7 +10,7 @@ use broadleaf_proto::ids::{EngineId, FunctionId, HostId, TaskKey};
 use broadleaf_proto::limits::{MAX_HOST_ENGINES, MAX_HOST_NAME_BYTES};
 
 use crate::counters::HostCounters;
-use crate::engines::relayed::Unclaimed;
+use crate::engines::reports::Unclaimed;
 use crate::engines::{Engine, Exit, MAX_ENGINES, State};
 use crate::tasks::TaskState;
 use crate::timers::Timer;
@@ -198,7 +198,7 @@ impl Controller {
         }
     }
 
-    fn is_host_up(&self, host: HostId) -> bool {
+    pub(crate) fn is_host_up(&self, host: HostId) -> bool {
         host == HostId::CONTROLLER || self.hosts.is_up(host)
     }
 

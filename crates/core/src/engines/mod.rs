@@ -8,7 +8,7 @@ pub(crate) mod hosts;
 mod lists;
 pub(crate) mod observers;
 pub(crate) mod preparations;
-pub(crate) mod relayed;
+pub(crate) mod reports;
 mod slots;
 pub(crate) mod supervisor;
 pub(crate) mod worlds;

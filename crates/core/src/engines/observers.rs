@@ -5,6 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use broadleaf_proto::control::{ControlReply, ReadWritten, Seen};
+use broadleaf_proto::host::EngineOrder;
 use broadleaf_proto::ids::{ClientId, EngineId, HostId};
 use broadleaf_proto::limits::MAX_WRITTEN_BYTES;
 use broadleaf_proto::relay::HostCounts;
@@ -126,12 +127,13 @@ impl Controller {
             host,
         };
         self.observers.readings.insert(reading, asked);
-        out.push(Output::ReadWritten(ReadWritten {
+        let read = ReadWritten {
             engine,
             pid,
             reading,
             seen,
-        }));
+        };
+        out.push(Output::Order(EngineOrder::ReadWritten(read)));
         None
     }
 

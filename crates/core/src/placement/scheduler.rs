@@ -1,5 +1,6 @@
 //! Placement: which ready task goes to which engine, and taking tasks back for idle engines.
 
+use broadleaf_proto::host::EngineOrder;
 use broadleaf_proto::ids::{EngineId, FunctionId, HostId, TaskKey};
 use broadleaf_proto::task::AssignRecord;
 use smallvec::SmallVec;
@@ -306,11 +307,11 @@ impl Controller {
         for (offer, key) in &taken {
             let books = &mut self.engines[victim.0 as usize];
             books.set_claim(*offer, Claim::Revoking(Some(thief)));
-            out.push(Output::Revoke {
+            out.push(Output::Order(EngineOrder::Revoke {
                 engine: victim,
                 key: *key,
                 offer: *offer,
-            });
+            }));
         }
         self.totals.steals += taken.len() as u64;
         self.engines[thief.0 as usize].stealing += taken.len() as u32;

@@ -6,6 +6,7 @@
 //! run it.
 
 use broadleaf_proto::engine::EngineEvent;
+use broadleaf_proto::host::EngineOrder;
 use broadleaf_proto::ids::{EngineId, TaskKey};
 
 use crate::engines::Engine;
@@ -158,7 +159,7 @@ impl Controller {
             .collect();
         for (offer, key) in held_up.into_iter().rev() {
             books.set_claim(offer, Claim::Returning);
-            out.push(Output::Revoke { engine, key, offer });
+            out.push(Output::Order(EngineOrder::Revoke { engine, key, offer }));
         }
         true
     }

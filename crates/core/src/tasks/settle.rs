@@ -1,6 +1,7 @@
 //! How tasks end: results, retries, refusals, cancels and timeouts.
 
 use broadleaf_proto::control::{self, RefusalReason};
+use broadleaf_proto::host::EngineOrder;
 use broadleaf_proto::ids::{EngineId, TaskKey};
 use broadleaf_proto::task::{DoneRecord, Payload, ResultRecord, Status};
 use bytes::Bytes;
@@ -445,7 +446,7 @@ impl Controller {
         match books.claim(offer) {
             Some(Claim::Open) => {
                 books.set_claim(offer, Claim::Revoking(None));
-                out.push(Output::Revoke { engine, key, offer });
+                out.push(Output::Order(EngineOrder::Revoke { engine, key, offer }));
             }
             Some(Claim::Claimed) => self.interrupt(engine, key, offer, out),
             Some(Claim::Revoking(_) | Claim::Returning) | None => {}
@@ -463,7 +464,7 @@ impl Controller {
         let task = self.tasks.at(key);
         if task.client.is_some() || task.stopping.is_forced() {
             task.interrupted = true;
-            out.push(Output::Interrupt { engine, key, offer });
+            out.push(Output::Order(EngineOrder::Interrupt { engine, key, offer }));
         }
     }
 
