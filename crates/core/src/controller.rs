@@ -30,7 +30,7 @@ use crate::{Config, Counters, Input, Nanos, Output};
 
 /// A task's end, for its dependents.
 #[derive(Clone, Debug)]
-pub(crate) struct Ended {
+pub(crate) struct Resolved {
     pub slot: u32,
     pub status: Status,
     pub engine: EngineId,
@@ -58,7 +58,7 @@ pub struct Controller {
     pub(crate) supervisor: Supervisor,
     pub(crate) totals: Counters,
     /// Ends not yet reported to dependents.
-    pub(crate) ended: VecDeque<Ended>,
+    pub(crate) resolved: VecDeque<Resolved>,
     pub(crate) result_store: ResultStore,
     pub(crate) notices: Notices,
     pub(crate) observers: Observers,
@@ -105,7 +105,7 @@ impl Controller {
             timers: Timers::default(),
             supervisor: Supervisor::new(config.seed),
             totals: Counters::default(),
-            ended: VecDeque::new(),
+            resolved: VecDeque::new(),
             result_store: ResultStore::new(config.kept_results_bytes),
             notices: Notices::default(),
             observers: Observers::default(),

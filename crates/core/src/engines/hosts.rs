@@ -357,9 +357,9 @@ impl Controller {
         match self.tasks.get(key).map(|t| t.state) {
             Some(TaskState::Offered(at, _)) if at == engine => {
                 self.tasks.at(key).is_travelling = false;
-                let books = &mut self.engines[engine.0 as usize];
-                if books.head().is_some_and(|(head, _)| head == key) {
-                    books.begin_head(now);
+                let state = &mut self.engines[engine.0 as usize];
+                if state.head().is_some_and(|(head, _)| head == key) {
+                    state.begin_head(now);
                     self.time_head(now, engine);
                 }
             }

@@ -12,7 +12,7 @@ use broadleaf_proto::task::{Payload, ResultRecord, Status};
 
 use crate::clients::history::Known;
 use crate::tasks::dependencies::NOWHERE;
-use crate::tasks::settle::End;
+use crate::tasks::settle::Outcome;
 use crate::tasks::submit::{Part, Submission, refusal_payload};
 use crate::{Controller, Nanos, Output};
 
@@ -246,7 +246,13 @@ impl ResultStore {
 
 impl Controller {
     /// Frees a task that ended, and stores what can be stored of it.
-    pub(crate) fn keep(&mut self, key: TaskKey, client: ClientId, is_away: bool, end: &End) {
+    pub(crate) fn keep(
+        &mut self,
+        key: TaskKey,
+        client: ClientId,
+        is_away: bool,
+        outcome: &Outcome,
+    ) {
         if self.result_store.is_off() {
             self.free(key);
             return;
@@ -260,11 +266,11 @@ impl Controller {
             return;
         }
         let max_bytes = max_bytes - options_bytes;
-        let copy = end.copy.as_deref().map(|bytes| Payload {
+        let copy = outcome.copy.as_deref().map(|bytes| Payload {
             bytes: bytes.clone(),
             ..Payload::default()
         });
-        let payload = copy.as_ref().unwrap_or(&end.payload);
+        let payload = copy.as_ref().unwrap_or(&outcome.payload);
         let result = StoredPayload::of(payload, is_away, max_bytes);
         let max_bytes = max_bytes - result.len_bytes();
         let stored = StoredTask {
@@ -274,12 +280,12 @@ impl Controller {
             options: task.options,
             options_bytes,
             pinned: task.pinned,
-            engine: end.engine,
-            status: end.status,
+            engine: outcome.engine,
+            status: outcome.status,
             submitted_ns: task.submitted_ns,
-            started_ns: end.started_ns,
-            completed_ns: end.completed_ns,
-            cpu_ns: end.cpu_ns,
+            started_ns: outcome.started_ns,
+            completed_ns: outcome.completed_ns,
+            cpu_ns: outcome.cpu_ns,
             small_at: 0,
             arguments: StoredPayload::of(&task.payload, false, max_bytes),
             result,
@@ -405,7 +411,12 @@ impl Controller {
     }
 
     /// Tells those who subscribed to a task's result how it ended.
-    pub(crate) fn tell_subscribers(&mut self, key: TaskKey, end: &End, out: &mut Vec<Output>) {
+    pub(crate) fn tell_subscribers(
+        &mut self,
+        key: TaskKey,
+        outcome: &Outcome,
+        out: &mut Vec<Output>,
+    ) {
         self.tasks.at(key).is_awaited = false;
         let subscribers = self.awaited.swap_remove(&(key.slot() as u32));
         for (client, seq) in subscribers.unwrap_or_default() {
@@ -415,12 +426,12 @@ impl Controller {
             }
             let record = ResultRecord {
                 seq,
-                status: end.status,
-                engine: end.engine,
-                started_ns: end.started_ns,
-                completed_ns: end.completed_ns,
-                cpu_ns: end.cpu_ns,
-                payload: end.payload.clone(),
+                status: outcome.status,
+                engine: outcome.engine,
+                started_ns: outcome.started_ns,
+                completed_ns: outcome.completed_ns,
+                cpu_ns: outcome.cpu_ns,
+                payload: outcome.payload.clone(),
             };
             out.push(Output::Result { client, record });
         }
