@@ -241,10 +241,6 @@ impl Controller {
             ensure(bytes == client.options_bytes, || {
                 format!("client {} miscounts its options", id.0)
             })?;
-            let subscribed = self.awaited.values().flatten().filter(|(by, _)| by == id);
-            ensure(subscribed.count() as u64 == client.n_subscribed, || {
-                format!("client {} miscounts its subscriptions", id.0)
-            })?;
             ensure(n <= self.config.max_outstanding_tasks, || {
                 format!("client {} is over its bound", id.0)
             })?;
@@ -281,21 +277,12 @@ impl Controller {
                 format!("client {} is away without a reason", id.0)
             })?;
         }
-        let n = self.awaited.values().map(Vec::len).sum::<usize>();
-        ensure(n as u64 == self.n_awaited, || {
-            "subscribers are miscounted".into()
-        })?;
-        for (slot, subscribers) in &self.awaited {
-            let task = self.tasks.key_at(*slot).and_then(|k| self.tasks.get(k));
-            ensure(task.is_some_and(|t| t.is_awaited), || {
-                format!("slot {slot} is subscribed to but not marked so")
-            })?;
-            let here = |id| self.clients.get(id).is_some_and(|c| !c.away);
-            ensure(subscribers.iter().all(|(id, _)| here(id)), || {
-                format!("slot {slot} is subscribed to by a client that is gone")
-            })?;
-        }
-        Ok(())
+        let is_marked = |slot| {
+            let task = self.tasks.key_at(slot).and_then(|k| self.tasks.get(k));
+            task.is_some_and(|t| t.is_awaited)
+        };
+        let is_here = |id| self.clients.get(&id).is_some_and(|c| !c.away);
+        self.subscribers.check(is_marked, is_here)
     }
 
     fn check_references(&self) -> Result<(), Violation> {

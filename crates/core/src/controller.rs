@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use broadleaf_proto::control::{DefineOptions, EngineInfo, Event};
-use broadleaf_proto::ids::{ClientId, EngineId, FunctionId, HostId, OptionsId, TaskKey, TaskSeq};
+use broadleaf_proto::ids::{ClientId, EngineId, HostId, OptionsId, TaskKey, TaskSeq};
 use broadleaf_proto::limits::{MAX_CLIENT_OPTIONS_BYTES, MAX_LABEL_BYTES};
 use broadleaf_proto::task::{FunctionRecord, OutputRecord, Status};
 use indexmap::IndexMap;
@@ -11,6 +11,7 @@ use rustc_hash::FxBuildHasher;
 
 use crate::clients::history::{History, Known};
 use crate::clients::notices::Notices;
+use crate::clients::subscribers::Subscribers;
 use crate::clients::{Client, Defined, MAX_DEFINITIONS};
 use crate::engines::hosts::{Hosts, NewHost};
 use crate::engines::observers::Observers;
@@ -50,8 +51,6 @@ pub struct Controller {
     pub(crate) options: OptionSets,
     pub(crate) functions: Functions,
     pub(crate) failures: Failures,
-    /// Slots that were freed since the driver last asked.
-    pub(crate) freed_functions: Vec<FunctionId>,
     pub(crate) dependencies: Dependencies,
     pub(crate) reply_groups: ReplyGroups,
     pub(crate) timers: Timers,
@@ -62,10 +61,7 @@ pub struct Controller {
     pub(crate) result_store: ResultStore,
     pub(crate) notices: Notices,
     pub(crate) observers: Observers,
-    /// By slot of a live task: who besides its client gets its result, and under which number.
-    pub(crate) awaited: IndexMap<u32, Vec<(ClientId, TaskSeq)>, FxBuildHasher>,
-    /// Total number of these subscribers, over all tasks.
-    pub(crate) n_awaited: u64,
+    pub(crate) subscribers: Subscribers,
     /// Clients that start engines.
     pub(crate) n_awaiting: u32,
     /// Clients that are away and whose last task has ended.
@@ -99,7 +95,6 @@ impl Controller {
             options: OptionSets::new(),
             functions: Functions::default(),
             failures: Failures::default(),
-            freed_functions: Vec::new(),
             dependencies: Dependencies::default(),
             reply_groups: ReplyGroups::default(),
             timers: Timers::default(),
@@ -109,8 +104,7 @@ impl Controller {
             result_store: ResultStore::new(config.kept_results_bytes),
             notices: Notices::default(),
             observers: Observers::default(),
-            awaited: IndexMap::default(),
-            n_awaited: 0,
+            subscribers: Subscribers::default(),
             n_awaiting: 0,
             departed: Vec::new(),
             preparations: Preparations::default(),
@@ -289,7 +283,7 @@ impl Controller {
             // Nobody reads this client's results, so it cannot be congested.
             self.on_congested(client, false);
             self.reply_groups.drop_client(client);
-            self.drop_subscriber(client);
+            self.subscribers.drop_client(client);
             if is_done {
                 self.remove_client(client);
             }
@@ -319,7 +313,7 @@ impl Controller {
             }
         }
         self.reply_groups.drop_client(client);
-        self.drop_subscriber(client);
+        self.subscribers.drop_client(client);
         self.remove_client(client);
     }
 
@@ -457,7 +451,7 @@ impl Controller {
     pub(crate) fn release_function(&mut self, slot: u32) {
         if let Some(taught) = self.functions.release(slot) {
             if self.hosts.any_up() {
-                self.freed_functions.push(FunctionId(slot));
+                self.functions.note_freed(slot);
             }
             for engine in taught.iter() {
                 self.engines[engine as usize].forget(slot);

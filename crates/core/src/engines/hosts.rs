@@ -175,7 +175,7 @@ impl Controller {
     /// Functions that relays need not keep: those freed since the last call. A later [`Output::Function`] may give the
     /// same id to another function, so tell relays before carrying out later outputs.
     pub fn take_freed_functions(&mut self) -> Vec<FunctionId> {
-        core::mem::take(&mut self.freed_functions)
+        self.functions.take_freed()
     }
 
     /// The host that an engine's slot belongs to.

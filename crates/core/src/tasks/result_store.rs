@@ -389,19 +389,13 @@ impl Controller {
         }
         for (key, seq) in awaited {
             let max_tasks = self.config.max_outstanding_tasks;
-            let Some(subscriber) = self
-                .clients
-                .get_mut(&client)
-                .filter(|c| c.n_subscribed < max_tasks)
-            else {
+            let is_known = self.clients.contains_key(&client);
+            if !is_known || self.subscribers.n_of(client) >= max_tasks {
                 answers.push(refused(seq, &RefusalReason::OverLimit));
                 continue;
-            };
-            subscriber.n_subscribed += 1;
+            }
             self.tasks.at(key).is_awaited = true;
-            let slot = key.slot() as u32;
-            self.awaited.entry(slot).or_default().push((client, seq));
-            self.n_awaited += 1;
+            self.subscribers.add(key.slot() as u32, client, seq);
         }
         out.extend(
             answers
@@ -418,12 +412,7 @@ impl Controller {
         out: &mut Vec<Output>,
     ) {
         self.tasks.at(key).is_awaited = false;
-        let subscribers = self.awaited.swap_remove(&(key.slot() as u32));
-        for (client, seq) in subscribers.unwrap_or_default() {
-            self.n_awaited -= 1;
-            if let Some(subscriber) = self.clients.get_mut(&client) {
-                subscriber.n_subscribed -= 1;
-            }
+        for (client, seq) in self.subscribers.take(key.slot() as u32) {
             let record = ResultRecord {
                 seq,
                 status: outcome.status,
@@ -434,18 +423,6 @@ impl Controller {
                 payload: outcome.payload.clone(),
             };
             out.push(Output::Result { client, record });
-        }
-    }
-
-    /// A client that waited for others' results is gone.
-    pub(crate) fn drop_subscriber(&mut self, client: ClientId) {
-        if let Some(gone) = self.clients.get_mut(&client) {
-            gone.n_subscribed = 0;
-        }
-        for subscribers in self.awaited.values_mut() {
-            let before = subscribers.len();
-            subscribers.retain(|(subscriber, _)| *subscriber != client);
-            self.n_awaited -= (before - subscribers.len()) as u64;
         }
     }
 
