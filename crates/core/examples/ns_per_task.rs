@@ -3,7 +3,10 @@
 
 use broadleaf_core::{Config, Controller, Input, Output};
 use broadleaf_proto::control::EngineInfo;
-use broadleaf_proto::ids::{ClientId, EngineId, FunctionHash, FunctionId, OptionsId, TaskSeq};
+use broadleaf_proto::host::EngineReport;
+use broadleaf_proto::ids::{
+    ClientId, EngineId, FunctionHash, FunctionId, HostId, OptionsId, TaskSeq,
+};
 use broadleaf_proto::task::{DoneRecord, FunctionRecord, Payload, Status, SubmitRecord};
 use bytes::Bytes;
 use smallvec::SmallVec;
@@ -72,7 +75,8 @@ fn run(n_engines: u32, kept_results_bytes: u64, task_ns: u64) -> (u64, u64) {
             pid: engine + 1,
             host: "here".into(),
         };
-        controller.on_input(0, Input::EngineUp { info }, &mut out);
+        let (host, report) = (HostId::CONTROLLER, EngineReport::Up(info));
+        controller.on_input(0, Input::Report { host, report }, &mut out);
     }
     let arguments = Bytes::from(vec![0; 32]);
     let (mut submitted, mut results, mut now) = (0, 0, 0);
@@ -107,6 +111,7 @@ fn run(n_engines: u32, kept_results_bytes: u64, task_ns: u64) -> (u64, u64) {
         for output in out.drain(..) {
             match output {
                 Output::Assign { engine, record, .. } => inputs.push(Input::Done {
+                    host: HostId::CONTROLLER,
                     engine,
                     record: DoneRecord {
                         key: record.key,

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use broadleaf_proto::control::{DefineOptions, EngineInfo, Event};
-use broadleaf_proto::ids::{ClientId, EngineId, FunctionId, HostId, OptionsId, TaskKey, TaskSeq};
+use broadleaf_proto::ids::{ClientId, EngineId, HostId, OptionsId, TaskKey, TaskSeq};
 use broadleaf_proto::limits::{MAX_CLIENT_OPTIONS_BYTES, MAX_LABEL_BYTES};
 use broadleaf_proto::task::{FunctionRecord, OutputRecord, Status};
 use indexmap::IndexMap;
@@ -11,11 +11,11 @@ use rustc_hash::FxBuildHasher;
 
 use crate::clients::history::{History, Known};
 use crate::clients::notices::Notices;
+use crate::clients::subscribers::Subscribers;
 use crate::clients::{Client, Defined, MAX_DEFINITIONS};
 use crate::engines::hosts::{Hosts, NewHost};
 use crate::engines::observers::Observers;
 use crate::engines::preparations::Preparations;
-use crate::engines::relayed::Unclaimed;
 use crate::engines::supervisor::Supervisor;
 use crate::engines::worlds::Worlds;
 use crate::engines::{Engine, Engines, MAX_ENGINES, State};
@@ -31,7 +31,7 @@ use crate::{Config, Counters, Input, Nanos, Output};
 
 /// A task's end, for its dependents.
 #[derive(Clone, Debug)]
-pub(crate) struct Ended {
+pub(crate) struct Resolved {
     pub slot: u32,
     pub status: Status,
     pub engine: EngineId,
@@ -51,22 +51,17 @@ pub struct Controller {
     pub(crate) options: OptionSets,
     pub(crate) functions: Functions,
     pub(crate) failures: Failures,
-    /// Slots that were freed since the driver last asked.
-    pub(crate) freed_functions: Vec<FunctionId>,
     pub(crate) dependencies: Dependencies,
     pub(crate) reply_groups: ReplyGroups,
     pub(crate) timers: Timers,
     pub(crate) supervisor: Supervisor,
     pub(crate) totals: Counters,
     /// Ends not yet reported to dependents.
-    pub(crate) ended: VecDeque<Ended>,
+    pub(crate) resolved: VecDeque<Resolved>,
     pub(crate) result_store: ResultStore,
     pub(crate) notices: Notices,
     pub(crate) observers: Observers,
-    /// By slot of a live task: who besides its client gets its result, and under which number.
-    pub(crate) awaited: IndexMap<u32, Vec<(ClientId, TaskSeq)>, FxBuildHasher>,
-    /// Total number of these subscribers, over all tasks.
-    pub(crate) n_awaited: u64,
+    pub(crate) subscribers: Subscribers,
     /// Clients that start engines.
     pub(crate) n_awaiting: u32,
     /// Clients that are away and whose last task has ended.
@@ -100,18 +95,16 @@ impl Controller {
             options: OptionSets::new(),
             functions: Functions::default(),
             failures: Failures::default(),
-            freed_functions: Vec::new(),
             dependencies: Dependencies::default(),
             reply_groups: ReplyGroups::default(),
             timers: Timers::default(),
             supervisor: Supervisor::new(config.seed),
             totals: Counters::default(),
-            ended: VecDeque::new(),
+            resolved: VecDeque::new(),
             result_store: ResultStore::new(config.kept_results_bytes),
             notices: Notices::default(),
             observers: Observers::default(),
-            awaited: IndexMap::default(),
-            n_awaited: 0,
+            subscribers: Subscribers::default(),
             n_awaiting: 0,
             departed: Vec::new(),
             preparations: Preparations::default(),
@@ -140,19 +133,25 @@ impl Controller {
                 reason,
             } => self.on_submit(now, client, record, Some(reason), out),
             Input::Done {
+                host,
                 engine,
                 record,
                 copy,
-            } => self.on_done(now, engine, record, copy, out),
-            Input::Output { engine, record } => self.on_output(engine, record, out),
-            Input::Waits { engine, event } => self.on_engine_event(now, engine, event, out),
-            Input::Delivered { engine, key } => self.on_delivered(now, engine, key),
-            Input::Undeliverable {
+            } => {
+                if host == HostId::CONTROLLER || self.may_report(host, engine, out) {
+                    self.on_done(now, engine, record, copy, out);
+                }
+            }
+            Input::Output {
+                host,
                 engine,
-                key,
-                reason,
-            } => self.on_undeliverable(now, engine, key, reason, out),
-            Input::Revoked { engine, key, won } => self.on_revoked(now, engine, key, won, out),
+                record,
+            } => {
+                if host == HostId::CONTROLLER || self.may_report(host, engine, out) {
+                    self.on_output(engine, record, out);
+                }
+            }
+            Input::Report { host, report } => self.on_report(now, host, report, out),
             Input::ClientUp { client, name } => self.on_client_up(client, name, out),
             Input::ClientDown { client } => self.on_client_down(client, out),
             Input::Function { client, record } => self.on_function(client, &record),
@@ -181,15 +180,18 @@ impl Controller {
                 self.on_host_up(now, host, new, out);
             }
             Input::HostDown { host } => self.on_host_down(now, host, out),
-            Input::Relay { host, news } => self.on_host_event(now, host, news, out),
+            Input::HostEnds { host, ends_in_ns } => {
+                if self.knows(host) {
+                    self.on_notice(now, host, ends_in_ns, out);
+                }
+            }
+            Input::Measured { host, counts } => {
+                if self.knows(host) {
+                    self.on_measured(now, host, counts);
+                }
+            }
             Input::ForkServerUp => self.on_fork_server_up(out),
             Input::ForkServerDown => self.on_fork_server_down(now, out),
-            Input::ForkServer(event) => self.on_own_fork_server_event(now, event, out),
-            Input::EngineUp { info } => self.on_engine_up(now, info, out),
-            Input::EngineDown {
-                engine,
-                unclaimed_offers,
-            } => self.on_engine_down(now, engine, &Unclaimed::listed(unclaimed_offers), out),
         }
         self.settle(out);
     }
@@ -281,7 +283,7 @@ impl Controller {
             // Nobody reads this client's results, so it cannot be congested.
             self.on_congested(client, false);
             self.reply_groups.drop_client(client);
-            self.drop_subscriber(client);
+            self.subscribers.drop_client(client);
             if is_done {
                 self.remove_client(client);
             }
@@ -311,7 +313,7 @@ impl Controller {
             }
         }
         self.reply_groups.drop_client(client);
-        self.drop_subscriber(client);
+        self.subscribers.drop_client(client);
         self.remove_client(client);
     }
 
@@ -406,12 +408,7 @@ impl Controller {
         }
     }
 
-    pub(crate) fn on_output(
-        &mut self,
-        engine: EngineId,
-        mut record: OutputRecord,
-        out: &mut Vec<Output>,
-    ) {
+    fn on_output(&mut self, engine: EngineId, mut record: OutputRecord, out: &mut Vec<Output>) {
         let key = TaskKey(record.task);
         let task = self.tasks.get(key);
         let task = task.filter(|t| matches!(t.state, TaskState::Offered(at, _) if at == engine));
@@ -454,7 +451,7 @@ impl Controller {
     pub(crate) fn release_function(&mut self, slot: u32) {
         if let Some(taught) = self.functions.release(slot) {
             if self.hosts.any_up() {
-                self.freed_functions.push(FunctionId(slot));
+                self.functions.note_freed(slot);
             }
             for engine in taught.iter() {
                 self.engines[engine as usize].forget(slot);

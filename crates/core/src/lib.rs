@@ -5,7 +5,7 @@
 //!
 //! 1. `on_input` for each input of a batch, `on_deadline` once [`Controller::next_deadline`] is past;
 //! 2. `schedule` once;
-//! 3. the outputs, in order; an `Input::Revoked` that answers one is part of the next batch.
+//! 3. the outputs, in order; a report that answers one is part of the next batch.
 
 mod check;
 mod clients;
@@ -19,6 +19,7 @@ pub mod liveness;
 mod message;
 mod placement;
 pub mod relay;
+pub mod returning;
 mod tasks;
 mod timers;
 pub mod transfer;
@@ -29,7 +30,6 @@ pub use config::Config;
 pub use controller::Controller;
 pub use counters::{Counters, Course, EngineCounters};
 pub use engines::given::GivenFunctions;
-pub use engines::relayed::HostEvent;
 pub use lane::Lane;
 pub use message::{Input, Output};
 pub use tasks::failures::Failure;

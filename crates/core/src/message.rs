@@ -1,11 +1,11 @@
 //! What the driver tells the controller, and what the controller asks the driver to do.
 
 use broadleaf_proto::control::{
-    ControlReply, ControlRequest, DefineOptions, EngineInfo, Event, ForkServerEvent, ReadWritten,
-    RequestedTopology,
+    ControlReply, ControlRequest, DefineOptions, Event, RequestedTopology,
 };
-use broadleaf_proto::engine::EngineEvent;
-use broadleaf_proto::ids::{ClientId, EngineId, HostId, TaskKey};
+use broadleaf_proto::host::{EngineOrder, EngineReport};
+use broadleaf_proto::ids::{ClientId, EngineId, HostId};
+use broadleaf_proto::relay::HostCounts;
 use broadleaf_proto::task::{
     AssignRecord, DoneRecord, FunctionRecord, OutputRecord, ResultRecord, SubmitRecord,
 };
@@ -14,7 +14,6 @@ use broadleaf_proto::{CoalescedRecord, RefusedRun};
 use bytes::Bytes;
 
 use crate::Nanos;
-use crate::engines::relayed::HostEvent;
 
 /// Something that happened.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -103,35 +102,36 @@ pub enum Input {
         /// The host.
         host: HostId,
     },
-    /// A relay reported something about its engines. It counts only for engines of its host.
-    Relay {
+    /// The fork server of the controller's host is ready.
+    ForkServerUp,
+    /// The link of that fork server closed.
+    ForkServerDown,
+    /// A relay's host was told that it will be ended.
+    HostEnds {
+        /// The host.
+        host: HostId,
+        /// The time that it has left.
+        ends_in_ns: Nanos,
+    },
+    /// A relay answered [`Output::Measure`].
+    Measured {
         /// Its host.
         host: HostId,
+        /// The figures.
+        counts: HostCounts,
+    },
+    /// A host reported something about its engines. It counts only for engines of that host.
+    Report {
+        /// The host; the controller's own is [`HostId::CONTROLLER`].
+        host: HostId,
         /// What.
-        news: HostEvent,
-    },
-    /// The fork server is ready.
-    ForkServerUp,
-    /// The fork server's link closed.
-    ForkServerDown,
-    /// An event from the fork server of the controller's host.
-    ForkServer(ForkServerEvent),
-    /// An engine of the controller's host said hello and was accepted. Its offers are numbered from 0.
-    EngineUp {
-        /// The engine.
-        info: EngineInfo,
-    },
-    /// The link of an engine closed: the link of its latest `EngineUp`, reported after every `Done`
-    /// it carried and after the answers to all `Revoke`s carried out on its board.
-    EngineDown {
-        /// The engine.
-        engine: EngineId,
-        /// Offers that were still unclaimed on its board, now taken back: they never started and never will.
-        unclaimed_offers: Vec<u32>,
+        report: EngineReport,
     },
     /// A task ended on an engine. An engine may hold it back for at most a few milliseconds while it runs the next
     /// task, whose timeout starts with it.
     Done {
+        /// The host that reports it.
+        host: HostId,
         /// The engine.
         engine: EngineId,
         /// How it ended.
@@ -140,44 +140,14 @@ pub enum Input {
         /// Boxed, because hardly any result has one, and every input is as large as the largest.
         copy: Option<Box<Bytes>>,
     },
-    /// The arguments of an offered task, which are in segments, have arrived on its engine's host.
-    Delivered {
-        /// The engine.
-        engine: EngineId,
-        /// The task.
-        key: TaskKey,
-    },
-    /// An offer was taken back for good, or a value given up, because payload could not be moved between hosts.
-    Undeliverable {
-        /// The engine.
-        engine: EngineId,
-        /// The task.
-        key: TaskKey,
-        /// For the user.
-        reason: String,
-    },
-    /// A task waits for other tasks, or continues. Comes after every `Done` of tasks that ended before.
-    Waits {
-        /// The engine.
-        engine: EngineId,
-        /// Which.
-        event: EngineEvent,
-    },
     /// A task wrote something.
     Output {
+        /// The host that reports it.
+        host: HostId,
         /// The engine.
         engine: EngineId,
-        /// What; `task` holds a [`TaskKey`].
+        /// What; `task` holds a [`TaskKey`](broadleaf_proto::TaskKey).
         record: OutputRecord,
-    },
-    /// The answer to [`Output::Revoke`].
-    Revoked {
-        /// The engine.
-        engine: EngineId,
-        /// The key of the `Revoke`.
-        key: TaskKey,
-        /// Whether the engine had not started it and now never will.
-        won: bool,
     },
 }
 
@@ -201,56 +171,8 @@ pub enum Output {
         /// How its arguments reach the engine's host, if it is another host.
         topology: RequestedTopology,
     },
-    /// Take an offer back from the claim board if the engine has not claimed it; answered by
-    /// [`Input::Revoked`].
-    Revoke {
-        /// The engine.
-        engine: EngineId,
-        /// The task, repeated by the answer.
-        key: TaskKey,
-        /// Its offer.
-        offer: u32,
-    },
-    /// Interrupt the engine, only if it is running this offer.
-    Interrupt {
-        /// The engine.
-        engine: EngineId,
-        /// The task.
-        key: TaskKey,
-        /// Its offer.
-        offer: u32,
-    },
-    /// Send a signal to an engine's process.
-    Kill {
-        /// The engine.
-        engine: EngineId,
-        /// Its process.
-        pid: u32,
-        /// The signal's number.
-        signal: i32,
-    },
-    /// Ask an engine to leave when its current task is done.
-    Stop {
-        /// The engine.
-        engine: EngineId,
-    },
-    /// Have the fork server start an engine for this slot.
-    Spawn {
-        /// The engine slot.
-        engine: EngineId,
-    },
-    /// Have the fork server give a guest this slot.
-    Seat {
-        /// The engine slot.
-        engine: EngineId,
-        /// The guest's world.
-        world: String,
-        /// Its rank there.
-        rank: u32,
-    },
-    /// Have the fork server of an engine's host read what the engine has written; answered by
-    /// [`ForkServerEvent::Written`].
-    ReadWritten(ReadWritten),
+    /// Anything else for an engine, or for its slot: whoever is its host carries it out.
+    Order(EngineOrder),
     /// Ask a relay for the figures of its host; answered by [`RelayEvent::Measured`](broadleaf_proto::relay::RelayEvent::Measured).
     Measure {
         /// The host.

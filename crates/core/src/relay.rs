@@ -1,4 +1,4 @@
-//! A relay as a pure machine: what it believes of its controller's commands, which engines it has, what they wait for,
+//! A relay as a pure machine: what it believes of its controller's orders, which engines it has, what they wait for,
 //! and what it says about them.
 //!
 //! An engine's slot is *wanted* (there is no fork server yet), *starting* (one was told), *started* (its process is known)
@@ -9,13 +9,12 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use broadleaf_proto::control::ForkServerEvent;
+use broadleaf_proto::host::{EngineOrder, EngineReport};
 use broadleaf_proto::ids::{EngineId, FunctionId};
-use broadleaf_proto::relay::{RelayCommand, RelayEvent};
 use broadleaf_proto::task::{AssignRecord, FunctionRecord, OutputRecord, Payload};
 use bytes::Bytes;
 
 use crate::clients::unread::Unread;
-use crate::{Input, Output};
 
 /// The process of a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,19 +52,17 @@ struct Held {
     is_here: bool,
 }
 
-/// What came of an input.
+/// What the driver must do.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Said {
+pub enum RelayAction {
+    /// Carry out an order.
+    Do(EngineOrder),
     /// Tell the controller.
-    Report(RelayEvent),
-    /// Tell the fork server to start these.
-    Start(Vec<EngineId>),
-    /// End this relay: its engines first, by their fork server.
-    Leave,
-    /// End it at once: engines do not outlive their fork server.
+    Report(EngineReport),
+    /// Have the fork server end the engines, and exit.
+    StopForkServer,
+    /// End this process: engines do not outlive their fork server.
     End,
-    /// Nothing.
-    Nothing,
 }
 
 /// See the module.
@@ -94,109 +91,102 @@ impl Relay {
         self.slots.contains_key(&engine) && !self.up.contains(&engine)
     }
 
-    /// The controller said something about engines or their functions: what to do, if it is believed. Commands about
-    /// payload and pings are not decided here.
-    pub fn on_command(&mut self, command: RelayCommand) -> Option<Output> {
-        match command {
-            RelayCommand::Function {
-                function,
-                hash,
-                body,
-            } => {
-                let record = FunctionRecord {
-                    function,
-                    hash,
-                    name: Bytes::new(),
-                    body: body.into(),
-                };
-                self.functions.insert(function, record);
-                None
-            }
-            RelayCommand::GiveFunction { engine, function } => {
-                let record = self.functions.get(&function)?.clone();
-                Some(Output::Function { engine, record })
-            }
-            RelayCommand::ForgetFunctions(ids) => {
-                self.functions.retain(|id, _| !ids.contains(id));
-                None
-            }
+    /// The body of a function came, for engines that will need it.
+    pub fn on_function(&mut self, record: FunctionRecord) {
+        // A copy, which does not hold the frame that it came in.
+        let body = Bytes::copy_from_slice(&record.body);
+        self.functions
+            .insert(record.function, FunctionRecord { body, ..record });
+    }
+
+    /// A function for an engine, if its body is here.
+    pub fn function(&self, function: FunctionId) -> Option<&FunctionRecord> {
+        self.functions.get(&function)
+    }
+
+    /// No task will name these functions any more.
+    pub fn forget_functions(&mut self, ids: &[FunctionId]) {
+        self.functions.retain(|id, _| !ids.contains(id));
+    }
+
+    /// The controller ordered something: what to do, if it is believed.
+    pub fn on_order(&mut self, order: EngineOrder) -> Option<RelayAction> {
+        let is_to_do = match &order {
             // After the engine's end there is nothing to answer: the controller knows what it left unclaimed.
-            RelayCommand::Revoke { engine, key, offer } => {
-                (self.up.contains(&engine)).then_some(Output::Revoke { engine, key, offer })
+            EngineOrder::Revoke { engine, .. } => self.up.contains(engine),
+            EngineOrder::Kill { engine, pid, .. } => {
+                self.slots.get(engine) == Some(&Process::Started(*pid))
             }
-            RelayCommand::Kill {
-                engine,
-                pid,
-                signal,
-            } => {
-                (self.slots.get(&engine) == Some(&Process::Started(pid))).then_some(Output::Kill {
-                    engine,
-                    pid,
-                    signal,
-                })
+            EngineOrder::Spawn { engine } => {
+                let process = if self.has_fork_server {
+                    Process::Starting
+                } else {
+                    Process::Wanted
+                };
+                self.slots.insert(*engine, process);
+                self.has_fork_server
             }
-            RelayCommand::Stop { engine } => Some(Output::Stop { engine }),
-            RelayCommand::Spawn { engine } => {
-                if !self.has_fork_server {
-                    self.slots.insert(engine, Process::Wanted);
-                    return None;
-                }
-                self.slots.insert(engine, Process::Starting);
-                Some(Output::Spawn { engine })
+            EngineOrder::Seat { engine, .. } => {
+                self.slots.insert(*engine, Process::Starting);
+                true
             }
-            RelayCommand::Seat {
-                engine,
-                world,
-                rank,
-            } => {
-                self.slots.insert(engine, Process::Starting);
-                Some(Output::Seat {
-                    engine,
-                    world,
-                    rank,
-                })
+            EngineOrder::ReadWritten(read) if !self.has_fork_server => {
+                let nothing = ForkServerEvent::Written {
+                    reading: read.reading,
+                    text: String::new(),
+                };
+                return Some(RelayAction::Report(EngineReport::ForkServer(nothing)));
             }
-            RelayCommand::Interrupt { .. }
-            | RelayCommand::Fetch(_)
-            | RelayCommand::Forget(_)
-            | RelayCommand::Ping { .. }
-            | RelayCommand::Measure
-            | RelayCommand::ReadWritten(_) => None,
+            EngineOrder::Interrupt { .. }
+            | EngineOrder::Stop { .. }
+            | EngineOrder::ReadWritten(_) => true,
+        };
+        is_to_do.then_some(RelayAction::Do(order))
+    }
+
+    /// Takes note of what is about to be reported to the controller.
+    pub fn on_report(&mut self, report: &EngineReport) {
+        match report {
+            EngineReport::Up(info) => {
+                self.up.insert(info.engine);
+            }
+            EngineReport::Down { engine, .. } => {
+                self.up.remove(engine);
+                self.held.remove(engine);
+                self.unread.remove(engine);
+            }
+            EngineReport::ForkServer(event) => self.on_process(event),
+            EngineReport::Revoked { .. }
+            | EngineReport::Waits { .. }
+            | EngineReport::Delivered { .. }
+            | EngineReport::Undeliverable { .. } => {}
         }
     }
 
-    /// Something happened on this host; how tasks end and what they write goes through [`Self::on_output`].
-    pub fn on_input(&mut self, input: Input) -> Said {
-        match input {
-            Input::EngineUp { info } => {
-                self.up.insert(info.engine);
-                Said::Report(RelayEvent::EngineUp(info))
+    /// The fork server is ready: engines that wait for it are started.
+    pub fn on_fork_server_up(&mut self, out: &mut Vec<RelayAction>) {
+        self.has_fork_server = true;
+        for (engine, process) in &mut self.slots {
+            if *process == Process::Wanted {
+                *process = Process::Starting;
+                let engine = *engine;
+                out.push(RelayAction::Do(EngineOrder::Spawn { engine }));
             }
-            Input::Revoked { engine, key, won } => {
-                Said::Report(RelayEvent::Revoked { engine, key, won })
-            }
-            Input::Waits { engine, event } => Said::Report(RelayEvent::Waits { engine, event }),
-            Input::ForkServer(event) => {
-                self.on_process(&event);
-                Said::Report(RelayEvent::ForkServer(event))
-            }
-            Input::ForkServerUp => {
-                self.has_fork_server = true;
-                let wanted = self.slots.iter_mut();
-                let wanted = wanted.filter(|(_, process)| **process == Process::Wanted);
-                Said::Start(
-                    wanted
-                        .map(|(engine, process)| {
-                            *process = Process::Starting;
-                            *engine
-                        })
-                        .collect(),
-                )
-            }
-            Input::ForkServerDown => Said::End,
-            Input::OwnerDown => Said::Leave,
-            // These are about clients and hosts, which a relay does not have.
-            _ => Said::Nothing,
+        }
+    }
+
+    /// The fork server is gone, and so are the engines.
+    pub fn on_fork_server_down(&mut self) -> RelayAction {
+        self.has_fork_server = false;
+        RelayAction::End
+    }
+
+    /// The controller or the owner of this process is gone: the relay ends, its engines first.
+    pub fn leave(&mut self) -> RelayAction {
+        if self.has_fork_server {
+            RelayAction::StopForkServer
+        } else {
+            RelayAction::End
         }
     }
 
@@ -214,22 +204,6 @@ impl Relay {
                 self.slots.remove(engine);
             }
             ForkServerEvent::Guest { .. } | ForkServerEvent::Written { .. } => {}
-        }
-    }
-
-    /// The link of an engine closed: the report. Its tasks that wait for arguments are dropped.
-    pub fn on_engine_gone(
-        &mut self,
-        engine: EngineId,
-        unclaimed_offers: Vec<u32>,
-        next_offer: u32,
-    ) -> RelayEvent {
-        self.up.remove(&engine);
-        self.held.remove(&engine);
-        RelayEvent::EngineDown {
-            engine,
-            unclaimed_offers,
-            next_offer,
         }
     }
 

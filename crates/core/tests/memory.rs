@@ -3,7 +3,10 @@
 
 use broadleaf_core::{Config, Controller, Input, Output};
 use broadleaf_proto::control::EngineInfo;
-use broadleaf_proto::ids::{ClientId, EngineId, FunctionHash, FunctionId, OptionsId, TaskSeq};
+use broadleaf_proto::host::EngineReport;
+use broadleaf_proto::ids::{
+    ClientId, EngineId, FunctionHash, FunctionId, HostId, OptionsId, TaskSeq,
+};
 use broadleaf_proto::task::{DoneRecord, FunctionRecord, Payload, Status, SubmitRecord};
 use bytes::Bytes;
 use smallvec::SmallVec;
@@ -50,7 +53,8 @@ fn engine_up(controller: &mut Controller, engine: u32, out: &mut Vec<Output>) {
         pid: engine + 1,
         host: "here".into(),
     };
-    controller.on_input(0, Input::EngineUp { info }, out);
+    let (host, report) = (HostId::CONTROLLER, EngineReport::Up(info));
+    controller.on_input(0, Input::Report { host, report }, out);
 }
 
 fn submit(controller: &mut Controller, seq: u64, out: &mut Vec<Output>) {
@@ -88,6 +92,7 @@ fn run_assigned(controller: &mut Controller, out: &mut Vec<Output>) {
         };
         let copy = None;
         let done = Input::Done {
+            host: HostId::CONTROLLER,
             engine,
             record,
             copy,

@@ -6,6 +6,7 @@ use broadleaf_proto::control::{
     decode, encode,
 };
 use broadleaf_proto::engine::{EngineCommand, EngineEvent};
+use broadleaf_proto::host::{EngineOrder, EngineReport};
 use broadleaf_proto::mover::{MoverCommand, MoverEvent};
 use broadleaf_proto::relay::{PayloadCommand, RelayCommand, RelayEvent};
 
@@ -39,6 +40,8 @@ pub fn run(data: &[u8]) {
         EngineEvent,
         MoverCommand,
         MoverEvent,
+        EngineOrder,
+        EngineReport,
         RelayCommand,
         RelayEvent,
         PayloadCommand

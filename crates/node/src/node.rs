@@ -8,10 +8,12 @@ use std::time::Instant;
 
 use broadleaf_core::interrupts::Interrupts;
 use broadleaf_core::liveness::Liveness;
+use broadleaf_core::returning::Returning;
 use broadleaf_core::{Controller, Input, Nanos, Output};
 use broadleaf_net::{Link, LinkError, Listener};
+use broadleaf_proto::host::EngineReport;
 use broadleaf_proto::task::OutputRecord;
-use broadleaf_proto::{ClientId, EngineId, FrameKind, HostId};
+use broadleaf_proto::{ClientId, EngineId, FrameKind};
 use broadleaf_shm::UnsentPiece;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use slab::Slab;
@@ -21,10 +23,9 @@ use crate::connections::arrivals::{Arrivals, Gate};
 use crate::connections::far_clients::FarClients;
 use crate::connections::peers::{Peer, Role};
 use crate::error::{NodeError, io_error};
-use crate::hosts::delivery::Waiting;
 use crate::hosts::objects::Objects;
 use crate::hosts::relays::Relays;
-use crate::hosts::uplink::Decider;
+use crate::hosts::uplink::NodeRole;
 use crate::lane::HostLane;
 use crate::reports::ring::{Kind, Ring};
 use crate::segments::Segments;
@@ -37,7 +38,7 @@ pub(crate) const PLANE: u64 = u64::MAX - 3;
 /// A node: the controller and its own host's relay, or the relay of another host.
 pub struct Node {
     pub(crate) config: NodeConfig,
-    pub(crate) decider: Decider,
+    pub(crate) role: NodeRole,
     pub(crate) relays: Relays,
     /// Of the relays; or of the controller, if this is a relay.
     pub(crate) liveness: Liveness,
@@ -49,7 +50,8 @@ pub struct Node {
     pub(crate) fork_server: Option<usize>,
     pub(crate) segments: Segments,
     pub(crate) objects: Objects,
-    pub(crate) waiting: Waiting,
+    /// Values that come from other hosts, at the controller's node.
+    pub(crate) returning: Returning,
     pub(crate) interrupts: Interrupts,
     pub(crate) lane: HostLane,
     pub(crate) finished: bool,
@@ -121,7 +123,7 @@ impl Node {
         let options = &config.options;
         Ok(Self {
             lifeline,
-            decider: Decider::Own(Box::new(Controller::new(broadleaf_core::Config {
+            role: NodeRole::Controller(Box::new(Controller::new(broadleaf_core::Config {
                 n_cores: n_usable_cores(),
                 ..config.core()
             }))),
@@ -140,7 +142,7 @@ impl Node {
                 config.options.pool_max_bytes,
                 config.options.shared_memory_warm_s,
             ),
-            waiting: Waiting::default(),
+            returning: Returning::default(),
             interrupts: Interrupts::default(),
             lane: HostLane::create()?,
             finished: false,
@@ -189,11 +191,10 @@ impl Node {
         self.now_ns = self.epoch.elapsed().as_nanos() as Nanos;
     }
 
-    /// Passes an input to the controller, here or over the link.
+    /// Tells the controller something; a relay has none.
     pub(crate) fn input(&mut self, input: Input) {
-        match &mut self.decider {
-            Decider::Own(controller) => controller.on_input(self.now_ns, input, &mut self.outputs),
-            Decider::Upstream(_) => self.report(input),
+        if let NodeRole::Controller(controller) = &mut self.role {
+            controller.on_input(self.now_ns, input, &mut self.outputs);
         }
     }
 
@@ -221,11 +222,11 @@ impl Node {
             }
             self.look_at_lane();
             if self
-                .decider
+                .role
                 .next_deadline()
                 .is_some_and(|at| at <= self.now_ns)
             {
-                self.decider.on_deadline(self.now_ns, &mut self.outputs);
+                self.role.on_deadline(self.now_ns, &mut self.outputs);
             }
             self.judge_hosts();
             self.repeat_interrupts();
@@ -361,16 +362,17 @@ impl Node {
                     .into_iter()
                     .filter(|offer| board.revoke(*offer))
                     .collect();
-                self.on_engine_gone(engine, unclaimed, next_offer);
+                self.report(EngineReport::Down {
+                    engine,
+                    unclaimed_offers: unclaimed,
+                    next_offer,
+                });
             }
             Role::Relay { host } => self.on_relay_gone(host),
-            Role::Controller => {
-                self.liveness.on_down(HostId::CONTROLLER);
-                self.leave();
-            }
+            Role::Controller => self.on_controller_gone(),
             Role::ForkServer => {
                 self.fork_server = None;
-                self.input(Input::ForkServerDown);
+                self.on_fork_server_down();
             }
             Role::Unknown => self.arrivals.forget(token),
             Role::Leaving => {}
@@ -388,7 +390,7 @@ impl Node {
                 stream: piece.stream as u8 + 1,
                 bytes: piece.bytes.into(),
             };
-            self.input(Input::Output { engine, record });
+            self.report_output(engine, record);
         }
     }
 

@@ -3,13 +3,15 @@
 use std::collections::BTreeMap;
 use std::os::fd::AsFd;
 
-use broadleaf_core::{Input, Output};
+use broadleaf_core::Output;
 use broadleaf_proto::control::{
     self, ForkServerCommand, RefusalReason, SegmentAnnounce, SegmentRelease,
 };
 use broadleaf_proto::engine::EngineCommand;
+use broadleaf_proto::host::{EngineOrder, EngineReport};
 use broadleaf_proto::limits::MAX_INLINE_PAYLOAD_BYTES;
 use broadleaf_proto::relay::RelayCommand;
+use broadleaf_proto::task::FunctionRecord;
 use broadleaf_proto::{ClientId, EngineId, FrameKind, HostId, Payload, SegmentId, Status};
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -22,7 +24,7 @@ use crate::segments::NODE;
 impl Node {
     /// Carries out everything that the controller asked for, until it asks for nothing more.
     pub(crate) fn carry_out(&mut self) {
-        self.decider.schedule(self.now_ns, &mut self.outputs);
+        self.role.schedule(self.now_ns, &mut self.outputs);
         self.forget_functions();
         while !self.outputs.is_empty() {
             let outputs = std::mem::take(&mut self.outputs);
@@ -32,7 +34,7 @@ impl Node {
             }
             self.deliver_gathered();
             if answered {
-                self.decider.schedule(self.now_ns, &mut self.outputs);
+                self.role.schedule(self.now_ns, &mut self.outputs);
             }
         }
         self.send_all_assignments();
@@ -40,19 +42,38 @@ impl Node {
     }
 
     /// Carries out one output; returns whether the controller received new inputs.
-    pub(crate) fn carry_out_one(&mut self, output: Output) -> bool {
-        let Some(output) = self.relay_out(output) else {
-            return false;
-        };
-        if !matches!(output, Output::Assign { .. }) {
+    fn carry_out_one(&mut self, output: Output) -> bool {
+        let is_for_engine = matches!(
+            output,
+            Output::Assign { .. } | Output::Function { .. } | Output::Order(_)
+        );
+        if !is_for_engine {
             self.deliver_gathered();
         }
         match output {
-            Output::Assign { engine, record, .. } => {
-                if self.offer(engine, record.offer) {
-                    self.gather(engine, record);
+            Output::Assign {
+                engine,
+                record,
+                topology,
+            } => match self.relay_of(engine) {
+                Some(host) => self.assign_there(host, engine, record, topology),
+                None if self.offer(engine, record.offer) => self.gather(engine, record),
+                None => {}
+            },
+            Output::Function { engine, record } => match self.relay_of(engine) {
+                Some(host) => self.send_function_there(host, engine, &record),
+                None => {
+                    self.deliver_gathered();
+                    self.send_function(engine, &record);
                 }
-            }
+            },
+            Output::Order(order) => match self.relay_of(order.engine()) {
+                Some(host) => self.send_order(host, order),
+                None => {
+                    self.deliver_gathered();
+                    return self.carry_out_order(order);
+                }
+            },
             Output::Result { client, mut record } => {
                 if let Some(token) = self.client_token(client) {
                     self.lend_result(token, &mut record.status, &mut record.payload);
@@ -70,39 +91,6 @@ impl Node {
                         self.lend_result(token, &mut outcome.status, &mut outcome.payload);
                     }
                     self.append(token, FrameKind::Coalesced, |frame| record.encode(frame));
-                }
-            }
-            Output::Function { engine, record } => {
-                if let Some(token) = self.engine_token(engine) {
-                    self.append(token, FrameKind::Function, |frame| record.encode(frame));
-                }
-            }
-            Output::Revoke { engine, key, offer } => {
-                let won = self.board(engine).is_some_and(|board| board.revoke(offer));
-                if won {
-                    self.lane.on_end(engine, key);
-                }
-                self.input(Input::Revoked { engine, key, won });
-                return true;
-            }
-            Output::Interrupt { engine, offer, .. } => self.interrupt(engine, offer),
-            Output::Kill { pid, signal, .. } => signal_process(pid, signal),
-            Output::Stop { engine } => {
-                if let Some(token) = self.engine_token(engine) {
-                    self.send(
-                        token,
-                        FrameKind::EngineCommand,
-                        &control::encode(&EngineCommand::Stop),
-                    );
-                }
-            }
-            output @ (Output::Spawn { .. }
-            | Output::Seat { .. }
-            | Output::ReadWritten(_)
-            | Output::StopForkServer) => self.tell_fork_server(output),
-            Output::Measure { host } => {
-                if let Some(token) = self.relays.links.get(&host).map(|link| link.token) {
-                    self.command(token, &RelayCommand::Measure);
                 }
             }
             Output::ClientOutput { client, record } => {
@@ -124,9 +112,52 @@ impl Node {
                     self.send(token, FrameKind::Reply, &control::encode(&(number, reply)));
                 }
             }
+            Output::Measure { host } => self.tell_host(host, &RelayCommand::Measure),
+            Output::StopForkServer => self.tell_fork_server(&ForkServerCommand::Stop),
             Output::Expel { host } => return self.close_relay(host, true),
             Output::Release { host } => return self.close_relay(host, false),
             Output::Finished => self.finished = true,
+        }
+        false
+    }
+
+    /// Carries out an order for an engine of this host; returns whether the controller received new inputs.
+    pub(crate) fn carry_out_order(&mut self, order: EngineOrder) -> bool {
+        match order {
+            EngineOrder::Revoke { engine, key, offer } => {
+                let won = self.board(engine).is_some_and(|board| board.revoke(offer));
+                if won {
+                    self.lane.on_end(engine, key);
+                }
+                self.report(EngineReport::Revoked { engine, key, won });
+                return true;
+            }
+            EngineOrder::Interrupt { engine, offer, .. } => self.interrupt(engine, offer),
+            EngineOrder::Kill { pid, signal, .. } => signal_process(pid, signal),
+            EngineOrder::Stop { engine } => {
+                if let Some(token) = self.engine_token(engine) {
+                    self.send(
+                        token,
+                        FrameKind::EngineCommand,
+                        &control::encode(&EngineCommand::Stop),
+                    );
+                }
+            }
+            EngineOrder::Spawn { engine } => {
+                self.tell_fork_server(&ForkServerCommand::Spawn(engine));
+            }
+            EngineOrder::Seat {
+                engine,
+                world,
+                rank,
+            } => self.tell_fork_server(&ForkServerCommand::Seat {
+                engine,
+                world,
+                rank,
+            }),
+            EngineOrder::ReadWritten(read) => {
+                self.tell_fork_server(&ForkServerCommand::ReadWritten(read));
+            }
         }
         false
     }
@@ -143,30 +174,18 @@ impl Node {
         true
     }
 
-    fn tell_fork_server(&mut self, output: Output) {
-        let Some(token) = self.fork_server else {
-            return;
-        };
-        let command = match output {
-            Output::Spawn { engine } => ForkServerCommand::Spawn(engine),
-            Output::Seat {
-                engine,
-                world,
-                rank,
-            } => ForkServerCommand::Seat {
-                engine,
-                world,
-                rank,
-            },
-            Output::ReadWritten(read) => ForkServerCommand::ReadWritten(read),
-            Output::StopForkServer => ForkServerCommand::Stop,
-            _ => return,
-        };
-        self.send(
-            token,
-            FrameKind::ForkServerCommand,
-            &control::encode(&command),
-        );
+    pub(crate) fn tell_fork_server(&mut self, command: &ForkServerCommand) {
+        if let Some(token) = self.fork_server {
+            let body = control::encode(command);
+            self.send(token, FrameKind::ForkServerCommand, &body);
+        }
+    }
+
+    /// Sends a function to an engine of this host.
+    pub(crate) fn send_function(&mut self, engine: EngineId, record: &FunctionRecord) {
+        if let Some(token) = self.engine_token(engine) {
+            self.append(token, FrameKind::Function, |frame| record.encode(frame));
+        }
     }
 
     /// Makes a result's payload readable by its client: exported on this host; as objects or inline

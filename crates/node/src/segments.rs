@@ -24,12 +24,12 @@ const SLOW_TO_FREE_BYTES: u64 = 16 * 1024 * 1024;
 
 /// What payloads have released.
 #[derive(Debug, Default)]
-struct Let {
+struct Released {
     segments: Vec<SegmentId>,
     objects: Vec<ObjectId>,
 }
 
-type Dropped = Arc<Mutex<Let>>;
+type Dropped = Arc<Mutex<Released>>;
 
 /// Segment, offset and length.
 type Range = (SegmentId, u64, u64);
@@ -112,7 +112,7 @@ pub struct Segments {
     closing: Vec<OwnedFd>,
 }
 
-fn lock(dropped: &Dropped) -> std::sync::MutexGuard<'_, Let> {
+fn lock(dropped: &Dropped) -> std::sync::MutexGuard<'_, Released> {
     dropped.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

@@ -64,7 +64,7 @@ impl Node {
     pub(crate) fn next_wait(&mut self) -> Option<Duration> {
         self.read_clock();
         let deadlines = [
-            self.decider.next_deadline(),
+            self.role.next_deadline(),
             self.interrupts.next_due(),
             self.lane.next_deadline(),
             self.trim_due_ns,

@@ -5,9 +5,11 @@ use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use std::fmt::Write as _;
 
 use broadleaf_core::interrupts::Interrupts;
-use broadleaf_core::{Controller, Counters, HostEvent, Input, Nanos, Output};
+use broadleaf_core::relay::Arguments;
+use broadleaf_core::returning::Returning;
+use broadleaf_core::{Controller, Counters, Input, Nanos, Output};
 use broadleaf_proto::control::{ControlReply, ControlRequest, ForkServerEvent};
-use broadleaf_proto::ids::{ClientId, EngineId, HostId, SegmentId, TaskSeq};
+use broadleaf_proto::ids::{ClientId, EngineId, HostId, ObjectId, SegmentId, TaskKey, TaskSeq};
 use broadleaf_proto::task::{AssignRecord, FunctionRecord, ResultRecord};
 
 use crate::peers::client::{Circumstances, Client, Copy, Original, check_running};
@@ -67,6 +69,8 @@ pub(crate) enum Event {
     RelayHello(u32),
     RelayForkServerStarts(HostId),
     ObjectArrives(HostId, SegmentId),
+    /// The value of a task on another host arrives, or will not.
+    ValueArrives(ObjectId),
     /// Interrupts on a host may have to be repeated.
     Interrupts(HostId),
     /// A process must have acted on the interrupt of this offer.
@@ -89,7 +93,7 @@ pub(crate) enum NodeEvent {
     /// The oldest answer to a revoke that was held back.
     Answer(u32),
     FromForkServer(ForkServerEvent),
-    FromRelay(HostId, HostEvent),
+    FromRelay(HostId, Input),
     ForkServerClosed,
     Schedule,
     Deadline,
@@ -178,6 +182,13 @@ pub(crate) struct Cluster {
     pub(crate) has_interrupted_all: bool,
     /// Interrupts that were sent on each host.
     pub(crate) interrupts: BTreeMap<HostId, Interrupts>,
+    /// Ends that wait for values from relays' hosts.
+    pub(crate) returning: Returning,
+    /// Those values: which have arrived.
+    pub(crate) values: BTreeMap<ObjectId, Arguments>,
+    pub(crate) last_value: u64,
+    /// The tasks that they are of, and where from.
+    pub(crate) owed_values: BTreeMap<(EngineId, TaskKey), HostId>,
     pub(crate) deaths: u32,
     pub(crate) stopping: bool,
     /// The fork server has died: nothing that was under way from the controller to clients arrives.
@@ -224,6 +235,10 @@ impl Cluster {
             reruns: BTreeMap::new(),
             has_interrupted_all: false,
             interrupts: BTreeMap::new(),
+            returning: Returning::default(),
+            values: BTreeMap::new(),
+            last_value: 0,
+            owed_values: BTreeMap::new(),
             deaths: 0,
             stopping: false,
             is_orphaned: false,
@@ -433,6 +448,7 @@ impl Cluster {
             Event::RelayHello(pid) => self.relay_hello(pid),
             Event::RelayForkServerStarts(host) => self.relay_fork_server_starts(host)?,
             Event::ObjectArrives(host, object) => self.object_arrives(host, object)?,
+            Event::ValueArrives(object) => self.value_arrives(object)?,
             Event::Interrupts(host) => self.repeat_interrupts(host),
             Event::HasActed(pid, offer) => self.has_acted(pid, offer)?,
             Event::Client(client, output) => self.client_gets(client, output)?,

@@ -1,14 +1,16 @@
 //! The driver around the real controller: passes on what its links bring, and carries out the
 //! outputs.
 
-use broadleaf_core::{HostEvent, Input, Nanos, Output};
+use broadleaf_core::{Input, Nanos, Output};
 use broadleaf_proto::control::EngineInfo;
+use broadleaf_proto::host::{EngineOrder, EngineReport};
 use broadleaf_proto::ids::{EngineId, HostId};
-use broadleaf_proto::relay::RelayEvent;
+use broadleaf_proto::relay::RelayCommand;
+use broadleaf_proto::task::{AssignRecord, FunctionRecord};
 
 use crate::Mutation;
 use crate::cluster::{Cluster, EngineMessage, Event, Link, NodeEvent};
-use crate::peers::engine::{EngineProcess, Slot};
+use crate::peers::engine::Slot;
 use crate::work::job::{Preparation, index_of};
 
 const MS: Nanos = 1_000_000;
@@ -16,28 +18,40 @@ const MS: Nanos = 1_000_000;
 impl Cluster {
     pub(crate) fn node(&mut self, event: NodeEvent) -> Result<(), String> {
         match event {
-            NodeEvent::Input(input) => self.feed(input)?,
-            NodeEvent::FromForkServer(event) => self.feed(Input::ForkServer(event))?,
-            NodeEvent::FromRelay(host, news) => {
-                if let HostEvent::Event(RelayEvent::Measured(_)) = news
+            NodeEvent::Input(input) => {
+                if let Input::HostDown { host } = input {
+                    self.drop_values(host);
+                }
+                self.feed(input)?;
+            }
+            NodeEvent::FromForkServer(event) => {
+                self.own_host_reports(EngineReport::ForkServer(event))?;
+            }
+            NodeEvent::FromRelay(host, input) => {
+                if let Input::Measured { .. } = input
                     && let Some(relay) = self.hosts.get_mut(&host)
                 {
                     relay.owes_figures = false;
                 }
-                let up = match &news {
-                    HostEvent::Event(RelayEvent::EngineUp(info)) => Some(info.engine),
+                let up = match &input {
+                    Input::Report {
+                        report: EngineReport::Up(info),
+                        ..
+                    } => Some(info.engine),
                     _ => None,
                 };
                 // The offers of an engine that has reconnected start again from 0.
                 let before = up.filter(|e| self.controller.host_of(*e) == host);
                 let before = before.and_then(|e| Some((e, self.sent_offers.remove(&e)?)));
                 let expelled = self.expelled;
-                if self.plan.mutation == Mutation::BelievesRelays
-                    && let HostEvent::Event(RelayEvent::ForkServer(event)) = news
-                {
-                    self.feed(Input::ForkServer(event))?;
-                } else {
-                    self.feed(Input::Relay { host, news })?;
+                match input {
+                    Input::Report {
+                        report: report @ EngineReport::ForkServer(_),
+                        ..
+                    } if self.plan.mutation == Mutation::BelievesRelays => {
+                        self.own_host_reports(report)?;
+                    }
+                    input => self.relay_was_heard(host, input)?,
                 }
                 if let Some((engine, sent)) = before
                     && self.expelled > expelled
@@ -70,6 +84,7 @@ impl Cluster {
             }
         }
         self.controller.check().map_err(|v| v.to_string())?;
+        self.check_values()?;
         if let Some(at) = self.controller.next_deadline()
             && self.deadline_pending.is_none_or(|pending| at < pending)
         {
@@ -78,6 +93,11 @@ impl Cluster {
             self.after(delay, Event::Node(NodeEvent::Deadline));
         }
         Ok(())
+    }
+
+    fn own_host_reports(&mut self, report: EngineReport) -> Result<(), String> {
+        let host = HostId::CONTROLLER;
+        self.feed(Input::Report { host, report })
     }
 
     pub(crate) fn feed(&mut self, input: Input) -> Result<(), String> {
@@ -121,7 +141,7 @@ impl Cluster {
             pid,
             host: "simulated".into(),
         };
-        self.feed(Input::EngineUp { info })
+        self.own_host_reports(EngineReport::Up(info))
     }
 
     pub(crate) fn answer(&mut self, pid: u32) -> Result<(), String> {
@@ -130,7 +150,7 @@ impl Cluster {
         };
         let engine = process.engine;
         match process.answers.pop_front() {
-            Some((key, won)) => self.feed(Input::Revoked { engine, key, won }),
+            Some((key, won)) => self.own_host_reports(EngineReport::Revoked { engine, key, won }),
             None => Ok(()),
         }
     }
@@ -150,6 +170,7 @@ impl Cluster {
         for offer in &unclaimed_offers {
             process.revoke(*offer);
         }
+        let next_offer = process.next_on_board();
         if self.links.get(&engine) != Some(&pid) {
             return Ok(());
         }
@@ -157,9 +178,10 @@ impl Cluster {
         if self.plan.mutation == Mutation::AllUnclaimed {
             unclaimed_offers = process.board.keys().copied().collect();
         }
-        self.feed(Input::EngineDown {
+        self.own_host_reports(EngineReport::Down {
             engine,
             unclaimed_offers,
+            next_offer,
         })
     }
 
@@ -168,9 +190,6 @@ impl Cluster {
         for output in std::mem::take(&mut self.outputs) {
             self.trace.note(self.now, &output);
             self.known_engines.on_output(&output, &self.controller)?;
-            let Some(output) = self.relay_out(output)? else {
-                continue;
-            };
             match output {
                 Output::Result { client, .. }
                 | Output::Refused { client, .. }
@@ -180,68 +199,14 @@ impl Cluster {
                 | Output::Reply { client, .. } => {
                     self.send(Link::ToClient(client), Event::Client(client, output));
                 }
-                Output::Function { engine, record } => {
-                    let is_preparation = Preparation::of_body(index_of(&record.body)).is_some();
-                    if self.plan.mutation == Mutation::LosesPreparations
-                        && is_preparation
-                        && self.random.chance(20)
-                    {
-                        continue;
-                    }
-                    self.tell_engine(engine, EngineMessage::Function(record))?;
-                }
-                Output::Assign { engine, record, .. } => {
-                    self.check_offer(engine, &record)?;
-                    self.note_offered(engine, &record);
-                    let pid = self.link_to(engine)?;
-                    let process = self.processes.get_mut(&pid);
-                    let before = process.and_then(|p| p.board.insert(record.offer, Slot::Offered));
-                    if before.is_some() {
-                        return Err(format!("offer {} was made twice", record.offer));
-                    }
-                    self.tell_engine(engine, EngineMessage::Assign(record))?;
-                }
-                Output::Stop { engine } => {
-                    if self.links.contains_key(&engine) {
-                        self.tell_engine(engine, EngineMessage::Stop)?;
-                    }
-                }
-                Output::Revoke { engine, key, offer } => {
-                    let pid = self.link_to(engine)?;
-                    let process = self.processes.get_mut(&pid);
-                    let won = process.is_some_and(|p| p.revoke(offer))
-                        || self.plan.mutation == Mutation::RevokeAlwaysWon;
-                    // The answer comes now or later, but before the end of the link is reported.
-                    if let Some(process) = self.processes.get_mut(&pid) {
-                        process.answers.push_back((key, won));
-                    }
-                    let delay = self.random.time(40 * MS);
-                    self.after(delay, Event::Node(NodeEvent::Answer(pid)));
-                }
-                Output::Interrupt { engine, offer, .. } => {
-                    self.interrupt(HostId::CONTROLLER, engine, offer);
-                }
-                Output::Kill {
-                    engine,
-                    pid,
-                    signal,
-                } => {
-                    if self.ends_guest(pid) {
-                        continue;
-                    }
-                    let process = self.processes.get(&pid);
-                    let is_its_own =
-                        |p: &EngineProcess| p.engine == engine && p.host == HostId::CONTROLLER;
-                    if !process.is_some_and(is_its_own) {
-                        return Err(format!("{pid} is not the process of {engine:?}"));
-                    }
-                    self.end_process(pid, None, Some(signal));
-                }
-                output @ (Output::Spawn { .. }
-                | Output::Seat { .. }
-                | Output::ReadWritten(_)
-                | Output::StopForkServer) => self.tell_fork_server(output),
-                Output::Measure { .. } => return Err("only relays are asked for figures".into()),
+                Output::Function { engine, record } => self.send_function(engine, record)?,
+                Output::Assign { engine, record, .. } => self.assign(engine, record)?,
+                Output::Order(order) => match self.controller.host_of(order.engine()) {
+                    HostId::CONTROLLER => self.carry_out_order(order)?,
+                    host => self.command(host, RelayCommand::Order(order)),
+                },
+                Output::StopForkServer => self.tell_fork_server(Event::ForkServerStops),
+                Output::Measure { host } => self.ask_for_figures(host)?,
                 Output::Expel { host } => self.expel(host),
                 Output::Release { host } => self.release_host(host),
                 Output::Finished => self.finished = true,
@@ -250,25 +215,110 @@ impl Cluster {
         Ok(())
     }
 
-    fn tell_fork_server(&mut self, output: Output) {
-        let Some(number) = self.fork_server else {
-            return;
-        };
-        let told = match output {
-            Output::Spawn { engine } => Event::Spawn(number, engine),
-            Output::Seat {
+    fn send_function(&mut self, engine: EngineId, record: FunctionRecord) -> Result<(), String> {
+        let host = self.controller.host_of(engine);
+        if host != HostId::CONTROLLER {
+            self.give_function(host, engine, record);
+            return Ok(());
+        }
+        let is_preparation = Preparation::of_body(index_of(&record.body)).is_some();
+        if self.plan.mutation == Mutation::LosesPreparations
+            && is_preparation
+            && self.random.chance(20)
+        {
+            return Ok(());
+        }
+        self.tell_engine(engine, EngineMessage::Function(record))
+    }
+
+    fn assign(&mut self, engine: EngineId, record: AssignRecord) -> Result<(), String> {
+        self.check_offer(engine, &record)?;
+        let host = self.controller.host_of(engine);
+        if host != HostId::CONTROLLER {
+            return self.assign_there(host, engine, record);
+        }
+        self.note_offered(engine, &record);
+        let pid = self.link_to(engine)?;
+        let process = self.processes.get_mut(&pid);
+        let before = process.and_then(|p| p.board.insert(record.offer, Slot::Offered));
+        if before.is_some() {
+            return Err(format!("offer {} was made twice", record.offer));
+        }
+        self.tell_engine(engine, EngineMessage::Assign(record))
+    }
+
+    /// Carries out an order for an engine of the controller's host.
+    fn carry_out_order(&mut self, order: EngineOrder) -> Result<(), String> {
+        match order {
+            EngineOrder::Stop { engine } => {
+                if self.links.contains_key(&engine) {
+                    self.tell_engine(engine, EngineMessage::Stop)?;
+                }
+            }
+            EngineOrder::Revoke { engine, key, offer } => {
+                let pid = self.link_to(engine)?;
+                let process = self.processes.get_mut(&pid);
+                let won = process.is_some_and(|p| p.revoke(offer))
+                    || self.plan.mutation == Mutation::RevokeAlwaysWon;
+                // The answer comes now or later, but before the end of the link is reported.
+                if let Some(process) = self.processes.get_mut(&pid) {
+                    process.answers.push_back((key, won));
+                }
+                let delay = self.random.time(40 * MS);
+                self.after(delay, Event::Node(NodeEvent::Answer(pid)));
+            }
+            EngineOrder::Interrupt { engine, offer, .. } => {
+                self.interrupt(HostId::CONTROLLER, engine, offer);
+            }
+            EngineOrder::Kill {
+                engine,
+                pid,
+                signal,
+            } => {
+                if !self.ends_guest(pid) {
+                    self.kill(HostId::CONTROLLER, engine, pid, signal)?;
+                }
+            }
+            EngineOrder::Spawn { engine } => {
+                self.tell_fork_server(|number| Event::Spawn(number, engine));
+            }
+            EngineOrder::Seat {
                 engine,
                 world,
                 rank,
-            } => Event::Seat(number, engine, world, rank),
-            Output::ReadWritten(read) => Event::ReadWritten(number, read.reading),
-            Output::StopForkServer => Event::ForkServerStops(number),
-            _ => return,
-        };
-        self.send(Link::ToForkServer(number), told);
+            } => self.tell_fork_server(|number| Event::Seat(number, engine, world, rank)),
+            EngineOrder::ReadWritten(read) => {
+                self.tell_fork_server(|number| Event::ReadWritten(number, read.reading));
+            }
+        }
+        Ok(())
     }
 
-    fn expel(&mut self, host: HostId) {
+    /// Signals a process, which must be the engine's own.
+    pub(crate) fn kill(
+        &mut self,
+        host: HostId,
+        engine: EngineId,
+        pid: u32,
+        signal: i32,
+    ) -> Result<(), String> {
+        let process = self.processes.get(&pid);
+        if !process.is_some_and(|p| p.host == host && p.engine == engine) {
+            return Err(format!(
+                "{pid} is not the process of {engine:?} on {host:?}"
+            ));
+        }
+        self.end_process(pid, None, Some(signal));
+        Ok(())
+    }
+
+    fn tell_fork_server(&mut self, told: impl FnOnce(u32) -> Event) {
+        if let Some(number) = self.fork_server {
+            self.send(Link::ToForkServer(number), told(number));
+        }
+    }
+
+    pub(crate) fn expel(&mut self, host: HostId) {
         self.expelled += u32::from(self.hosts.contains_key(&host));
         self.lose_host(host);
     }

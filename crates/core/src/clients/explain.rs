@@ -82,7 +82,7 @@ impl Controller {
             TaskState::Offered(engine, offer) => {
                 explain_offer(&self.engines[engine.0 as usize], key, offer)
             }
-            TaskState::Limbo(engine) => {
+            TaskState::Orphaned(engine) => {
                 format!(
                     "was running on engine {}, which died; waits for the cause",
                     engine.0

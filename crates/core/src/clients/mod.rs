@@ -6,6 +6,7 @@ pub(crate) mod history;
 pub(crate) mod notices;
 pub(crate) mod records;
 pub(crate) mod requests;
+pub(crate) mod subscribers;
 pub(crate) mod unread;
 pub mod uploads;
 
@@ -53,8 +54,6 @@ pub(crate) struct Client {
     pub options_bytes: u64,
     /// Total size of its functions' bodies.
     pub function_bytes: u64,
-    /// Tasks of any client whose results this one waits for.
-    pub n_subscribed: u64,
 }
 
 impl Client {
@@ -73,7 +72,6 @@ impl Client {
             options: IndexMap::default(),
             options_bytes: 0,
             function_bytes: 0,
-            n_subscribed: 0,
         }
     }
 }

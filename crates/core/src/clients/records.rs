@@ -39,7 +39,7 @@ impl Controller {
         let engine = match task.state {
             TaskState::Offered(engine, _)
             | TaskState::Pinned(engine)
-            | TaskState::Limbo(engine) => engine,
+            | TaskState::Orphaned(engine) => engine,
             _ => NOWHERE,
         };
         Some(TaskRecord {

@@ -1,6 +1,7 @@
 //! Control requests that the controller answers itself.
 
 use broadleaf_proto::control::{ControlReply, ControlRequest, RefusalReason, TargetSet};
+use broadleaf_proto::host::EngineOrder;
 use broadleaf_proto::ids::{ClientId, EngineId, TaskSeq};
 use broadleaf_proto::limits::{MAX_COALESCED_PARTS, MAX_NESTING};
 
@@ -185,11 +186,11 @@ impl Controller {
             let engine = &this.engines[index];
             let connected = engine.is_connected();
             if connected {
-                out.push(Output::Kill {
+                out.push(Output::Order(EngineOrder::Kill {
                     engine: engine.id,
                     pid: engine.pid(),
                     signal,
-                });
+                }));
             }
             connected
         })

@@ -8,10 +8,10 @@ use broadleaf_proto::control::{DeathCause, Event, RefusalReason};
 use broadleaf_proto::ids::{EngineId, TaskKey};
 use broadleaf_proto::task::Status;
 
-use crate::engines::relayed::Unclaimed;
+use crate::engines::reports::Unclaimed;
 use crate::engines::{Engine, Exit, State};
 use crate::tasks::dependencies::NOWHERE;
-use crate::tasks::settle::End;
+use crate::tasks::settle::Outcome;
 use crate::tasks::{Stopping, TaskState};
 use crate::{Controller, Nanos, Output};
 
@@ -45,7 +45,7 @@ impl Controller {
     }
 
     /// The link is gone: offers that were never started are queued again; started ones are retried, ended or put into
-    /// limbo.
+    /// kept as orphans until the cause is known.
     pub(crate) fn drop_link(
         &mut self,
         now: Nanos,
@@ -65,17 +65,17 @@ impl Controller {
                 _ if task.client.is_none() => self.discard(key, out),
                 (Stopping::Asked | Stopping::Cancel, _) => {
                     let at = if started { id } else { NOWHERE };
-                    self.resolve(key, End::bare(Status::Cancelled, at), out);
+                    self.resolve(key, Outcome::bare(Status::Cancelled, at), out);
                 }
                 (Stopping::Timeout, true) => {
-                    self.resolve(key, End::bare(Status::Timeout, id), out);
+                    self.resolve(key, Outcome::bare(Status::Timeout, id), out);
                 }
                 (_, true) if task.retries_left > 0 && !self.supervisor.stopping => {
                     self.retry(key, id, out);
                 }
                 (_, true) => {
-                    task.state = TaskState::Limbo(id);
-                    self.engines[index].limbo.push(key);
+                    task.state = TaskState::Orphaned(id);
+                    self.engines[index].orphans.push(key);
                 }
                 (_, false) => {
                     task.stopping = Stopping::No;
@@ -84,13 +84,13 @@ impl Controller {
                 }
             }
         }
-        self.engines[index].limbo.reverse();
+        self.engines[index].orphans.reverse();
     }
 
-    fn lose_limbo(&mut self, index: usize, out: &mut Vec<Output>) {
+    fn lose_orphans(&mut self, index: usize, out: &mut Vec<Output>) {
         let engine = &mut self.engines[index];
         let id = engine.id;
-        for key in core::mem::take(&mut engine.limbo) {
+        for key in core::mem::take(&mut engine.orphans) {
             self.lose(key, id, true, out);
         }
     }
@@ -123,7 +123,7 @@ impl Controller {
     /// The engine is dead and no more will be known: certifies the death and decides what comes next.
     pub(crate) fn bury(&mut self, now: Nanos, index: usize, out: &mut Vec<Output>) {
         self.clear_engine_timer(index);
-        self.lose_limbo(index, out);
+        self.lose_orphans(index, out);
         let engine = &mut self.engines[index];
         let mut certificate = engine.certificate(false);
         if certificate.host.is_empty() {

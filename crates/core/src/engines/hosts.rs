@@ -10,7 +10,7 @@ use broadleaf_proto::ids::{EngineId, FunctionId, HostId, TaskKey};
 use broadleaf_proto::limits::{MAX_HOST_ENGINES, MAX_HOST_NAME_BYTES};
 
 use crate::counters::HostCounters;
-use crate::engines::relayed::Unclaimed;
+use crate::engines::reports::Unclaimed;
 use crate::engines::{Engine, Exit, MAX_ENGINES, State};
 use crate::tasks::TaskState;
 use crate::timers::Timer;
@@ -175,7 +175,7 @@ impl Controller {
     /// Functions that relays need not keep: those freed since the last call. A later [`Output::Function`] may give the
     /// same id to another function, so tell relays before carrying out later outputs.
     pub fn take_freed_functions(&mut self) -> Vec<FunctionId> {
-        core::mem::take(&mut self.freed_functions)
+        self.functions.take_freed()
     }
 
     /// The host that an engine's slot belongs to.
@@ -198,7 +198,7 @@ impl Controller {
         }
     }
 
-    fn is_host_up(&self, host: HostId) -> bool {
+    pub(crate) fn is_host_up(&self, host: HostId) -> bool {
         host == HostId::CONTROLLER || self.hosts.is_up(host)
     }
 
@@ -357,9 +357,9 @@ impl Controller {
         match self.tasks.get(key).map(|t| t.state) {
             Some(TaskState::Offered(at, _)) if at == engine => {
                 self.tasks.at(key).is_travelling = false;
-                let books = &mut self.engines[engine.0 as usize];
-                if books.head().is_some_and(|(head, _)| head == key) {
-                    books.begin_head(now);
+                let state = &mut self.engines[engine.0 as usize];
+                if state.head().is_some_and(|(head, _)| head == key) {
+                    state.begin_head(now);
                     self.time_head(now, engine);
                 }
             }

@@ -8,7 +8,7 @@ pub(crate) mod hosts;
 mod lists;
 pub(crate) mod observers;
 pub(crate) mod preparations;
-pub(crate) mod relayed;
+pub(crate) mod reports;
 mod slots;
 pub(crate) mod supervisor;
 pub(crate) mod worlds;
@@ -107,7 +107,7 @@ pub(crate) struct Engine {
     /// Times of its restarts within the last minute.
     pub restart_times: VecDeque<Nanos>,
     /// Tasks that ran on it when it died.
-    pub limbo: Vec<TaskKey>,
+    pub orphans: Vec<TaskKey>,
     /// Output of its task that was not sent to the client.
     pub unread: Unread,
     /// Whether it received a task addressed to it, which may have left data in its memory.
@@ -167,7 +167,7 @@ impl Engine {
             failed_starts: 0,
             start_by: 0,
             restart_times: VecDeque::new(),
-            limbo: Vec::new(),
+            orphans: Vec::new(),
             unread: Unread::default(),
             holds_data: false,
             pinned: ReadyQueue::default(),

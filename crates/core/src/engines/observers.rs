@@ -5,6 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use broadleaf_proto::control::{ControlReply, ReadWritten, Seen};
+use broadleaf_proto::host::EngineOrder;
 use broadleaf_proto::ids::{ClientId, EngineId, HostId};
 use broadleaf_proto::limits::MAX_WRITTEN_BYTES;
 use broadleaf_proto::relay::HostCounts;
@@ -100,13 +101,13 @@ impl Controller {
         seen: Option<Seen>,
         out: &mut Vec<Output>,
     ) -> Option<ControlReply> {
-        let Some(books) = self.engines.get(engine.0 as usize) else {
+        let Some(known) = self.engines.get(engine.0 as usize) else {
             return Some(ControlReply::Failed(format!(
                 "no such engine: {}",
                 engine.0
             )));
         };
-        let host = books.host;
+        let host = known.host;
         if !self.can_spawn(host) {
             return Some(no_host(engine));
         }
@@ -115,8 +116,8 @@ impl Controller {
                 "{MAX_READINGS} requests for the output of engines are unanswered: ask again later"
             )));
         }
-        let has_process = !matches!(books.state, State::Gone | State::Restarting);
-        let pid = if has_process { books.pid() } else { 0 };
+        let has_process = !matches!(known.state, State::Gone | State::Restarting);
+        let pid = if has_process { known.pid() } else { 0 };
         self.observers.last_reading += 1;
         let reading = self.observers.last_reading;
         let asked = Reading {
@@ -126,12 +127,13 @@ impl Controller {
             host,
         };
         self.observers.readings.insert(reading, asked);
-        out.push(Output::ReadWritten(ReadWritten {
+        let read = ReadWritten {
             engine,
             pid,
             reading,
             seen,
-        }));
+        };
+        out.push(Output::Order(EngineOrder::ReadWritten(read)));
         None
     }
 

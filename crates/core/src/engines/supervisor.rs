@@ -1,9 +1,10 @@
 //! The lives of engines: started, connected, stopped, killed, and the end of the whole cluster.
 
 use broadleaf_proto::control::{DeathCause, EngineInfo, Event, ForkServerEvent, RefusalReason};
+use broadleaf_proto::host::EngineOrder;
 use broadleaf_proto::ids::{EngineId, HostId, TaskKey};
 
-use crate::engines::relayed::Unclaimed;
+use crate::engines::reports::Unclaimed;
 use crate::engines::{Engine, Exit, MAX_ENGINES, State};
 use crate::tasks::TaskState;
 use crate::timers::Timer;
@@ -96,7 +97,7 @@ impl Controller {
         let engine = &mut self.engines[index];
         engine.state = State::Starting { spawn_sent };
         if spawn_sent {
-            out.push(Output::Spawn { engine: engine.id });
+            out.push(Output::Order(EngineOrder::Spawn { engine: engine.id }));
         }
         engine.begin_start(now, self.config.start_timeout_ns);
         self.set_engine_timer(index, now.saturating_add(self.config.start_timeout_ns));
@@ -125,7 +126,7 @@ impl Controller {
             let is_own = engine.host == HostId::CONTROLLER;
             if is_own && engine.state == (State::Starting { spawn_sent: false }) {
                 engine.state = State::Starting { spawn_sent: true };
-                out.push(Output::Spawn { engine: engine.id });
+                out.push(Output::Order(EngineOrder::Spawn { engine: engine.id }));
             }
         }
     }
@@ -151,41 +152,11 @@ impl Controller {
         self.try_finish(out);
     }
 
-    /// The fork server on the controller's host knows only of processes there.
-    pub(crate) fn on_own_fork_server_event(
-        &mut self,
-        now: Nanos,
-        event: ForkServerEvent,
-        out: &mut Vec<Output>,
-    ) {
-        match event {
-            ForkServerEvent::Guest {
-                world,
-                size,
-                rank,
-                pid,
-            } => {
-                if !self.on_guest(now, HostId::CONTROLLER, world, size, rank, pid, out) {
-                    self.totals.ignored += 1;
-                }
-            }
-            ForkServerEvent::Written { reading, text } => {
-                self.on_written(HostId::CONTROLLER, reading, text, out);
-            }
-            event
-                if event
-                    .engine()
-                    .is_some_and(|engine| self.host_of(engine) == HostId::CONTROLLER) =>
-            {
-                self.on_fork_server_event(now, event, out);
-            }
-            _ => self.totals.ignored += 1,
-        }
-    }
-
+    /// A fork server knows only of processes of its host.
     pub(crate) fn on_fork_server_event(
         &mut self,
         now: Nanos,
+        host: HostId,
         event: ForkServerEvent,
         out: &mut Vec<Output>,
     ) {
@@ -197,8 +168,21 @@ impl Controller {
                 self.on_not_started(now, engine, reason, out);
                 return;
             }
-            // These are about no slot; see `on_guest` and `on_written`.
-            ForkServerEvent::Guest { .. } | ForkServerEvent::Written { .. } => return,
+            ForkServerEvent::Guest {
+                world,
+                size,
+                rank,
+                pid,
+            } => {
+                if !self.on_guest(now, host, world, size, rank, pid, out) {
+                    self.expel(host, out);
+                }
+                return;
+            }
+            ForkServerEvent::Written { reading, text } => {
+                self.on_written(host, reading, text, out);
+                return;
+            }
         };
         let index = id.0 as usize;
         let Some(engine) = self.engines.get_mut(index) else {
@@ -223,11 +207,11 @@ impl Controller {
                     engine.failed_starts = 0;
                 }
                 // The engine is no longer wanted.
-                _ => out.push(Output::Kill {
+                _ => out.push(Output::Order(EngineOrder::Kill {
                     engine: id,
                     pid,
                     signal: SIGKILL,
-                }),
+                })),
             }
             return;
         };
@@ -263,7 +247,7 @@ impl Controller {
     pub(crate) fn on_engine_up(&mut self, now: Nanos, mut info: EngineInfo, out: &mut Vec<Output>) {
         let id = info.engine;
         let Some(index) = self.engine_index(id) else {
-            out.push(Output::Stop { engine: id });
+            out.push(Output::Order(EngineOrder::Stop { engine: id }));
             return;
         };
         if self.engines[index].has_process() {
@@ -313,11 +297,11 @@ impl Controller {
                 let pid = self.engines[index].spawned_pid;
                 if pid != 0 {
                     let signal = SIGKILL;
-                    out.push(Output::Kill {
+                    out.push(Output::Order(EngineOrder::Kill {
                         engine: id,
                         pid,
                         signal,
-                    });
+                    }));
                 }
                 self.bury(now, index, out);
             }
@@ -363,7 +347,7 @@ impl Controller {
                 if was_up && !self.supervisor.stopping {
                     self.announce(&Event::EngineLeaving(id), out);
                 }
-                out.push(Output::Stop { engine: id });
+                out.push(Output::Order(EngineOrder::Stop { engine: id }));
                 let behind: Vec<(u32, TaskKey)> = self.engines[index].stealable().collect();
                 for (offer, key) in behind {
                     self.take_back(id, key, offer, out);
@@ -373,11 +357,11 @@ impl Controller {
             State::Starting { .. } if !restart => {
                 let (engine_id, pid) = (engine.id, engine.spawned_pid);
                 if pid != 0 {
-                    out.push(Output::Kill {
+                    out.push(Output::Order(EngineOrder::Kill {
                         engine: engine_id,
                         pid,
                         signal: SIGKILL,
-                    });
+                    }));
                 }
                 self.give_up(index, out);
             }
@@ -415,11 +399,11 @@ impl Controller {
         if was_up && !self.supervisor.stopping {
             self.announce(&Event::EngineLeaving(id), out);
         }
-        out.push(Output::Kill {
+        out.push(Output::Order(EngineOrder::Kill {
             engine: id,
             pid,
             signal: SIGKILL,
-        });
+        }));
         self.set_engine_timer(index, now.saturating_add(self.config.exit_wait_ns));
     }
 

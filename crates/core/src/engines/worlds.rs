@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use broadleaf_proto::control::DeathCause;
+use broadleaf_proto::host::EngineOrder;
 use broadleaf_proto::ids::{EngineId, HostId};
 use broadleaf_proto::limits::MAX_HOST_NAME_BYTES;
 
@@ -66,11 +67,11 @@ impl Controller {
         engine.begin_start(now, self.config.start_timeout_ns);
         let engine = engine.id;
         self.set_engine_timer(index, now.saturating_add(self.config.start_timeout_ns));
-        out.push(Output::Seat {
+        out.push(Output::Order(EngineOrder::Seat {
             engine,
             world,
             rank,
-        });
+        }));
         true
     }
 
@@ -163,11 +164,11 @@ impl Controller {
                 // Nobody reports its end: its process id may belong to another process by the time its start has
                 // failed.
                 self.engines[other].spawned_pid = 0;
-                out.push(Output::Kill {
+                out.push(Output::Order(EngineOrder::Kill {
                     engine: id,
                     pid,
                     signal: SIGKILL,
-                });
+                }));
             } else {
                 self.kill(now, id, DeathCause::RankDied(first), out);
             }

@@ -1,5 +1,6 @@
 //! Placement: which ready task goes to which engine, and taking tasks back for idle engines.
 
+use broadleaf_proto::host::EngineOrder;
 use broadleaf_proto::ids::{EngineId, FunctionId, HostId, TaskKey};
 use broadleaf_proto::task::AssignRecord;
 use smallvec::SmallVec;
@@ -296,21 +297,21 @@ impl Controller {
         thief: EngineId,
         out: &mut Vec<Output>,
     ) -> bool {
-        let books = &self.engines[victim.0 as usize];
-        let half = books.n_stealable().div_ceil(2) as usize;
-        let taken: Vec<(u32, TaskKey)> = books
+        let state = &self.engines[victim.0 as usize];
+        let half = state.n_stealable().div_ceil(2) as usize;
+        let taken: Vec<(u32, TaskKey)> = state
             .stealable()
             .filter(|(_, key)| self.may_move_to(now, *key, thief))
             .take(half)
             .collect();
         for (offer, key) in &taken {
-            let books = &mut self.engines[victim.0 as usize];
-            books.set_claim(*offer, Claim::Revoking(Some(thief)));
-            out.push(Output::Revoke {
+            let state = &mut self.engines[victim.0 as usize];
+            state.set_claim(*offer, Claim::Revoking(Some(thief)));
+            out.push(Output::Order(EngineOrder::Revoke {
                 engine: victim,
                 key: *key,
                 offer: *offer,
-            });
+            }));
         }
         self.totals.steals += taken.len() as u64;
         self.engines[thief.0 as usize].stealing += taken.len() as u32;

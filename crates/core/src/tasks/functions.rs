@@ -78,6 +78,8 @@ pub(crate) struct Functions {
     cache: Slab<Cached>,
     by_hash: IndexMap<FunctionHash, u32, FxBuildHasher>,
     bytes: u64,
+    /// Slots that were freed while relays may have had their functions, since the driver last asked.
+    freed: Vec<FunctionId>,
 }
 
 impl Functions {
@@ -125,6 +127,16 @@ impl Functions {
         self.by_hash.swap_remove(&cached.hash);
         self.bytes -= cached.body.len() as u64;
         Some(cached.taught)
+    }
+
+    /// Relays may have the function of a slot that is free now.
+    pub fn note_freed(&mut self, slot: u32) {
+        self.freed.push(FunctionId(slot));
+    }
+
+    /// What relays need not keep: functions that were freed since the last call.
+    pub fn take_freed(&mut self) -> Vec<FunctionId> {
+        core::mem::take(&mut self.freed)
     }
 
     /// The record to send to an engine.

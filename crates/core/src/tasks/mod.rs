@@ -38,7 +38,7 @@ pub(crate) enum TaskState {
     /// Between two states, within one call.
     Detached,
     /// Was running on an engine that died; waits for the death certificate.
-    Limbo(EngineId),
+    Orphaned(EngineId),
 }
 
 /// Why a task is being stopped.

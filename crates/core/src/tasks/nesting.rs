@@ -6,6 +6,7 @@
 //! run it.
 
 use broadleaf_proto::engine::EngineEvent;
+use broadleaf_proto::host::EngineOrder;
 use broadleaf_proto::ids::{EngineId, TaskKey};
 
 use crate::engines::Engine;
@@ -144,29 +145,29 @@ impl Controller {
     }
 
     fn on_wait_started(&mut self, engine: EngineId, offer: u32, out: &mut Vec<Output>) -> bool {
-        let books = &mut self.engines[engine.0 as usize];
-        if !books.suspend(offer) {
+        let state = &mut self.engines[engine.0 as usize];
+        if !state.suspend(offer) {
             return false;
         }
         // Tasks that the engine may not start in the meantime go back to the front of their queue, latest first.
-        let held_up: Vec<(u32, TaskKey)> = books
+        let held_up: Vec<(u32, TaskKey)> = state
             .open_offers()
             .filter(|(number, _)| {
-                let depth = books.offers_by_number(*number).map(|o| o.depth);
-                depth.is_some_and(|depth| !books.accepts(depth))
+                let depth = state.offers_by_number(*number).map(|o| o.depth);
+                depth.is_some_and(|depth| !state.accepts(depth))
             })
             .collect();
         for (offer, key) in held_up.into_iter().rev() {
-            books.set_claim(offer, Claim::Returning);
-            out.push(Output::Revoke { engine, key, offer });
+            state.set_claim(offer, Claim::Returning);
+            out.push(Output::Order(EngineOrder::Revoke { engine, key, offer }));
         }
         true
     }
 
     fn on_wait_ended(&mut self, engine: EngineId, offer: u32) -> bool {
-        let books = &mut self.engines[engine.0 as usize];
-        let believed = books.head();
-        if !books.resume(offer) {
+        let state = &mut self.engines[engine.0 as usize];
+        let believed = state.head();
+        if !state.resume(offer) {
             return false;
         }
         // The task believed to run had not started: its time begins again when it does.

@@ -12,7 +12,7 @@ use broadleaf_proto::task::{Payload, ResultRecord, Status};
 
 use crate::clients::history::Known;
 use crate::tasks::dependencies::NOWHERE;
-use crate::tasks::settle::End;
+use crate::tasks::settle::Outcome;
 use crate::tasks::submit::{Part, Submission, refusal_payload};
 use crate::{Controller, Nanos, Output};
 
@@ -246,7 +246,13 @@ impl ResultStore {
 
 impl Controller {
     /// Frees a task that ended, and stores what can be stored of it.
-    pub(crate) fn keep(&mut self, key: TaskKey, client: ClientId, is_away: bool, end: &End) {
+    pub(crate) fn keep(
+        &mut self,
+        key: TaskKey,
+        client: ClientId,
+        is_away: bool,
+        outcome: &Outcome,
+    ) {
         if self.result_store.is_off() {
             self.free(key);
             return;
@@ -260,11 +266,11 @@ impl Controller {
             return;
         }
         let max_bytes = max_bytes - options_bytes;
-        let copy = end.copy.as_deref().map(|bytes| Payload {
+        let copy = outcome.copy.as_deref().map(|bytes| Payload {
             bytes: bytes.clone(),
             ..Payload::default()
         });
-        let payload = copy.as_ref().unwrap_or(&end.payload);
+        let payload = copy.as_ref().unwrap_or(&outcome.payload);
         let result = StoredPayload::of(payload, is_away, max_bytes);
         let max_bytes = max_bytes - result.len_bytes();
         let stored = StoredTask {
@@ -274,12 +280,12 @@ impl Controller {
             options: task.options,
             options_bytes,
             pinned: task.pinned,
-            engine: end.engine,
-            status: end.status,
+            engine: outcome.engine,
+            status: outcome.status,
             submitted_ns: task.submitted_ns,
-            started_ns: end.started_ns,
-            completed_ns: end.completed_ns,
-            cpu_ns: end.cpu_ns,
+            started_ns: outcome.started_ns,
+            completed_ns: outcome.completed_ns,
+            cpu_ns: outcome.cpu_ns,
             small_at: 0,
             arguments: StoredPayload::of(&task.payload, false, max_bytes),
             result,
@@ -383,19 +389,13 @@ impl Controller {
         }
         for (key, seq) in awaited {
             let max_tasks = self.config.max_outstanding_tasks;
-            let Some(subscriber) = self
-                .clients
-                .get_mut(&client)
-                .filter(|c| c.n_subscribed < max_tasks)
-            else {
+            let is_known = self.clients.contains_key(&client);
+            if !is_known || self.subscribers.n_of(client) >= max_tasks {
                 answers.push(refused(seq, &RefusalReason::OverLimit));
                 continue;
-            };
-            subscriber.n_subscribed += 1;
+            }
             self.tasks.at(key).is_awaited = true;
-            let slot = key.slot() as u32;
-            self.awaited.entry(slot).or_default().push((client, seq));
-            self.n_awaited += 1;
+            self.subscribers.add(key.slot() as u32, client, seq);
         }
         out.extend(
             answers
@@ -405,36 +405,24 @@ impl Controller {
     }
 
     /// Tells those who subscribed to a task's result how it ended.
-    pub(crate) fn tell_subscribers(&mut self, key: TaskKey, end: &End, out: &mut Vec<Output>) {
+    pub(crate) fn tell_subscribers(
+        &mut self,
+        key: TaskKey,
+        outcome: &Outcome,
+        out: &mut Vec<Output>,
+    ) {
         self.tasks.at(key).is_awaited = false;
-        let subscribers = self.awaited.swap_remove(&(key.slot() as u32));
-        for (client, seq) in subscribers.unwrap_or_default() {
-            self.n_awaited -= 1;
-            if let Some(subscriber) = self.clients.get_mut(&client) {
-                subscriber.n_subscribed -= 1;
-            }
+        for (client, seq) in self.subscribers.take(key.slot() as u32) {
             let record = ResultRecord {
                 seq,
-                status: end.status,
-                engine: end.engine,
-                started_ns: end.started_ns,
-                completed_ns: end.completed_ns,
-                cpu_ns: end.cpu_ns,
-                payload: end.payload.clone(),
+                status: outcome.status,
+                engine: outcome.engine,
+                started_ns: outcome.started_ns,
+                completed_ns: outcome.completed_ns,
+                cpu_ns: outcome.cpu_ns,
+                payload: outcome.payload.clone(),
             };
             out.push(Output::Result { client, record });
-        }
-    }
-
-    /// A client that waited for others' results is gone.
-    pub(crate) fn drop_subscriber(&mut self, client: ClientId) {
-        if let Some(gone) = self.clients.get_mut(&client) {
-            gone.n_subscribed = 0;
-        }
-        for subscribers in self.awaited.values_mut() {
-            let before = subscribers.len();
-            subscribers.retain(|(subscriber, _)| *subscriber != client);
-            self.n_awaited -= (before - subscribers.len()) as u64;
         }
     }
 

@@ -1,12 +1,13 @@
 //! How tasks end: results, retries, refusals, cancels and timeouts.
 
 use broadleaf_proto::control::{self, RefusalReason};
+use broadleaf_proto::host::EngineOrder;
 use broadleaf_proto::ids::{EngineId, TaskKey};
 use broadleaf_proto::task::{DoneRecord, Payload, ResultRecord, Status};
 use bytes::Bytes;
 use smallvec::SmallVec;
 
-use crate::controller::Ended;
+use crate::controller::Resolved;
 use crate::engines::State;
 use crate::placement::offers::Claim;
 use crate::tasks::dependencies::NOWHERE;
@@ -17,7 +18,7 @@ use crate::tasks::{Stopping, Task, TaskState};
 use crate::{Controller, Nanos, Output};
 
 /// A task's end.
-pub(crate) struct End {
+pub(crate) struct Outcome {
     pub status: Status,
     pub engine: EngineId,
     pub started_ns: u64,
@@ -28,7 +29,7 @@ pub(crate) struct End {
     pub copy: Option<Box<Bytes>>,
 }
 
-impl End {
+impl Outcome {
     /// An end without a value.
     pub fn bare(status: Status, engine: EngineId) -> Self {
         Self {
@@ -70,9 +71,9 @@ impl Controller {
         if record.status != Status::Unmet {
             let task_ns = record.completed_ns.saturating_sub(record.started_ns);
             let function = self.tasks.at(key).function;
-            let books = &mut self.engines[engine.0 as usize];
-            books.observe(task_ns, &self.config);
-            let is_first = books.try_function(function);
+            let state = &mut self.engines[engine.0 as usize];
+            state.observe(task_ns, &self.config);
+            let is_first = state.try_function(function);
             let is_error = record.status == Status::Error;
             self.functions
                 .observe(function, engine, is_first, task_ns, is_error);
@@ -86,7 +87,7 @@ impl Controller {
                 .observe(tag, &name, engine, at_ns, &record.payload.bytes);
         }
         let task = self.tasks.at(key);
-        let end = End {
+        let outcome = Outcome {
             status: record.status,
             engine,
             started_ns: record.started_ns,
@@ -97,34 +98,36 @@ impl Controller {
         };
         match (task.stopping, record.status) {
             (Stopping::Timeout, _) => {
-                let end = End {
+                let outcome = Outcome {
                     status: Status::Timeout,
                     payload: Payload::default(),
                     copy: None,
-                    ..end
+                    ..outcome
                 };
-                self.resolve(key, end, out);
+                self.resolve(key, outcome, out);
             }
-            (_, Status::Ok) => self.resolve(key, end, out),
+            (_, Status::Ok) => self.resolve(key, outcome, out),
             (Stopping::Asked | Stopping::Cancel, _) => {
-                let end = End {
+                let outcome = Outcome {
                     status: Status::Cancelled,
                     payload: Payload::default(),
                     copy: None,
-                    ..end
+                    ..outcome
                 };
-                self.resolve(key, end, out);
+                self.resolve(key, outcome, out);
             }
-            (Stopping::No, Status::Unmet) => self.on_unmet(key, engine, &end.payload.bytes, out),
+            (Stopping::No, Status::Unmet) => {
+                self.on_unmet(key, engine, &outcome.payload.bytes, out)
+            }
             (Stopping::No, Status::Error) if task.retries_left > 0 && !task.interrupted => {
                 self.retry(key, engine, out);
             }
             (Stopping::No, Status::Refused | Status::Lost) => {
                 // An engine may not report these; its payload would not decode as they promise.
                 let status = Status::Error;
-                self.resolve(key, End { status, ..end }, out);
+                self.resolve(key, Outcome { status, ..outcome }, out);
             }
-            (Stopping::No, _) => self.resolve(key, end, out),
+            (Stopping::No, _) => self.resolve(key, outcome, out),
         }
     }
 
@@ -133,9 +136,9 @@ impl Controller {
         self.clear_timer(key);
         self.tasks.at(key).state = TaskState::Detached;
         self.end_steal(engine, offer);
-        let books = &mut self.engines[engine.0 as usize];
-        if books.strike(offer) {
-            books.begin_head(now);
+        let state = &mut self.engines[engine.0 as usize];
+        if state.strike(offer) {
+            state.begin_head(now);
             self.time_head(now, engine);
         }
         self.time_uncovered(now, engine);
@@ -292,8 +295,10 @@ impl Controller {
         let (client, rank) = (task.client, task.rank(&self.options));
         match state {
             TaskState::Waiting => drop(self.dependencies.forget(key)),
-            TaskState::Limbo(engine) => {
-                self.engines[engine.0 as usize].limbo.retain(|k| *k != key);
+            TaskState::Orphaned(engine) => {
+                self.engines[engine.0 as usize]
+                    .orphans
+                    .retain(|k| *k != key);
             }
             TaskState::Ready(group) => {
                 if let Some(client) = client {
@@ -311,22 +316,22 @@ impl Controller {
     }
 
     /// Ends a detached task: this is its only result.
-    pub(crate) fn resolve(&mut self, key: TaskKey, end: End, out: &mut Vec<Output>) {
+    pub(crate) fn resolve(&mut self, key: TaskKey, outcome: Outcome, out: &mut Vec<Output>) {
         let task = self.tasks.at(key);
         let is_awaited = task.is_awaited;
         let Some(client) = task.client else {
             if is_awaited {
-                self.tell_subscribers(key, &end, out);
+                self.tell_subscribers(key, &outcome, out);
             }
             self.discard(key, out);
             return;
         };
         let (seq, inline_bytes, reply_group) = (task.seq, task.inline_bytes, task.reply_group);
         if task.has_dependents {
-            self.ended.push_back(Ended {
+            self.resolved.push_back(Resolved {
                 slot: key.slot() as u32,
-                status: end.status,
-                engine: end.engine,
+                status: outcome.status,
+                engine: outcome.engine,
             });
         }
         let mut is_away = false;
@@ -335,27 +340,27 @@ impl Controller {
             known.outstanding_tasks -= 1;
             let bytes = inline_bytes.wrapping_add(known.ranges.release(&task.payload));
             known.outstanding_bytes = known.outstanding_bytes.wrapping_sub(bytes);
-            known.history.resolve(seq, end.status, end.engine);
+            known.history.resolve(seq, outcome.status, outcome.engine);
             if is_away && known.outstanding_tasks == 0 {
                 self.departed.push(client);
             }
         }
-        self.totals.resolved[end.status as usize] += 1;
+        self.totals.resolved[outcome.status as usize] += 1;
         if is_awaited {
-            self.tell_subscribers(key, &end, out);
+            self.tell_subscribers(key, &outcome, out);
         }
-        self.keep(key, client, is_away, &end);
+        self.keep(key, client, is_away, &outcome);
         if is_away {
             return;
         }
         let record = ResultRecord {
             seq,
-            status: end.status,
-            engine: end.engine,
-            started_ns: end.started_ns,
-            completed_ns: end.completed_ns,
-            cpu_ns: end.cpu_ns,
-            payload: end.payload,
+            status: outcome.status,
+            engine: outcome.engine,
+            started_ns: outcome.started_ns,
+            completed_ns: outcome.completed_ns,
+            cpu_ns: outcome.cpu_ns,
+            payload: outcome.payload,
         };
         self.deliver(client, reply_group, record, out);
     }
@@ -363,7 +368,7 @@ impl Controller {
     /// Frees a detached task whose client is gone.
     pub(crate) fn discard(&mut self, key: TaskKey, out: &mut Vec<Output>) {
         if self.tasks.at(key).is_awaited {
-            self.tell_subscribers(key, &End::bare(Status::Cancelled, NOWHERE), out);
+            self.tell_subscribers(key, &Outcome::bare(Status::Cancelled, NOWHERE), out);
         }
         self.totals.discarded += 1;
         self.free(key);
@@ -380,11 +385,11 @@ impl Controller {
     }
 
     pub(crate) fn refuse(&mut self, key: TaskKey, reason: &RefusalReason, out: &mut Vec<Output>) {
-        let end = End {
+        let outcome = Outcome {
             payload: refusal_payload(reason),
-            ..End::bare(Status::Refused, NOWHERE)
+            ..Outcome::bare(Status::Refused, NOWHERE)
         };
-        self.resolve(key, end, out);
+        self.resolve(key, outcome, out);
     }
 
     /// Ends a detached task whose engine died.
@@ -402,11 +407,11 @@ impl Controller {
             lease: None,
         };
         let at = if started { engine } else { NOWHERE };
-        let end = End {
+        let outcome = Outcome {
             payload,
-            ..End::bare(Status::Lost, at)
+            ..Outcome::bare(Status::Lost, at)
         };
-        self.resolve(key, end, out);
+        self.resolve(key, outcome, out);
     }
 
     /// Aborts a live task, in one of the two ways in which clients do that.
@@ -420,7 +425,7 @@ impl Controller {
         let task = self.tasks.at(key);
         let TaskState::Offered(engine, offer) = task.state else {
             self.detach(key);
-            self.resolve(key, End::bare(Status::Cancelled, NOWHERE), out);
+            self.resolve(key, Outcome::bare(Status::Cancelled, NOWHERE), out);
             return;
         };
         let is_new = !task.stopping.is_forced() && task.stopping != how;
@@ -441,11 +446,11 @@ impl Controller {
         offer: u32,
         out: &mut Vec<Output>,
     ) {
-        let books = &mut self.engines[engine.0 as usize];
-        match books.claim(offer) {
+        let state = &mut self.engines[engine.0 as usize];
+        match state.claim(offer) {
             Some(Claim::Open) => {
-                books.set_claim(offer, Claim::Revoking(None));
-                out.push(Output::Revoke { engine, key, offer });
+                state.set_claim(offer, Claim::Revoking(None));
+                out.push(Output::Order(EngineOrder::Revoke { engine, key, offer }));
             }
             Some(Claim::Claimed) => self.interrupt(engine, key, offer, out),
             Some(Claim::Revoking(_) | Claim::Returning) | None => {}
@@ -463,7 +468,7 @@ impl Controller {
         let task = self.tasks.at(key);
         if task.client.is_some() || task.stopping.is_forced() {
             task.interrupted = true;
-            out.push(Output::Interrupt { engine, key, offer });
+            out.push(Output::Order(EngineOrder::Interrupt { engine, key, offer }));
         }
     }
 
@@ -501,10 +506,10 @@ impl Controller {
         match stopping {
             _ if task.client.is_none() => self.discard(key, out),
             Stopping::Asked | Stopping::Cancel => {
-                self.resolve(key, End::bare(Status::Cancelled, NOWHERE), out);
+                self.resolve(key, Outcome::bare(Status::Cancelled, NOWHERE), out);
             }
             Stopping::Timeout if task.stalled => {
-                self.resolve(key, End::bare(Status::Timeout, engine), out);
+                self.resolve(key, Outcome::bare(Status::Timeout, engine), out);
             }
             Stopping::Timeout => {
                 // The task had not even started, so its time has not run out; the engine is stuck

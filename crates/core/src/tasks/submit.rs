@@ -420,7 +420,7 @@ impl Controller {
 
     /// Notifies the dependents of tasks that ended, and theirs in turn.
     pub(crate) fn settle(&mut self, out: &mut Vec<Output>) {
-        while let Some(ended) = self.ended.pop_front() {
+        while let Some(ended) = self.resolved.pop_front() {
             for (key, kind) in self.dependencies.forget_dependents(ended.slot) {
                 let Some(wait) = self.dependencies.get_mut(key) else {
                     continue; // It stopped waiting for another reason.

@@ -7,7 +7,7 @@ use broadleaf_proto::task::Status;
 
 use crate::placement::offers::Claim;
 use crate::tasks::dependencies::NOWHERE;
-use crate::tasks::settle::End;
+use crate::tasks::settle::Outcome;
 use crate::tasks::{Stopping, TaskState};
 use crate::{Controller, Nanos, Output};
 
@@ -28,11 +28,11 @@ impl Controller {
 
     /// Gives a task that was interrupted while others ran on top of it the full grace period, once it is on top again.
     pub(crate) fn time_uncovered(&mut self, now: Nanos, engine: EngineId) {
-        let books = &self.engines[engine.0 as usize];
-        let Some(top) = books.stack.last() else {
+        let state = &self.engines[engine.0 as usize];
+        let Some(top) = state.stack.last() else {
             return;
         };
-        let Some(key) = top.offer.key.filter(|_| !books.is_buried(top.number)) else {
+        let Some(key) = top.offer.key.filter(|_| !state.is_buried(top.number)) else {
             return;
         };
         self.limit_end(now, key);
@@ -51,7 +51,7 @@ impl Controller {
         match (task.state, task.stopping) {
             (TaskState::Waiting, _) => {
                 self.detach(key);
-                self.resolve(key, End::bare(Status::Timeout, NOWHERE), out);
+                self.resolve(key, Outcome::bare(Status::Timeout, NOWHERE), out);
             }
             (TaskState::Offered(engine, offer), Stopping::No | Stopping::Asked) => {
                 task.stopping = Stopping::Timeout;

@@ -1,12 +1,15 @@
 //! A controller on a test bench: inputs by hand, outputs collected.
 
+use std::collections::BTreeMap;
+
 use broadleaf_core::{Config, Controller, Input, Output};
 use broadleaf_proto::control::{
     self, ControlReply, ControlRequest, DeathCertificate, DefineOptions, EngineInfo,
     ForkServerEvent, RefusalReason,
 };
+use broadleaf_proto::host::{EngineOrder, EngineReport};
 use broadleaf_proto::ids::{
-    ClientId, EngineId, FunctionHash, FunctionId, OptionsId, SegmentId, TaskSeq,
+    ClientId, EngineId, FunctionHash, FunctionId, HostId, OptionsId, SegmentId, TaskSeq,
 };
 use broadleaf_proto::task::{
     AssignRecord, DoneRecord, FunctionRecord, Payload, ResultRecord, SegmentRef, SubmitRecord,
@@ -26,6 +29,8 @@ pub struct Bench {
     next_options: u32,
     /// The nesting depth of tasks submitted from now on.
     pub depth: u16,
+    /// By engine: the number after its last offer.
+    next_offers: BTreeMap<EngineId, u32>,
 }
 
 /// Settings without engines of their own.
@@ -70,6 +75,7 @@ impl Bench {
             next_seq: 0,
             next_options: 1,
             depth: 0,
+            next_offers: BTreeMap::new(),
         };
         bench.client(CLIENT);
         for engine in 0..n_engines {
@@ -84,8 +90,28 @@ impl Bench {
         self.controller.check().unwrap();
     }
 
+    /// The controller's own host reports something.
+    pub fn reports(&mut self, report: EngineReport) {
+        if let EngineReport::Up(info) = &report {
+            self.next_offers.remove(&info.engine);
+        }
+        let host = HostId::CONTROLLER;
+        self.input(Input::Report { host, report });
+    }
+
+    /// The fork server of that host says something.
+    pub fn fork_server(&mut self, event: ForkServerEvent) {
+        self.reports(EngineReport::ForkServer(event));
+    }
+
     pub fn schedule(&mut self) {
+        let before = self.out.len();
         self.controller.schedule(self.now, &mut self.out);
+        for output in &self.out[before..] {
+            if let Output::Assign { engine, record, .. } = output {
+                self.next_offers.insert(*engine, record.offer + 1);
+            }
+        }
         self.controller.check().unwrap();
     }
 
@@ -114,28 +140,30 @@ impl Bench {
     }
 
     pub fn engine_up(&mut self, engine: u32) {
-        self.input(Input::EngineUp { info: info(engine) });
+        self.reports(EngineReport::Up(info(engine)));
     }
 
     pub fn engine_down(&mut self, engine: u32, unclaimed_offers: &[u32]) {
         let unclaimed_offers = unclaimed_offers.to_vec();
         let engine = EngineId(engine);
-        self.input(Input::EngineDown {
+        let next_offer = self.next_offers.get(&engine).copied().unwrap_or(0);
+        self.reports(EngineReport::Down {
             engine,
             unclaimed_offers,
+            next_offer,
         });
         self.schedule();
     }
 
     pub fn exited(&mut self, engine: u32, signal: i32) {
-        self.input(Input::ForkServer(ForkServerEvent::Exited {
+        self.fork_server(ForkServerEvent::Exited {
             engine: EngineId(engine),
             pid: 100 + engine,
             code: None,
             signal: Some(signal),
             out_of_memory: false,
             last_output: "oh no".into(),
-        }));
+        });
     }
 
     pub fn options(&mut self, options: TaskOptions) -> OptionsId {
@@ -273,14 +301,14 @@ impl Bench {
 
     pub fn revokes(&mut self) -> Vec<(u32, TaskKey)> {
         self.take(|output| match output {
-            Output::Revoke { engine, key, .. } => Some((engine.0, *key)),
+            Output::Order(EngineOrder::Revoke { engine, key, .. }) => Some((engine.0, *key)),
             _ => None,
         })
     }
 
     pub fn revoked(&mut self, engine: u32, key: TaskKey, won: bool) {
         let engine = EngineId(engine);
-        self.input(Input::Revoked { engine, key, won });
+        self.reports(EngineReport::Revoked { engine, key, won });
         self.schedule();
     }
 
@@ -307,6 +335,7 @@ impl Bench {
         };
         let engine = EngineId(engine);
         self.input(Input::Done {
+            host: HostId::CONTROLLER,
             engine,
             record,
             copy: None,

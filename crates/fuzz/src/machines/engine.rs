@@ -3,9 +3,10 @@
 use broadleaf_core::Input;
 use broadleaf_proto::control::{self, SegmentAnnounce, SegmentRelease};
 use broadleaf_proto::engine::EngineEvent;
+use broadleaf_proto::host::EngineReport;
 use broadleaf_proto::task::{DoneRecord, OutputRecord};
 use broadleaf_proto::wire::Reader;
-use broadleaf_proto::{EngineId, FrameKind};
+use broadleaf_proto::{EngineId, FrameKind, HostId};
 use bytes::Bytes;
 
 use super::world::World;
@@ -42,6 +43,7 @@ fn frame(world: &mut World, kind: FrameKind, body: &[u8]) -> Option<()> {
                 let record = DoneRecord::decode(&mut reader).ok()?;
                 let engine = ENGINE;
                 world.input(Input::Done {
+                    host: HostId::CONTROLLER,
                     engine,
                     record,
                     copy: None,
@@ -52,14 +54,20 @@ fn frame(world: &mut World, kind: FrameKind, body: &[u8]) -> Option<()> {
             while !reader.is_empty() {
                 let record = OutputRecord::decode(&mut reader).ok()?;
                 let engine = ENGINE;
-                world.input(Input::Output { engine, record });
+                world.input(Input::Output {
+                    host: HostId::CONTROLLER,
+                    engine,
+                    record,
+                });
             }
         }
         FrameKind::LaneAnswered => {}
         FrameKind::EngineEvent => {
             let event: EngineEvent = control::decode(body).ok()?;
             let engine = ENGINE;
-            world.input(Input::Waits { engine, event });
+            let host = HostId::CONTROLLER;
+            let report = EngineReport::Waits { engine, event };
+            world.input(Input::Report { host, report });
         }
         FrameKind::SegmentAnnounce => drop(control::decode::<SegmentAnnounce>(body).ok()?),
         FrameKind::SegmentRelease => drop(control::decode::<SegmentRelease>(body).ok()?),

@@ -2,9 +2,10 @@
 //! processes of its own host are signalled, and the controller's outputs are limited.
 
 use broadleaf_core::transfer::{TopologyChoice, Transfers};
-use broadleaf_core::{HostEvent, Input, Output};
+use broadleaf_core::{Input, Output};
 use broadleaf_proto::control::{EngineInfo, ForkServerEvent};
 use broadleaf_proto::engine::EngineEvent;
+use broadleaf_proto::host::{EngineOrder, EngineReport};
 use broadleaf_proto::relay::{HostCounts, Progress, RelayEvent, RelayedDone, messages};
 use broadleaf_proto::task::{DoneRecord, OutputRecord, Payload};
 use broadleaf_proto::wire::Reader;
@@ -32,8 +33,7 @@ pub fn run(data: &[u8]) {
     } else {
         let mut choices = Choices::new(data);
         while !choices.is_empty() {
-            let news = trial.news(&mut choices);
-            trial.hear(news);
+            trial.choose(&mut choices);
         }
     }
     trial.world.check();
@@ -97,21 +97,20 @@ impl Trial {
         match FrameKind::try_from(kind).ok()? {
             FrameKind::RelayEvent => {
                 for event in messages::<RelayEvent>(body) {
-                    self.hear(HostEvent::Event(event.ok()?));
+                    self.hear(event.ok()?);
                 }
             }
             FrameKind::RelayedDone => {
                 let mut reader = Reader::new(Bytes::copy_from_slice(body));
                 while !reader.is_empty() {
-                    let done = RelayedDone::decode(&mut reader).ok()?;
-                    self.hear(HostEvent::Done(done));
+                    let RelayedDone { engine, record } = RelayedDone::decode(&mut reader).ok()?;
+                    self.done(engine, record);
                 }
             }
             FrameKind::Output => {
                 let mut reader = Reader::new(Bytes::copy_from_slice(body));
                 while !reader.is_empty() {
-                    let record = OutputRecord::decode(&mut reader).ok()?;
-                    self.hear(HostEvent::Output(record));
+                    self.output(OutputRecord::decode(&mut reader).ok()?);
                 }
             }
             _ => return None,
@@ -119,27 +118,50 @@ impl Trial {
         Some(())
     }
 
-    fn hear(&mut self, news: HostEvent) {
-        match &news {
-            HostEvent::Event(RelayEvent::Fetched(progress)) => {
-                let mut orders = Vec::new();
+    fn hear(&mut self, event: RelayEvent) {
+        let host = HOST;
+        let mut orders = Vec::new();
+        let now = self.world.now;
+        match event {
+            RelayEvent::Report(report) => self.tell(Input::Report { host, report }),
+            RelayEvent::EndsSoon { ends_in_ns } => self.tell(Input::HostEnds { host, ends_in_ns }),
+            RelayEvent::Measured(counts) => self.tell(Input::Measured { host, counts }),
+            RelayEvent::Fetched(progress) => {
                 self.transfers
-                    .on_progress(self.world.now, HOST, progress, &mut orders);
+                    .on_progress(now, host, &progress, &mut orders);
                 self.after_transfer(&orders);
             }
-            HostEvent::Event(RelayEvent::FetchFailed { object, .. }) => {
-                let mut orders = Vec::new();
-                self.transfers.on_failed(HOST, *object, &mut orders);
+            RelayEvent::FetchFailed { object, .. } => {
+                self.transfers.on_failed(host, object, &mut orders);
                 self.after_transfer(&orders);
             }
-            HostEvent::Event(RelayEvent::Mover(mover)) => self.transfers.on_mover(HOST, *mover),
-            HostEvent::Event(RelayEvent::Pong { sent_ns, .. }) => {
-                let ns = self.world.now.saturating_sub(*sent_ns);
-                self.transfers.on_round_trip(HOST, ns);
+            RelayEvent::Mover(mover) => self.transfers.on_mover(host, mover),
+            RelayEvent::Pong { sent_ns, .. } => {
+                let ns = now.saturating_sub(sent_ns);
+                self.transfers.on_round_trip(host, ns);
             }
-            _ => {}
         }
-        self.world.input(Input::Relay { host: HOST, news });
+    }
+
+    fn done(&mut self, engine: EngineId, record: DoneRecord) {
+        self.tell(Input::Done {
+            host: HOST,
+            engine,
+            record,
+            copy: None,
+        });
+    }
+
+    fn output(&mut self, record: OutputRecord) {
+        self.tell(Input::Output {
+            host: HOST,
+            engine: record.engine,
+            record,
+        });
+    }
+
+    fn tell(&mut self, input: Input) {
+        self.world.input(input);
         self.world.after_message();
         assert!(self.world.out.len() <= MAX_OUTPUTS);
         let mut expelled = false;
@@ -151,7 +173,9 @@ impl Trial {
                     expelled = true;
                 }
                 // Ranks of an MPI world become engines of this host.
-                Output::Kill { engine, .. } => assert_eq!(controller.host_of(engine), HOST),
+                Output::Order(EngineOrder::Kill { engine, .. }) => {
+                    assert_eq!(controller.host_of(engine), HOST);
+                }
                 _ => {}
             }
         }
@@ -177,7 +201,7 @@ impl Trial {
         }
     }
 
-    fn news(&self, choices: &mut Choices<'_>) -> HostEvent {
+    fn choose(&mut self, choices: &mut Choices<'_>) {
         let engine = match choices.below(8) {
             0 => EngineId(choices.number() as u32),
             1 => EngineId(choices.below(N_ENGINES + 1)),
@@ -187,68 +211,76 @@ impl Trial {
             0 => ObjectId(choices.number()),
             _ => OBJECT,
         };
-        let event = match choices.below(14) {
-            0 => RelayEvent::EngineUp(EngineInfo {
+        let report = match choices.below(14) {
+            0 => EngineReport::Up(EngineInfo {
                 engine,
                 uuid: choices.text(80),
                 pid: choices.number() as u32,
                 host: choices.text(300),
             }),
-            1 => RelayEvent::EngineDown {
+            1 => EngineReport::Down {
                 engine,
                 unclaimed_offers: (0..choices.below(8))
                     .map(|_| choices.number() as u32)
                     .collect(),
                 next_offer: choices.number() as u32,
             },
-            2 => RelayEvent::Revoked {
+            2 => EngineReport::Revoked {
                 engine,
                 key: self.key(choices),
                 won: choices.below(2) == 0,
             },
-            3 => RelayEvent::Waits {
+            3 => EngineReport::Waits {
                 engine,
                 event: match choices.below(2) {
                     0 => EngineEvent::WaitStarted(self.key(choices)),
                     _ => EngineEvent::WaitEnded(self.key(choices)),
                 },
             },
-            n @ (4 | 5) => RelayEvent::ForkServer(fork_server_event(n == 5, engine, choices)),
-            6 => RelayEvent::Fetched(Progress {
-                object,
-                have_bytes: choices.number(),
-                is_complete: choices.below(2) == 0,
-                source: HostId(choices.below(6)),
-                receiving_ns: choices.number(),
-                wire_bytes: choices.number(),
-                mover_bytes: choices.number(),
-                resumed_at: (0..choices.below(4)).map(|_| choices.number()).collect(),
-                corrupt_chunks: choices.number() as u32,
-            }),
-            7 => RelayEvent::FetchFailed {
-                object,
-                reason: choices.text(100),
-            },
-            8 => RelayEvent::Delivered {
+            n @ (4 | 5) => EngineReport::ForkServer(fork_server_event(n == 5, engine, choices)),
+            6 => {
+                return self.hear(RelayEvent::Fetched(Progress {
+                    object,
+                    have_bytes: choices.number(),
+                    is_complete: choices.below(2) == 0,
+                    source: HostId(choices.below(6)),
+                    receiving_ns: choices.number(),
+                    wire_bytes: choices.number(),
+                    mover_bytes: choices.number(),
+                    resumed_at: (0..choices.below(4)).map(|_| choices.number()).collect(),
+                    corrupt_chunks: choices.number() as u32,
+                }));
+            }
+            7 => {
+                return self.hear(RelayEvent::FetchFailed {
+                    object,
+                    reason: choices.text(100),
+                });
+            }
+            8 => EngineReport::Delivered {
                 engine,
                 key: self.key(choices),
             },
-            9 => RelayEvent::Undeliverable {
+            9 => EngineReport::Undeliverable {
                 engine,
                 key: self.key(choices),
                 reason: choices.text(10_000),
             },
-            10 => RelayEvent::Pong {
-                sent_ns: choices.number(),
-                unread_bytes: choices.number(),
-            },
-            12 => RelayEvent::Measured(HostCounts {
-                at_ns: choices.number(),
-                engines: vec![(engine, choices.number())],
-                ..HostCounts::default()
-            }),
+            10 => {
+                return self.hear(RelayEvent::Pong {
+                    sent_ns: choices.number(),
+                    unread_bytes: choices.number(),
+                });
+            }
+            12 => {
+                return self.hear(RelayEvent::Measured(HostCounts {
+                    at_ns: choices.number(),
+                    engines: vec![(engine, choices.number())],
+                    ..HostCounts::default()
+                }));
+            }
             11 => {
-                return HostEvent::Output(OutputRecord {
+                return self.output(OutputRecord {
                     task: self.key(choices).0,
                     engine,
                     stream: 1 + choices.below(3) as u8,
@@ -273,10 +305,10 @@ impl Trial {
                         lease: None,
                     },
                 };
-                return HostEvent::Done(RelayedDone { engine, record });
+                return self.done(engine, record);
             }
         };
-        HostEvent::Event(event)
+        self.hear(RelayEvent::Report(report));
     }
 }
 

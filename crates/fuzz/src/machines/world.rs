@@ -3,9 +3,9 @@
 
 use std::sync::LazyLock;
 
-use broadleaf_core::{Config, Controller, HostEvent, Input, Output};
+use broadleaf_core::{Config, Controller, Input, Output};
 use broadleaf_proto::control::{DefineOptions, EngineInfo, ForkServerEvent};
-use broadleaf_proto::relay::RelayEvent;
+use broadleaf_proto::host::EngineReport;
 use broadleaf_proto::task::{FunctionRecord, Payload};
 use broadleaf_proto::{
     ClientId, EngineId, FunctionHash, FunctionId, HostId, Mode, OptionsId, SubmitRecord, TaskKey,
@@ -93,7 +93,8 @@ impl World {
         };
         world.input(Input::ForkServerUp);
         for engine in 0..2 {
-            world.input(Input::EngineUp { info: info(engine) });
+            let (host, report) = (HostId::CONTROLLER, EngineReport::Up(info(engine)));
+            world.input(Input::Report { host, report });
         }
         for (host, engines) in [(HOST, &HOST_ENGINES[..]), (OTHER_HOST, &[4])] {
             world.input(Input::HostUp {
@@ -105,12 +106,11 @@ impl World {
             });
             for engine in engines {
                 let spawned = ForkServerEvent::Spawned(EngineId(*engine), process_of(*engine));
-                for event in [
-                    RelayEvent::ForkServer(spawned),
-                    RelayEvent::EngineUp(info(*engine)),
+                for report in [
+                    EngineReport::ForkServer(spawned),
+                    EngineReport::Up(info(*engine)),
                 ] {
-                    let news = HostEvent::Event(event);
-                    world.input(Input::Relay { host, news });
+                    world.input(Input::Report { host, report });
                 }
             }
         }

@@ -4,6 +4,7 @@ use broadleaf_proto::control::{
     self, DefineOptions, ForkServerEvent, SegmentAnnounce, SegmentRelease,
 };
 use broadleaf_proto::engine::EngineEvent;
+use broadleaf_proto::host::EngineReport;
 use broadleaf_proto::relay::{RelayEvent, RelayedDone};
 use broadleaf_proto::{
     EngineId, FrameKind, FunctionId, Mode, OptionsId, SegmentId, SubmitRecord, TargetSet,
@@ -34,12 +35,13 @@ pub fn relay(seeds: &mut Seeds) {
     }
     seeds.add("relay", "ended-tasks", &input);
     // Events that once stopped a controller, or made it kill a process.
-    let down = RelayEvent::EngineDown {
+    let down = RelayEvent::Report(EngineReport::Down {
         engine: EngineId(2),
         unclaimed_offers: Vec::new(),
         next_offer: 1_u32.wrapping_sub(500_000_000),
-    };
-    let spawned = RelayEvent::ForkServer(ForkServerEvent::Spawned(EngineId(0), 4242));
+    });
+    let spawned = ForkServerEvent::Spawned(EngineId(0), 4242);
+    let spawned = RelayEvent::Report(EngineReport::ForkServer(spawned));
     for (name, event) in [
         ("many-on-the-way", down),
         ("another-hosts-process", spawned),

@@ -3,6 +3,7 @@
 use broadleaf_proto::compact::{Array, NumberKind, Token};
 use broadleaf_proto::control::{self, Hello, Role};
 use broadleaf_proto::error_head::ErrorHead;
+use broadleaf_proto::host::EngineOrder;
 use broadleaf_proto::mover::{Flow, Landing, MoverCommand, MoverRank};
 use broadleaf_proto::relay::{
     AssignMany, Fetch, PayloadCommand, RelayCommand, RelayedDone, Source,
@@ -120,6 +121,12 @@ pub fn control_messages(seeds: &mut Seeds) {
         epoch: 1,
     };
     one("fetch", control::encode(&RelayCommand::Fetch(fetch)));
+    let seat = EngineOrder::Seat {
+        engine: EngineId(3),
+        world: "world".into(),
+        rank: 1,
+    };
+    one("order", control::encode(&RelayCommand::Order(seat)));
     let pull = PayloadCommand::Pull {
         object: ObjectId(7),
         offset_bytes: 1 << 16,

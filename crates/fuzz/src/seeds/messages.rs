@@ -5,6 +5,7 @@ use broadleaf_proto::control::{
     RefusalReason, Welcome,
 };
 use broadleaf_proto::engine::EngineEvent;
+use broadleaf_proto::host::EngineReport;
 use broadleaf_proto::layout::{COMPOUND, ValueHead};
 use broadleaf_proto::mover::MoverRank;
 use broadleaf_proto::relay::{HostCounts, Progress, RelayEvent};
@@ -141,46 +142,48 @@ pub fn progress() -> Progress {
 
 pub fn relay_events(engine: EngineId, key: TaskKey) -> Vec<RelayEvent> {
     vec![
-        RelayEvent::EngineUp(world::info(engine.0)),
+        RelayEvent::Report(EngineReport::Up(world::info(engine.0))),
         RelayEvent::Mover(Some(MoverRank { world: 5, rank: 1 })),
-        RelayEvent::EngineDown {
+        RelayEvent::Report(EngineReport::Down {
             engine,
             unclaimed_offers: vec![0, 1, 2],
             next_offer: 1,
-        },
-        RelayEvent::Revoked {
+        }),
+        RelayEvent::Report(EngineReport::Revoked {
             engine,
             key,
             won: true,
-        },
-        RelayEvent::Waits {
+        }),
+        RelayEvent::Report(EngineReport::Waits {
             engine,
             event: EngineEvent::WaitStarted(key),
-        },
-        RelayEvent::ForkServer(ForkServerEvent::Spawned(engine, 1002)),
-        RelayEvent::ForkServer(ForkServerEvent::Exited {
+        }),
+        RelayEvent::Report(EngineReport::ForkServer(ForkServerEvent::Spawned(
+            engine, 1002,
+        ))),
+        RelayEvent::Report(EngineReport::ForkServer(ForkServerEvent::Exited {
             engine,
             pid: 1002,
             code: None,
             signal: Some(9),
             out_of_memory: true,
             last_output: "last words".into(),
-        }),
-        RelayEvent::ForkServer(ForkServerEvent::Written {
+        })),
+        RelayEvent::Report(EngineReport::ForkServer(ForkServerEvent::Written {
             reading: 1,
             text: "{}".into(),
-        }),
+        })),
         RelayEvent::Fetched(progress()),
         RelayEvent::FetchFailed {
             object: ObjectId(7),
             reason: "no host that has the data could be reached".into(),
         },
-        RelayEvent::Delivered { engine, key },
-        RelayEvent::Undeliverable {
+        RelayEvent::Report(EngineReport::Delivered { engine, key }),
+        RelayEvent::Report(EngineReport::Undeliverable {
             engine,
             key,
             reason: "its data was given up".into(),
-        },
+        }),
         RelayEvent::Pong {
             sent_ns: 1,
             unread_bytes: 4096,

@@ -3,6 +3,7 @@
 use broadleaf_core::{Course, Input};
 use broadleaf_net::{Frame, LinkError};
 use broadleaf_proto::control::{self, ControlReply, ControlRequest};
+use broadleaf_proto::host::EngineReport;
 use broadleaf_proto::layout::{Compound, Delivery};
 use broadleaf_proto::limits::{MAX_OPTIONS_BYTES, MAX_REQUEST_BYTES};
 use broadleaf_proto::task::{DoneRecord, FunctionRecord, OutputRecord, Payload, SubmitRecord};
@@ -33,7 +34,7 @@ impl Node {
             Role::Client { client, host, .. } => self.on_client_frame(token, client, host, frame),
             Role::Engine { engine, .. } => self.on_engine_frame(token, engine, frame),
             Role::ForkServer if frame.kind == FrameKind::ForkServerEvent => {
-                self.input(Input::ForkServer(control::decode(&frame.body)?));
+                self.report(EngineReport::ForkServer(control::decode(&frame.body)?));
                 Ok(())
             }
             Role::Relay { host } => self.on_relay_frame(host, &frame),
@@ -166,10 +167,10 @@ impl Node {
                         // The decoder accepts no other streams.
                         arrived_bytes[usize::from(record.stream) - 1] += record.bytes.len() as u64;
                     }
-                    self.input(Input::Output { engine, record });
+                    self.report_output(engine, record);
                 }
             }
-            FrameKind::EngineEvent => self.input(Input::Waits {
+            FrameKind::EngineEvent => self.report(EngineReport::Waits {
                 engine,
                 event: control::decode(&frame.body)?,
             }),
@@ -185,12 +186,7 @@ impl Node {
         self.lane.on_end(engine, record.key);
         self.segments.adopt(token as u32, &mut record.payload);
         self.note_task(engine, &record);
-        let copy = self.copy_to_keep(&record.payload);
-        self.input(Input::Done {
-            engine,
-            record,
-            copy,
-        });
+        self.report_done(engine, record);
     }
 
     /// A small result inline, if it lies in segments and results are kept.
@@ -213,7 +209,7 @@ impl Node {
 
     /// Records a task that an engine has ended, before the controller forgets it.
     pub(crate) fn note_task(&mut self, engine: EngineId, record: &DoneRecord) {
-        let controller = self.decider.controller();
+        let controller = self.role.controller();
         let course = || controller.map_or_else(Course::default, |c| c.course(record.key));
         self.ring.task(engine, record, course);
     }

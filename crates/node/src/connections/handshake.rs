@@ -6,6 +6,7 @@ use broadleaf_core::Input;
 use broadleaf_net::tls::{ClusterKeys, KeyPair, PeerKey};
 use broadleaf_net::{Frame, Link, LinkError};
 use broadleaf_proto::control::{self, Hello, Refusal, RefusalKind, Welcome};
+use broadleaf_proto::host::EngineReport;
 use broadleaf_proto::proof::refuse_version;
 use broadleaf_proto::{ClientId, DecodeError, EngineId, EngineInfo, FrameKind, HostId, limits};
 use broadleaf_shm::{ClaimBoard, OUTPUT_STREAMS, UnsentOutput};
@@ -130,7 +131,7 @@ impl Node {
                 self.next_client += 1;
                 welcome.client = client;
                 welcome.engines = self
-                    .decider
+                    .role
                     .controller()
                     .map(broadleaf_core::Controller::engines)
                     .unwrap_or_default();
@@ -181,7 +182,7 @@ impl Node {
                 self.engines.insert(engine, token);
                 self.ring.note(Kind::EngineUp, engine.0, u64::from(pid));
                 self.welcome_engine(token, &control::encode(&welcome))?;
-                self.input(Input::EngineUp { info });
+                self.report(EngineReport::Up(info));
             }
             role @ control::Role::Relay { .. } => self.on_relay_hello(token, welcome, role),
             control::Role::Payload { host } => self.on_payload_hello(token, welcome, host),
@@ -195,7 +196,7 @@ impl Node {
                 self.peers[token].role = Role::ForkServer;
                 self.fork_server = Some(token);
                 self.send(token, FrameKind::Welcome, &control::encode(&welcome));
-                self.input(Input::ForkServerUp);
+                self.on_fork_server_up();
             }
         }
         Ok(())
@@ -213,7 +214,7 @@ impl Node {
         else {
             return;
         };
-        let controller = self.decider.controller();
+        let controller = self.role.controller();
         if controller.is_none_or(|c| c.has_host_named(&name)) {
             let message = format!(
                 "a relay named {name:?} is already connected; give this one another --name, or \
@@ -265,7 +266,7 @@ impl Node {
 
     /// A slot for an engine that was started by hand; a relay has none to assign.
     fn vacant_engine(&self) -> EngineId {
-        let controller = self.decider.controller();
+        let controller = self.role.controller();
         controller.map_or(
             EngineId(u32::MAX),
             broadleaf_core::Controller::vacant_engine,
@@ -273,7 +274,7 @@ impl Node {
     }
 
     fn expects(&self, engine: EngineId) -> bool {
-        self.decider.expects(engine) && !self.engines.contains_key(&engine)
+        self.role.expects(engine) && !self.engines.contains_key(&engine)
     }
 
     pub(crate) fn refuse(&mut self, token: usize, refusal: &control::Refusal) {

@@ -4,7 +4,6 @@
 use std::io::Read;
 use std::time::Duration;
 
-use broadleaf_core::Input;
 use broadleaf_proto::relay::RelayEvent;
 
 use crate::node::Node;
@@ -34,7 +33,7 @@ impl Node {
         if n == 0 {
             // Closing the pipe removes it from the poller.
             self.lifeline = None;
-            self.input(Input::OwnerDown);
+            self.on_owner_down();
             return;
         }
         if let Some(left) = time_left(&String::from_utf8_lossy(&bytes[..n])) {

@@ -1,45 +1,26 @@
 //! What waits for payload from other hosts. At a relay these are tasks for its engines, which `core::relay` holds; at the
-//! controller's node the values of tasks, and events of engines that must not overtake them.
+//! controller's node the values of tasks, and reports that must not overtake them, which `core::returning` holds.
 
 use std::collections::BTreeMap;
 use std::os::fd::AsFd;
 
+use broadleaf_core::Input;
 use broadleaf_core::relay::{Arguments, Freed, is_awaited};
-use broadleaf_core::transfer::{TopologyChoice, TransferCommand, cost};
-use broadleaf_core::{HostEvent, Input};
+use broadleaf_core::returning::{Ending, Returned};
+use broadleaf_core::transfer::{TopologyChoice, TransferCommand};
 use broadleaf_net::LinkError;
-use broadleaf_proto::relay::{AssignMany, Fetch, RelayCommand, RelayEvent, RelayedDone, Source};
+use broadleaf_proto::host::EngineReport;
+use broadleaf_proto::relay::{AssignMany, Fetch, RelayCommand, RelayEvent, Source};
 use broadleaf_proto::task::DoneRecord;
 use broadleaf_proto::{
-    AssignRecord, DecodeError, EngineId, HostId, ObjectId, RequestedTopology, SegmentRef, TaskKey,
+    AssignRecord, DecodeError, EngineId, HostId, ObjectId, RequestedTopology, SegmentRef,
 };
 
-use crate::hosts::objects::{RESULT_CHUNK_BYTES, topology};
-use crate::hosts::uplink::Decider;
+use crate::hosts::objects::RESULT_CHUNK_BYTES;
+use crate::hosts::uplink::NodeRole;
 use crate::node::Node;
 use crate::payload::PlaneEvent;
 use crate::segments::NODE;
-
-/// What waits at the controller's node.
-#[derive(Debug, Default)]
-pub struct Waiting {
-    /// Values that have not arrived.
-    values: BTreeMap<EngineId, Vec<DoneRecord>>,
-    /// Events of an engine that must come after its values.
-    news: BTreeMap<EngineId, Vec<RelayEvent>>,
-}
-
-impl Waiting {
-    /// Forgets the held-back end of an engine, because its successor has connected.
-    pub fn drop_events(&mut self, engine: EngineId) {
-        self.news.remove(&engine);
-    }
-
-    fn has_value(&self, engine: EngineId, key: TaskKey) -> bool {
-        let values = self.values.get(&engine);
-        values.is_some_and(|values| values.iter().any(|record| record.key == key))
-    }
-}
 
 impl Node {
     // Tasks, at a relay
@@ -84,7 +65,7 @@ impl Node {
     }
 
     fn hand_over_waiting(&mut self) {
-        let Decider::Upstream(uplink) = &mut self.decider else {
+        let NodeRole::Relay(uplink) = &mut self.role else {
             return;
         };
         let (objects, mut freed) = (&self.objects, Vec::new());
@@ -109,7 +90,7 @@ impl Node {
     fn deliver(&mut self, engine: EngineId, record: &AssignRecord) {
         if is_awaited(record) {
             let key = record.key;
-            self.tell_controller(&RelayEvent::Delivered { engine, key });
+            self.report(EngineReport::Delivered { engine, key });
         }
         self.hand_over(engine, record);
     }
@@ -119,7 +100,7 @@ impl Node {
         let won = self.board(engine).is_some_and(|b| b.revoke(record.offer));
         if won {
             let key = record.key;
-            self.tell_controller(&RelayEvent::Undeliverable {
+            self.report(EngineReport::Undeliverable {
                 engine,
                 key,
                 reason,
@@ -136,131 +117,78 @@ impl Node {
         engine: EngineId,
         record: DoneRecord,
     ) -> Result<(), LinkError> {
-        if record.payload.segments.is_empty() {
-            let done = RelayedDone { engine, record };
-            let news = HostEvent::Done(done);
-            self.input(Input::Relay { host, news });
-            return Ok(());
-        }
-        for range in &record.payload.segments {
-            if ObjectId(range.segment.0).origin() != host || range.offset_bytes != 0 {
-                return Err(DecodeError::Malformed.into());
+        let controller = self.role.controller();
+        let is_wanted = |key| {
+            controller.is_some_and(|c| c.host_of(engine) == host && c.is_offered(engine, key))
+        };
+        match self.returning.on_done(host, engine, record, is_wanted) {
+            Ending::Tell(record) => self.input(Input::Done {
+                host,
+                engine,
+                record,
+                copy: None,
+            }),
+            Ending::Fetch(objects) => {
+                for (object, len_bytes) in objects {
+                    self.fetch_value(host, object, len_bytes);
+                }
+                self.take_values();
             }
+            Ending::Forget(objects) => self.tell_host(host, &RelayCommand::Forget(objects)),
+            Ending::Impossible => return Err(DecodeError::Malformed.into()),
         }
-        let controller = self.decider.controller();
-        let is_wanted = controller.is_some_and(|c| c.is_offered(engine, record.key));
-        if !is_wanted || self.waiting.has_value(engine, record.key) {
-            // Memory is taken only for objects that were requested, and only once.
-            let objects = record.payload.segments.iter();
-            let objects = objects.map(|range| ObjectId(range.segment.0)).collect();
-            self.tell_host(host, &RelayCommand::Forget(objects));
-            return Ok(());
-        }
-        for range in &record.payload.segments {
-            let object = ObjectId(range.segment.0);
-            // What cannot come is found where values are taken, below.
-            let _ = self.objects.fetch(Fetch {
-                object,
-                len_bytes: range.len_bytes,
-                chunk_bytes: RESULT_CHUNK_BYTES,
-                sources: vec![Source {
-                    host,
-                    address: None,
-                    mover: self
-                        .objects
-                        .transfers
-                        .mover_between(host, HostId::CONTROLLER),
-                }],
-                epoch: 0,
-            });
-        }
-        self.waiting.values.entry(engine).or_default().push(record);
-        self.take_values();
         Ok(())
     }
 
-    /// Holds back an event of an engine while values of its tasks are on their way.
-    pub(crate) fn defer(&mut self, engine: EngineId, event: RelayEvent) -> Option<RelayEvent> {
-        if !self.waiting.values.contains_key(&engine) {
-            return Some(event);
-        }
-        self.waiting.news.entry(engine).or_default().push(event);
-        None
+    fn fetch_value(&mut self, host: HostId, object: ObjectId, len_bytes: u64) {
+        let transfers = &self.objects.transfers;
+        let source = Source {
+            host,
+            address: None,
+            mover: transfers.mover_between(host, HostId::CONTROLLER),
+        };
+        // What cannot come is found where values are taken.
+        let _ = self.objects.fetch(Fetch {
+            object,
+            len_bytes,
+            chunk_bytes: RESULT_CHUNK_BYTES,
+            sources: vec![source],
+            epoch: 0,
+        });
     }
 
     fn take_values(&mut self) {
-        let engines: Vec<EngineId> = self.waiting.values.keys().copied().collect();
-        for engine in engines {
-            let records = self.waiting.values.remove(&engine).unwrap_or_default();
-            let mut still = Vec::new();
-            for mut record in records {
-                let names: Vec<ObjectId> = record
-                    .payload
-                    .segments
-                    .iter()
-                    .map(|range| ObjectId(range.segment.0))
-                    .collect();
-                match self.objects.arguments(&record.payload) {
-                    Arguments::Coming => {
-                        still.push(record);
-                        continue;
-                    }
-                    Arguments::Failed(reason) => {
-                        let key = record.key;
-                        self.input(Input::Undeliverable {
-                            engine,
-                            key,
-                            reason,
-                        });
-                    }
-                    Arguments::Here => {
-                        self.objects.import(&mut record.payload);
-                        self.segments.adopt(NODE, &mut record.payload);
-                        let copy = self.copy_to_keep(&record.payload);
-                        self.input(Input::Done {
-                            engine,
-                            record,
-                            copy,
-                        });
+        let (objects, mut returned) = (&self.objects, Vec::new());
+        let state = |payload: &_| objects.arguments(payload);
+        self.returning.on_objects(state, &mut returned);
+        for returned in returned {
+            match returned {
+                Returned::Done(host, engine, mut record) => {
+                    self.objects.import(&mut record.payload);
+                    self.segments.adopt(NODE, &mut record.payload);
+                    let copy = self.copy_to_keep(&record.payload);
+                    self.input(Input::Done {
+                        host,
+                        engine,
+                        record,
+                        copy,
+                    });
+                }
+                Returned::Report(host, report) => self.input(Input::Report { host, report }),
+                Returned::Forget(objects) => {
+                    for object in objects {
+                        self.objects.forget(object, &self.segments);
+                        self.tell_host(object.origin(), &RelayCommand::Forget(vec![object]));
                     }
                 }
-                for object in names {
-                    self.objects.forget(object, &self.segments);
-                    self.tell_host(object.origin(), &RelayCommand::Forget(vec![object]));
-                }
-            }
-            if !still.is_empty() {
-                self.waiting.values.insert(engine, still);
-                continue;
-            }
-            let host = self.decider.host_of(engine);
-            for event in self.waiting.news.remove(&engine).unwrap_or_default() {
-                // The event was checked when it arrived.
-                let _ = self.on_relay_event(host, event);
             }
         }
     }
 
     /// A host is gone: its values will not arrive.
     pub(crate) fn drop_values(&mut self, host: HostId) {
-        let decider = &self.decider;
-        self.waiting
-            .news
-            .retain(|engine, _| decider.host_of(*engine) != host);
-        let lost: Vec<EngineId> = self
-            .waiting
-            .values
-            .keys()
-            .copied()
-            .filter(|engine| decider.host_of(*engine) == host)
-            .collect();
-        for engine in lost {
-            for record in self.waiting.values.remove(&engine).unwrap_or_default() {
-                for range in &record.payload.segments {
-                    let object = ObjectId(range.segment.0);
-                    self.objects.forget(object, &self.segments);
-                }
-            }
+        for object in self.returning.on_host_down(host) {
+            self.objects.forget(object, &self.segments);
         }
     }
 
@@ -357,7 +285,7 @@ impl Node {
         }
         let mut orders = Vec::new();
         for (object, (len_bytes, requested, hosts)) in wanted {
-            let topology = topology(requested, self.cluster_topology(hosts.len()));
+            let topology = self.cluster_topology(hosts.len()).or_requested(requested);
             let transfers = &mut self.objects.transfers;
             let origin = HostId::CONTROLLER;
             transfers.want(
@@ -380,20 +308,8 @@ impl Node {
 
     fn cluster_topology(&self, n_hosts: usize) -> TopologyChoice {
         let options = &self.config.options;
-        let arity = match (options.tree_arity, options.tree_depth) {
-            (0, 0) => 0,
-            (0, depth) => cost::arity_for(n_hosts, depth),
-            (arity, _) => arity,
-        };
-        let requested = match options.broadcast_topology.as_str() {
-            "flat" => RequestedTopology::Flat,
-            "binomial" => RequestedTopology::Binomial,
-            "chain" => RequestedTopology::Chain,
-            "k-ary" => RequestedTopology::Kary(arity),
-            _ if arity > 0 => RequestedTopology::Kary(arity),
-            _ => RequestedTopology::Auto,
-        };
-        topology(requested, TopologyChoice::Cheapest)
+        let (arity, depth) = (options.tree_arity, options.tree_depth);
+        TopologyChoice::of_cluster(&options.broadcast_topology, arity, depth, n_hosts)
     }
 
     /// Carries out the commands of the transfer machine.

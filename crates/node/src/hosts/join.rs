@@ -15,7 +15,7 @@ use broadleaf_proto::{FrameKind, HostId, PROTOCOL_VERSION, limits};
 use crate::config::{NodeConfig, RelayConfig, n_usable_cores};
 use crate::connections::peers::Role as PeerRole;
 use crate::error::{NodeError, io_error};
-use crate::hosts::uplink::{Decider, Uplink};
+use crate::hosts::uplink::{NodeRole, Uplink};
 use crate::node::Node;
 use crate::payload::{Dialer, Plane, Setup};
 
@@ -196,7 +196,7 @@ impl Node {
             .start(host, plane.map_err(io_error("starting the payload plane"))?);
         self.watch_plane()?;
         let token = self.add_peer(link, PeerRole::Controller)?;
-        self.decider = Decider::Upstream(Uplink::new(token, host));
+        self.role = NodeRole::Relay(Uplink::new(token, host));
         self.read_clock();
         self.liveness = Liveness::listening(self.config.options.host_timeout_ns());
         self.liveness.on_up(self.now_ns, HostId::CONTROLLER);

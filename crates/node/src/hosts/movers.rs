@@ -32,7 +32,7 @@ impl Node {
                 "this cluster moves payload over TCP: start it with the option payload=\"mpi\" to use movers".to_owned(),
             );
         }
-        if !self.decider.is_upstream() {
+        if !self.role.is_relay() {
             self.start_plane().map_err(|error| error.to_string())?;
         }
         if self.objects.is_encrypted && self.config.options.payload_trust != "fabric" {
@@ -58,7 +58,7 @@ impl Node {
     }
 
     fn tell_of_mover(&mut self, mover: Option<MoverRank>) {
-        if self.decider.is_upstream() {
+        if self.role.is_relay() {
             self.tell_controller(&RelayEvent::Mover(mover));
         } else {
             let transfers = &mut self.objects.transfers;

@@ -6,13 +6,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use broadleaf_core::relay::Arguments;
-use broadleaf_core::transfer::cost::Topology;
-use broadleaf_core::transfer::{TopologyChoice, Transfers};
+use broadleaf_core::transfer::Transfers;
 use broadleaf_proto::relay::Fetch;
 use broadleaf_proto::task::LeaseGuard;
-use broadleaf_proto::{
-    HostId, MoverRank, ObjectId, Payload, PayloadSecret, RequestedTopology, SegmentId, SegmentRef,
-};
+use broadleaf_proto::{HostId, MoverRank, ObjectId, Payload, PayloadSecret, SegmentId, SegmentRef};
 use broadleaf_shm::{Lease, Pool, PoolConfig, Segment, ShmError, memory_is_short};
 
 use crate::payload::{Plane, PlaneCommand};
@@ -411,17 +408,5 @@ impl Objects {
             self.outgoing.len(),
             self.incoming.len(),
         )
-    }
-}
-
-/// The topology that a request's options ask for, otherwise the cluster's.
-pub fn topology(requested: RequestedTopology, cluster: TopologyChoice) -> TopologyChoice {
-    match requested {
-        RequestedTopology::Auto => cluster,
-        RequestedTopology::Flat => TopologyChoice::Fixed(Topology::Flat),
-        RequestedTopology::Binomial => TopologyChoice::Fixed(Topology::Binomial),
-        RequestedTopology::Chain => TopologyChoice::Fixed(Topology::Chain),
-        RequestedTopology::Kary(0) => TopologyChoice::AnyKary,
-        RequestedTopology::Kary(arity) => TopologyChoice::Fixed(Topology::Kary(arity)),
     }
 }

@@ -1,17 +1,17 @@
-//! The controller's links to relays: commands for engines on other hosts leave here, and their
+//! The controller's links to relays: orders for engines on other hosts leave here, and their
 //! reports arrive here.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use broadleaf_core::liveness::Verdict;
-use broadleaf_core::{GivenFunctions, HostEvent, Input, Output};
+use broadleaf_core::{GivenFunctions, Input};
 use broadleaf_net::{Frame, LinkError};
-use broadleaf_proto::control::{ForkServerEvent, ReadWritten};
+use broadleaf_proto::host::EngineOrder;
 use broadleaf_proto::relay::{self, AssignMany, Progress, RelayCommand, RelayEvent, RelayedDone};
-use broadleaf_proto::task::OutputRecord;
+use broadleaf_proto::task::{FunctionRecord, OutputRecord};
 use broadleaf_proto::wire::Reader;
 use broadleaf_proto::{
-    AssignRecord, DecodeError, EngineId, FrameKind, FunctionId, HostId, ObjectId, RequestedTopology,
+    AssignRecord, DecodeError, EngineId, FrameKind, HostId, ObjectId, RequestedTopology,
 };
 
 use crate::node::Node;
@@ -28,13 +28,11 @@ pub struct RelayLink {
     pub name: String,
     /// Where other relays reach it for payload.
     pub listen: Option<String>,
-    /// Functions it has, by id and content.
-    functions: BTreeMap<FunctionId, broadleaf_proto::FunctionHash>,
     /// Assignments of this batch that are not written yet.
     open: Vec<(AssignMany, RequestedTopology)>,
     /// Last measured round trip, ns.
     pub round_trip_ns: u64,
-    /// Functions that its engines may not have read.
+    /// Functions that it has, and that its engines may not have read.
     pub given: GivenFunctions,
     /// Payload that it received: objects, bytes over the wire, changes of parent, corrupt chunks.
     pub fetched: Fetched,
@@ -79,7 +77,6 @@ impl Relays {
             token,
             name,
             listen,
-            functions: BTreeMap::new(),
             open: Vec::new(),
             round_trip_ns: 0,
             given: GivenFunctions::default(),
@@ -150,107 +147,71 @@ impl RelayLink {
     }
 }
 
-/// The engine that an output is for.
-fn engine_of(output: &Output) -> Option<EngineId> {
-    match output {
-        Output::Function { engine, .. }
-        | Output::Assign { engine, .. }
-        | Output::Revoke { engine, .. }
-        | Output::Interrupt { engine, .. }
-        | Output::Kill { engine, .. }
-        | Output::Stop { engine }
-        | Output::Seat { engine, .. }
-        | Output::Spawn { engine }
-        | Output::ReadWritten(ReadWritten { engine, .. }) => Some(*engine),
-        _ => None,
-    }
-}
-
 impl Node {
-    /// Sends an output for an engine of another host to that host; returns any other output.
-    pub(crate) fn relay_out(&mut self, output: Output) -> Option<Output> {
-        let Some(engine) = engine_of(&output) else {
-            return Some(output);
-        };
-        let host = self.decider.host_of(engine);
-        if host == HostId::CONTROLLER {
-            return Some(output);
-        }
+    /// The host of an engine, if a relay has it.
+    pub(crate) fn relay_of(&self, engine: EngineId) -> Option<HostId> {
+        let host = self.role.host_of(engine);
+        (host != HostId::CONTROLLER).then_some(host)
+    }
+
+    /// Sends a task to an engine of another host.
+    pub(crate) fn assign_there(
+        &mut self,
+        host: HostId,
+        engine: EngineId,
+        record: AssignRecord,
+        topology: RequestedTopology,
+    ) {
         // The relay's link may just have closed: the controller will be told next.
-        let link = self.relays.links.get_mut(&host)?;
-        let command = match output {
-            Output::Assign {
-                engine,
-                record,
-                topology,
-            } => {
-                link.assign(engine, record, topology);
-                self.relays.unsent.insert(host);
-                return None;
-            }
-            Output::Function { engine, record } => {
-                let (token, function) = (link.token, record.function);
-                let limit_bytes = self.config.options.function_cache_bytes;
-                let pings = link.given.give(record.body.len() as u64, limit_bytes);
-                if link.functions.insert(function, record.hash) != Some(record.hash) {
-                    let command = RelayCommand::Function {
-                        function,
-                        hash: record.hash,
-                        body: record.body.to_vec(),
-                    };
-                    self.command(token, &command);
-                }
-                // This is sent ahead of the batch, which is harmless: no task of the batch means
-                // another function by this id.
-                self.command(token, &RelayCommand::GiveFunction { engine, function });
-                if pings {
-                    self.ping(host);
-                }
-                return None;
-            }
-            Output::Revoke { engine, key, offer } => RelayCommand::Revoke { engine, key, offer },
-            Output::Interrupt { engine, offer, .. } => RelayCommand::Interrupt { engine, offer },
-            Output::Kill {
-                engine,
-                pid,
-                signal,
-            } => RelayCommand::Kill {
-                engine,
-                pid,
-                signal,
-            },
-            Output::Stop { engine } => RelayCommand::Stop { engine },
-            Output::Spawn { engine } => RelayCommand::Spawn { engine },
-            Output::ReadWritten(read) => RelayCommand::ReadWritten(read),
-            Output::Seat {
-                engine,
-                world,
-                rank,
-            } => RelayCommand::Seat {
-                engine,
-                world,
-                rank,
-            },
-            other => return Some(other),
+        if let Some(link) = self.relays.links.get_mut(&host) {
+            link.assign(engine, record, topology);
+            self.relays.unsent.insert(host);
+        }
+    }
+
+    /// Sends a function to an engine of another host: its body once for all engines there.
+    pub(crate) fn send_function_there(
+        &mut self,
+        host: HostId,
+        engine: EngineId,
+        record: &FunctionRecord,
+    ) {
+        let limit_bytes = self.config.options.function_cache_bytes;
+        let Some(link) = self.relays.links.get_mut(&host) else {
+            return;
         };
         let token = link.token;
+        let given = link.given.give(record, limit_bytes);
+        if given.sends_body {
+            self.append(token, FrameKind::Function, |frame| record.encode(frame));
+        }
+        // This is sent ahead of the batch, which is harmless: no task of the batch means another
+        // function by this id.
+        let function = record.function;
+        self.command(token, &RelayCommand::GiveFunction { engine, function });
+        if given.pings {
+            self.ping(host);
+        }
+    }
+
+    /// Sends an order for an engine of another host, after the tasks that come before it.
+    pub(crate) fn send_order(&mut self, host: HostId, order: EngineOrder) {
         if self.relays.unsent.remove(&host) {
             self.plan_transfers(&[host]);
             self.send_assignments(host);
         }
-        self.command(token, &command);
-        None
+        self.tell_host(host, &RelayCommand::Order(order));
     }
 
     /// Lets relays drop the bodies of functions that nobody names any more.
     pub(crate) fn forget_functions(&mut self) {
-        let freed = self.decider.take_freed_functions();
+        let freed = self.role.take_freed_functions();
         if freed.is_empty() {
             return;
         }
         let mut tokens = Vec::new();
         for link in self.relays.links.values_mut() {
-            link.functions.retain(|id, _| !freed.contains(id));
+            link.given.forget(&freed);
             tokens.push(link.token);
         }
         let command = RelayCommand::ForgetFunctions(freed);
@@ -291,8 +252,7 @@ impl Node {
         }
     }
 
-    /// Handles one frame from a relay. The controller judges reports about engines; those that are
-    /// held back until their values arrive are checked before.
+    /// Handles one frame from a relay. The controller judges what it says about engines.
     pub(crate) fn on_relay_frame(&mut self, host: HostId, frame: &Frame) -> Result<(), LinkError> {
         self.liveness.heard(self.now_ns, host);
         let mut reader = Reader::new(frame.body.clone());
@@ -300,15 +260,20 @@ impl Node {
             FrameKind::RelayedDone => {
                 while !reader.is_empty() {
                     let RelayedDone { engine, record } = RelayedDone::decode(&mut reader)?;
-                    self.check_host(host, engine)?;
-                    self.note_task(engine, &record);
+                    if self.role.host_of(engine) == host {
+                        self.note_task(engine, &record);
+                    }
                     self.on_relayed_done(host, engine, record)?;
                 }
             }
             FrameKind::Output => {
                 while !reader.is_empty() {
                     let record = OutputRecord::decode(&mut reader)?;
-                    self.relay_says(host, HostEvent::Output(record));
+                    self.input(Input::Output {
+                        host,
+                        engine: record.engine,
+                        record,
+                    });
                 }
             }
             FrameKind::RelayEvent => {
@@ -321,42 +286,13 @@ impl Node {
         Ok(())
     }
 
-    fn relay_says(&mut self, host: HostId, news: HostEvent) {
-        self.input(Input::Relay { host, news });
-    }
-
-    fn check_host(&self, host: HostId, engine: EngineId) -> Result<(), LinkError> {
-        if self.decider.host_of(engine) == host {
-            Ok(())
-        } else {
-            Err(DecodeError::Malformed.into())
-        }
-    }
-
-    pub(crate) fn on_relay_event(
-        &mut self,
-        host: HostId,
-        event: RelayEvent,
-    ) -> Result<(), LinkError> {
-        let follows_values = match &event {
-            RelayEvent::EngineDown { engine, .. }
-            | RelayEvent::Waits { engine, .. }
-            | RelayEvent::ForkServer(
-                ForkServerEvent::Exited { engine, .. } | ForkServerEvent::NotStarted { engine, .. },
-            ) => Some(*engine),
-            _ => None,
-        };
-        let event = match follows_values {
-            Some(engine) => {
-                self.check_host(host, engine)?;
-                let Some(event) = self.defer(engine, event) else {
-                    return Ok(());
-                };
-                event
-            }
-            None => event,
-        };
+    fn on_relay_event(&mut self, host: HostId, event: RelayEvent) -> Result<(), LinkError> {
         match event {
+            RelayEvent::Report(report) => {
+                if let Some(report) = self.returning.on_report(host, report) {
+                    self.input(Input::Report { host, report });
+                }
+            }
             RelayEvent::Fetched(progress) => {
                 let mut orders = Vec::new();
                 let transfers = &mut self.objects.transfers;
@@ -396,14 +332,10 @@ impl Node {
                     self.probe_bandwidth(host);
                 }
             }
-            event => {
-                if let RelayEvent::EngineUp(info) = &event {
-                    self.check_host(host, info.engine)?;
-                    // These are about the previous engine of that slot, which the controller gave up long ago.
-                    self.waiting.drop_events(info.engine);
-                }
-                self.relay_says(host, HostEvent::Event(event));
+            RelayEvent::EndsSoon { ends_in_ns } => {
+                self.input(Input::HostEnds { host, ends_in_ns });
             }
+            RelayEvent::Measured(counts) => self.input(Input::Measured { host, counts }),
         }
         Ok(())
     }
@@ -429,7 +361,7 @@ impl Node {
         if !self.liveness.on_tick(self.now_ns, &mut verdicts) {
             return;
         }
-        if !self.decider.is_upstream() {
+        if !self.role.is_relay() {
             self.objects.abandon_unwanted();
         }
         for verdict in verdicts {

@@ -1,74 +1,75 @@
 //! The relay's side: a node whose decisions are made by the controller at the other end of a link.
 //!
-//! Its engines and fork server connect to it as they do to the controller's node. Their messages go
-//! up the link instead of into a controller's machine, and that machine's commands come down.
+//! Its engines and fork server connect to it as they do to the controller's node. What they report
+//! goes up the link instead of into a controller's machine, and that machine's orders come down.
 
-use broadleaf_core::relay::{Relay, Said};
+use broadleaf_core::relay::{Relay, RelayAction};
 use broadleaf_core::{Controller, Input, Nanos, Output};
 use broadleaf_net::{Frame, LinkError};
-use broadleaf_proto::control::{self, ForkServerCommand};
+use broadleaf_proto::control::ForkServerCommand;
+use broadleaf_proto::host::EngineReport;
 use broadleaf_proto::relay::{self, AssignMany, RelayCommand, RelayEvent, RelayedDone};
-use broadleaf_proto::task::OutputRecord;
+use broadleaf_proto::task::{DoneRecord, FunctionRecord, OutputRecord};
 use broadleaf_proto::wire::Reader;
 use broadleaf_proto::{DecodeError, EngineId, FrameKind, FunctionId, HostId};
 
 use crate::hosts::objects::RESULT_CHUNK_BYTES;
 use crate::node::Node;
 
-/// Who decides.
-pub enum Decider {
-    /// This node is the controller's.
-    Own(Box<Controller>),
-    /// This node is a relay.
-    Upstream(Uplink),
+/// What a node is in its cluster.
+pub enum NodeRole {
+    /// It has the controller.
+    Controller(Box<Controller>),
+    /// It is the relay of another host.
+    Relay(Uplink),
 }
 
 /// The relay's connection to its controller, and the state that belongs to it.
 #[derive(Debug)]
 pub struct Uplink {
-    /// The connection.
-    pub token: usize,
+    /// The connection; `None` once it has closed, because another one may get its token.
+    link: Option<usize>,
     /// This host's number.
     pub host: HostId,
     /// What it believes, holds and says.
     pub relay: Relay,
 }
 
-impl Decider {
+impl NodeRole {
     /// The host of an engine, according to its slot.
     pub fn host_of(&self, engine: EngineId) -> HostId {
         match self {
-            Self::Own(controller) => controller.host_of(engine),
-            Self::Upstream(_) => HostId::CONTROLLER,
+            Self::Controller(controller) => controller.host_of(engine),
+            Self::Relay(_) => HostId::CONTROLLER,
         }
     }
 
     /// Whether this node is a relay.
-    pub fn is_upstream(&self) -> bool {
-        matches!(self, Self::Upstream(_))
+    pub fn is_relay(&self) -> bool {
+        matches!(self, Self::Relay(_))
     }
 
     /// The controller, if it is on this node.
     pub fn controller(&self) -> Option<&Controller> {
         match self {
-            Self::Own(controller) => Some(controller),
-            Self::Upstream(_) => None,
+            Self::Controller(controller) => Some(controller),
+            Self::Relay(_) => None,
         }
     }
 
     /// Whether an engine may say hello for this slot.
     pub fn expects(&self, engine: EngineId) -> bool {
         match self {
-            Self::Own(controller) => controller.expects(engine),
-            Self::Upstream(uplink) => uplink.relay.expects(engine),
+            Self::Controller(controller) => controller.expects(engine),
+            Self::Relay(uplink) => uplink.relay.expects(engine),
         }
     }
 
     /// Functions that relays need not keep.
     pub fn take_freed_functions(&mut self) -> Vec<FunctionId> {
         match self {
-            Self::Own(controller) => controller.take_freed_functions(),
-            Self::Upstream(_) => Vec::new(),
+            Self::Controller(controller) => controller.take_freed_functions(),
+            Self::Relay(_) => Vec::new(),
         }
     }
 
@@ -79,14 +80,14 @@ impl Decider {
 
     /// Does everything that is due.
     pub fn on_deadline(&mut self, now: Nanos, out: &mut Vec<Output>) {
-        if let Self::Own(controller) = self {
+        if let Self::Controller(controller) = self {
             controller.on_deadline(now, out);
         }
     }
 
     /// Places ready tasks.
     pub fn schedule(&mut self, now: Nanos, out: &mut Vec<Output>) {
-        if let Self::Own(controller) = self {
+        if let Self::Controller(controller) = self {
             controller.schedule(now, out);
         }
     }
@@ -96,7 +97,7 @@ impl Uplink {
     /// A link was just accepted.
     pub fn new(token: usize, host: HostId) -> Self {
         Self {
-            token,
+            link: Some(token),
             host,
             relay: Relay::default(),
         }
@@ -105,9 +106,69 @@ impl Uplink {
 
 impl Node {
     pub(crate) fn uplink(&mut self) -> Option<&mut Uplink> {
-        match &mut self.decider {
-            Decider::Upstream(uplink) => Some(uplink),
-            Decider::Own(_) => None,
+        match &mut self.role {
+            NodeRole::Relay(uplink) => Some(uplink),
+            NodeRole::Controller(_) => None,
+        }
+    }
+
+    fn controller_link(&self) -> Option<usize> {
+        match &self.role {
+            NodeRole::Relay(uplink) => uplink.link,
+            NodeRole::Controller(_) => None,
+        }
+    }
+
+    // What happens on this host
+
+    /// Something happened to an engine of this host.
+    pub(crate) fn report(&mut self, report: EngineReport) {
+        match &mut self.role {
+            NodeRole::Controller(controller) => {
+                let host = HostId::CONTROLLER;
+                let input = Input::Report { host, report };
+                controller.on_input(self.now_ns, input, &mut self.outputs);
+            }
+            NodeRole::Relay(uplink) => {
+                uplink.relay.on_report(&report);
+                self.tell_controller(&RelayEvent::Report(report));
+            }
+        }
+    }
+
+    /// A task of an engine of this host ended.
+    pub(crate) fn report_done(&mut self, engine: EngineId, mut record: DoneRecord) {
+        if !self.role.is_relay() {
+            let copy = self.copy_to_keep(&record.payload);
+            self.input(Input::Done {
+                host: HostId::CONTROLLER,
+                engine,
+                record,
+                copy,
+            });
+            return;
+        }
+        for (object, range) in self.objects.export(&mut record.payload, &mut self.segments) {
+            self.provide(object, &range, RESULT_CHUNK_BYTES);
+        }
+        let done = RelayedDone { engine, record };
+        self.relay_output(engine, done.record.key.0, None);
+        if let Some(token) = self.controller_link() {
+            self.append(token, FrameKind::RelayedDone, |frame| done.encode(frame));
+        }
+    }
+
+    /// A task of an engine of this host wrote something.
+    pub(crate) fn report_output(&mut self, engine: EngineId, record: OutputRecord) {
+        if self.role.is_relay() {
+            self.relay_output(engine, record.task, Some(record));
+        } else {
+            let host = HostId::CONTROLLER;
+            self.input(Input::Output {
+                host,
+                engine,
+                record,
+            });
         }
     }
 
@@ -115,10 +176,9 @@ impl Node {
     /// the task ends, reports how much was dropped.
     fn relay_output(&mut self, engine: EngineId, task: u64, record: Option<OutputRecord>) {
         let limit_bytes = self.config.options.congestion_bytes;
-        let Some(uplink) = self.uplink() else {
+        let Some(token) = self.controller_link() else {
             return;
         };
-        let token = uplink.token;
         let queued_bytes = self.peers.get(token).map_or(0, |p| p.link.queued_bytes());
         let Some(uplink) = self.uplink() else {
             return;
@@ -130,74 +190,69 @@ impl Node {
         }
     }
 
-    /// Tells the controller what the controller's own node would have told it.
-    pub(crate) fn report(&mut self, input: Input) {
-        match input {
-            Input::Done {
-                engine, mut record, ..
-            } => {
-                for (object, range) in self.objects.export(&mut record.payload, &mut self.segments)
-                {
-                    self.provide(object, &range, RESULT_CHUNK_BYTES);
-                }
-                let done = RelayedDone { engine, record };
-                self.relay_output(engine, done.record.key.0, None);
-                if let Some(token) = self.uplink().map(|u| u.token) {
-                    self.append(token, FrameKind::RelayedDone, |frame| done.encode(frame));
-                }
-            }
-            Input::Output { engine, record } => {
-                self.relay_output(engine, record.task, Some(record));
-            }
-            input => match self.uplink().map(|u| u.relay.on_input(input)) {
-                Some(Said::Report(event)) => self.tell_controller(&event),
-                Some(Said::Start(engines)) => {
-                    for engine in engines {
-                        self.carry_out_one(Output::Spawn { engine });
-                    }
-                }
-                Some(Said::Leave) => self.leave(),
-                Some(Said::End) => self.finished = true,
-                Some(Said::Nothing) | None => {}
-            },
+    /// This host's fork server is ready.
+    pub(crate) fn on_fork_server_up(&mut self) {
+        let mut actions = Vec::new();
+        match self.uplink() {
+            Some(uplink) => uplink.relay.on_fork_server_up(&mut actions),
+            None => self.input(Input::ForkServerUp),
+        }
+        for action in actions {
+            self.act(action);
         }
     }
 
-    /// An engine's link closed.
-    pub(crate) fn on_engine_gone(
-        &mut self,
-        engine: EngineId,
-        unclaimed_offers: Vec<u32>,
-        next_offer: u32,
-    ) {
-        if let Some(uplink) = self.uplink() {
-            let down = (uplink.relay).on_engine_gone(engine, unclaimed_offers, next_offer);
-            self.tell_controller(&down);
-        } else {
-            self.input(Input::EngineDown {
-                engine,
-                unclaimed_offers,
-            });
+    /// The link of this host's fork server closed.
+    pub(crate) fn on_fork_server_down(&mut self) {
+        match self.uplink().map(|u| u.relay.on_fork_server_down()) {
+            Some(action) => self.act(action),
+            None => self.input(Input::ForkServerDown),
         }
     }
+
+    /// The owner of this process is gone.
+    pub(crate) fn on_owner_down(&mut self) {
+        if self.role.is_relay() {
+            self.leave();
+        } else {
+            self.input(Input::OwnerDown);
+        }
+    }
+
+    // The controller
 
     pub(crate) fn tell_controller(&mut self, event: &RelayEvent) {
-        if let Some(token) = self.uplink().map(|u| u.token) {
+        if let Some(token) = self.controller_link() {
             self.append(token, FrameKind::RelayEvent, |frame| {
                 relay::append(event, frame);
             });
         }
     }
 
-    /// Ends the relay: its engines first, by their fork server.
+    /// The link to the controller closed.
+    pub(crate) fn on_controller_gone(&mut self) {
+        self.liveness.on_down(HostId::CONTROLLER);
+        if let Some(uplink) = self.uplink() {
+            uplink.link = None;
+        }
+        self.leave();
+    }
+
+    /// Ends the relay.
     pub(crate) fn leave(&mut self) {
-        match self.fork_server {
-            Some(token) => self.send(
-                token,
-                FrameKind::ForkServerCommand,
-                &control::encode(&ForkServerCommand::Stop),
-            ),
-            None => self.finished = true,
+        if let Some(action) = self.uplink().map(|u| u.relay.leave()) {
+            self.act(action);
+        }
+    }
+
+    fn act(&mut self, action: RelayAction) {
+        match action {
+            RelayAction::Do(order) => {
+                self.carry_out_order(order);
+            }
+            RelayAction::Report(report) => self.report(report),
+            RelayAction::StopForkServer => self.tell_fork_server(&ForkServerCommand::Stop),
+            RelayAction::End => self.finished = true,
         }
     }
 
@@ -212,6 +267,15 @@ impl Node {
                     self.assign_many(many);
                 }
             }
+            FrameKind::Function => {
+                let mut reader = Reader::new(frame.body);
+                while !reader.is_empty() {
+                    let record = FunctionRecord::decode(&mut reader)?;
+                    if let Some(uplink) = self.uplink() {
+                        uplink.relay.on_function(record);
+                    }
+                }
+            }
             FrameKind::RelayCommand => {
                 for command in relay::messages(&frame.body) {
                     self.obey(command?);
@@ -224,7 +288,23 @@ impl Node {
 
     fn obey(&mut self, command: RelayCommand) {
         match command {
-            RelayCommand::Interrupt { engine, offer } => self.interrupt(engine, offer),
+            RelayCommand::Order(order) => {
+                let action = self.uplink().and_then(|u| u.relay.on_order(order));
+                if let Some(action) = action {
+                    self.act(action);
+                }
+            }
+            RelayCommand::GiveFunction { engine, function } => {
+                let record = self.uplink().and_then(|u| u.relay.function(function));
+                if let Some(record) = record.cloned() {
+                    self.send_function(engine, &record);
+                }
+            }
+            RelayCommand::ForgetFunctions(ids) => {
+                if let Some(uplink) = self.uplink() {
+                    uplink.relay.forget_functions(&ids);
+                }
+            }
             RelayCommand::Fetch(fetch) => {
                 let object = fetch.object;
                 if let Err(reason) = self.objects.fetch(fetch) {
@@ -234,13 +314,6 @@ impl Node {
             RelayCommand::Forget(objects) => self.on_forget(objects),
             RelayCommand::Ping { sent_ns } => self.on_ping(sent_ns),
             RelayCommand::Measure => self.on_measure(),
-            RelayCommand::ReadWritten(read) => self.on_read_written(read),
-            command => {
-                let output = self.uplink().and_then(|u| u.relay.on_command(command));
-                if let Some(output) = output {
-                    self.carry_out_one(output);
-                }
-            }
         }
     }
 

@@ -1,11 +1,8 @@
-//! What a host tells observers: what its kernel has counted of processors, memory and network, and what engines have
-//! written.
+//! What a host tells observers: what its kernel has counted of processors, memory and network.
 
 use std::fs::read_to_string;
 
-use broadleaf_core::Output;
 use broadleaf_proto::EngineId;
-use broadleaf_proto::control::{ForkServerEvent, ReadWritten};
 use broadleaf_proto::relay::{HostCounts, RelayEvent};
 
 use crate::connections::peers::Role;
@@ -21,19 +18,6 @@ impl Node {
         let engines = engines.collect();
         let at_ns = self.epoch.elapsed().as_nanos() as u64;
         self.tell_controller(&RelayEvent::Measured(counts(at_ns, engines)));
-    }
-
-    /// Has the fork server answer its controller; without one, nothing can be read here.
-    pub(crate) fn on_read_written(&mut self, read: ReadWritten) {
-        if self.fork_server.is_some() {
-            self.carry_out_one(Output::ReadWritten(read));
-            return;
-        }
-        let nothing = ForkServerEvent::Written {
-            reading: read.reading,
-            text: String::new(),
-        };
-        self.tell_controller(&RelayEvent::ForkServer(nothing));
     }
 }
 

@@ -22,7 +22,7 @@ impl Node {
     /// Counters of controller, engines and connections as JSON.
     pub(crate) fn status_json(&self) -> String {
         let counters = self
-            .decider
+            .role
             .controller()
             .map(broadleaf_core::Controller::counters)
             .unwrap_or_default();

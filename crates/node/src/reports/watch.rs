@@ -121,7 +121,7 @@ impl Node {
             .map_or(0, |d| d.as_nanos() as u64);
         let epoch_ns = wall_ns.saturating_sub(self.epoch.elapsed().as_nanos() as u64);
         let events: Vec<Event> = events.map(|r| Event::new(r, epoch_ns)).collect();
-        let controller = self.decider.controller();
+        let controller = self.role.controller();
         let watch = Watch {
             next,
             recorded: next.saturating_sub(after),

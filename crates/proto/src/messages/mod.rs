@@ -3,6 +3,7 @@
 pub mod control;
 pub mod engine;
 pub mod fork_server;
+pub mod host;
 pub mod mover;
 pub mod relay;
 pub mod upload;

@@ -1,5 +1,5 @@
-//! Messages between the controller and relays: commands for the engines of a host, reports about
-//! them, and the messages of the payload plane.
+//! Messages between the controller and relays: orders for the engines of a host, reports about them
+//! (see [`crate::host`]), and the messages of the payload plane.
 //!
 //! In records of this module, a payload's `segments` name objects: the segment's number is an
 //! [`ObjectId`], and the object is that range, starting at its first byte.
@@ -7,26 +7,18 @@
 use bytes::BufMut;
 use serde::{Deserialize, Serialize};
 
-use crate::ids::{EngineId, FunctionHash, FunctionId, HostId, ObjectId, TaskKey};
-use crate::limits::{CLAIM_SLOTS, MAX_RELAYED_ENGINES, MAX_RESUMPTIONS};
-use crate::messages::control::{EngineInfo, ForkServerEvent, ReadWritten};
-use crate::messages::engine::EngineEvent;
+use crate::ids::{EngineId, FunctionId, HostId, ObjectId, TaskKey};
+use crate::limits::{MAX_RELAYED_ENGINES, MAX_RESUMPTIONS};
+use crate::messages::host::{EngineOrder, EngineReport};
 use crate::messages::mover::{Landing, MoverRank};
 use crate::records::task::{DoneRecord, Payload, check, depth};
 use crate::wire::{DecodeError, Reader, at_most};
 
-/// Controller to relay. Many per frame, one after the other.
+/// Controller to relay. Many per frame, one after the other. Functions and tasks are records.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum RelayCommand {
-    /// The content of a function, sent once per host; replaces what was known by that id.
-    Function {
-        /// The controller's id for it.
-        function: FunctionId,
-        /// Hash of the body.
-        hash: FunctionHash,
-        /// Pickled function.
-        body: Vec<u8>,
-    },
+    /// For one of its engines.
+    Order(EngineOrder),
     /// Pass on to an engine a function that was sent before.
     GiveFunction {
         /// The engine.
@@ -36,50 +28,6 @@ pub enum RelayCommand {
     },
     /// Ids under which no task will name functions any more.
     ForgetFunctions(Vec<FunctionId>),
-    /// Take an offer back; answered by [`RelayEvent::Revoked`].
-    Revoke {
-        /// The engine.
-        engine: EngineId,
-        /// The task, repeated by the answer.
-        key: TaskKey,
-        /// Its offer.
-        offer: u32,
-    },
-    /// Interrupt the engine, but only if it is running this offer.
-    Interrupt {
-        /// The engine.
-        engine: EngineId,
-        /// The offer.
-        offer: u32,
-    },
-    /// Send a signal to an engine's process.
-    Kill {
-        /// The engine.
-        engine: EngineId,
-        /// Its process.
-        pid: u32,
-        /// The signal's number.
-        signal: i32,
-    },
-    /// Ask an engine to leave when its current task is done.
-    Stop {
-        /// The engine.
-        engine: EngineId,
-    },
-    /// Start an engine for this slot.
-    Spawn {
-        /// The slot.
-        engine: EngineId,
-    },
-    /// Give a guest this slot.
-    Seat {
-        /// The slot.
-        engine: EngineId,
-        /// The guest's world.
-        world: String,
-        /// Its rank there.
-        rank: u32,
-    },
     /// Get an object, or get the rest of it from other sources than before.
     Fetch(Fetch),
     /// Objects that no record will name any more: drop them once no engine holds them.
@@ -91,8 +39,6 @@ pub enum RelayCommand {
     },
     /// Somebody looks: answer [`RelayEvent::Measured`].
     Measure,
-    /// Somebody looks: have the fork server read what an engine has written.
-    ReadWritten(ReadWritten),
 }
 
 /// Where to get an object from.
@@ -122,61 +68,17 @@ pub struct Source {
     pub mover: Option<MoverRank>,
 }
 
-/// Relay to controller. Many per frame, one after the other.
+/// Relay to controller. Many per frame, one after the other. Ends of tasks and output are records.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum RelayEvent {
-    /// An engine said hello and was accepted.
-    EngineUp(EngineInfo),
-    /// The link of an engine closed.
-    EngineDown {
-        /// The engine.
-        engine: EngineId,
-        /// Offers that it never claimed, now taken back.
-        #[serde(deserialize_with = "at_most::<_, _, CLAIM_SLOTS>")]
-        unclaimed_offers: Vec<u32>,
-        /// The number after the last offer that reached its board.
-        next_offer: u32,
-    },
-    /// The answer to a revoke.
-    Revoked {
-        /// The engine.
-        engine: EngineId,
-        /// The key of the revoke.
-        key: TaskKey,
-        /// Whether the engine had not started it, and now never will.
-        won: bool,
-    },
-    /// An engine's task waits for other tasks, or continues.
-    Waits {
-        /// The engine.
-        engine: EngineId,
-        /// Which.
-        event: EngineEvent,
-    },
-    /// An event from the host's fork server.
-    ForkServer(ForkServerEvent),
+    /// About its engines.
+    Report(EngineReport),
     /// The progress of an object's fetch: occasionally, at its end, and when it changed parents.
     Fetched(Progress),
     /// No source could provide the object.
     FetchFailed {
         /// The object.
         object: ObjectId,
-        /// For the user.
-        reason: String,
-    },
-    /// The arguments of a task, which had to come from another host, have arrived.
-    Delivered {
-        /// The engine.
-        engine: EngineId,
-        /// The task.
-        key: TaskKey,
-    },
-    /// A task will never be claimed, because its arguments did not arrive.
-    Undeliverable {
-        /// The engine.
-        engine: EngineId,
-        /// The task.
-        key: TaskKey,
         /// For the user.
         reason: String,
     },
@@ -459,19 +361,6 @@ mod tests {
     }
 
     #[test]
-    fn a_relay_lists_no_more_offers_than_a_board_has() {
-        let down = |n| {
-            crate::messages::control::encode(&RelayEvent::EngineDown {
-                engine: EngineId(1),
-                unclaimed_offers: vec![7; n],
-                next_offer: 0,
-            })
-        };
-        assert!(crate::messages::control::decode::<RelayEvent>(&down(CLAIM_SLOTS)).is_ok());
-        assert!(crate::messages::control::decode::<RelayEvent>(&down(CLAIM_SLOTS + 1)).is_err());
-    }
-
-    #[test]
     fn claimed_lengths_are_limited() {
         let claim = u32::MAX.to_le_bytes().to_vec();
         let many = AssignMany::decode(&mut Reader::new(claim.into()));
@@ -483,6 +372,9 @@ mod tests {
         let messages = [
             RelayCommand::Ping { sent_ns: 5 },
             RelayCommand::Measure,
+            RelayCommand::Order(EngineOrder::Stop {
+                engine: EngineId(4),
+            }),
             RelayCommand::Forget(vec![ObjectId::new(HostId(2), 7)]),
         ];
         let mut body = Vec::new();

@@ -175,6 +175,11 @@ impl EngineProcess {
         tasks.find(|task| task.offer == offer)
     }
 
+    /// The number after the last offer that reached its board.
+    pub fn next_on_board(&self) -> u32 {
+        self.board.last_key_value().map_or(0, |(n, _)| n + 1)
+    }
+
     /// Offers on the board that nobody took.
     pub fn unclaimed(&self) -> Vec<u32> {
         let open = self.board.iter().filter(|(_, s)| **s == Slot::Offered);

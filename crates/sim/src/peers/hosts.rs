@@ -3,12 +3,13 @@
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 
-use broadleaf_core::relay::{Arguments, Freed, Relay, Said, is_awaited};
-use broadleaf_core::{HostEvent, Input, Nanos, Output};
+use broadleaf_core::relay::{Arguments, Freed, Relay, RelayAction, is_awaited};
+use broadleaf_core::{GivenFunctions, Input, Nanos};
 use broadleaf_proto::Mode;
-use broadleaf_proto::control::{EngineInfo, ForkServerEvent, ReadWritten};
-use broadleaf_proto::ids::{EngineId, FunctionHash, FunctionId, HostId, SegmentId};
-use broadleaf_proto::relay::{HostCounts, RelayCommand, RelayEvent};
+use broadleaf_proto::control::{EngineInfo, ForkServerEvent};
+use broadleaf_proto::host::{EngineOrder, EngineReport};
+use broadleaf_proto::ids::{EngineId, HostId, SegmentId};
+use broadleaf_proto::relay::{HostCounts, RelayCommand};
 use broadleaf_proto::task::{AssignRecord, FunctionRecord, Payload};
 
 use crate::Mutation;
@@ -34,7 +35,7 @@ pub(crate) struct Host {
     /// Whether its fork server has connected.
     has_fork_server: bool,
     /// Functions that were sent there.
-    functions: BTreeMap<FunctionId, FunctionHash>,
+    given: GivenFunctions,
     /// Arguments that are there, or on their way.
     objects: BTreeMap<SegmentId, Arguments>,
 }
@@ -58,6 +59,7 @@ fn arguments(objects: &BTreeMap<SegmentId, Arguments>, payload: &Payload) -> Arg
 #[derive(Clone, Debug)]
 pub(crate) enum RelayMessage {
     Assign(EngineId, AssignRecord),
+    Function(FunctionRecord),
     Command(RelayCommand),
 }
 
@@ -124,7 +126,7 @@ impl Cluster {
     pub(crate) fn warn_host(&mut self, host: HostId, ends_in_ns: Nanos) {
         if let Some(told) = self.hosts.get_mut(&host) {
             told.had_ns.get_or_insert(ends_in_ns);
-            self.relay_says(host, RelayEvent::EndsSoon { ends_in_ns });
+            self.relay_says(host, Input::HostEnds { host, ends_in_ns });
         }
     }
 
@@ -170,9 +172,9 @@ impl Cluster {
         self.send(Link::FromHost(host), Event::Node(event));
     }
 
-    /// A relay reports something about its engines to the driver.
-    pub(crate) fn relay_says(&mut self, host: HostId, event: RelayEvent) {
-        self.host_says(host, NodeEvent::FromRelay(host, HostEvent::Event(event)));
+    /// A relay tells the driver something.
+    pub(crate) fn relay_says(&mut self, host: HostId, input: Input) {
+        self.host_says(host, NodeEvent::FromRelay(host, input));
     }
 
     /// The link to a relay is lost, and its engines with it: at once, or when they notice.
@@ -206,74 +208,30 @@ impl Cluster {
         self.after(delay, Event::HostStarts(gone.name));
     }
 
-    /// Sends a message for an engine of a host to its relay; returns any other message.
-    pub(crate) fn relay_out(&mut self, output: Output) -> Result<Option<Output>, String> {
-        if let Output::Measure { host } = output {
-            return self.ask_for_figures(host).map(|()| None);
+    /// Sends a task to the relay of an engine.
+    pub(crate) fn assign_there(
+        &mut self,
+        host: HostId,
+        engine: EngineId,
+        record: AssignRecord,
+    ) -> Result<(), String> {
+        let next = self.sent_offers.entry(engine).or_default();
+        if *next != record.offer {
+            return Err(format!(
+                "offer {} to {engine:?} is out of order",
+                record.offer
+            ));
         }
-        let engine = match &output {
-            Output::Function { engine, .. }
-            | Output::Assign { engine, .. }
-            | Output::Revoke { engine, .. }
-            | Output::Interrupt { engine, .. }
-            | Output::Kill { engine, .. }
-            | Output::Stop { engine }
-            | Output::Seat { engine, .. }
-            | Output::Spawn { engine }
-            | Output::ReadWritten(ReadWritten { engine, .. }) => *engine,
-            _ => return Ok(Some(output)),
-        };
-        let host = self.controller.host_of(engine);
-        if host == HostId::CONTROLLER {
-            return Ok(Some(output));
+        *next += 1;
+        if record.payload.segments.is_empty() {
+            self.note_offered(engine, &record);
         }
-        let message = match output {
-            Output::Function { record, .. } => {
-                self.give_function(host, engine, &record);
-                return Ok(None);
-            }
-            Output::Assign { record, .. } => {
-                self.check_offer(engine, &record)?;
-                let next = self.sent_offers.entry(engine).or_default();
-                if *next != record.offer {
-                    return Err(format!(
-                        "offer {} to {engine:?} is out of order",
-                        record.offer
-                    ));
-                }
-                *next += 1;
-                if record.payload.segments.is_empty() {
-                    self.note_offered(engine, &record);
-                }
-                RelayMessage::Assign(engine, record)
-            }
-            Output::Stop { .. } => RelayMessage::Command(RelayCommand::Stop { engine }),
-            Output::Revoke { key, offer, .. } => {
-                RelayMessage::Command(RelayCommand::Revoke { engine, key, offer })
-            }
-            Output::Interrupt { offer, .. } => {
-                RelayMessage::Command(RelayCommand::Interrupt { engine, offer })
-            }
-            Output::Kill { pid, signal, .. } => RelayMessage::Command(RelayCommand::Kill {
-                engine,
-                pid,
-                signal,
-            }),
-            Output::Spawn { .. } => RelayMessage::Command(RelayCommand::Spawn { engine }),
-            Output::Seat { world, rank, .. } => RelayMessage::Command(RelayCommand::Seat {
-                engine,
-                world,
-                rank,
-            }),
-            Output::ReadWritten(read) => RelayMessage::Command(RelayCommand::ReadWritten(read)),
-            other => return Ok(Some(other)),
-        };
-        self.send(Link::ToHost(host), Event::Relay(host, message));
-        Ok(None)
+        self.tell_relay(host, RelayMessage::Assign(engine, record));
+        Ok(())
     }
 
     /// A relay is asked for the figures of its host, but never again before it has answered.
-    fn ask_for_figures(&mut self, host: HostId) -> Result<(), String> {
+    pub(crate) fn ask_for_figures(&mut self, host: HostId) -> Result<(), String> {
         let Some(relay) = self.hosts.get_mut(&host) else {
             return Ok(()); // The driver will hear of its end next.
         };
@@ -294,25 +252,23 @@ impl Cluster {
     }
 
     /// A function for an engine: its body crosses once per host.
-    fn give_function(&mut self, host: HostId, engine: EngineId, record: &FunctionRecord) {
+    pub(crate) fn give_function(&mut self, host: HostId, engine: EngineId, record: FunctionRecord) {
         let Some(relay) = self.hosts.get_mut(&host) else {
             return;
         };
-        let (function, hash) = (record.function, record.hash);
-        if relay.functions.insert(function, hash) != Some(hash) {
-            let command = RelayCommand::Function {
-                function,
-                hash,
-                body: record.body.to_vec(),
-            };
-            self.command(host, command);
+        let function = record.function;
+        if relay.given.give(&record, u64::MAX).sends_body {
+            self.tell_relay(host, RelayMessage::Function(record));
         }
         self.command(host, RelayCommand::GiveFunction { engine, function });
     }
 
-    fn command(&mut self, host: HostId, command: RelayCommand) {
-        let message = Event::Relay(host, RelayMessage::Command(command));
-        self.send(Link::ToHost(host), message);
+    pub(crate) fn command(&mut self, host: HostId, command: RelayCommand) {
+        self.tell_relay(host, RelayMessage::Command(command));
+    }
+
+    fn tell_relay(&mut self, host: HostId, message: RelayMessage) {
+        self.send(Link::ToHost(host), Event::Relay(host, message));
     }
 
     /// Relays need not keep functions that nobody names any more.
@@ -324,7 +280,7 @@ impl Cluster {
         let hosts: Vec<HostId> = self.hosts.keys().copied().collect();
         for host in hosts {
             if let Some(relay) = self.hosts.get_mut(&host) {
-                relay.functions.retain(|id, _| !freed.contains(id));
+                relay.given.forget(&freed);
             }
             self.command(host, RelayCommand::ForgetFunctions(freed.clone()));
         }
@@ -335,65 +291,75 @@ impl Cluster {
             return Ok(());
         };
         match message {
-            RelayMessage::Assign(engine, record) => self.relay_assigns(host, engine, record),
-            RelayMessage::Command(RelayCommand::Interrupt { engine, offer }) => {
-                self.interrupt(host, engine, offer);
-                Ok(())
+            RelayMessage::Assign(engine, record) => {
+                return self.relay_assigns(host, engine, record);
+            }
+            RelayMessage::Function(record) => relay.relay.on_function(record),
+            RelayMessage::Command(RelayCommand::Order(order)) => {
+                return match relay.relay.on_order(order) {
+                    Some(action) => self.relay_acts(host, action),
+                    None => Ok(()),
+                };
+            }
+            RelayMessage::Command(RelayCommand::GiveFunction { engine, function }) => {
+                let record = relay.relay.function(function).cloned();
+                if let (Some(record), Some(pid)) = (record, self.process_of(host, engine)) {
+                    return self.engine_gets(pid, EngineMessage::Function(record));
+                }
+            }
+            RelayMessage::Command(RelayCommand::ForgetFunctions(ids)) => {
+                relay.relay.forget_functions(&ids);
             }
             RelayMessage::Command(RelayCommand::Measure) => {
-                self.relay_says(host, RelayEvent::Measured(HostCounts::default()));
-                Ok(())
+                let counts = HostCounts::default();
+                self.relay_says(host, Input::Measured { host, counts });
             }
-            RelayMessage::Command(RelayCommand::ReadWritten(read)) => {
-                if self.plan.mutation != Mutation::LeavesObserversWaiting {
-                    let (reading, text) = (read.reading, self.what_was_written());
-                    let written = ForkServerEvent::Written { reading, text };
-                    self.relay_says(host, RelayEvent::ForkServer(written));
-                }
-                Ok(())
+            RelayMessage::Command(other) => {
+                return Err(format!("a relay does not carry out {other:?}"));
             }
-            RelayMessage::Command(command) => match relay.relay.on_command(command) {
-                Some(output) => self.relay_does(host, output),
-                None => Ok(()),
-            },
         }
+        Ok(())
     }
 
     /// Carries out what a relay decided.
-    fn relay_does(&mut self, host: HostId, output: Output) -> Result<(), String> {
-        let linked = |engine| self.process_of(host, engine);
-        match output {
-            Output::Function { engine, record } => match linked(engine) {
-                Some(pid) => self.engine_gets(pid, EngineMessage::Function(record)),
-                None => Ok(()),
-            },
-            Output::Stop { engine } => match linked(engine) {
+    fn relay_acts(&mut self, host: HostId, action: RelayAction) -> Result<(), String> {
+        match action {
+            RelayAction::Do(order) => self.relay_does(host, order),
+            RelayAction::Report(report) => {
+                self.relay_reports(host, report);
+                Ok(())
+            }
+            RelayAction::StopForkServer | RelayAction::End => {
+                Err(format!("the relay of {host:?} ends by itself"))
+            }
+        }
+    }
+
+    fn relay_does(&mut self, host: HostId, order: EngineOrder) -> Result<(), String> {
+        match order {
+            EngineOrder::Stop { engine } => match self.process_of(host, engine) {
                 Some(pid) => self.engine_gets(pid, EngineMessage::Stop),
                 None => Ok(()),
             },
-            Output::Revoke { engine, key, offer } => {
-                let pid = linked(engine).ok_or("an engine that is gone has an offer")?;
-                let process = self.processes.get_mut(&pid);
-                let won = process.is_some_and(|p| p.revoke(offer));
-                self.relay_hears(host, Input::Revoked { engine, key, won });
+            EngineOrder::Interrupt { engine, offer, .. } => {
+                self.interrupt(host, engine, offer);
                 Ok(())
             }
-            Output::Kill {
+            EngineOrder::Revoke { engine, key, offer } => {
+                let pid = self.process_of(host, engine);
+                let pid = pid.ok_or("an engine that is gone has an offer")?;
+                let process = self.processes.get_mut(&pid);
+                let won = process.is_some_and(|p| p.revoke(offer));
+                self.relay_reports(host, EngineReport::Revoked { engine, key, won });
+                Ok(())
+            }
+            EngineOrder::Kill {
                 engine,
                 pid,
                 signal,
-            } => {
-                let process = self.processes.get(&pid);
-                if !process.is_some_and(|p| p.host == host && p.engine == engine) {
-                    return Err(format!(
-                        "{pid} is not the process of {engine:?} on {host:?}"
-                    ));
-                }
-                self.end_process(pid, None, Some(signal));
-                Ok(())
-            }
-            Output::Spawn { engine } => self.spawn_on(host, engine),
-            Output::Seat {
+            } => self.kill(host, engine, pid, signal),
+            EngineOrder::Spawn { engine } => self.spawn_on(host, engine),
+            EngineOrder::Seat {
                 engine,
                 world,
                 rank,
@@ -401,17 +367,25 @@ impl Cluster {
                 self.seat(host, engine, &world, rank);
                 Ok(())
             }
-            other => Err(format!("a relay does not carry out {other:?}")),
+            EngineOrder::ReadWritten(read) => {
+                if !self.hosts.get(&host).is_some_and(|h| h.has_fork_server) {
+                    return Err(format!("{host:?} has no fork server that could read"));
+                }
+                if self.plan.mutation != Mutation::LeavesObserversWaiting {
+                    let (reading, text) = (read.reading, self.what_was_written());
+                    let written = ForkServerEvent::Written { reading, text };
+                    self.relay_reports(host, EngineReport::ForkServer(written));
+                }
+                Ok(())
+            }
         }
     }
 
-    /// Something happened on a relay's host.
-    pub(crate) fn relay_hears(&mut self, host: HostId, input: Input) {
-        let Some(relay) = self.hosts.get_mut(&host) else {
-            return;
-        };
-        if let Said::Report(event) = relay.relay.on_input(input) {
-            self.relay_says(host, event);
+    /// Something happened to an engine of a relay's host.
+    pub(crate) fn relay_reports(&mut self, host: HostId, report: EngineReport) {
+        if let Some(relay) = self.hosts.get_mut(&host) {
+            relay.relay.on_report(&report);
+            self.relay_says(host, Input::Report { host, report });
         }
     }
 
@@ -421,12 +395,10 @@ impl Cluster {
             return Ok(());
         };
         relay.has_fork_server = true;
-        if let Said::Start(engines) = relay.relay.on_input(Input::ForkServerUp) {
-            for engine in engines {
-                self.spawn_on(host, engine)?;
-            }
-        }
-        Ok(())
+        let mut actions = Vec::new();
+        relay.relay.on_fork_server_up(&mut actions);
+        let mut actions = actions.into_iter();
+        actions.try_for_each(|action| self.relay_acts(host, action))
     }
 
     fn relay_assigns(
@@ -462,7 +434,7 @@ impl Cluster {
             return self.deliver(host, engine, record);
         }
         if self.plan.mutation == Mutation::DeliveredTooSoon && !is_here {
-            self.relay_says(host, RelayEvent::Delivered { engine, key });
+            self.relay_reports(host, EngineReport::Delivered { engine, key });
         }
         Ok(())
     }
@@ -482,7 +454,7 @@ impl Cluster {
             self.note_offered(engine, &record);
             if self.plan.mutation != Mutation::DeliveredTooSoon {
                 let key = record.key;
-                self.relay_says(host, RelayEvent::Delivered { engine, key });
+                self.relay_reports(host, EngineReport::Delivered { engine, key });
             }
         }
         match self.process_of(host, engine) {
@@ -516,12 +488,12 @@ impl Cluster {
                     let process = self.process_of(host, engine);
                     let process = process.and_then(|pid| self.processes.get_mut(&pid));
                     if process.is_some_and(|p| p.revoke(record.offer)) {
-                        let news = RelayEvent::Undeliverable {
+                        let report = EngineReport::Undeliverable {
                             engine,
                             key: record.key,
                             reason,
                         };
-                        self.relay_says(host, news);
+                        self.relay_reports(host, report);
                     }
                 }
             }
@@ -541,7 +513,7 @@ impl Cluster {
             return Err(format!("{engine:?} has no fork server on {host:?}"));
         }
         if let Some(event) = self.fails_to_start(engine) {
-            self.relay_hears(host, Input::ForkServer(event));
+            self.relay_reports(host, EngineReport::ForkServer(event));
             return Ok(());
         }
         self.next_pid += 1;
@@ -550,7 +522,7 @@ impl Cluster {
         process.host = host;
         self.processes.insert(pid, process);
         let spawned = ForkServerEvent::Spawned(engine, pid);
-        self.relay_hears(host, Input::ForkServer(spawned));
+        self.relay_reports(host, EngineReport::ForkServer(spawned));
         let delay = self.random.time(100 * MS);
         if self.random.chance(self.plan.bad_start_percent) {
             self.after(delay, Event::EngineExits(pid, 3));
@@ -581,7 +553,7 @@ impl Cluster {
             pid,
             host: format!("host {}", relay.name),
         };
-        self.relay_hears(host, Input::EngineUp { info });
+        self.relay_reports(host, EngineReport::Up(info));
     }
 
     /// The link between an engine and its relay is gone: the relay takes back what the engine never
@@ -596,7 +568,7 @@ impl Cluster {
         for offer in &unclaimed_offers {
             process.revoke(*offer);
         }
-        let mut next_offer = process.board.last_key_value().map_or(0, |(n, _)| n + 1);
+        let mut next_offer = process.next_on_board();
         if self.plan.mutation == Mutation::ForgetsOnTheWay {
             next_offer = self.sent_offers.get(&engine).copied().unwrap_or(next_offer);
         }
@@ -604,7 +576,11 @@ impl Cluster {
             return;
         };
         relay.linked.remove(&engine);
-        let down = (relay.relay).on_engine_gone(engine, unclaimed_offers, next_offer);
-        self.relay_says(host, down);
+        let down = EngineReport::Down {
+            engine,
+            unclaimed_offers,
+            next_offer,
+        };
+        self.relay_reports(host, down);
     }
 }

@@ -2,15 +2,16 @@
 //! were never made. Nobody but those relays may come to harm. What a relay may do to tasks of its
 //! own engines, it may do anyway.
 
-use broadleaf_core::HostEvent;
+use broadleaf_core::Input;
 use broadleaf_proto::control::{EngineInfo, ForkServerEvent};
 use broadleaf_proto::engine::EngineEvent;
+use broadleaf_proto::host::EngineReport;
 use broadleaf_proto::ids::{EngineId, HostId, TaskKey};
-use broadleaf_proto::relay::{RelayEvent, RelayedDone};
 use broadleaf_proto::task::{DoneRecord, OutputRecord, Payload, Status};
 use bytes::Bytes;
 
-use crate::cluster::{Cluster, Event, Link, NodeEvent};
+use crate::cluster::Cluster;
+use crate::peers::values::object_of;
 
 /// An engine that no plan has.
 const NOBODYS: u32 = 100_000;
@@ -25,9 +26,9 @@ impl Cluster {
         else {
             return;
         };
-        let Some(news) = self.a_lie(host) else { return };
-        let event = Event::Node(NodeEvent::FromRelay(host, news));
-        self.send(Link::FromHost(host), event);
+        if let Some(lie) = self.a_lie(host) {
+            self.relay_says(host, lie);
+        }
     }
 
     /// A process of another host, or of the controller's.
@@ -42,7 +43,7 @@ impl Cluster {
         Some((process.engine, process.pid, key))
     }
 
-    fn a_lie(&mut self, host: HostId) -> Option<HostEvent> {
+    fn a_lie(&mut self, host: HostId) -> Option<Input> {
         let own: Vec<EngineId> = self.hosts[&host].linked.keys().copied().collect();
         let own = own
             .get(self.random.below(own.len() as u64) as usize)
@@ -56,9 +57,9 @@ impl Cluster {
             _ => (engine, key),
         };
         let number = self.random.next() as u32;
-        let event = match self.random.below(13) {
-            0 | 1 => RelayEvent::ForkServer(ForkServerEvent::Spawned(engine, pid)),
-            2 => RelayEvent::ForkServer(ForkServerEvent::Exited {
+        let report = match self.random.below(13) {
+            0 | 1 => EngineReport::ForkServer(ForkServerEvent::Spawned(engine, pid)),
+            2 => EngineReport::ForkServer(ForkServerEvent::Exited {
                 engine,
                 pid,
                 code: None,
@@ -66,7 +67,7 @@ impl Cluster {
                 out_of_memory: false,
                 last_output: "never said".into(),
             }),
-            3 => RelayEvent::EngineUp(EngineInfo {
+            3 => EngineReport::Up(EngineInfo {
                 engine,
                 uuid: "0".repeat(1000),
                 pid,
@@ -75,28 +76,28 @@ impl Cluster {
             4 | 5 => {
                 // More than were offered: the end of its own engine alone would be believed.
                 let sent = self.sent_offers.get(&engine).copied().unwrap_or(0);
-                RelayEvent::EngineDown {
+                EngineReport::Down {
                     engine,
                     unclaimed_offers: vec![number; 3],
                     next_offer: sent.wrapping_add(5000 + number % (u32::MAX / 2)),
                 }
             }
-            6 => RelayEvent::Waits {
+            6 => EngineReport::Waits {
                 engine,
                 event: EngineEvent::WaitStarted(key?),
             },
-            7 => RelayEvent::Delivered { engine, key: key? },
-            8 => RelayEvent::Undeliverable {
+            7 => EngineReport::Delivered { engine, key: key? },
+            8 => EngineReport::Undeliverable {
                 engine,
                 key: key?,
                 reason: "a lie".into(),
             },
-            9 => RelayEvent::Revoked {
+            9 => EngineReport::Revoked {
                 engine,
                 key: key?,
                 won: true,
             },
-            11 => RelayEvent::ForkServer(ForkServerEvent::Written {
+            11 => EngineReport::ForkServer(ForkServerEvent::Written {
                 reading: u64::from(number % 16),
                 text: "a lie".into(),
             }),
@@ -107,13 +108,21 @@ impl Cluster {
                     stream: 1,
                     bytes: Bytes::from_static(b"a lie"),
                 };
-                return Some(HostEvent::Output(record));
+                return Some(Input::Output {
+                    host,
+                    engine,
+                    record,
+                });
             }
             _ => {
-                let payload = Payload {
+                let mut payload = Payload {
                     bytes: Bytes::from_static(b"a lie"),
                     ..Payload::default()
                 };
+                if number.is_multiple_of(2) {
+                    let other = HostId(host.0 + 1);
+                    payload.segments.push(object_of(other, number.into()));
+                }
                 let record = DoneRecord {
                     key: key?,
                     status: Status::Ok,
@@ -122,9 +131,14 @@ impl Cluster {
                     cpu_ns: 0,
                     payload,
                 };
-                return Some(HostEvent::Done(RelayedDone { engine, record }));
+                return Some(Input::Done {
+                    host,
+                    engine,
+                    record,
+                    copy: None,
+                });
             }
         };
-        Some(HostEvent::Event(event))
+        Some(Input::Report { host, report })
     }
 }

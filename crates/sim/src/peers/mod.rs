@@ -6,4 +6,5 @@ pub(crate) mod hosts;
 pub(crate) mod known_engines;
 pub(crate) mod liar;
 pub(crate) mod processes;
+pub(crate) mod values;
 pub(crate) mod worlds;

@@ -1,18 +1,19 @@
 //! Engine processes and the fork server: how they handle messages, and how they end.
 
 use broadleaf_core::interrupts::Interrupts;
-use broadleaf_core::{HostEvent, Input, Nanos};
+use broadleaf_core::{Input, Nanos};
 use broadleaf_engine::{Before, Next, Turn, Work};
 use broadleaf_proto::Mode;
 use broadleaf_proto::control::ForkServerEvent;
+use broadleaf_proto::host::EngineReport;
 use broadleaf_proto::ids::{EngineId, FunctionId, HostId};
-use broadleaf_proto::relay::RelayedDone;
 use broadleaf_proto::task::{DoneRecord, OutputRecord, Payload, Status};
 use bytes::Bytes;
 
 use crate::Mutation;
 use crate::cluster::{Cluster, EngineMessage, Event, Link, NodeEvent};
 use crate::peers::engine::{EngineProcess, Running};
+use crate::peers::values::object_of;
 use crate::work::job::{Fate, JOB_OUTPUT_BYTES, Job, Preparation, index_of};
 
 const MS: Nanos = 1_000_000;
@@ -76,7 +77,7 @@ impl Cluster {
             last_output: "last words".into(),
         };
         if host != HostId::CONTROLLER {
-            self.relay_hears(host, Input::ForkServer(event));
+            self.relay_reports(host, EngineReport::ForkServer(event));
         } else if let Some(number) = self.fork_server.filter(|_| watched) {
             let event = Event::Node(NodeEvent::FromForkServer(event));
             self.send(Link::FromForkServer(number), event);
@@ -375,6 +376,12 @@ impl Cluster {
             Status::Unmet => *self.unmet.entry(job.index).or_default() += 1,
             Status::Ok => {
                 payload.bytes = Job::value(job.index, process.functions[&running.function]);
+                if job.is_large && process.host != HostId::CONTROLLER {
+                    self.last_value += 1;
+                    payload
+                        .segments
+                        .push(object_of(process.host, self.last_value));
+                }
             }
             Status::Error => payload.bytes = Job::error(job.index),
             _ => {}
@@ -459,32 +466,24 @@ impl Cluster {
                 stream: 1,
                 bytes: Bytes::from(vec![b'x'; JOB_OUTPUT_BYTES as usize / 2]),
             };
-            if host != HostId::CONTROLLER {
-                let written = HostEvent::Output(piece);
-                let done = HostEvent::Done(RelayedDone { engine, record });
-                for news in [written.clone(), written, done] {
-                    if linked {
-                        let event = Event::Node(NodeEvent::FromRelay(host, news));
-                        self.send(Link::FromHost(host), event);
-                    }
-                }
-                continue;
-            }
             let written = Input::Output {
+                host,
                 engine,
                 record: piece,
             };
-            for input in [
-                written.clone(),
-                written,
-                Input::Done {
-                    engine,
-                    record,
-                    copy: None,
-                },
-            ] {
-                let event = Event::Node(NodeEvent::FromEngine(pid, input));
-                self.send(Link::FromEngine(pid), event);
+            let done = Input::Done {
+                host,
+                engine,
+                record,
+                copy: None,
+            };
+            for input in [written.clone(), written, done] {
+                if host == HostId::CONTROLLER {
+                    let event = Event::Node(NodeEvent::FromEngine(pid, input));
+                    self.send(Link::FromEngine(pid), event);
+                } else if linked {
+                    self.relay_says(host, input);
+                }
             }
         }
     }

@@ -1,8 +1,9 @@
 //! Simulated MPI worlds: processes that no fork server started announce themselves, wherever
 //! they are.
 
-use broadleaf_core::{Input, Nanos};
+use broadleaf_core::Nanos;
 use broadleaf_proto::control::ForkServerEvent;
+use broadleaf_proto::host::EngineReport;
 use broadleaf_proto::ids::{EngineId, HostId};
 
 use crate::cluster::{Cluster, Event, Link, NodeEvent};
@@ -85,7 +86,7 @@ impl Cluster {
 
     fn fork_server_says(&mut self, host: HostId, event: ForkServerEvent) {
         if host != HostId::CONTROLLER {
-            self.relay_hears(host, Input::ForkServer(event));
+            self.relay_reports(host, EngineReport::ForkServer(event));
         } else if let Some(number) = self.fork_server {
             let news = Event::Node(NodeEvent::FromForkServer(event));
             self.send(Link::FromForkServer(number), news);

@@ -8,8 +8,8 @@ use broadleaf_proto::{SegmentId, TaskOptions};
 use bytes::Bytes;
 use smallvec::SmallVec;
 
-/// Length of arguments that lie in a segment; a client may have many of them under way.
-const LARGE_BYTES: u64 = 100_000;
+/// Length of arguments and values that lie in a segment; a client may have many of them under way.
+pub const LARGE_BYTES: u64 = 100_000;
 
 /// Bytes that a task writes before it ends.
 pub const JOB_OUTPUT_BYTES: u64 = 64;

@@ -6,6 +6,7 @@ use std::collections::btree_map::Entry;
 use broadleaf_core::{Input, Nanos};
 use broadleaf_proto::control::ControlRequest;
 use broadleaf_proto::engine::EngineEvent;
+use broadleaf_proto::host::EngineReport;
 use broadleaf_proto::ids::{ClientId, HostId, TaskSeq};
 
 use crate::Mutation;
@@ -162,12 +163,13 @@ impl Cluster {
             return;
         };
         let (engine, host, linked) = (process.engine, process.host, process.linked);
+        let report = EngineReport::Waits { engine, event };
         if host == HostId::CONTROLLER {
-            let waits = Input::Waits { engine, event };
+            let waits = Input::Report { host, report };
             let event = Event::Node(NodeEvent::FromEngine(pid, waits));
             self.send(Link::FromEngine(pid), event);
         } else if linked {
-            self.relay_hears(host, Input::Waits { engine, event });
+            self.relay_reports(host, report);
         }
     }
 }

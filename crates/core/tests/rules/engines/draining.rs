@@ -1,9 +1,9 @@
-use broadleaf_core::{Config, HostEvent, Input, Output};
+use broadleaf_core::{Config, Input, Output};
 use broadleaf_proto::control::{
     ControlReply, ControlRequest, Event, ForkServerEvent, RefusalReason,
 };
+use broadleaf_proto::host::{EngineOrder, EngineReport};
 use broadleaf_proto::ids::{EngineId, HostId, TaskSeq};
-use broadleaf_proto::relay::RelayEvent;
 use broadleaf_proto::{Status, TargetSet, TaskOptions};
 
 use crate::bench::{Bench, CLIENT, MS, config, each, info, refusal};
@@ -36,7 +36,7 @@ fn state(bench: &Bench, engine: u32) -> &'static str {
 
 fn stops(bench: &mut Bench) -> Vec<u32> {
     bench.take(|output| match output {
-        Output::Stop { engine } => Some(engine.0),
+        Output::Order(EngineOrder::Stop { engine }) => Some(engine.0),
         _ => None,
     })
 }
@@ -57,9 +57,15 @@ fn host_up(bench: &mut Bench, n_engines: u32, ends_in_ns: Option<u64>) {
     bench.out.clear();
 }
 
-fn relay_says(bench: &mut Bench, event: RelayEvent) {
-    let news = HostEvent::Event(event);
-    bench.input(Input::Relay { host: RELAY, news });
+fn relay_says(bench: &mut Bench, report: EngineReport) {
+    let host = RELAY;
+    bench.input(Input::Report { host, report });
+    bench.schedule();
+}
+
+fn told_of_end(bench: &mut Bench, ends_in_ns: u64) {
+    let host = RELAY;
+    bench.input(Input::HostEnds { host, ends_in_ns });
     bench.schedule();
 }
 
@@ -154,7 +160,7 @@ fn time_that_is_over_ends_a_drain() {
     bench.pass(MS);
     assert_eq!(state(&bench, 0), "leaving");
     bench.pass(Config::default().stop_grace_ns);
-    let killed = bench.take(|o| matches!(o, Output::Kill { .. }).then_some(()));
+    let killed = bench.take(|o| matches!(o, Output::Order(EngineOrder::Kill { .. })).then_some(()));
     assert_eq!(killed.len(), 1);
 }
 
@@ -166,7 +172,7 @@ fn a_task_that_waits_on_an_engine_that_drains_gets_what_it_waits_for() {
     drain(&mut bench, &[0], None);
     bench.revoked(0, parent.key, false);
     let waits = broadleaf_proto::engine::EngineEvent::WaitStarted(parent.key);
-    bench.input(Input::Waits {
+    bench.reports(EngineReport::Waits {
         engine: EngineId(0),
         event: waits,
     });
@@ -186,7 +192,7 @@ fn engines_that_start_are_given_up_and_their_host_leaves() {
     let mut bench = Bench::new(config(), 1);
     host_up(&mut bench, 2, None);
     let spawned = ForkServerEvent::Spawned(EngineId(1), 7);
-    relay_says(&mut bench, RelayEvent::ForkServer(spawned));
+    relay_says(&mut bench, EngineReport::ForkServer(spawned));
     let reply = request(&mut bench, &[], &[RELAY], None, false);
     assert_eq!(reply, [ControlReply::Done]);
     assert_eq!(released(&mut bench), 1);
@@ -195,7 +201,7 @@ fn engines_that_start_are_given_up_and_their_host_leaves() {
     let all = ControlRequest::RestartEngines(TargetSet::Ranges(vec![(EngineId(1), EngineId(3))]));
     bench.request(all);
     assert_eq!((state(&bench, 1), state(&bench, 2)), ("gone", "gone"));
-    relay_says(&mut bench, RelayEvent::EngineUp(info(1)));
+    relay_says(&mut bench, EngineReport::Up(info(1)));
     assert_eq!(state(&bench, 1), "leaving", "it came too late");
 }
 
@@ -203,12 +209,12 @@ fn engines_that_start_are_given_up_and_their_host_leaves() {
 fn a_host_drains_before_its_job_ends() {
     let mut bench = Bench::new(config(), 0);
     host_up(&mut bench, 1, Some(1_000 * MS));
-    relay_says(&mut bench, RelayEvent::EngineUp(info(0)));
+    relay_says(&mut bench, EngineReport::Up(info(0)));
     bench.pass(899 * MS);
     assert_eq!(state(&bench, 0), "up");
     bench.pass(MS);
     assert_eq!(stops(&mut bench), [0], "a tenth of its time is left");
-    let down = RelayEvent::EngineDown {
+    let down = EngineReport::Down {
         engine: EngineId(0),
         unclaimed_offers: Vec::new(),
         next_offer: 0,
@@ -223,7 +229,7 @@ fn a_host_drains_before_its_job_ends() {
         out_of_memory: false,
         last_output: String::new(),
     };
-    relay_says(&mut bench, RelayEvent::ForkServer(exited));
+    relay_says(&mut bench, EngineReport::ForkServer(exited));
     assert_eq!(released(&mut bench), 1);
     bench.input(Input::HostDown { host: RELAY });
     assert_eq!(released(&mut bench), 0);
@@ -234,16 +240,11 @@ fn a_host_that_is_told_of_its_end_drains_at_once() {
     for ends_in_ns in [None, Some(1_000 * MS)] {
         let mut bench = Bench::new(config(), 0);
         host_up(&mut bench, 2, ends_in_ns);
-        relay_says(&mut bench, RelayEvent::EngineUp(info(0)));
-        relay_says(&mut bench, RelayEvent::EngineUp(info(1)));
+        relay_says(&mut bench, EngineReport::Up(info(0)));
+        relay_says(&mut bench, EngineReport::Up(info(1)));
         bench.submit(1);
         let (busy, record) = bench.assigns_one();
-        relay_says(
-            &mut bench,
-            RelayEvent::EndsSoon {
-                ends_in_ns: 300 * MS,
-            },
-        );
+        told_of_end(&mut bench, 300 * MS);
         bench.revoked(busy, record.key, false);
         assert_eq!(stops(&mut bench), [1 - busy], "the other has a task");
         let counters = bench.controller.counters();
@@ -252,12 +253,7 @@ fn a_host_that_is_told_of_its_end_drains_at_once() {
         bench.submit(1);
         assert_eq!(bench.assigned(), [], "nothing new");
         // Nothing changes if it is told again, or if its own end comes near.
-        relay_says(
-            &mut bench,
-            RelayEvent::EndsSoon {
-                ends_in_ns: 600 * MS,
-            },
-        );
+        told_of_end(&mut bench, 600 * MS);
         let counters = bench.controller.counters();
         assert_eq!(counters.hosts[0].ends_at, Some(bench.now + 300 * MS));
         bench.done(busy, record.key, Status::Ok, MS);
@@ -270,7 +266,7 @@ fn tasks_go_where_they_surely_end_in_time() {
     let mut bench = Bench::new(config(), 1);
     bench.submit_with(timed(700 * MS));
     host_up(&mut bench, 1, Some(1_000 * MS));
-    relay_says(&mut bench, RelayEvent::EngineUp(info(1)));
+    relay_says(&mut bench, EngineReport::Up(info(1)));
     bench.pass(400 * MS);
     bench.run_all(MS);
     assert_eq!(bench.ends(), [(0, Status::Ok)]);

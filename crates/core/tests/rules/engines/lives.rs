@@ -2,6 +2,7 @@ use broadleaf_core::{Config, Input, Output};
 use broadleaf_proto::control::{
     ControlReply, ControlRequest, DeathCause, Event, ForkServerEvent, RefusalReason,
 };
+use broadleaf_proto::host::EngineOrder;
 use broadleaf_proto::ids::EngineId;
 use broadleaf_proto::{Status, TargetSet, TaskOptions};
 
@@ -14,10 +15,11 @@ fn spawned(mut config: Config, n_engines: u32) -> Bench {
     bench.input(Input::ForkServerUp);
     for engine in 0..n_engines {
         let event = ForkServerEvent::Spawned(EngineId(engine), 100 + engine);
-        bench.input(Input::ForkServer(event));
+        bench.fork_server(event);
         bench.engine_up(engine);
     }
-    let spawns = bench.take(|o| matches!(o, Output::Spawn { .. }).then_some(()));
+    let spawns =
+        bench.take(|o| matches!(o, Output::Order(EngineOrder::Spawn { .. })).then_some(()));
     assert_eq!(spawns.len(), n_engines as usize);
     bench.out.clear();
     bench
@@ -126,11 +128,14 @@ fn restarts_wait_longer_each_time_and_end_at_their_cap() {
         };
         waits.push((at - bench.now) / MS);
         bench.pass(at - bench.now);
-        assert_eq!(count(&mut bench, |o| matches!(o, Output::Spawn { .. })), 1);
-        bench.input(Input::ForkServer(ForkServerEvent::Spawned(
-            EngineId(0),
-            100,
-        )));
+        assert_eq!(
+            count(&mut bench, |o| matches!(
+                o,
+                Output::Order(EngineOrder::Spawn { .. })
+            )),
+            1
+        );
+        bench.fork_server(ForkServerEvent::Spawned(EngineId(0), 100));
         bench.engine_up(0);
         bench.schedule();
     }
@@ -161,10 +166,10 @@ fn an_engine_that_never_says_hello_is_given_up() {
 }
 
 fn not_started(bench: &mut Bench, engine: u32) {
-    bench.input(Input::ForkServer(ForkServerEvent::NotStarted {
+    bench.fork_server(ForkServerEvent::NotStarted {
         engine: EngineId(engine),
         reason: "no processes left".into(),
-    }));
+    });
 }
 
 #[test]
@@ -173,7 +178,7 @@ fn an_engine_that_gets_no_process_is_tried_again_and_the_others_live_on() {
     bench.submit_with(each(&[0]));
     bench.schedule();
     bench.request(ControlRequest::AddEngines(1));
-    bench.take(|o| matches!(o, Output::Spawn { .. }).then_some(()));
+    bench.take(|o| matches!(o, Output::Order(EngineOrder::Spawn { .. })).then_some(()));
     let mut waits = Vec::new();
     for _ in 0..3 {
         not_started(&mut bench, 1);
@@ -181,15 +186,18 @@ fn an_engine_that_gets_no_process_is_tried_again_and_the_others_live_on() {
         let at = bench.controller.next_deadline().unwrap();
         waits.push((at - bench.now) / MS);
         bench.pass(at - bench.now);
-        assert_eq!(count(&mut bench, |o| matches!(o, Output::Spawn { .. })), 1);
+        assert_eq!(
+            count(&mut bench, |o| matches!(
+                o,
+                Output::Order(EngineOrder::Spawn { .. })
+            )),
+            1
+        );
     }
     for (wait, min_ms) in waits.iter().zip([100, 200, 400]) {
         assert!((min_ms..=min_ms * 5 / 4).contains(wait), "{wait} ms");
     }
-    bench.input(Input::ForkServer(ForkServerEvent::Spawned(
-        EngineId(1),
-        101,
-    )));
+    bench.fork_server(ForkServerEvent::Spawned(EngineId(1), 101));
     bench.engine_up(1);
     not_started(&mut bench, 0);
     let (_, record) = bench.assigns().remove(0);
@@ -203,7 +211,10 @@ fn an_engine_that_gets_no_process_in_time_is_given_up() {
     bench.request(ControlRequest::AddEngines(1));
     bench.submit_with(each(&[1]));
     let (mut n_attempts, began) = (0, bench.now);
-    while count(&mut bench, |o| matches!(o, Output::Spawn { .. })) == 1 {
+    while count(&mut bench, |o| {
+        matches!(o, Output::Order(EngineOrder::Spawn { .. }))
+    }) == 1
+    {
         n_attempts += 1;
         not_started(&mut bench, 1);
         let Some(at) = bench.controller.next_deadline() else {
@@ -227,10 +238,22 @@ fn stop_is_polite_first() {
     let one = TargetSet::Ranges(vec![(EngineId(1), EngineId(2))]);
     let reply = bench.request(ControlRequest::StopEngines(one));
     assert_eq!(reply, [ControlReply::Done]);
-    assert_eq!(count(&mut bench, |o| matches!(o, Output::Stop { .. })), 1);
+    assert_eq!(
+        count(&mut bench, |o| matches!(
+            o,
+            Output::Order(EngineOrder::Stop { .. })
+        )),
+        1
+    );
     assert_eq!(bench.revokes().len(), 1, "what waits there goes elsewhere");
     bench.pass(config().stop_grace_ns);
-    assert_eq!(count(&mut bench, |o| matches!(o, Output::Kill { .. })), 1);
+    assert_eq!(
+        count(&mut bench, |o| matches!(
+            o,
+            Output::Order(EngineOrder::Kill { .. })
+        )),
+        1
+    );
     bench.exited(1, 9);
     bench.engine_down(1, &[1]);
     assert_eq!(deaths(&mut bench), [DeathCause::Stopped]);
@@ -246,7 +269,13 @@ fn a_restart_keeps_the_slot_and_what_waits_for_it() {
     bench.exited(0, 15);
     bench.engine_down(0, &[]);
     bench.pass(1);
-    assert_eq!(count(&mut bench, |o| matches!(o, Output::Spawn { .. })), 1);
+    assert_eq!(
+        count(&mut bench, |o| matches!(
+            o,
+            Output::Order(EngineOrder::Spawn { .. })
+        )),
+        1
+    );
     bench.engine_up(0);
     bench.schedule();
     assert_eq!(bench.assigned(), [(0, 0)]);
@@ -280,7 +309,7 @@ fn more_engines_get_new_slots() {
     let mut bench = spawned(config(), 1);
     bench.request(ControlRequest::AddEngines(2));
     let slots = bench.take(|output| match output {
-        Output::Spawn { engine } => Some(engine.0),
+        Output::Order(EngineOrder::Spawn { engine }) => Some(engine.0),
         _ => None,
     });
     assert_eq!(slots, [1, 2]);
@@ -350,7 +379,7 @@ fn what_one_client_tells_others_are_told() {
 /// Engines that were told to start since the last call.
 fn spawns(bench: &mut Bench) -> Vec<u32> {
     bench.take(|output| match output {
-        Output::Spawn { engine } => Some(engine.0),
+        Output::Order(EngineOrder::Spawn { engine }) => Some(engine.0),
         _ => None,
     })
 }

@@ -1,10 +1,11 @@
 //! What observers are told of hosts, and what nobody owes any more.
 
-use broadleaf_core::{HostEvent, Input, Output};
+use broadleaf_core::{Input, Output};
 use broadleaf_proto::control::{ControlReply, ControlRequest, Event, ForkServerEvent};
+use broadleaf_proto::host::{EngineOrder, EngineReport};
 use broadleaf_proto::ids::{EngineId, HostId};
 use broadleaf_proto::limits::MAX_WRITTEN_BYTES;
-use broadleaf_proto::relay::{HostCounts, RelayEvent};
+use broadleaf_proto::relay::HostCounts;
 
 use crate::bench::{Bench, CLIENT, config, info};
 
@@ -24,16 +25,15 @@ fn bench() -> Bench {
             ends_in_ns: None,
         });
         let spawned = ForkServerEvent::Spawned(EngineId(engine), 100 + engine);
-        says(&mut bench, host, RelayEvent::ForkServer(spawned));
-        says(&mut bench, host, RelayEvent::EngineUp(info(engine)));
+        says(&mut bench, host, EngineReport::ForkServer(spawned));
+        says(&mut bench, host, EngineReport::Up(info(engine)));
     }
     bench.out.clear();
     bench
 }
 
-fn says(bench: &mut Bench, host: HostId, event: RelayEvent) {
-    let news = HostEvent::Event(event);
-    bench.input(Input::Relay { host, news });
+fn says(bench: &mut Bench, host: HostId, report: EngineReport) {
+    bench.input(Input::Report { host, report });
 }
 
 fn asked_for_figures(bench: &mut Bench) -> Vec<HostId> {
@@ -58,7 +58,9 @@ fn ask(bench: &mut Bench, number: u64, engine: u32) -> Option<u64> {
         request,
     });
     let sent = bench.out.iter().find_map(|output| match output {
-        Output::ReadWritten(read) => Some((read.engine, read.pid, read.reading)),
+        Output::Order(EngineOrder::ReadWritten(read)) => {
+            Some((read.engine, read.pid, read.reading))
+        }
         _ => None,
     });
     let (asked, pid, reading) = sent?;
@@ -70,7 +72,7 @@ fn ask(bench: &mut Bench, number: u64, engine: u32) -> Option<u64> {
 fn answers(bench: &mut Bench, host: HostId, reading: u64, text: &str) {
     let text = text.to_owned();
     let written = ForkServerEvent::Written { reading, text };
-    says(bench, host, RelayEvent::ForkServer(written));
+    says(bench, host, EngineReport::ForkServer(written));
 }
 
 fn replies(bench: &mut Bench) -> Vec<(u64, ControlReply)> {
@@ -91,7 +93,8 @@ fn a_host_is_asked_for_its_figures_again_only_when_it_has_answered() {
         cores: 8,
         ..HostCounts::default()
     };
-    says(&mut bench, OTHER, RelayEvent::Measured(counts));
+    let host = OTHER;
+    bench.input(Input::Measured { host, counts });
     let told: Vec<_> = bench
         .controller
         .measured()
@@ -118,10 +121,7 @@ fn the_host_of_an_engine_tells_what_it_has_written() {
 
     let reading = ask(&mut bench, 6, 0).unwrap();
     let text = "here".to_owned();
-    bench.input(Input::ForkServer(ForkServerEvent::Written {
-        reading,
-        text,
-    }));
+    bench.fork_server(ForkServerEvent::Written { reading, text });
     assert_eq!(
         replies(&mut bench),
         [(6, ControlReply::Text("here".into()))]

@@ -1,10 +1,10 @@
 //! What relays report, and about whom.
 
-use broadleaf_core::{HostEvent, Input, Output};
+use broadleaf_core::{Input, Output};
 use broadleaf_proto::Status;
 use broadleaf_proto::control::{EngineInfo, Event, ForkServerEvent};
+use broadleaf_proto::host::{EngineOrder, EngineReport};
 use broadleaf_proto::ids::{EngineId, HostId, TaskKey};
-use broadleaf_proto::relay::{RelayEvent, RelayedDone};
 use broadleaf_proto::task::{DoneRecord, OutputRecord, Payload};
 use bytes::Bytes;
 
@@ -21,9 +21,9 @@ fn bench() -> Bench {
         says(
             &mut bench,
             host,
-            RelayEvent::ForkServer(ForkServerEvent::Spawned(EngineId(engine), 100 + engine)),
+            EngineReport::ForkServer(ForkServerEvent::Spawned(EngineId(engine), 100 + engine)),
         );
-        says(&mut bench, host, RelayEvent::EngineUp(info(engine)));
+        says(&mut bench, host, EngineReport::Up(info(engine)));
     }
     assert_eq!(up(&bench), [0, 1, 2]);
     bench.out.clear();
@@ -41,12 +41,8 @@ fn host_up(bench: &mut Bench, host: HostId, name: &str, n_engines: u32) {
     });
 }
 
-fn hear(bench: &mut Bench, host: HostId, news: HostEvent) {
-    bench.input(Input::Relay { host, news });
-}
-
-fn says(bench: &mut Bench, host: HostId, event: RelayEvent) {
-    hear(bench, host, HostEvent::Event(event));
+fn says(bench: &mut Bench, host: HostId, report: EngineReport) {
+    bench.input(Input::Report { host, report });
 }
 
 fn up(bench: &Bench) -> Vec<u32> {
@@ -74,8 +70,8 @@ fn a_relay_that_names_the_process_of_another_host_has_nobody_killed() {
     bench.engine_down(0, &[]);
     for engine in [0, 2, 77] {
         let lie = ForkServerEvent::Spawned(EngineId(engine), 4242);
-        says(&mut bench, OWN, RelayEvent::ForkServer(lie));
-        let kills = |o: &Output| matches!(o, Output::Kill { .. });
+        says(&mut bench, OWN, EngineReport::ForkServer(lie));
+        let kills = |o: &Output| matches!(o, Output::Order(EngineOrder::Kill { .. }));
         assert!(!bench.out.iter().any(kills), "{:?}", bench.out);
         assert!(is_expelled(&mut bench, OWN), "engine {engine}");
     }
@@ -86,23 +82,23 @@ fn a_relay_speaks_of_its_own_engines_alone() {
     let mut bench = bench();
     let (engine, key) = (EngineId(2), TaskKey(0));
     let events = [
-        RelayEvent::EngineUp(info(2)),
-        RelayEvent::EngineDown {
+        EngineReport::Up(info(2)),
+        EngineReport::Down {
             engine,
             unclaimed_offers: Vec::new(),
             next_offer: 0,
         },
-        RelayEvent::Revoked {
+        EngineReport::Revoked {
             engine,
             key,
             won: true,
         },
-        RelayEvent::Waits {
+        EngineReport::Waits {
             engine,
             event: broadleaf_proto::engine::EngineEvent::WaitStarted(key),
         },
-        RelayEvent::Delivered { engine, key },
-        RelayEvent::Undeliverable {
+        EngineReport::Delivered { engine, key },
+        EngineReport::Undeliverable {
             engine,
             key,
             reason: String::new(),
@@ -120,11 +116,13 @@ fn a_relay_speaks_of_its_own_engines_alone() {
         cpu_ns: 0,
         payload: Payload::default(),
     };
-    hear(
-        &mut bench,
-        OWN,
-        HostEvent::Done(RelayedDone { engine, record }),
-    );
+    let host = OWN;
+    bench.input(Input::Done {
+        host,
+        engine,
+        record,
+        copy: None,
+    });
     assert!(is_expelled(&mut bench, OWN));
     let record = OutputRecord {
         task: 0,
@@ -132,7 +130,12 @@ fn a_relay_speaks_of_its_own_engines_alone() {
         stream: 1,
         bytes: Bytes::new(),
     };
-    hear(&mut bench, OWN, HostEvent::Output(record));
+    let host = OWN;
+    bench.input(Input::Output {
+        host,
+        engine,
+        record,
+    });
     assert!(is_expelled(&mut bench, OWN));
     assert_eq!(up(&bench), [0, 1, 2], "nobody else came to harm");
     bench.input(Input::HostDown { host: OWN });
@@ -141,7 +144,7 @@ fn a_relay_speaks_of_its_own_engines_alone() {
     says(
         &mut bench,
         OWN,
-        RelayEvent::ForkServer(ForkServerEvent::Spawned(EngineId(1), 1)),
+        EngineReport::ForkServer(ForkServerEvent::Spawned(EngineId(1), 1)),
     );
     assert!(!is_expelled(&mut bench, OWN));
 }
@@ -151,7 +154,7 @@ fn loses_engine(bench: &mut Bench, next_offer: u32) {
     says(
         bench,
         OWN,
-        RelayEvent::EngineDown {
+        EngineReport::Down {
             engine: EngineId(1),
             unclaimed_offers: Vec::new(),
             next_offer,
@@ -196,10 +199,10 @@ fn names_of_a_relay_are_bounded_and_so_are_its_engines() {
         host: long,
         ..info(1)
     };
-    says(&mut bench, OWN, RelayEvent::EngineUp(info));
+    says(&mut bench, OWN, EngineReport::Up(info));
     assert!(is_expelled(&mut bench, OWN));
     host_up(&mut bench, HostId(4), "greedy", u32::MAX);
-    let spawns = |o: &&Output| matches!(o, Output::Spawn { .. });
+    let spawns = |o: &&Output| matches!(o, Output::Order(EngineOrder::Spawn { .. }));
     assert_eq!(bench.out.iter().filter(spawns).count(), 4096);
 }
 
@@ -228,7 +231,7 @@ fn the_death_of_an_engine_that_was_never_up_names_its_host() {
             last_output: String::new(),
         },
     ] {
-        says(&mut bench, OWN, RelayEvent::ForkServer(event));
+        says(&mut bench, OWN, EngineReport::ForkServer(event));
     }
     let hosts = bench.take(|output| match output {
         Output::Event {

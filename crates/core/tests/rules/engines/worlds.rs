@@ -1,9 +1,9 @@
 //! MPI worlds: slots in the order of ranks, and one end for all.
 
-use broadleaf_core::{HostEvent, Input, Output};
+use broadleaf_core::{Input, Output};
 use broadleaf_proto::control::{ControlRequest, DeathCause, EngineInfo, Event, ForkServerEvent};
+use broadleaf_proto::host::{EngineOrder, EngineReport};
 use broadleaf_proto::ids::{EngineId, HostId};
-use broadleaf_proto::relay::RelayEvent;
 use broadleaf_proto::{Status, TargetSet};
 
 use crate::bench::{Bench, CLIENT, MS, config, each};
@@ -12,12 +12,8 @@ const HERE: HostId = HostId::CONTROLLER;
 const THERE: HostId = HostId(1);
 
 fn fork_server(bench: &mut Bench, host: HostId, event: ForkServerEvent) {
-    if host == HERE {
-        bench.input(Input::ForkServer(event));
-    } else {
-        let news = HostEvent::Event(RelayEvent::ForkServer(event));
-        bench.input(Input::Relay { host, news });
-    }
+    let report = EngineReport::ForkServer(event);
+    bench.input(Input::Report { host, report });
 }
 
 fn guest(bench: &mut Bench, host: HostId, world: &str, size: u32, rank: u32) {
@@ -32,7 +28,7 @@ fn guest(bench: &mut Bench, host: HostId, world: &str, size: u32, rank: u32) {
 
 fn seats(bench: &mut Bench) -> Vec<(u32, u32)> {
     bench.take(|o| match o {
-        Output::Seat { engine, rank, .. } => Some((engine.0, *rank)),
+        Output::Order(EngineOrder::Seat { engine, rank, .. }) => Some((engine.0, *rank)),
         _ => None,
     })
 }
@@ -46,12 +42,8 @@ fn up(bench: &mut Bench, host: HostId, engine: u32, rank: u32) {
         pid,
         host: "here".into(),
     };
-    if host == HERE {
-        bench.input(Input::EngineUp { info });
-    } else {
-        let news = HostEvent::Event(RelayEvent::EngineUp(info));
-        bench.input(Input::Relay { host, news });
-    }
+    let report = EngineReport::Up(info);
+    bench.input(Input::Report { host, report });
 }
 
 /// Engine 0 on its own, and a world of three in slots 1 to 3: rank 1 is at a relay.
@@ -130,15 +122,16 @@ fn a_rank_that_dies_takes_its_world_along_and_nobody_else() {
     let job = bench.submit_with(each(&[1]));
     bench.schedule();
     bench.out.clear();
-    let news = HostEvent::Event(RelayEvent::EngineDown {
+    let report = EngineReport::Down {
         engine: EngineId(2),
         unclaimed_offers: vec![],
         next_offer: 0,
-    });
-    bench.input(Input::Relay { host: THERE, news });
+    };
+    let host = THERE;
+    bench.input(Input::Report { host, report });
     exited(&mut bench, THERE, 2, 1);
     let killed = bench.take(|o| match o {
-        Output::Kill { engine, pid, .. } => Some((engine.0, *pid)),
+        Output::Order(EngineOrder::Kill { engine, pid, .. }) => Some((engine.0, *pid)),
         _ => None,
     });
     assert_eq!(killed, [(1, 500), (3, 502)]);
@@ -175,7 +168,7 @@ fn a_world_that_is_started_again_has_its_slots_again() {
         ControlRequest::StopEngines(TargetSet::Ranges(vec![(EngineId(2), EngineId(3))])),
     );
     let stopped = bench.take(|o| match o {
-        Output::Stop { engine } => Some(engine.0),
+        Output::Order(EngineOrder::Stop { engine }) => Some(engine.0),
         _ => None,
     });
     assert_eq!(stopped, [1, 2, 3]); // one does not leave alone
@@ -221,7 +214,7 @@ fn ranks_leave_together_when_the_host_of_one_is_released() {
     });
     let stops = |bench: &mut Bench| {
         bench.take(|output| match output {
-            Output::Stop { engine } => Some(engine.0),
+            Output::Order(EngineOrder::Stop { engine }) => Some(engine.0),
             _ => None,
         })
     };

@@ -3,7 +3,7 @@
 
 use broadleaf_core::{Config, Input, Output};
 use broadleaf_proto::control::{ControlReply, ControlRequest, DefineOptions, RefusalReason};
-use broadleaf_proto::ids::{ClientId, EngineId, FunctionId, OptionsId, TaskSeq};
+use broadleaf_proto::ids::{ClientId, EngineId, FunctionId, HostId, OptionsId, TaskSeq};
 use broadleaf_proto::task::Status;
 use broadleaf_proto::{Mode, RefusedRun, TargetSet, TaskOptions};
 
@@ -248,6 +248,7 @@ fn a_kept_result_is_not_sent_more_often_than_there_is_room() {
     };
     let engine = EngineId(engine);
     bench.input(Input::Done {
+        host: HostId::CONTROLLER,
         engine,
         record: done,
         copy: None,

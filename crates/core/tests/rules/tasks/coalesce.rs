@@ -1,6 +1,6 @@
 use broadleaf_core::{Input, Output};
 use broadleaf_proto::control::ControlRequest;
-use broadleaf_proto::ids::TaskSeq;
+use broadleaf_proto::ids::{HostId, TaskSeq};
 use broadleaf_proto::limits::MAX_COALESCED_BYTES;
 use broadleaf_proto::task::{DoneRecord, Payload};
 use broadleaf_proto::{EngineId, Status, TaskOptions};
@@ -115,6 +115,7 @@ fn values_too_large_for_one_record_travel_by_themselves() {
             },
         };
         bench.input(Input::Done {
+            host: HostId::CONTROLLER,
             engine: EngineId(engine),
             record,
             copy: None,

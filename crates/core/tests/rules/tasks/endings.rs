@@ -1,6 +1,7 @@
 use broadleaf_core::{Input, Output};
 use broadleaf_proto::control::{ControlRequest, RefusalReason};
-use broadleaf_proto::ids::{EngineId, TaskKey, TaskSeq};
+use broadleaf_proto::host::EngineOrder;
+use broadleaf_proto::ids::{EngineId, HostId, TaskKey, TaskSeq};
 use broadleaf_proto::task::{OutputRecord, dropped_messages_notice};
 use broadleaf_proto::{Status, TaskOptions};
 
@@ -21,14 +22,15 @@ fn timeout(timeout_ns: u64) -> TaskOptions {
 }
 
 fn interrupts(bench: &mut Bench) -> usize {
-    let found = bench.take(|o| matches!(o, Output::Interrupt { .. }).then_some(()));
+    let found =
+        bench.take(|o| matches!(o, Output::Order(EngineOrder::Interrupt { .. })).then_some(()));
     found.len()
 }
 
 /// Processes that are killed, and the signals.
 fn kills(bench: &mut Bench) -> Vec<(u32, i32)> {
     bench.take(|o| match o {
-        Output::Kill { pid, signal, .. } => Some((*pid, *signal)),
+        Output::Order(EngineOrder::Kill { pid, signal, .. }) => Some((*pid, *signal)),
         _ => None,
     })
 }
@@ -267,7 +269,12 @@ fn output(bench: &mut Bench, engine: u32, task: TaskKey, stream: u8, bytes: &'st
         stream,
         bytes: bytes.into(),
     };
-    bench.input(Input::Output { engine, record });
+    let host = HostId::CONTROLLER;
+    bench.input(Input::Output {
+        host,
+        engine,
+        record,
+    });
 }
 
 fn outputs(bench: &mut Bench) -> Vec<(u64, u8, String)> {

@@ -1,7 +1,8 @@
 use broadleaf_core::{Input, Output};
 use broadleaf_proto::control::{ControlReply, ControlRequest};
 use broadleaf_proto::engine::EngineEvent;
-use broadleaf_proto::ids::{EngineId, FunctionId, OptionsId, TaskSeq};
+use broadleaf_proto::host::{EngineOrder, EngineReport};
+use broadleaf_proto::ids::{EngineId, FunctionId, HostId, OptionsId, TaskSeq};
 use broadleaf_proto::task::{AssignRecord, DoneRecord, Payload, SubmitRecord};
 use broadleaf_proto::{Status, TaskKey, TaskOptions};
 use smallvec::SmallVec;
@@ -10,7 +11,7 @@ use crate::bench::{Bench, CLIENT, MS, config, each};
 
 fn says(bench: &mut Bench, engine: u32, event: EngineEvent) {
     let engine = EngineId(engine);
-    bench.input(Input::Waits { engine, event });
+    bench.reports(EngineReport::Waits { engine, event });
     bench.schedule();
 }
 
@@ -225,6 +226,7 @@ fn a_task_that_waits_has_no_bound_on_those_it_waits_for() {
         controller.on_input(
             now,
             Input::Done {
+                host: HostId::CONTROLLER,
                 engine,
                 record,
                 copy: None,
@@ -271,13 +273,13 @@ fn a_task_whose_time_is_over_is_not_killed_while_another_runs_on_top_of_it() {
     bench.pass(11 * MS);
     let interrupts = |bench: &mut Bench| {
         bench.take(|output| match output {
-            Output::Interrupt { key, .. } => Some(*key),
+            Output::Order(EngineOrder::Interrupt { key, .. }) => Some(*key),
             _ => None,
         })
     };
     assert_eq!(interrupts(&mut bench), [outer.key]);
     let kills = |bench: &mut Bench| {
-        bench.take(|output| matches!(output, Output::Kill { .. }).then_some(()))
+        bench.take(|output| matches!(output, Output::Order(EngineOrder::Kill { .. })).then_some(()))
     };
     for _ in 0..5 {
         bench.pass(config().interrupt_grace_ns);

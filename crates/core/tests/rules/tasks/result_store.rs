@@ -3,7 +3,7 @@
 use broadleaf_core::{Config, Input, Output};
 use broadleaf_proto::Status;
 use broadleaf_proto::control::{ControlReply, ControlRequest, RefusalReason, TaskRecord};
-use broadleaf_proto::ids::{ClientId, EngineId, OptionsId, SegmentId, TaskSeq};
+use broadleaf_proto::ids::{ClientId, EngineId, HostId, OptionsId, SegmentId, TaskSeq};
 use broadleaf_proto::task::{DoneRecord, Payload, ResultRecord, SegmentRef};
 use bytes::Bytes;
 
@@ -101,6 +101,7 @@ fn a_copy_is_for_other_clients_and_its_own_gets_the_segments() {
     let copy = Some(Bytes::from_static(b"whole"));
     let engine = EngineId(engine);
     bench.input(Input::Done {
+        host: HostId::CONTROLLER,
         engine,
         record,
         copy: copy.map(Box::new),

@@ -1,8 +1,8 @@
 //! Short tasks go to engines that are awake, and nobody waits behind one that turns out to be long.
 
-use broadleaf_core::{Config, HostEvent, Input};
+use broadleaf_core::{Config, Input};
+use broadleaf_proto::host::EngineReport;
 use broadleaf_proto::ids::HostId;
-use broadleaf_proto::relay::RelayEvent;
 use broadleaf_proto::task::AssignRecord;
 use broadleaf_proto::{Status, TaskOptions};
 
@@ -248,8 +248,8 @@ fn each_host_has_cores_of_its_own() {
         ends_in_ns: None,
     });
     for engine in 2..5 {
-        let news = HostEvent::Event(RelayEvent::EngineUp(info(engine)));
-        bench.input(Input::Relay { host, news });
+        let report = EngineReport::Up(info(engine));
+        bench.input(Input::Report { host, report });
     }
     bench.out.clear();
     bench.submit(60);

@@ -1,56 +1,21 @@
-//! What relays report. Whoever has the engines' key can act as one, so a relay is believed only about its own host and
-//! its engines, and no number in its reports may exceed what was sent there. A relay that reports anything else is
-//! expelled.
+//! What hosts report about their engines. Whoever has the engines' key can act as a relay, so a relay is believed only
+//! about its own host and its engines, and no number in its reports may exceed what was sent there. A relay that reports
+//! anything else is expelled.
 
 use broadleaf_proto::control::ForkServerEvent;
+use broadleaf_proto::host::EngineReport;
 use broadleaf_proto::ids::{EngineId, HostId, TaskKey};
 use broadleaf_proto::limits::{CLAIM_SLOTS, LAST_OUTPUT_BYTES, MAX_HOST_NAME_BYTES};
-use broadleaf_proto::relay::{RelayEvent, RelayedDone};
-use broadleaf_proto::task::OutputRecord;
 
 use crate::engines::Engine;
 use crate::tasks::TaskState;
 use crate::{Controller, Nanos, Output};
-
-/// What a relay reports.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum HostEvent {
-    /// An engine, or its process, came, went or changed. [`crate::transfer`] handles the progress of payload.
-    Event(RelayEvent),
-    /// A task ended.
-    Done(RelayedDone),
-    /// A task wrote something.
-    Output(OutputRecord),
-}
 
 /// Maximum length of an engine's unique name, in bytes.
 const MAX_UUID_BYTES: usize = 64;
 /// Bytes that are not text take three bytes as text.
 const MAX_LAST_OUTPUT_BYTES: usize = 3 * LAST_OUTPUT_BYTES;
 const MAX_REASON_BYTES: usize = 4096;
-
-/// The engine that a report is about; `None` if it is about none.
-fn subject(news: &HostEvent) -> Option<EngineId> {
-    Some(match news {
-        HostEvent::Done(done) => done.engine,
-        HostEvent::Output(record) => record.engine,
-        HostEvent::Event(event) => match event {
-            RelayEvent::EngineUp(info) => info.engine,
-            RelayEvent::EngineDown { engine, .. }
-            | RelayEvent::Revoked { engine, .. }
-            | RelayEvent::Waits { engine, .. }
-            | RelayEvent::Delivered { engine, .. }
-            | RelayEvent::Undeliverable { engine, .. } => *engine,
-            RelayEvent::ForkServer(event) => return event.engine(),
-            RelayEvent::Fetched(_)
-            | RelayEvent::FetchFailed { .. }
-            | RelayEvent::Mover(_)
-            | RelayEvent::Pong { .. }
-            | RelayEvent::EndsSoon { .. }
-            | RelayEvent::Measured(_) => return None,
-        },
-    })
-}
 
 /// Truncates a text for people to its last bytes.
 fn keep_end(text: &mut String, max_bytes: usize) {
@@ -69,12 +34,9 @@ pub(crate) struct Unclaimed {
 }
 
 impl Unclaimed {
-    pub fn listed(mut listed: Vec<u32>) -> Self {
+    pub fn new(mut listed: Vec<u32>, on_the_way: (u32, u32)) -> Self {
         listed.sort_unstable();
-        Self {
-            listed,
-            on_the_way: (0, 0),
-        }
+        Self { listed, on_the_way }
     }
 
     pub fn contains(&self, offer: u32) -> bool {
@@ -99,103 +61,68 @@ impl Controller {
         task.is_some_and(|task| matches!(task.state, TaskState::Offered(at, _) if at == engine))
     }
 
-    pub(crate) fn on_host_event(
+    /// Whether what a host reports about an engine is to be believed.
+    pub(crate) fn may_report(
         &mut self,
-        now: Nanos,
         host: HostId,
-        news: HostEvent,
+        engine: EngineId,
         out: &mut Vec<Output>,
-    ) {
-        if !self.is_relay_up(host) {
-            self.totals.ignored += 1;
-            return;
+    ) -> bool {
+        if !self.knows(host) {
+            return false;
         }
-        if let HostEvent::Event(RelayEvent::ForkServer(ForkServerEvent::Guest {
-            world,
-            size,
-            rank,
-            pid,
-        })) = news
-        {
-            if !self.on_guest(now, host, world, size, rank, pid, out) {
-                self.expel(host, out);
-            }
-            return;
-        }
-        if let HostEvent::Event(RelayEvent::EndsSoon { ends_in_ns }) = news {
-            self.on_notice(now, host, ends_in_ns, out);
-            return;
-        }
-        if let HostEvent::Event(RelayEvent::Measured(counts)) = news {
-            self.on_measured(now, host, counts);
-            return;
-        }
-        if let HostEvent::Event(RelayEvent::ForkServer(ForkServerEvent::Written {
-            reading,
-            text,
-        })) = news
-        {
-            self.on_written(host, reading, text, out);
-            return;
-        }
-        let Some(engine) = subject(&news) else {
-            self.totals.ignored += 1; // Reports about payload are not decided here.
-            return;
-        };
-        if self.host_of(engine) != host {
+        let is_its_own = self.host_of(engine) == host;
+        if !is_its_own {
             self.expel(host, out);
-            return;
         }
-        match news {
-            HostEvent::Done(RelayedDone { engine, record }) => {
-                self.on_done(now, engine, record, None, out);
-            }
-            HostEvent::Output(record) => self.on_output(engine, record, out),
-            HostEvent::Event(event) => self.on_relay_event(now, host, event, out),
-        }
+        is_its_own
     }
 
-    fn on_relay_event(
+    pub(crate) fn on_report(
         &mut self,
         now: Nanos,
         host: HostId,
-        event: RelayEvent,
+        report: EngineReport,
         out: &mut Vec<Output>,
     ) {
-        match event {
-            RelayEvent::EngineUp(info) => {
+        let is_believed = match report.engine() {
+            Some(engine) => self.may_report(host, engine, out),
+            None => self.knows(host),
+        };
+        if !is_believed {
+            return;
+        }
+        match report {
+            EngineReport::Up(info) => {
                 if info.uuid.len() > MAX_UUID_BYTES || info.host.len() > MAX_HOST_NAME_BYTES {
                     self.expel(host, out);
                     return;
                 }
                 self.on_engine_up(now, info, out);
             }
-            RelayEvent::EngineDown {
+            EngineReport::Down {
                 engine,
                 unclaimed_offers,
                 next_offer,
             } => {
-                let books = &self.engines[engine.0 as usize];
-                if !books.is_connected() {
+                let known = self.engines.get(engine.0 as usize);
+                let Some(known) = known.filter(|e| e.is_connected()) else {
                     self.totals.ignored += 1;
                     return;
-                }
-                let n = books.n_on_the_way(next_offer);
+                };
+                let n = known.n_on_the_way(next_offer);
                 let Some(n) = n.filter(|_| unclaimed_offers.len() <= CLAIM_SLOTS) else {
                     self.expel(host, out); // The report counts offers that were never made.
                     return;
                 };
-                let unclaimed = Unclaimed {
-                    on_the_way: (next_offer, n),
-                    ..Unclaimed::listed(unclaimed_offers)
-                };
+                let unclaimed = Unclaimed::new(unclaimed_offers, (next_offer, n));
                 self.on_engine_down(now, engine, &unclaimed, out);
             }
-            RelayEvent::Revoked { engine, key, won } => {
+            EngineReport::Revoked { engine, key, won } => {
                 self.on_revoked(now, engine, key, won, out);
             }
-            RelayEvent::Waits { engine, event } => self.on_engine_event(now, engine, event, out),
-            RelayEvent::ForkServer(mut event) => {
+            EngineReport::Waits { engine, event } => self.on_engine_event(now, engine, event, out),
+            EngineReport::ForkServer(mut event) => {
                 match &mut event {
                     ForkServerEvent::Exited { last_output, .. } => {
                         keep_end(last_output, MAX_LAST_OUTPUT_BYTES);
@@ -207,10 +134,10 @@ impl Controller {
                     | ForkServerEvent::Guest { .. }
                     | ForkServerEvent::Written { .. } => {}
                 }
-                self.on_fork_server_event(now, event, out);
+                self.on_fork_server_event(now, host, event, out);
             }
-            RelayEvent::Delivered { engine, key } => self.on_delivered(now, engine, key),
-            RelayEvent::Undeliverable {
+            EngineReport::Delivered { engine, key } => self.on_delivered(now, engine, key),
+            EngineReport::Undeliverable {
                 engine,
                 key,
                 mut reason,
@@ -218,19 +145,23 @@ impl Controller {
                 keep_end(&mut reason, MAX_REASON_BYTES);
                 self.on_undeliverable(now, engine, key, reason, out);
             }
-            RelayEvent::Fetched(_)
-            | RelayEvent::FetchFailed { .. }
-            | RelayEvent::Mover(_)
-            | RelayEvent::Pong { .. }
-            | RelayEvent::EndsSoon { .. }
-            | RelayEvent::Measured(_) => {}
         }
     }
 
-    /// Cuts off a relay that reports something impossible. Its engines, and only they, are lost, as if it had died.
+    /// Whether a host is connected; what another one says is too late.
+    pub(crate) fn knows(&mut self, host: HostId) -> bool {
+        let is_up = self.is_host_up(host);
+        self.totals.ignored += u64::from(!is_up);
+        is_up
+    }
+
+    /// Cuts off a relay that reports something impossible. Its engines, and only they, are lost, as if it had died. What
+    /// the controller's own host reports is ignored.
     pub(crate) fn expel(&mut self, host: HostId, out: &mut Vec<Output>) {
         self.totals.ignored += 1;
-        out.push(Output::Expel { host });
+        if host != HostId::CONTROLLER {
+            out.push(Output::Expel { host });
+        }
     }
 }
 
