@@ -121,7 +121,7 @@ def main() -> int:
     system = sign_flip_trap()
     best = best_us(system)
     losses: dict[str, list[float]] = {}
-    for algorithm in ("tpe", "greedy", "ga", "random") if given.trap else ():
+    for algorithm in ("tpe", "greedy", "random") if given.trap else ():
         begin = time.perf_counter()
         losses[algorithm] = []
         extra = 0

@@ -1,7 +1,5 @@
 """History: change points, decisions on fresh runs, and a small repository measured for real."""
 
-import csv
-import io
 import json
 import math
 import subprocess
@@ -11,8 +9,8 @@ import numpy as np
 import pytest
 from broadleaf_lab.analysis.pairs.deltas import median_variance
 from broadleaf_lab.cli import command as lab
-from broadleaf_lab.comparisons import history, history_runs
-from broadleaf_lab.comparisons.history import Point, change_points, coarse_grid, pooled_sd, search
+from broadleaf_lab.comparisons import history_runs
+from broadleaf_lab.comparisons.history import change_points, coarse_grid, pooled_sd, search
 from broadleaf_lab.errors import AnalysisError, RunError
 from broadleaf_lab.run.single import Quiet
 from broadleaf_lab.study import Study
@@ -137,12 +135,11 @@ def test_a_repository_is_searched(repository):
     assert [commit.subject for commit in measured.commits] == [f"number {i}" for i in range(6)]
     assert [measured.commits[change.commit].subject for change in measured.history.changes] == ["number 3"]
     assert measured.history.changes[0].ratio.estimate == pytest.approx(1.5, rel=0.02)
-    result, otava = history_runs.write(measured, repository)
-    assert json.loads(result.read_text())["changes"][0]["commit"] == 3
-    rows = list(csv.DictReader(io.StringIO(otava.read_text())))
-    assert [row["commit"] for row in rows] == [commit.sha[:10] for commit in measured.commits]
-    assert len({row["time"] for row in rows}) == 6
-    assert float(rows[5]["baseline_us"]) / float(rows[0]["baseline_us"]) == pytest.approx(1.5, rel=0.02)
+    told = json.loads(history_runs.write(measured, repository).read_text())
+    assert told["changes"][0]["commit"] == 3
+    assert [commit["sha"] for commit in told["commits"]] == [commit.sha for commit in measured.commits]
+    medians = [point["median_us"] for point in told["points"]]
+    assert medians[5] / medians[0] == pytest.approx(1.5, rel=0.02)
 
 
 def test_what_is_no_range_is_refused(repository):
@@ -162,23 +159,13 @@ def test_configurations_have_names(repository):
         history_runs.named_configs(study, ["best"])
 
 
-def test_otava_leaves_out_commits_without_every_metric():
-    commits = tuple(history_runs.Commit(f"{i}" * 40, 1000, "s") for i in range(3))
-    points = tuple(Point(i, name, 10.0 + i, 5) for i in range(3) for name in ("a", "b") if (i, name) != (1, "b"))
-    measured = history_runs.Measured(commits, history.History(points, (), (), 0, 0.01, 10), ())
-    rows = list(csv.reader(io.StringIO(history_runs.otava_csv(measured))))
-    assert rows[0] == ["time", "commit", "a_us", "b_us"]
-    assert [row[1] for row in rows[1:]] == ["0" * 10, "2" * 10]
-    assert rows[1][0] < rows[2][0]
-
-
 def test_the_command_tells_what_it_found(repository):
     arguments = ["history", "HEAD~5..HEAD", "-s", str(repository), "--replicates", "2", "--max-wait", "0"]
     done = CliRunner().invoke(lab, arguments)
     assert done.exit_code == 0, done.output
     assert "made baseline slower" in done.stdout
     assert "number 3" in done.stdout
-    assert (repository / "history-otava.csv").is_file()
+    assert (repository / "history.json").is_file()
 
 
 def test_a_configuration_that_never_runs_stops_the_history_after_a_round():

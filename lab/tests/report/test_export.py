@@ -98,7 +98,7 @@ def test_parquet_has_types(directory):
 
 
 def test_all_tables_that_are_there_are_written(directory):
-    (directory / "deltas.csv").write_text("treatment;before_us;delta_us\nfast;100.5;-50.25\n")
+    (directory / "deltas.csv").write_text("treatment,before_us,delta_us\nfast,100.5,-50.25\n")
     assert [path.name for path in export(directory, "excel-es", directory / "out")] == ["runs.csv", "deltas.csv"]
     assert read_table(directory / "out" / "deltas.csv")[1] == [["fast", "100,5", "-50,25"]]
 

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +21,6 @@ from broadleaf_lab.spec.study import StudySpec
 
 RUNS_FILE = "history.csv"
 RESULT_FILE = "history.json"
-OTAVA_FILE = "history-otava.csv"
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,32 +173,8 @@ def _build(environments: Environments, study: StudySpec, commit: Commit, say: Ca
         say(f"{commit.sha[:10]}: {error}")
 
 
-def otava_csv(measured: Measured) -> str:
-    """The medians in the format of Apache Otava: a column of time, the commit as attribute, and a metric for each
-    configuration. Times are commit times, each at least a second after the previous one.
-    """
-    configs = sorted({point.config for point in measured.history.points})
-    table: dict[int, dict[str, float]] = {}
-    for point in measured.history.points:
-        table.setdefault(point.commit, {})[point.config] = point.median_us
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["time", "commit", *(f"{config}_us" for config in configs)])
-    latest = -math.inf
-    for index in sorted(table):
-        # Otava needs a metric in every row.
-        if len(table[index]) < len(configs):
-            continue
-        commit = measured.commits[index]
-        latest = max(latest + 1, commit.unix_time)
-        when = datetime.fromtimestamp(latest, UTC).strftime("%Y-%m-%d %H:%M:%S +0000")
-        writer.writerow([when, commit.sha[:10], *(f"{table[index][config]:.6g}" for config in configs)])
-    return text.getvalue()
-
-
-def write(measured: Measured, directory: Path) -> tuple[Path, Path]:
-    """Writes the result and the table for Otava; returns their paths."""
-    result, otava = directory / RESULT_FILE, directory / OTAVA_FILE
+def write(measured: Measured, directory: Path) -> Path:
+    """Writes the result; returns its path."""
+    result = directory / RESULT_FILE
     replace_file(result, json.dumps(measured.to_dict(), indent=1) + "\n")
-    replace_file(otava, otava_csv(measured))
-    return result, otava
+    return result

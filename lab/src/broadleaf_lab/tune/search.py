@@ -1,4 +1,4 @@
-"""Searches for fast configurations: TPE with a pair model, or greedy, genetic and random search for comparison."""
+"""Searches for fast configurations: TPE with a pair model, or greedy and random search for comparison."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from broadleaf_lab.tune.surrogate import PairModel, changes_of_one
 if TYPE_CHECKING:
     import optuna
 
-ALGORITHMS = ("tpe", "greedy", "ga", "random")
+ALGORITHMS = ("tpe", "greedy", "random")
 _MODEL_EVERY = 5
 _BAR_EVERY = 20
 _MAX_REPEATS = 2
@@ -38,9 +38,7 @@ class Search:
         """Spends `n_runs` runs; afterwards they are in the meter's record."""
         match algorithm:
             case "tpe":
-                self._optuna(n_runs, self._tpe_sampler(), with_model=True)
-            case "ga":
-                self._optuna(n_runs, self._ga_sampler(n_runs), with_model=False)
+                self._optuna(n_runs)
             case "greedy":
                 self._greedy(n_runs)
             case "random":
@@ -63,30 +61,24 @@ class Search:
                 multivariate=True, group=True, constant_liar=True, n_startup_trials=10, seed=self.seed
             )
 
-    def _ga_sampler(self, n_runs: int) -> optuna.samplers.BaseSampler:
-        import optuna
-
-        return optuna.samplers.NSGAIISampler(population_size=max(8, min(50, n_runs // 6)), seed=self.seed)
-
-    def _optuna(self, n_runs: int, sampler: optuna.samplers.BaseSampler, *, with_model: bool) -> None:
+    def _optuna(self, n_runs: int) -> None:
         import optuna
 
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         space = _Space(self.meter)
-        study = optuna.create_study(direction="minimize", sampler=sampler)
-        if with_model:
-            study.add_trials([space.trial(trial) for trial in self.meter.explored()])
+        study = optuna.create_study(direction="minimize", sampler=self._tpe_sampler())
+        study.add_trials([space.trial(trial) for trial in self.meter.explored()])
         for number in range(1, n_runs + 1):
             if number % _BAR_EVERY == 0:
                 self.bar()
-            if with_model and number % _MODEL_EVERY == 0:
+            if number % _MODEL_EVERY == 0:
                 measured = self.meter.measure(self.model_choice(), "tune")
                 if measured.time_us is not None:
                     study.add_trial(space.trial(measured))
                 continue
-            self._ask(study, space, once=with_model)
+            self._ask(study, space)
 
-    def _ask(self, study: optuna.Study, space: _Space, *, once: bool) -> None:
+    def _ask(self, study: optuna.Study, space: _Space) -> None:
         """One run of what the sampler proposes. A configuration that is impossible, or was run often enough, is
         reported as failed.
         """
@@ -97,7 +89,7 @@ class Search:
             trial = study.ask()
             config = space.suggest(trial)
             possible = self.meter.constraints.allows(config)
-            if not possible or (once and self.meter.times_seen(config) >= _MAX_REPEATS):
+            if not possible or self.meter.times_seen(config) >= _MAX_REPEATS:
                 study.tell(trial, state=optuna.trial.TrialState.FAIL)
                 known += [config] if possible else []
                 continue

@@ -40,8 +40,8 @@ def command(
     """Measure the commits A..B of a study's repository, and find those that changed its speed.
 
     Builds and runs the commits along first parents in turn. Change points in their medians become candidates, and fresh
-    pairs of runs of parent and child decide. Writes the runs to history.csv beside the study file, and the medians to
-    history-otava.csv for Apache Otava.
+    pairs of runs of parent and child decide. Writes the runs to history.csv beside the study file, and the result to
+    history.json.
     """
     require(("numpy", "ruptures", "scipy"), "`broadleaf-lab history`")
     from broadleaf_lab.comparisons import history_runs
@@ -65,5 +65,4 @@ def command(
     else:
         for line in measured.sentences():
             out.print(line, markup=False)
-    for path in history_runs.write(measured, study.directory):
-        click.echo(f"written: {path}", err=True)
+    click.echo(f"written: {history_runs.write(measured, study.directory)}", err=True)

@@ -15,7 +15,7 @@ from broadleaf_lab.cli.terminal import console, require
 
 MAY_FAIL = 1
 """Exit code where what is recommended may fail more than the default."""
-_ALGORITHMS = ("tpe", "greedy", "ga", "random")
+_ALGORITHMS = ("tpe", "greedy", "random")
 
 
 @click.command("tune", cls=JudgingCommand)
