@@ -166,6 +166,62 @@ struct Engine {
 }
 
 impl Engine {
+    fn is_letter_due(&self) -> bool {
+        let after = self.task.map(|(after, ..)| after);
+        after.is_some_and(|after| after <= self.inbox.n_taken)
+    }
+
+    /// Queues what is in the socket and in its place, in order.
+    fn look(&mut self, look: Look, ignores_order: bool) {
+        if look == Look::Everywhere {
+            self.inbox.fill();
+        }
+        if ignores_order {
+            self.take_letter();
+        }
+        loop {
+            if self.is_letter_due() {
+                self.take_letter();
+            }
+            match self.inbox.take() {
+                Some(ToEngine::Task(task)) => self.work.push_back(task),
+                Some(ToEngine::Other) => {}
+                None => break,
+            }
+        }
+    }
+
+    /// It has tried to claim a task.
+    fn begin(&mut self, task: Task, is_won: bool) -> Result<Step, String> {
+        if !is_won {
+            self.to_count = Some(task.key);
+            return Ok(Step::Count);
+        }
+        let first = self.order.pop_front();
+        if first != Some(task.key) {
+            return Err(format!("{task:?} overtook {first:?}"));
+        }
+        self.running = Some(task);
+        Ok(if task.waits { Step::Waits } else { Step::Ends })
+    }
+
+    /// The task that ran is answered; returns whether its answer was sent at once.
+    fn answer(&mut self, now: Nanos) -> Result<bool, String> {
+        let task = self.running.take().ok_or("an answer to nothing")?;
+        self.to_count = Some(task.key);
+        let is_short = task.run_ns < 25_000;
+        let may_leave = self.lane_task.is(task.key) && is_short && task.is_small;
+        if may_leave && self.outbox.queued.is_empty() && self.answer.is_none() {
+            self.answer = Some((self.outbox.n_queued, task.key, now));
+            return Ok(false);
+        }
+        self.outbox.queue(ToNode::Done(task.key));
+        if !is_short {
+            self.outbox.flush();
+        }
+        Ok(!is_short)
+    }
+
     fn take_letter(&mut self) {
         if let Some((_, round, task)) = self.task.take() {
             self.lane_task.on_taken(task.key, round);
@@ -627,55 +683,26 @@ impl World {
             }
             Step::Look(Look::Nowhere) => Step::Flush,
             Step::Look(look) => {
-                if look == Look::Everywhere {
-                    engine.inbox.fill();
-                }
-                let at = engine.task.map(|(after, ..)| after);
-                let is_due = |n_taken| at.is_some_and(|after| after <= n_taken);
-                let mut is_taken = mutation == LaneMutation::IgnoresTheOrder && at.is_some();
-                if is_taken {
-                    engine.take_letter();
-                }
-                loop {
-                    if !is_taken && is_due(engine.inbox.n_taken) {
-                        is_taken = true;
-                        engine.take_letter();
-                    }
-                    match engine.inbox.take() {
-                        Some(ToEngine::Task(task)) => engine.work.push_back(task),
-                        Some(ToEngine::Other) => {}
-                        None => break,
-                    }
-                }
+                engine.look(look, mutation == LaneMutation::IgnoresTheOrder);
                 if engine.work.is_empty() {
                     Step::Flush
                 } else {
                     Step::Next
                 }
             }
-            Step::Next => match engine.work.pop_front() {
-                Some(task) => {
+            Step::Next => {
+                if let Some(task) = engine.work.pop_front() {
                     engine.turns.on_run();
-                    if self.offered.remove(&(id, task.key)) {
-                        let first = engine.order.pop_front();
-                        if first != Some(task.key) {
-                            return Err(format!("{task:?} of {id:?} overtook {first:?}"));
-                        }
-                        engine.running = Some(task);
-                        delay_ns = Some(task.run_ns);
-                        if task.waits { Step::Waits } else { Step::Ends }
-                    } else {
-                        engine.to_count = Some(task.key);
-                        Step::Count
-                    }
+                    let is_won = self.offered.remove(&(id, task.key));
+                    delay_ns = is_won.then_some(task.run_ns);
+                    engine.begin(task, is_won)?
+                } else {
+                    Step::Look(engine.turns.look())
                 }
-                None => Step::Look(engine.turns.look()),
-            },
+            }
             Step::Waits => {
-                let n_taken = engine.inbox.n_taken;
                 let has_heard = std::mem::take(&mut engine.has_rung);
-                let is_due = engine.task.is_some_and(|(after, ..)| after <= n_taken);
-                if has_heard && is_due && mutation != LaneMutation::ForgetsTheBell {
+                if has_heard && engine.is_letter_due() && mutation != LaneMutation::ForgetsTheBell {
                     engine.take_letter();
                 }
                 Step::Ends
@@ -691,20 +718,10 @@ impl World {
                 Step::Answer
             }
             Step::Answer => {
-                let task = engine.running.take().ok_or("an answer to nothing")?;
-                engine.to_count = Some(task.key);
-                let is_short = task.run_ns < 25_000;
-                let is_on_lane = engine.lane_task.is(task.key) && is_short && task.is_small;
-                if is_on_lane && engine.outbox.queued.is_empty() && engine.answer.is_none() {
-                    engine.answer = Some((engine.outbox.n_queued, task.key, self.now));
-                } else {
-                    engine.outbox.queue(ToNode::Done(task.key));
-                    if !is_short {
-                        engine.outbox.flush();
-                        wakes_node = true;
-                        // Time for the node to begin the next round.
-                        delay_ns = Some(self.random.time(3 * MS));
-                    }
+                if engine.answer(self.now)? {
+                    wakes_node = true;
+                    // Time for the node to begin the next round.
+                    delay_ns = Some(self.random.time(3 * MS));
                 }
                 Step::Count
             }

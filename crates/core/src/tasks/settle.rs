@@ -117,7 +117,7 @@ impl Controller {
                 self.resolve(key, outcome, out);
             }
             (Stopping::No, Status::Unmet) => {
-                self.on_unmet(key, engine, &outcome.payload.bytes, out)
+                self.on_unmet(key, engine, &outcome.payload.bytes, out);
             }
             (Stopping::No, Status::Error) if task.retries_left > 0 && !task.interrupted => {
                 self.retry(key, engine, out);
