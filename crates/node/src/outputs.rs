@@ -60,20 +60,22 @@ impl Node {
                 None if self.offer(engine, record.offer) => self.gather(engine, record),
                 None => {}
             },
-            Output::Function { engine, record } => match self.relay_of(engine) {
-                Some(host) => self.send_function_there(host, engine, &record),
-                None => {
+            Output::Function { engine, record } => {
+                if let Some(host) = self.relay_of(engine) {
+                    self.send_function_there(host, engine, &record);
+                } else {
                     self.deliver_gathered();
                     self.send_function(engine, &record);
                 }
-            },
-            Output::Order(order) => match self.relay_of(order.engine()) {
-                Some(host) => self.send_order(host, order),
-                None => {
+            }
+            Output::Order(order) => {
+                if let Some(host) = self.relay_of(order.engine()) {
+                    self.send_order(host, order);
+                } else {
                     self.deliver_gathered();
                     return self.carry_out_order(order);
                 }
-            },
+            }
             Output::Result { client, mut record } => {
                 if let Some(token) = self.client_token(client) {
                     self.lend_result(token, &mut record.status, &mut record.payload);

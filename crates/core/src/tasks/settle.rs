@@ -7,10 +7,9 @@ use broadleaf_proto::task::{DoneRecord, Payload, ResultRecord, Status};
 use bytes::Bytes;
 use smallvec::SmallVec;
 
-use crate::controller::Resolved;
 use crate::engines::State;
 use crate::placement::offers::Claim;
-use crate::tasks::dependencies::NOWHERE;
+use crate::tasks::dependencies::{NOWHERE, Resolved};
 use crate::tasks::options::{ALL, GroupKey};
 use crate::tasks::submit::refusal_payload;
 use crate::tasks::targets::Targets;
@@ -117,7 +116,7 @@ impl Controller {
                 self.resolve(key, outcome, out);
             }
             (Stopping::No, Status::Unmet) => {
-                self.on_unmet(key, engine, &outcome.payload.bytes, out)
+                self.on_unmet(key, engine, &outcome.payload.bytes, out);
             }
             (Stopping::No, Status::Error) if task.retries_left > 0 && !task.interrupted => {
                 self.retry(key, engine, out);
