@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use broadleaf_proto::control::{DefineOptions, EngineInfo, Event};
 use broadleaf_proto::ids::{ClientId, EngineId, HostId, OptionsId, TaskKey, TaskSeq};
 use broadleaf_proto::limits::{MAX_CLIENT_OPTIONS_BYTES, MAX_LABEL_BYTES};
-use broadleaf_proto::task::{FunctionRecord, OutputRecord, Status};
+use broadleaf_proto::task::{FunctionRecord, OutputRecord};
 use indexmap::IndexMap;
 use rustc_hash::FxBuildHasher;
 
@@ -20,7 +20,7 @@ use crate::engines::supervisor::Supervisor;
 use crate::engines::worlds::Worlds;
 use crate::engines::{Engine, Engines, MAX_ENGINES, State};
 use crate::tasks::coalesce::ReplyGroups;
-use crate::tasks::dependencies::Dependencies;
+use crate::tasks::dependencies::{Dependencies, Resolved};
 use crate::tasks::failures::Failures;
 use crate::tasks::functions::Functions;
 use crate::tasks::options::{Groups, OptionSet, OptionSets};
@@ -28,14 +28,6 @@ use crate::tasks::result_store::ResultStore;
 use crate::tasks::{Stopping, TaskState, TaskTable};
 use crate::timers::{Timer, Timers};
 use crate::{Config, Counters, Input, Nanos, Output};
-
-/// A task's end, for its dependents.
-#[derive(Clone, Debug)]
-pub(crate) struct Resolved {
-    pub slot: u32,
-    pub status: Status,
-    pub engine: EngineId,
-}
 
 /// Routes and schedules tasks. See the crate's documentation.
 #[derive(Clone, Debug)]

@@ -10,6 +10,14 @@ use smallvec::SmallVec;
 /// Where a task ran that never ran: on no engine.
 pub(crate) const NOWHERE: EngineId = EngineId(u32::MAX);
 
+/// A task's end, for its dependents.
+#[derive(Clone, Debug)]
+pub(crate) struct Resolved {
+    pub slot: u32,
+    pub status: Status,
+    pub engine: EngineId,
+}
+
 /// Whether a wait is over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {

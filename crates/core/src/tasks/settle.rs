@@ -7,10 +7,9 @@ use broadleaf_proto::task::{DoneRecord, Payload, ResultRecord, Status};
 use bytes::Bytes;
 use smallvec::SmallVec;
 
-use crate::controller::Resolved;
 use crate::engines::State;
 use crate::placement::offers::Claim;
-use crate::tasks::dependencies::NOWHERE;
+use crate::tasks::dependencies::{NOWHERE, Resolved};
 use crate::tasks::options::{ALL, GroupKey};
 use crate::tasks::submit::refusal_payload;
 use crate::tasks::targets::Targets;

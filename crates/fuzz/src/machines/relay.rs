@@ -238,19 +238,7 @@ impl Trial {
                 },
             },
             n @ (4 | 5) => EngineReport::ForkServer(fork_server_event(n == 5, engine, choices)),
-            6 => {
-                return self.hear(RelayEvent::Fetched(Progress {
-                    object,
-                    have_bytes: choices.number(),
-                    is_complete: choices.below(2) == 0,
-                    source: HostId(choices.below(6)),
-                    receiving_ns: choices.number(),
-                    wire_bytes: choices.number(),
-                    mover_bytes: choices.number(),
-                    resumed_at: (0..choices.below(4)).map(|_| choices.number()).collect(),
-                    corrupt_chunks: choices.number() as u32,
-                }));
-            }
+            6 => return self.hear(RelayEvent::Fetched(progress(object, choices))),
             7 => {
                 return self.hear(RelayEvent::FetchFailed {
                     object,
@@ -309,6 +297,20 @@ impl Trial {
             }
         };
         self.hear(RelayEvent::Report(report));
+    }
+}
+
+fn progress(object: ObjectId, choices: &mut Choices<'_>) -> Progress {
+    Progress {
+        object,
+        have_bytes: choices.number(),
+        is_complete: choices.below(2) == 0,
+        source: HostId(choices.below(6)),
+        receiving_ns: choices.number(),
+        wire_bytes: choices.number(),
+        mover_bytes: choices.number(),
+        resumed_at: (0..choices.below(4)).map(|_| choices.number()).collect(),
+        corrupt_chunks: choices.number() as u32,
     }
 }
 
