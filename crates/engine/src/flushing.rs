@@ -191,6 +191,13 @@ impl Flushing {
         self.change(|word| Some(word & !SINCE | since(rest_since_ns)));
     }
 
+    /// The node reads so slowly that not all was written that was to be sent before user code: the flusher writes the rest.
+    /// Returns whether it must be woken.
+    #[must_use = "user code holds back the rest"]
+    pub fn on_rest(&self) -> bool {
+        self.need(GUARD)
+    }
+
     /// Returns whether the flusher must be woken: it does nothing so urgent.
     #[inline]
     fn need(&self, need: u64) -> bool {
@@ -274,11 +281,16 @@ mod tests {
         assert!(flushing.is_due(MS + DELAY_NS));
         assert_eq!(flushing.before_user_code(false), Before::Send);
         flushing.on_flushed(Some(MS + DELAY_NS));
+        assert!(!flushing.on_rest(), "it is awake");
         assert_eq!(flushing.before_user_code(false), Before::Send, "a rest");
         assert!(!flushing.is_due(MS + DELAY_NS), "which is younger");
         flushing.on_flushed(None);
         flushing.on_done();
         assert_eq!(flushing.turn(MS), Turn::Sleep);
+        assert!(!flushing.on_reply(10, 1, MS));
+        flushing.on_flushed(Some(MS));
+        assert!(flushing.on_rest());
+        assert_eq!(flushing.turn(MS), Turn::Check(GUARD_NS));
     }
 
     #[test]

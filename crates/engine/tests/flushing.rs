@@ -24,6 +24,8 @@ struct Task {
     /// What the engine waits for after it, if it has to wait.
     idle_ns: Option<u64>,
     bytes: usize,
+    /// As it begins the socket is full, and the node reads again after this time.
+    blocked_ns: Option<u64>,
 }
 
 fn duration_ns() -> impl Strategy<Value = u64> {
@@ -41,9 +43,10 @@ fn task() -> impl Strategy<Value = Task> {
         proptest::collection::vec(0..100_u64, 0..3),
         proptest::option::weighted(0.2, duration_ns()),
         1..40_usize,
+        proptest::option::weighted(0.1, duration_ns()),
     )
         .prop_map(
-            |(is_expected_short, duration_ns, mut prints, idle_ns, bytes)| {
+            |(is_expected_short, duration_ns, mut prints, idle_ns, bytes, blocked_ns)| {
                 prints.sort_unstable();
                 Task {
                     is_expected_short,
@@ -51,6 +54,7 @@ fn task() -> impl Strategy<Value = Task> {
                     prints,
                     idle_ns,
                     bytes,
+                    blocked_ns,
                 }
             },
         )
@@ -74,6 +78,8 @@ struct Engine {
     flusher: Flusher,
     /// The time of what is queued, its length, and whether a task printed it.
     queued: Vec<(u64, usize, bool)>,
+    /// The socket takes nothing until then.
+    blocked_until_ns: u64,
     n_turns: u64,
     n_sent: usize,
 }
@@ -88,15 +94,22 @@ impl Engine {
             }),
             flusher: Flusher::Asks,
             queued: Vec::new(),
+            blocked_until_ns: 0,
             n_turns: 0,
             n_sent: 0,
         }
     }
 
-    fn flush(&mut self) {
+    /// Returns whether the socket took all.
+    fn flush(&mut self) -> bool {
+        if self.now_ns < self.blocked_until_ns && !self.queued.is_empty() {
+            self.flushing.on_flushed(Some(self.now_ns));
+            return false;
+        }
         self.n_sent += self.queued.len();
         self.queued.clear();
         self.flushing.on_flushed(None);
+        true
     }
 
     fn queued_bytes(&self) -> usize {
@@ -124,7 +137,7 @@ impl Engine {
                 Flusher::Pauses { until_ns: at, turn } if at <= until_ns => {
                     self.now_ns = at;
                     if matches!(turn, Turn::Trim(_)) || self.flushing.is_due(at) {
-                        self.flush();
+                        let _ = self.flush();
                     }
                     self.flushing.on_done();
                     self.flusher = Flusher::Asks;
@@ -144,9 +157,16 @@ impl Engine {
             } else {
                 DELAY_NS + GUARD_NS
             };
-            let age_ns = self.now_ns - since_ns;
+            let since_ns = self.blocked_until_ns.max(*since_ns);
+            let age_ns = self.now_ns.saturating_sub(since_ns);
+            // What the socket did not take is tried again after the same time.
+            let again_ns = if self.blocked_until_ns == since_ns {
+                GUARD_NS
+            } else {
+                0
+            };
             assert!(
-                age_ns <= longest_ns + EXACT_NS,
+                age_ns <= longest_ns + again_ns + EXACT_NS,
                 "something waits for {age_ns} ns while {:?}",
                 self.flusher
             );
@@ -154,9 +174,16 @@ impl Engine {
     }
 
     fn run(&mut self, task: &Task) {
+        if let Some(blocked_ns) = task.blocked_ns {
+            self.blocked_until_ns = self.now_ns + blocked_ns;
+        }
         match self.flushing.before_user_code(task.is_expected_short) {
             Before::Nothing => {}
-            Before::Send => self.flush(),
+            Before::Send => {
+                if !self.flush() && self.flushing.on_rest() {
+                    self.wake();
+                }
+            }
             Before::WakeFlusher => self.wake(),
         }
         let (began_ns, ends_ns) = (self.now_ns, self.now_ns + task.duration_ns);
@@ -170,12 +197,18 @@ impl Engine {
         self.pass(ends_ns);
         self.queued.push((ends_ns, task.bytes, false));
         if (self.flushing).on_reply(self.queued_bytes(), task.duration_ns, ends_ns) {
-            self.flush();
+            let _ = self.flush();
         }
-        assert!(self.queued_bytes() < MAX_BYTES, "a full batch is sent");
+        let is_blocked = self.now_ns < self.blocked_until_ns;
+        assert!(
+            is_blocked || self.queued_bytes() < MAX_BYTES,
+            "a full batch is sent"
+        );
         if let Some(idle_ns) = task.idle_ns {
-            self.flush();
-            self.pass(ends_ns + idle_ns);
+            // It waits for the socket, too.
+            self.now_ns = self.now_ns.max(self.blocked_until_ns);
+            let _ = self.flush();
+            self.pass(self.now_ns + idle_ns);
         }
     }
 }
@@ -189,6 +222,7 @@ proptest! {
         for task in &tasks {
             engine.run(task);
         }
+        engine.now_ns = engine.now_ns.max(engine.blocked_until_ns);
         engine.flush();
         let n_queued: usize = tasks.iter().map(|task| 1 + task.prints.len()).sum();
         prop_assert_eq!(engine.n_sent, n_queued);
@@ -203,7 +237,7 @@ proptest! {
     #[test]
     fn short_tasks_do_not_wake_the_flusher(n_tasks in 1..2000_u64, duration_ns in 1..10 * US) {
         let mut engine = Engine::new();
-        let task = Task { is_expected_short: true, duration_ns, prints: Vec::new(), idle_ns: None, bytes: 1 };
+        let task = Task { is_expected_short: true, duration_ns, prints: Vec::new(), idle_ns: None, bytes: 1, blocked_ns: None };
         for _ in 0..n_tasks {
             engine.run(&task);
         }

@@ -67,8 +67,12 @@ impl Io {
     pub fn before_user_code(&self, is_short: bool) {
         match self.flushing.before_user_code(is_short) {
             Before::Nothing => {}
-            // The main thread gets the same error when it next uses the link.
-            Before::Send => drop(self.flush()),
+            Before::Send => {
+                // The main thread gets the same error when it next uses the link.
+                if self.flush().is_ok_and(|all| !all) && self.flushing.on_rest() {
+                    self.alarm.ring();
+                }
+            }
             Before::WakeFlusher => self.alarm.ring(),
         }
     }
