@@ -92,7 +92,7 @@ def test_golden_scripts(golden, options, n, tmp_path):
         (
             "my files",
             {},
-            "jobs would find their files in '.*/my files', and .* PSI/J directives cannot contain a space; set",
+            "jobs would find their files in '.*/my files', but paths in PSI/J directives cannot contain a space; set",
         ),
         ("it's", {}, "a single quote; set BROADLEAF_DIR to another one"),
         ("caf\u00e9", {}, "cannot contain '\u00e9'"),

@@ -17,7 +17,8 @@ def command() -> None:
 @command.command("kubernetes")
 @click.option("-n", "n", type=click.IntRange(min=1), required=True, metavar="N", help="Number of engines.")
 @click.option("--image", required=True, metavar="IMAGE",
-              help="Image for all pods, with this version of Broadleaf and this minor version of Python.")  # fmt: skip
+              help="Image for all pods. It must have the same version of Broadleaf and minor version of Python as this "
+                   "client.")  # fmt: skip
 @click.option("--name", default="broadleaf", show_default=True, help="Name of the cluster and of its objects.")
 @click.option("--namespace", default="", metavar="NAME", help="Namespace of the objects; by default the current one.")
 @click.option("--engines-per-pod", type=click.IntRange(min=1), default=1, show_default=True, metavar="N",

@@ -23,8 +23,8 @@ def check_callable(function: Any) -> None:
         )
     if isinstance(function, str):
         raise TypeError(
-            f"{reprlib.repr(function)} is a str, not a function: Reference({reprlib.repr(function)}) calls the "
-            "function of that name on the engines, and execute runs code"
+            f"{reprlib.repr(function)} is a str, not a function: use Reference({reprlib.repr(function)}) to call "
+            "the function of that name on the engines, or execute() to run code"
         )
     raise TypeError(f"{_shown(function)} cannot be called: the function comes first, then its arguments")
 

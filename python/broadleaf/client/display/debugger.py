@@ -163,7 +163,7 @@ class Debugging:
             parts = [part for part in parts if result._engine_id(part) == engine]
         if not parts:
             where = "" if engine is None else f" on engine {engine}"
-            raise LookupError(f"no task of this result has failed{where}, and none is waiting in a breakpoint()")
+            raise LookupError(f"no task of this result has failed{where}, and none is waiting at a breakpoint()")
         self._post_mortem(result.failure(parts[0]))
 
     def _post_mortem(self, error: BaseException | None) -> None:

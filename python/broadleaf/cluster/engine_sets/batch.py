@@ -149,7 +149,7 @@ def check_directory(directory: Path, scheduler: str, refused: str, remedy: str) 
     """
     if (found := _first(str(directory), refused)) is not None:
         raise ClusterStartError(
-            f"jobs would find their files in {str(directory)!r}, and the paths in {scheduler} directives cannot "
+            f"jobs would find their files in {str(directory)!r}, but paths in {scheduler} directives cannot "
             f"contain {found}; {remedy}"
         )
     return directory

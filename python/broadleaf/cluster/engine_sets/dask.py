@@ -88,7 +88,7 @@ class OnDask(EngineSet):
         """Raises `ClusterStartError`: only Dask's own hosts can be used."""
         raise ClusterStartError(
             "engines on Dask run on the hosts that Dask had when they were started: hosts can be released, but "
-            "not added. Scale Dask, and then call start_engines"
+            "not added. To use more hosts, scale up Dask, and then call start_engines"
         )
 
     def submit(self, request: BlockRequest) -> list[Block]:
