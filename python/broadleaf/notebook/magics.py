@@ -176,7 +176,7 @@ _how_to_run = _arguments(
         "--signal-on-interrupt",
         dest="signal_on_interrupt",
         type=str,
-        help="signal sent to the engines when you interrupt a waiting cell: SIGINT (or 2), SIGKILL (or 9), or 0 for none",
+        help="signal for the engines when you interrupt a waiting cell: SIGINT (or 2), SIGKILL (or 9), or 0 for none",
     ),
 )
 
