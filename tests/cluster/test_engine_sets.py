@@ -271,7 +271,7 @@ def test_slurm_gets_no_line_that_is_none(options, said):
 @pytest.mark.parametrize(("directory", "found"), [("/a\nb", "a line break"), ("/a\\b", "a backslash")])
 def test_slurm_gets_no_directory_that_it_would_not_find(directory, found, options, remedy):
     options = {name: value.format(directory) for name, value in options.items()}
-    with pytest.raises(ClusterStartError, match=f"the paths in Slurm directives cannot contain {found}; {remedy}"):
+    with pytest.raises(ClusterStartError, match=f"but paths in Slurm directives cannot contain {found}; {remedy}"):
         slurm_in(directory, **options)
 
 

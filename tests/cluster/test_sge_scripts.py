@@ -88,7 +88,7 @@ def test_what_cannot_be_written_is_refused_by_name(options, said):
 def test_a_directory_that_would_not_be_found_is_refused(directory, found, options, remedy):
     options = {name: value.format(directory) for name, value in options.items()}
     with pytest.raises(
-        ClusterStartError, match=f"the paths in Grid Engine directives cannot contain {found}; {remedy}"
+        ClusterStartError, match=f"but paths in Grid Engine directives cannot contain {found}; {remedy}"
     ):
         in_directory(directory, **options)
 
