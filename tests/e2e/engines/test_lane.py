@@ -191,3 +191,37 @@ def test_a_task_that_comes_as_a_wait_ends_is_run(rc, view, tmp_path):
         os.kill(pid, signal.SIGCONT)
     waiting.get(20)
     assert asked.get(20) == list(range(N))
+
+
+def test_a_relays_engines_have_a_lane_of_their_own(tmp_path):
+    cluster = ipp.Cluster(n=1, listen="127.0.0.1:0")
+    cluster.start_cluster_sync()
+    relay = ipp.Relay(cluster.relay_file, N, name="there")
+    try:
+        with cluster.connect_client_sync() as client:
+            client.wait_for_engines(N + 1, timeout=60)
+            view = client.broadcast_view(coalescing=True)
+            everywhere = list(range(N + 1))
+            for n_bytes in [0, 200, 3_000, 300_000] * 10:
+                assert view.apply_sync(lambda data: (engine_id(), len(data)), b"x" * n_bytes) == [
+                    (engine, n_bytes) for engine in everywhere
+                ]
+
+            def begin_and_sleep():
+                (tmp_path / str(engine_id())).touch()
+                time.sleep(60 * (engine_id() % 2))
+
+            busy = view.apply_async(begin_and_sleep)
+            assert until(lambda: len(list(tmp_path.iterdir())) == N + 1, 20)
+            busy.abort()
+            with pytest.raises(error.BroadleafError):
+                busy.get(timeout=30)
+            assert view.apply_sync(engine_id) == everywhere
+            with pytest.raises(error.CompositeError, match="SIGKILL"):
+                view.apply_sync(lambda: os.kill(os.getpid(), signal.SIGKILL) if engine_id() == 5 else None)
+            assert until(lambda: len(client.ids) == N, 30)
+            others = [engine for engine in everywhere if engine != 5]
+            assert client.broadcast_view(coalescing=True).apply_sync(engine_id) == others
+    finally:
+        cluster.stop_cluster_sync()
+        relay.stop()
