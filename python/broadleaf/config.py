@@ -256,9 +256,12 @@ OPTIONS: dict[str, Option] = {
         Option("payload_niceness", "int", 10, "node", "`nice` level of the threads that move payload between hosts. A "
                "lower level keeps payload moving beside engines that compute; a higher one keeps the round trips of "
                "small tasks short.", maximum=19),
-        Option("host_timeout_s", "float", 10.0, "node", "How long a relay's host may be silent before the controller "
-               "treats it as lost, in seconds. Relays apply the same limit to the controller.",
+        Option("host_timeout_s", "float", 10.0, "node", "How long a host may be silent before it gets no new tasks, "
+               "in seconds. A host whose connection was reset, and that does not come back within this time, is lost.",
                minimum=1, maximum=_YEAR_S),
+        Option("rejoin_timeout_s", "float", 60.0, "node", "How long a host may be silent before it is lost, in seconds; at least "
+               "`host_timeout_s`. Until then its engines keep their variables and running tasks, and its relay tries to "
+               "reach the controller again.", maximum=_YEAR_S),
         Option("drain_s", "float", 30.0, "node", "How long before the end of its batch job a host stops taking "
                "tasks, in seconds; at most a tenth of the job's time. A relay that receives SIGTERM has "
                "the same time to finish its tasks.", maximum=_YEAR_S),

@@ -171,6 +171,8 @@ impl Controller {
                 };
                 self.on_host_up(now, host, new, out);
             }
+            Input::HostAway { host } => self.on_host_away(host, true),
+            Input::HostBack { host } => self.on_host_away(host, false),
             Input::HostDown { host } => self.on_host_down(now, host, out),
             Input::HostEnds { host, ends_in_ns } => {
                 if self.knows(host) {

@@ -96,6 +96,16 @@ pub enum Input {
         /// Time until it ends by itself, with the batch job that it runs in.
         ends_in_ns: Option<Nanos>,
     },
+    /// A relay does not answer, or the connection to it broke; it may come back.
+    HostAway {
+        /// The host.
+        host: HostId,
+    },
+    /// A relay that was away answers again.
+    HostBack {
+        /// The host.
+        host: HostId,
+    },
     /// The link of a relay closed, or it has not answered for too long. No event of its engines
     /// comes after it.
     HostDown {

@@ -15,6 +15,9 @@ pub enum LinkError {
     /// The connection ended inside a frame.
     #[error("the connection ended inside a frame: the peer was killed or the network failed")]
     ClosedInFrame,
+    /// The network, or the peer's system, gave the connection up.
+    #[error("the connection was lost: {0}")]
+    Lost(io::Error),
     /// A connection ended before both sides had proven their keys.
     #[error(
         "the peer closed the connection before both sides had proven their keys: it refused our key (is the \
@@ -68,6 +71,9 @@ pub enum LinkError {
     /// This transport cannot carry sealed payload.
     #[error("sealed payload can only be sent over TLS; is encryption on at one end only?")]
     BlockNeedsTls,
+    /// The peer does not say what it has received, so the link could not be resumed.
+    #[error("the peer does not acknowledge what it receives")]
+    Unacknowledged,
     /// This side tried to send a frame that no peer accepts.
     #[error("a record of {bytes} bytes is above the frame limit of {limit}; split it")]
     RecordTooLarge {
@@ -79,11 +85,18 @@ pub enum LinkError {
 }
 
 impl LinkError {
+    /// Whether the system at the other end said that it knows no such connection: the peer may have ended.
+    pub fn is_reset(&self) -> bool {
+        use io::ErrorKind as K;
+        let is_reset = |kind| matches!(kind, K::ConnectionReset | K::BrokenPipe);
+        matches!(self, Self::Lost(error) if is_reset(error.kind()))
+    }
+
     /// Whether the connection is simply gone, as opposed to misused.
     pub fn is_closed(&self) -> bool {
         matches!(
             self,
-            Self::Closed | Self::ClosedInFrame | Self::ClosedInHandshake
+            Self::Closed | Self::ClosedInFrame | Self::ClosedInHandshake | Self::Lost(_)
         )
     }
 }
@@ -106,6 +119,13 @@ pub(crate) fn is_lost(error: &io::Error) -> bool {
     use io::ErrorKind as K;
     matches!(
         error.kind(),
-        K::BrokenPipe | K::ConnectionReset | K::ConnectionAborted | K::NotConnected
+        K::BrokenPipe
+            | K::ConnectionReset
+            | K::ConnectionAborted
+            | K::NotConnected
+            | K::TimedOut
+            | K::HostUnreachable
+            | K::NetworkUnreachable
+            | K::NetworkDown
     )
 }

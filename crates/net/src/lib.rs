@@ -14,6 +14,7 @@ pub mod tls;
 pub use error::LinkError;
 pub use link::inbox::{Frame, Inbox};
 pub use link::prove::{DialSecurity, Route};
+pub use link::resume::{ask_to_resume, generate_session_key};
 pub use link::{Link, LinkCounters, Readiness};
 pub use listener::Listener;
 pub use local::PeerCredentials;

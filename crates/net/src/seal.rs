@@ -24,11 +24,12 @@ pub enum SealError {
 /// [`SealError::NoRandomness`].
 pub fn generate_secret() -> Result<PayloadSecret, SealError> {
     let mut secret = [0; 32];
-    fill(&mut secret)?;
+    fill_with_random(&mut secret)?;
     Ok(PayloadSecret(secret))
 }
 
-fn fill(bytes: &mut [u8]) -> Result<(), SealError> {
+/// Random bytes from the system.
+pub(crate) fn fill_with_random(bytes: &mut [u8]) -> Result<(), SealError> {
     let filled = SystemRandom::new().fill(bytes);
     filled.map_err(|Unspecified| SealError::NoRandomness)
 }
@@ -60,7 +61,7 @@ impl ObjectKey {
             .map(UnboundKey::from)
             .expect("invariant: HKDF-SHA-256 gives up to 255 times 32 bytes");
         let mut prefix = [0; 8];
-        fill(&mut prefix)?;
+        fill_with_random(&mut prefix)?;
         Ok(Self {
             key: LessSafeKey::new(key),
             prefix,
@@ -77,7 +78,7 @@ impl ObjectKey {
     /// When `bytes` is above 64 GiB, which no piece may be.
     pub fn seal(&mut self, head: &mut SealedHead, bytes: &mut [u8]) -> Result<(), SealError> {
         if self.sealed == u32::MAX {
-            fill(&mut self.prefix)?;
+            fill_with_random(&mut self.prefix)?;
         }
         self.sealed = self.sealed.wrapping_add(1);
         let (prefix, count) = head.nonce.split_at_mut(self.prefix.len());

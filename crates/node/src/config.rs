@@ -3,7 +3,8 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use broadleaf_core::Config;
+use broadleaf_core::liveness::Limits;
+use broadleaf_core::{Config, Nanos};
 use broadleaf_net::proof::{ListenProof, ProofKey};
 use broadleaf_net::tls::{KeyError, ServerTls};
 use broadleaf_shm::WARM_SECONDS;
@@ -13,6 +14,9 @@ use serde::{Deserialize, Serialize};
 /// first ten thousand tasks then cause no page faults, and later ones cause one in about thirty
 /// tasks.
 pub const BOOKKEEPING_BYTES: usize = 2 * 1024 * 1024;
+
+/// A relay that has heard nothing for this long dials again: four pings are missing.
+const REDIAL_AFTER_NS: Nanos = 2_000_000_000;
 
 /// The configuration is invalid.
 #[derive(Debug, thiserror::Error)]
@@ -164,6 +168,8 @@ pub struct NodeOptions {
     pub payload_niceness: u8,
     /// Silence after which a host (or, for a relay, its controller) is considered gone.
     pub host_timeout_s: f64,
+    /// How long a host may be silent before it is lost, in seconds.
+    pub rejoin_timeout_s: f64,
     /// Number of outgoing bytes of a client above which none of its tasks is started.
     pub congestion_bytes: usize,
     /// Number of events in the ring.
@@ -210,6 +216,7 @@ impl Default for NodeOptions {
             payload_cores: 0,
             payload_niceness: 10,
             host_timeout_s: 10.0,
+            rejoin_timeout_s: 60.0,
             congestion_bytes: 64 * 1024 * 1024,
             trace_events: 65_536,
             log_level: 2,
@@ -219,9 +226,22 @@ impl Default for NodeOptions {
 }
 
 impl NodeOptions {
-    /// See `host_timeout_s`.
-    pub fn host_timeout_ns(&self) -> u64 {
-        to_ns(self.host_timeout_s)
+    /// How long a host may be silent, for the controller.
+    pub fn host_limits(&self) -> Limits {
+        let silent_ns = to_ns(self.host_timeout_s);
+        Limits {
+            silent_ns,
+            gone_ns: silent_ns.max(to_ns(self.rejoin_timeout_s)),
+        }
+    }
+
+    /// How long the controller may be silent, for a relay: it dials again before the controller misses it.
+    pub fn controller_limits(&self) -> Limits {
+        let Limits { silent_ns, gone_ns } = self.host_limits();
+        Limits {
+            silent_ns: silent_ns.min(REDIAL_AFTER_NS),
+            gone_ns,
+        }
     }
 
     /// Every option and its value, as a JSON object.

@@ -12,6 +12,7 @@ use broadleaf_core::returning::Returning;
 use broadleaf_core::{Controller, Input, Nanos, Output};
 use broadleaf_net::{Link, LinkError, Listener};
 use broadleaf_proto::host::EngineReport;
+use broadleaf_proto::resume::SessionKey;
 use broadleaf_proto::task::OutputRecord;
 use broadleaf_proto::{ClientId, EngineId, FrameKind};
 use broadleaf_shm::UnsentPiece;
@@ -34,6 +35,7 @@ pub(crate) const UNIX_LISTENER: u64 = u64::MAX;
 pub(crate) const TCP_LISTENER: u64 = u64::MAX - 1;
 const LIFELINE: u64 = u64::MAX - 2;
 pub(crate) const PLANE: u64 = u64::MAX - 3;
+pub(crate) const REDIAL: u64 = u64::MAX - 4;
 
 /// A node: the controller and its own host's relay, or the relay of another host.
 pub struct Node {
@@ -48,6 +50,8 @@ pub struct Node {
     pub(crate) clients: BTreeMap<ClientId, usize>,
     pub(crate) engines: BTreeMap<EngineId, usize>,
     pub(crate) fork_server: Option<usize>,
+    /// Links that can be resumed.
+    pub(crate) sessions: BTreeMap<SessionKey, usize>,
     pub(crate) segments: Segments,
     pub(crate) objects: Objects,
     /// Values that come from other hosts, at the controller's node.
@@ -128,7 +132,7 @@ impl Node {
                 ..config.core()
             }))),
             relays: Relays::default(),
-            liveness: Liveness::asking(options.host_timeout_ns()),
+            liveness: Liveness::asking(options.host_limits()),
             far_clients: FarClients::default(),
             ring: Ring::new(options.trace_events, options.log_level, &options.log_sink),
             outputs: Vec::new(),
@@ -136,6 +140,7 @@ impl Node {
             clients: BTreeMap::new(),
             engines: BTreeMap::new(),
             fork_server: None,
+            sessions: BTreeMap::new(),
             segments: Segments::default(),
             objects: Objects::new(
                 0,
@@ -229,10 +234,14 @@ impl Node {
                 self.role.on_deadline(self.now_ns, &mut self.outputs);
             }
             self.judge_hosts();
+            self.redial();
             self.repeat_interrupts();
             self.drop_silent_peers();
             self.listen_again();
             self.carry_out();
+            if self.finished {
+                self.dismiss_relays();
+            }
             self.trim();
             self.shrink_idle();
             self.flush_dirty();
@@ -245,6 +254,7 @@ impl Node {
             UNIX_LISTENER => self.accept(Gate::Unix),
             TCP_LISTENER => self.accept(Gate::Tcp),
             PLANE => self.on_plane_event(),
+            REDIAL => self.on_redial_event(),
             LIFELINE => self.on_lifeline(),
             token => {
                 let token = token as usize;
@@ -271,6 +281,7 @@ impl Node {
         entry.insert(Peer {
             link,
             role,
+            session: None,
             segment_token: None,
             watches_write: false,
             watches_read: true,
@@ -304,6 +315,9 @@ impl Node {
     }
 
     pub(crate) fn on_link_error(&mut self, token: usize, error: &LinkError) {
+        if self.hold_link(token, error) {
+            return;
+        }
         if !error.is_closed() {
             self.ring.note(Kind::Malformed, token as u32, 0);
         }
@@ -333,6 +347,9 @@ impl Node {
         let Some(peer) = self.peers.try_remove(token) else {
             return;
         };
+        if let Some(session) = peer.session {
+            self.sessions.remove(&session);
+        }
         // Closing the descriptor also removes it from the poller.
         match peer.role {
             Role::Client { client, host, .. } => {
@@ -375,7 +392,7 @@ impl Node {
                 self.on_fork_server_down();
             }
             Role::Unknown => self.arrivals.forget(token),
-            Role::Leaving => {}
+            Role::Leaving | Role::Resuming { .. } => {}
         }
         self.segments.on_peer_gone(token as u32);
     }

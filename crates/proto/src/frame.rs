@@ -29,6 +29,9 @@ pub enum FrameKind {
     Answer = 5,
     /// The dialer's proof: [`crate::proof::Proof`].
     Proof = 6,
+    /// On a link that can be resumed, in either direction: [`crate::messages::resume::Received`]. As the answer to a hello
+    /// that resumes a link, and as the answer to that, it says where the other side goes on.
+    Received = 7,
     /// Client to controller: [`crate::records::task::SubmitRecord`]s.
     Submit = 16,
     /// Controller to engine: [`crate::records::task::AssignRecord`]s.
@@ -91,13 +94,14 @@ impl TryFrom<u8> for FrameKind {
     type Error = DecodeError;
     fn try_from(byte: u8) -> Result<Self, DecodeError> {
         use FrameKind as K;
-        const ALL: [FrameKind; 34] = [
+        const ALL: [FrameKind; 35] = [
             K::Hello,
             K::Welcome,
             K::Refused,
             K::Challenge,
             K::Answer,
             K::Proof,
+            K::Received,
             K::Submit,
             K::Assign,
             K::Done,

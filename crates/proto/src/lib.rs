@@ -32,7 +32,7 @@ pub use messages::control::{
 };
 pub use messages::mover::{Landing, MoverCommand, MoverEvent, MoverRank};
 pub use messages::upload::UploadChunk;
-pub use messages::{control, engine, fork_server, host, mover, relay, upload};
+pub use messages::{control, engine, fork_server, host, mover, relay, resume, upload};
 pub use records::coalesced::CoalescedRecord;
 pub use records::refused::RefusedRun;
 pub use records::task::{
@@ -42,4 +42,4 @@ pub use records::{coalesced, error_head, refused, spans, task};
 pub use wire::DecodeError;
 
 /// Version of the wire protocol; peers must match it exactly.
-pub const PROTOCOL_VERSION: u32 = 24;
+pub const PROTOCOL_VERSION: u32 = 25;

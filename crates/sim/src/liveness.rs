@@ -2,13 +2,14 @@
 //! while or for good.
 //!
 //! After every tick, for each pair of a judge and a host that it judges: a host is given up only if it has said nothing
-//! in time, counted in the time in which the judge ran; it is given up at most once, and soon after its time is over.
+//! in time, counted in the time in which the judge ran; it is given up at most once, and soon after its time is over. It is
+//! said to be silent only after the first limit, and once until it is heard.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque};
 
 use broadleaf_core::Nanos;
-use broadleaf_core::liveness::{Liveness, TICK_NS, Verdict};
+use broadleaf_core::liveness::{Limits, Liveness, TICK_NS, Verdict};
 use broadleaf_proto::HostId;
 
 use crate::random::Random;
@@ -20,6 +21,8 @@ const BUSY_NS: Nanos = 240 * TICK_NS;
 pub struct LivenessOutcome {
     /// Number of hosts that were given up.
     pub gone: u64,
+    /// Number of times that a host was said to be silent.
+    pub silent: u64,
     /// Number of relays that were connected at the end.
     pub stayed: u64,
     /// Number of times that a process was stopped.
@@ -61,6 +64,10 @@ struct Truth {
     stops: u64,
     /// A message came too late once.
     was_late: bool,
+    /// The same for the first limit.
+    was_silent: bool,
+    /// What the judge says.
+    is_silent: bool,
 }
 
 impl Truth {
@@ -106,6 +113,8 @@ impl Process {
             read: 0,
             stops: 0,
             was_late: false,
+            was_silent: false,
+            is_silent: false,
         };
         self.peers.insert(host, truth);
     }
@@ -141,12 +150,16 @@ impl World {
     fn new(seed: u64) -> Self {
         let mut random = Random::new(seed);
         let limit_ns = (8 + random.below(24)) * TICK_NS;
+        let limits = Limits {
+            silent_ns: limit_ns / 4,
+            gone_ns: limit_ns,
+        };
         let n_relays = 1 + random.below(6) as u32;
-        let mut controller = Process::new(Liveness::asking(limit_ns));
+        let mut controller = Process::new(Liveness::asking(limits));
         let mut processes = BTreeMap::new();
         for relay in (1..=n_relays).map(HostId) {
             controller.connect(relay);
-            let mut process = Process::new(Liveness::listening(limit_ns));
+            let mut process = Process::new(Liveness::listening(limits));
             process.connect(HostId::CONTROLLER);
             processes.insert(relay, process);
         }
@@ -280,7 +293,7 @@ impl World {
                     self.tick(host)?;
                 }
             }
-            Event::Arrives(way, message) => self.arrives(way, message),
+            Event::Arrives(way, message) => self.arrives(way, message)?,
             Event::Stops(host, lasts) => {
                 if let Some(process) = self.processes.get_mut(&host)
                     && process.stopped_at.is_none()
@@ -305,64 +318,72 @@ impl World {
             process.slept_ns += self.now - at;
         }
         if reads_first {
-            self.read_all(host);
+            self.read_all(host)?;
             self.tick(host)
         } else {
             self.tick(host)?;
-            self.read_all(host);
-            Ok(())
+            self.read_all(host)
         }
     }
 
-    fn read_all(&mut self, host: HostId) {
+    fn read_all(&mut self, host: HostId) -> Result<(), String> {
         while let Some(process) = self.processes.get_mut(&host)
             && let Some((way, message)) = process.unread.pop_front()
         {
-            self.read(way, message);
+            self.read(way, message)?;
         }
+        Ok(())
     }
 
-    fn arrives(&mut self, way: Way, message: Message) {
+    fn arrives(&mut self, way: Way, message: Message) -> Result<(), String> {
         let limit_ns = self.limit_ns;
         let Some(process) = self.processes.get_mut(&way.to) else {
-            return;
+            return Ok(());
         };
         let (now, stops) = (process.running(self.now), process.stops);
         // The stop that the judge is in counts for nothing yet: it ends before the judge reads.
         let ended_stops = stops - u64::from(process.stopped_at.is_some());
         if let Some(truth) = process.peers.get_mut(&way.from) {
-            truth.was_late |= truth.counted(now, ended_stops.max(truth.stops)) > limit_ns;
+            let counted_ns = truth.counted(now, ended_stops.max(truth.stops));
+            truth.was_late |= counted_ns > limit_ns;
+            truth.was_silent |= counted_ns > limit_ns / 4;
             truth.arrived = now;
             truth.stops = stops;
         }
         if process.stopped_at.is_some() {
             process.unread.push_back((way, message));
+            Ok(())
         } else {
-            self.read(way, message);
+            self.read(way, message)
         }
     }
 
-    fn read(&mut self, way: Way, message: Message) {
+    fn read(&mut self, way: Way, message: Message) -> Result<(), String> {
         let Some(process) = self.processes.get_mut(&way.to) else {
-            return;
+            return Ok(());
         };
         let running = process.running(self.now);
         let Some(truth) = process.peers.get_mut(&way.from) else {
-            return; // The link is closed.
+            return Ok(()); // The link is closed.
         };
         truth.read = running;
+        if message != Message::Closed
+            && process.machine.heard(self.now, way.from) != std::mem::take(&mut truth.is_silent)
+        {
+            return Err(format!("{:?} hears {:?}: {truth:?}", way.to, way.from));
+        }
         match message {
             Message::Ping => {
-                process.machine.heard(self.now, way.from);
                 self.send(way.to, way.from, Message::Pong);
             }
-            Message::Pong => process.machine.heard(self.now, way.from),
+            Message::Pong => {}
             Message::Closed => {
                 process.machine.on_down(way.from);
                 process.peers.remove(&way.from);
             }
         }
         self.wait_for_tick(way.to);
+        Ok(())
     }
 
     fn tick(&mut self, host: HostId) -> Result<(), String> {
@@ -377,6 +398,7 @@ impl World {
         for verdict in verdicts {
             match verdict {
                 Verdict::Ask(peer) => self.send(host, peer, Message::Ping),
+                Verdict::Silent(peer) => self.misses(host, peer)?,
                 Verdict::Gone(peer) => self.give_up(host, peer)?,
             }
         }
@@ -390,6 +412,19 @@ impl World {
             }
         }
         self.wait_for_tick(host);
+        Ok(())
+    }
+
+    fn misses(&mut self, host: HostId, peer: HostId) -> Result<(), String> {
+        let limit_ns = self.limit_ns / 4;
+        let process = self.processes.get_mut(&host).ok_or("no such process")?;
+        let running = process.running(self.now);
+        let truth = process.peers.get_mut(&peer).ok_or("it is gone")?;
+        let is_late = truth.was_silent || truth.counted(running, process.stops) > limit_ns;
+        if !is_late || std::mem::replace(&mut truth.is_silent, true) {
+            return Err(format!("{host:?} misses {peer:?}: {truth:?}"));
+        }
+        self.outcome.silent += 1;
         Ok(())
     }
 

@@ -368,6 +368,9 @@ def _event_text(kind: str, a: int, b: int) -> str:
         "refused": "a connection was refused",
         "malformed": "a peer sent bytes that are not a message, and was disconnected",
         "request": f"client {a} sent a request",
+        "host_silent": f"host {a} does not answer",
+        "host_back": f"host {a} answers again",
+        "resumed": "a broken connection was resumed",
     }
     return words.get(kind, kind)
 

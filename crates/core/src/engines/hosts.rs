@@ -312,6 +312,20 @@ impl Controller {
         self.on_host_timer(now, host, out);
     }
 
+    /// A relay does not answer, or does so again. Its engines keep what they have; what could be begun elsewhere stays with
+    /// them, since nobody can say what they have begun.
+    pub(crate) fn on_host_away(&mut self, host: HostId, is_away: bool) {
+        if !self.hosts.is_up(host) {
+            self.totals.ignored += 1;
+            return;
+        }
+        for index in 0..self.engines.len() {
+            if self.engines[index].host == host {
+                self.engines[index].is_away = is_away;
+            }
+        }
+    }
+
     /// A relay's link is gone, and with it every engine there. Their offers count as started: nobody can say what they
     /// claimed, and losing a task is better than running it twice.
     pub(crate) fn on_host_down(&mut self, now: Nanos, host: HostId, out: &mut Vec<Output>) {
@@ -327,6 +341,9 @@ impl Controller {
         }
         for index in 0..self.engines.len() {
             let engine = &mut self.engines[index];
+            if engine.host == host {
+                engine.is_away = false;
+            }
             if engine.host != host || engine.state == State::Gone {
                 continue;
             }

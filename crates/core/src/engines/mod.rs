@@ -98,6 +98,8 @@ pub(crate) struct Engine {
     pub restart: Option<bool>,
     /// Dead, and included when all engines are restarted: it was not stopped for good.
     pub is_revivable: bool,
+    /// Its host does not answer at the moment: it gets nothing new, and nothing is taken back from it.
+    pub is_away: bool,
     /// Its last death, and when that was.
     pub last_death: Option<(DeathCertificate, Nanos)>,
     /// Number of consecutive failures to create a process for it.
@@ -163,6 +165,7 @@ impl Engine {
             killed: false,
             restart: None,
             is_revivable: false,
+            is_away: false,
             last_death: None,
             failed_starts: 0,
             start_by: 0,
@@ -254,7 +257,7 @@ impl Engine {
 
     /// Whether it has nothing to do. A task of its own may wait, and it then takes only deeper ones.
     pub fn is_idle(&self) -> bool {
-        self.state == State::Up && self.outstanding == 0 && self.stealing == 0
+        self.state == State::Up && !self.is_away && self.outstanding == 0 && self.stealing == 0
     }
 
     /// Whether another task may be offered. One that drains takes those that a task of its own may wait for.
@@ -281,7 +284,7 @@ impl Engine {
     }
 
     fn is_within_window(&self) -> bool {
-        self.outstanding < self.window && self.offers.len() < CLAIM_SLOTS
+        !self.is_away && self.outstanding < self.window && self.offers.len() < CLAIM_SLOTS
     }
 
     /// It is believed to run another task from now on.
@@ -356,6 +359,7 @@ impl Engine {
     pub fn state_name(&self) -> &'static str {
         match self.state {
             State::Starting { .. } => "starting",
+            State::Up if self.is_away => "away",
             State::Up => "up",
             State::Draining => "draining",
             State::Leaving => "leaving",

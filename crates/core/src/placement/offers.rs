@@ -189,7 +189,7 @@ impl Engine {
 
     /// Offers behind the head that could be taken back for another engine.
     pub fn n_stealable(&self) -> u32 {
-        if self.takeable == 0 {
+        if self.takeable == 0 || self.is_away {
             return 0;
         }
         let head = self.head_index().map(|index| self.offers[index]);

@@ -230,6 +230,7 @@ pub fn welcome() -> Welcome {
         max_outstanding_bytes: 1 << 28,
         engines: vec![world::info(0)],
         payload_secret: None,
+        session: None,
     }
 }
 

@@ -48,6 +48,8 @@ pub struct Inbox {
     frame_limit_bytes: u32,
     max_fds: usize,
     frames: u64,
+    /// Bytes received so far.
+    received: u64,
 }
 
 impl Default for Inbox {
@@ -61,6 +63,7 @@ impl Default for Inbox {
             frame_limit_bytes: MAX_HANDSHAKE_FRAME_BYTES,
             max_fds: 1,
             frames: 0,
+            received: 0,
         }
     }
 }
@@ -97,6 +100,11 @@ impl Inbox {
     /// Bytes received and not yet taken as frames.
     pub fn filled_bytes(&self) -> usize {
         self.filled
+    }
+
+    /// Bytes received so far, taken or not.
+    pub(crate) fn received_bytes(&self) -> u64 {
+        self.received
     }
 
     /// Whether these are the first bytes received and not yet taken.
@@ -204,6 +212,7 @@ impl Inbox {
         let room = (self.buffer.len() - self.filled).min(READ_BYTES);
         assert!(count <= room, "invariant: no more bytes than room");
         self.filled += count;
+        self.received += count as u64;
         // Even a quiet link fills the small space left at the end of a buffer.
         if count == room && room >= self.chunk_bytes / 2 {
             self.saturated = true;
@@ -240,6 +249,7 @@ impl Inbox {
         let wanted = total.max(self.filled + bytes.len());
         self.buffer.reserve(wanted - self.filled);
         self.buffer.extend_from_slice(bytes);
+        self.received += bytes.len() as u64;
         self.filled = self.buffer.len();
         Ok(())
     }

@@ -3,6 +3,7 @@
 pub(crate) mod inbox;
 pub(crate) mod outbox;
 pub(crate) mod prove;
+pub(crate) mod resume;
 pub(crate) mod socket;
 
 use std::io::{self, IoSlice};
@@ -20,6 +21,7 @@ use smallvec::SmallVec;
 use crate::error::{LinkError, is_lost};
 use crate::link::inbox::{Frame, Inbox};
 use crate::link::outbox::Outbox;
+use crate::link::resume::Resumable;
 use crate::link::socket::{Received, Socket};
 use crate::local::{PeerCredentials, credentials};
 use crate::proof::Proving;
@@ -56,6 +58,7 @@ pub struct Link {
     /// The proof of keys without TLS, until it is done and sent.
     pub(crate) proving: Option<Box<Proving>>,
     pub(crate) proven: Option<PeerKey>,
+    pub(crate) resumable: Option<Box<Resumable>>,
     /// Bytes sent and received at the last check; see [`Link::shrink_if_idle`].
     pub(crate) looked_bytes: u64,
 }
@@ -71,6 +74,7 @@ impl Link {
             tls: tls.map(Box::new),
             proving: None,
             proven: None,
+            resumable: None,
             looked_bytes: 0,
         }
     }
@@ -125,6 +129,23 @@ impl Link {
     /// [`LinkError::Closed`] at the end of the connection, [`LinkError::ClosedInFrame`] if it cuts off a
     /// frame, and the errors for bytes that are not a frame.
     pub fn fill(&mut self) -> Result<usize, LinkError> {
+        if self.resumable.is_some() {
+            return self.fill_resumable();
+        }
+        self.fill_any()
+    }
+
+    fn fill_resumable(&mut self) -> Result<usize, LinkError> {
+        if self.is_suspended() {
+            self.drained = true;
+            return Ok(0);
+        }
+        let count = self.fill_any()?;
+        self.acknowledge_received()?;
+        Ok(count)
+    }
+
+    fn fill_any(&mut self) -> Result<usize, LinkError> {
         if self.tls.is_some() {
             return self.fill_tls();
         }
@@ -205,10 +226,12 @@ impl Link {
     }
 
     fn failure(&self, error: io::Error) -> LinkError {
-        if is_lost(&error) {
-            self.end()
-        } else {
-            LinkError::Io(error)
+        if !is_lost(&error) {
+            return LinkError::Io(error);
+        }
+        match self.end() {
+            LinkError::Closed | LinkError::ClosedInFrame => LinkError::Lost(error),
+            in_handshake => in_handshake,
         }
     }
 
@@ -233,7 +256,12 @@ impl Link {
     /// # Errors
     /// If the bytes are not a frame, or the frame exceeds a limit.
     pub fn next_frame(&mut self) -> Result<Option<Frame>, LinkError> {
-        self.inbox.next_frame()
+        while let Some(frame) = self.inbox.next_frame()? {
+            if let Some(frame) = self.take_received(frame)? {
+                return Ok(Some(frame));
+            }
+        }
+        Ok(None)
     }
 
     /// Appends a record to the open outgoing frame of that kind, or opens one. A frame closes when
@@ -303,6 +331,12 @@ impl Link {
     /// [`LinkError::Closed`] when the peer is gone; [`LinkError::RecordTooLarge`].
     pub fn flush(&mut self) -> Result<bool, LinkError> {
         self.outbox.seal()?;
+        if self.is_suspended() {
+            return Ok(self.outbox.queued_bytes() == 0);
+        }
+        if self.outbox.keeps_too_much() {
+            return Err(LinkError::Unacknowledged);
+        }
         if self.tls.is_some() {
             return self.flush_tls();
         }
@@ -366,6 +400,9 @@ impl Link {
     /// Whether [`Link::flush`] has something to do once the socket is writable. While a TLS
     /// handshake waits for the peer this is false, whatever is queued.
     pub fn wants_write(&self) -> bool {
+        if self.is_suspended() {
+            return false;
+        }
         match &self.tls {
             Some(tls) => {
                 !tls.outgoing().is_empty() || tls.is_established() && self.outbox.queued_bytes() > 0
@@ -441,6 +478,11 @@ impl Link {
     /// Bytes of memory held for receiving.
     pub fn read_capacity_bytes(&self) -> usize {
         self.inbox.capacity_bytes()
+    }
+
+    /// Bytes of memory held for frames that wait to be sent, or that the peer may have to be sent again.
+    pub fn held_for_sending_bytes(&self) -> usize {
+        self.outbox.capacity_bytes()
     }
 
     /// Bytes of memory held for sending encrypted data or a block.

@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 
 use broadleaf_proto::frame::HEADER_BYTES;
 use broadleaf_proto::limits::MAX_FRAME_BYTES;
-use broadleaf_proto::{FrameHeader, FrameKind};
+use broadleaf_proto::{DecodeError, FrameHeader, FrameKind};
 
 use crate::error::LinkError;
 
@@ -15,6 +15,11 @@ const FRAME_CLOSE_BYTES: usize = 256 * 1024;
 const KEPT_BYTES: usize = 512 * 1024;
 /// Sent bytes are cut off the front of a backlog in steps of at least this size.
 const COMPACT_BYTES: usize = 1024 * 1024;
+/// The same for bytes that were kept until the peer had them.
+const COMPACT_KEPT_BYTES: usize = 256 * 1024;
+/// The most that a peer may leave unacknowledged: more than the buffers of two sockets hold, and what it reads before it says
+/// so. One that leaves more reads without saying so.
+const MAX_UNACKNOWLEDGED_BYTES: usize = 64 * 1024 * 1024;
 
 /// Descriptors, and the position in the buffer of the frame they travel with.
 #[derive(Debug)]
@@ -23,9 +28,19 @@ struct Passenger {
     fds: Vec<OwnedFd>,
 }
 
+/// What is kept of a link that can be resumed.
+#[derive(Debug)]
+struct Kept {
+    /// A position in the buffer, and the number of bytes of the link before it.
+    origin: (usize, u64),
+    /// Position in the buffer of the first byte that the peer has not acknowledged.
+    unacknowledged: usize,
+}
+
 /// Frames waiting to be sent.
 #[derive(Debug, Default)]
 pub(crate) struct Outbox {
+    /// First what is kept, then what waits.
     buffer: Vec<u8>,
     /// Bytes of `buffer` that the socket has taken.
     sent: usize,
@@ -34,6 +49,7 @@ pub(crate) struct Outbox {
     passengers: VecDeque<Passenger>,
     frames: u64,
     refused: Option<usize>,
+    kept: Option<Kept>,
 }
 
 impl Outbox {
@@ -213,19 +229,101 @@ impl Outbox {
             self.passengers.pop_front();
         }
         self.sent += count;
-        if self.sent == self.buffer.len() {
+        if self.kept.is_none() {
+            self.drop_front(self.sent, COMPACT_BYTES);
+        }
+    }
+
+    /// Forgets the first bytes, if they are enough to be worth it.
+    fn drop_front(&mut self, bytes: usize, worth_bytes: usize) {
+        if bytes == self.buffer.len() {
             self.buffer.clear();
             self.buffer.shrink_to(KEPT_BYTES);
-            self.sent = 0;
             self.open = None;
-        } else if self.sent >= COMPACT_BYTES && self.sent >= self.buffer.len() / 2 {
-            self.buffer.drain(..self.sent);
+        } else if bytes >= worth_bytes && bytes >= self.buffer.len() / 2 {
+            self.buffer.drain(..bytes);
             for passenger in &mut self.passengers {
-                passenger.position -= self.sent;
+                passenger.position -= bytes;
             }
-            self.open = self.open.map(|(kind, header)| (kind, header - self.sent));
-            self.sent = 0;
+            self.open = self.open.map(|(kind, header)| (kind, header - bytes));
+        } else {
+            return;
         }
+        self.sent -= bytes;
+        if let Some(kept) = &mut self.kept {
+            let (position, total) = kept.origin;
+            kept.origin = (
+                position.saturating_sub(bytes),
+                total + bytes.saturating_sub(position) as u64,
+            );
+            kept.unacknowledged -= bytes;
+        }
+    }
+
+    // Links that can be resumed: what was sent is kept until the peer has it.
+
+    /// Keeps from now on what is sent. The link's bytes are counted from here.
+    pub(crate) fn keep(&mut self) {
+        self.close_frame();
+        self.kept = Some(Kept {
+            origin: (self.buffer.len(), 0),
+            unacknowledged: 0,
+        });
+    }
+
+    /// Where the byte with this number is in the buffer, if it was sent or is the next one; 0 for one that is forgotten.
+    fn position_of(&self, kept: &Kept, received: u64) -> Result<usize, DecodeError> {
+        let (position, number) = kept.origin;
+        let after = usize::try_from(received.saturating_sub(number)).unwrap_or(usize::MAX);
+        let found = if received < number {
+            0
+        } else {
+            position.saturating_add(after)
+        };
+        (found <= self.sent)
+            .then_some(found)
+            .ok_or(DecodeError::Malformed)
+    }
+
+    /// The peer has this many bytes of the link. It may have said that it has more when the link was resumed, before
+    /// this arrived.
+    ///
+    /// # Errors
+    /// [`DecodeError::Malformed`] if it was not sent as many.
+    pub(crate) fn on_received(&mut self, received: u64) -> Result<(), DecodeError> {
+        let Some(kept) = &self.kept else {
+            return Err(DecodeError::Malformed);
+        };
+        let position = self.position_of(kept, received)?;
+        if let Some(kept) = &mut self.kept {
+            kept.unacknowledged = kept.unacknowledged.max(position);
+            let unacknowledged = kept.unacknowledged;
+            self.drop_front(unacknowledged, COMPACT_KEPT_BYTES);
+        }
+        Ok(())
+    }
+
+    /// Goes on with the byte after those that the peer has.
+    ///
+    /// # Errors
+    /// [`DecodeError::Malformed`] if it was not sent as many, or has said that it has more.
+    pub(crate) fn rewind(&mut self, received: u64) -> Result<(), DecodeError> {
+        let Some(kept) = self.kept.as_ref() else {
+            return Err(DecodeError::Malformed);
+        };
+        let position = self.position_of(kept, received)?;
+        if position < kept.unacknowledged.max(kept.origin.0) || received < kept.origin.1 {
+            return Err(DecodeError::Malformed);
+        }
+        self.sent = position;
+        self.on_received(received)
+    }
+
+    /// Whether the peer leaves too much unacknowledged.
+    pub(crate) fn keeps_too_much(&self) -> bool {
+        self.kept
+            .as_ref()
+            .is_some_and(|k| self.sent - k.unacknowledged > MAX_UNACKNOWLEDGED_BYTES)
     }
 }
 

@@ -57,6 +57,7 @@ pub fn check(config: &NodeConfig, hello: &Hello, link: &Link) -> Result<(), Refu
     })?;
     let me = rustix::process::geteuid().as_raw();
     let is_payload = matches!(hello.role, control::Role::Payload { .. });
+    let is_resumed = matches!(hello.role, control::Role::Resume { .. });
     let is_relay = is_payload || matches!(hello.role, control::Role::Relay { .. });
     let identity = |message: &str| Err(refuse(RefusalKind::Identity, message.to_owned()));
     let is_client = matches!(hello.role, control::Role::Client { .. });
@@ -78,17 +79,17 @@ pub fn check(config: &NodeConfig, hello: &Hello, link: &Link) -> Result<(), Refu
         Some(PeerKey::Client) if is_relay && !is_payload => {
             identity("a client's key does not open a relay's connection")
         }
-        Some(PeerKey::Client) if !is_client && !is_payload => identity(
+        Some(PeerKey::Client) if !is_client && !is_payload && !is_resumed => identity(
             "a client's key does not open an engine's connection; use the engines' \
             connection file",
         ),
         Some(_) if is_relay && is_local => identity("relays connect over TCP"),
-        Some(_) if !is_relay && !is_client && !is_local => {
+        Some(_) if !is_relay && !is_client && !is_resumed && !is_local => {
             identity("engines connect to the relay of their own host")
         }
         Some(_)
             if config.relay.is_some()
-                && (is_client || matches!(hello.role, control::Role::Relay { .. })) =>
+                && (is_client || is_resumed || matches!(hello.role, control::Role::Relay { .. })) =>
         {
             identity("this is a relay; connect to the controller")
         }
@@ -109,6 +110,10 @@ impl Node {
             self.refuse(token, &refusal);
             return Ok(());
         }
+        if let control::Role::Resume { session } = hello.role {
+            self.on_resume_hello(token, session);
+            return Ok(());
+        }
         link.set_frame_limit(limits::MAX_FRAME_BYTES);
         link.set_max_fds(limits::MAX_FRAME_FDS);
         self.arrivals.introduce(token);
@@ -124,6 +129,7 @@ impl Node {
             max_outstanding_bytes: self.config.options.max_outstanding_bytes,
             engines: Vec::new(),
             payload_secret: None,
+            session: None,
         };
         match hello.role {
             control::Role::Client { name } => {
@@ -187,6 +193,7 @@ impl Node {
             role @ control::Role::Relay { .. } => self.on_relay_hello(token, welcome, role),
             control::Role::Payload { host } => self.on_payload_hello(token, welcome, host),
             control::Role::Mover(mover) => self.on_mover_hello(token, &welcome, mover),
+            control::Role::Resume { .. } => {} // It was handled above.
             control::Role::ForkServer { .. } => {
                 if self.fork_server.is_some() {
                     let message = "the node already has a fork server".to_owned();
@@ -234,7 +241,11 @@ impl Node {
         welcome.host = host;
         welcome.payload_secret.clone_from(&self.objects.secret);
         self.peers[token].role = Role::Relay { host };
+        welcome.session = self.offer_session(token);
         self.send(token, FrameKind::Welcome, &control::encode(&welcome));
+        if let Some(peer) = self.peers.get_mut(token) {
+            peer.link.make_resumable();
+        }
         self.input(Input::HostUp {
             host,
             name,

@@ -7,4 +7,5 @@ pub(crate) mod frames;
 pub(crate) mod handshake;
 pub(crate) mod lifeline;
 pub(crate) mod peers;
+pub(crate) mod resume;
 pub(crate) mod uploads;

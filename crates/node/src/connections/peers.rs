@@ -1,6 +1,7 @@
 //! The connections of a node.
 
 use broadleaf_net::Link;
+use broadleaf_proto::resume::SessionKey;
 use broadleaf_proto::{ClientId, EngineId, HostId};
 use broadleaf_shm::{ClaimBoard, OUTPUT_STREAMS, UnsentOutput};
 
@@ -41,6 +42,11 @@ pub enum Role {
     },
     /// The controller, if this node is a relay.
     Controller,
+    /// Carries on the link of another peer, once it has said where that goes on.
+    Resuming {
+        /// The other peer.
+        link: usize,
+    },
     /// Refused or malformed: its last bytes are sent, then it is closed.
     Leaving,
 }
@@ -51,6 +57,8 @@ pub struct Peer {
     pub link: Link,
     /// What the peer is.
     pub role: Role,
+    /// Its key, if the link can be resumed.
+    pub session: Option<SessionKey>,
     /// High half of the ids of its segments, once it has identified itself.
     pub segment_token: Option<u32>,
     /// Whether the poller watches for writability.

@@ -1,5 +1,6 @@
 //! How a relay joins its controller's cluster.
 
+use std::os::fd::AsFd;
 use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs};
 use std::time::{Duration, Instant};
 
@@ -15,8 +16,9 @@ use broadleaf_proto::{FrameKind, HostId, PROTOCOL_VERSION, limits};
 use crate::config::{NodeConfig, RelayConfig, n_usable_cores};
 use crate::connections::peers::Role as PeerRole;
 use crate::error::{NodeError, io_error};
+use crate::hosts::rejoin::Rejoin;
 use crate::hosts::uplink::{NodeRole, Uplink};
-use crate::node::Node;
+use crate::node::{Node, REDIAL};
 use crate::payload::{Dialer, Plane, Setup};
 
 /// How long the controller may take to accept a relay.
@@ -32,7 +34,7 @@ fn dial(
     listen: impl FnOnce(&TcpStream) -> Result<Option<String>, NodeError>,
 ) -> Result<(Link, Welcome), NodeError> {
     let deadline = Instant::now() + DIAL_TIME;
-    let stream = connect(&relay.controller.0, relay.controller.1)
+    let stream = connect_within(&relay.controller.0, relay.controller.1, DIAL_TIME)
         .map_err(io_error("dialing the controller"))?;
     let role = Role::Relay {
         name: relay.name.clone(),
@@ -41,23 +43,35 @@ fn dial(
         listen: listen(&stream)?,
         ends_in_ns: relay.ends_in_ns(),
     };
-    let security = dial_security(config, relay, |private| {
-        ClientTls::new(private, &config.keys.server.public)
-    })?;
-    let link = security.link(stream);
+    let link = upstream_security(config, relay)?.link(stream);
     let link = link.map_err(io_error("dialing the controller"))?;
     introduce(link, config, role, deadline)
 }
 
-fn connect(host: &str, port: u16) -> std::io::Result<TcpStream> {
+/// Connects to the first address that answers in time.
+pub(crate) fn connect_within(
+    host: &str,
+    port: u16,
+    limit: Duration,
+) -> std::io::Result<TcpStream> {
     let mut last = std::io::Error::new(std::io::ErrorKind::NotFound, "the name has no address");
     for address in (host, port).to_socket_addrs()? {
-        match TcpStream::connect_timeout(&address, DIAL_TIME) {
+        match TcpStream::connect_timeout(&address, limit) {
             Ok(stream) => return Ok(stream),
             Err(error) => last = error,
         }
     }
     Err(last)
+}
+
+/// How this relay proves its key to the controller, and knows it.
+pub(crate) fn upstream_security(
+    config: &NodeConfig,
+    relay: &RelayConfig,
+) -> Result<DialSecurity, KeyError> {
+    dial_security(config, relay, |private| {
+        ClientTls::new(private, &config.keys.server.public)
+    })
 }
 
 /// How this relay proves its key to another node; for TLS, `tls` gets the private key and makes the dialing side.
@@ -76,7 +90,7 @@ fn dial_security(
 }
 
 /// What this node says about itself.
-fn hello(config: &NodeConfig, role: Role) -> Hello {
+pub(crate) fn hello(config: &NodeConfig, role: Role) -> Hello {
     Hello {
         protocol: PROTOCOL_VERSION,
         broadleaf: env!("CARGO_PKG_VERSION").to_owned(),
@@ -160,7 +174,10 @@ impl Node {
         let config = &self.config;
         let mut listener = None;
         let mut controller = None;
+        let begun = Instant::now();
+        let mut connect_ns = 0;
         let (link, welcome) = dial(config, &relay, |stream| {
+            connect_ns = u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX);
             let own = stream
                 .local_addr()
                 .map_err(io_error("asking for our address"))?;
@@ -172,10 +189,9 @@ impl Node {
                 told
             }))
         })?;
-        let upstream = |private: &str| ClientTls::new(private, &config.keys.server.public);
         let dialer = controller.map(|controller| {
             Ok::<_, NodeError>(Dialer {
-                controller: Route::new(controller, dial_security(config, &relay, upstream)?),
+                controller: Route::new(controller, upstream_security(config, &relay)?),
                 to_relays: dial_security(config, &relay, ClientTls::among_equals)?,
             })
         });
@@ -196,9 +212,15 @@ impl Node {
             .start(host, plane.map_err(io_error("starting the payload plane"))?);
         self.watch_plane()?;
         let token = self.add_peer(link, PeerRole::Controller)?;
-        self.role = NodeRole::Relay(Uplink::new(token, host));
+        let rejoin = welcome.session.map(|session| Rejoin::new(session, connect_ns));
+        let rejoin = rejoin.transpose()?;
+        if let Some(rejoin) = &rejoin {
+            self.peers[token].link.make_resumable();
+            self.watch(rejoin.bell().as_fd(), REDIAL)?;
+        }
+        self.role = NodeRole::Relay(Uplink::new(token, host, rejoin));
         self.read_clock();
-        self.liveness = Liveness::listening(self.config.options.host_timeout_ns());
+        self.liveness = Liveness::listening(self.config.options.controller_limits());
         self.liveness.on_up(self.now_ns, HostId::CONTROLLER);
         self.host = relay.name;
         // The first commands may have arrived together with the welcome.

@@ -5,5 +5,6 @@ pub(crate) mod join;
 pub(crate) mod movers;
 pub(crate) mod objects;
 pub(crate) mod probe;
+pub(crate) mod rejoin;
 pub(crate) mod relays;
 pub(crate) mod uplink;

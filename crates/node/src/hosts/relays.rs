@@ -254,7 +254,7 @@ impl Node {
 
     /// Handles one frame from a relay. The controller judges what it says about engines.
     pub(crate) fn on_relay_frame(&mut self, host: HostId, frame: &Frame) -> Result<(), LinkError> {
-        self.liveness.heard(self.now_ns, host);
+        self.on_host_heard(host);
         let mut reader = Reader::new(frame.body.clone());
         match frame.kind {
             FrameKind::RelayedDone => {
@@ -367,6 +367,8 @@ impl Node {
         for verdict in verdicts {
             match verdict {
                 Verdict::Ask(host) => self.ping(host),
+                Verdict::Silent(HostId::CONTROLLER) => self.dial_again(),
+                Verdict::Silent(host) => self.on_host_silent(host),
                 Verdict::Gone(HostId::CONTROLLER) => self.leave(),
                 Verdict::Gone(host) => {
                     if let Some(token) = self.relays.links.get(&host).map(|link| link.token) {
@@ -374,6 +376,14 @@ impl Node {
                     }
                 }
             }
+        }
+    }
+
+    /// Tells all relays that the cluster stops.
+    pub(crate) fn dismiss_relays(&mut self) {
+        let tokens: Vec<usize> = self.relays.links.values().map(|link| link.token).collect();
+        for token in tokens {
+            self.command(token, &RelayCommand::Leave);
         }
     }
 

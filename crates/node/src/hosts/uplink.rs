@@ -14,6 +14,7 @@ use broadleaf_proto::wire::Reader;
 use broadleaf_proto::{DecodeError, EngineId, FrameKind, FunctionId, HostId};
 
 use crate::hosts::objects::RESULT_CHUNK_BYTES;
+use crate::hosts::rejoin::Rejoin;
 use crate::node::Node;
 
 /// What a node is in its cluster.
@@ -33,6 +34,8 @@ pub struct Uplink {
     pub host: HostId,
     /// What it believes, holds and says.
     pub relay: Relay,
+    /// How it gets back to the controller.
+    pub rejoin: Option<Rejoin>,
 }
 
 impl NodeRole {
@@ -95,11 +98,12 @@ impl NodeRole {
 
 impl Uplink {
     /// A link was just accepted.
-    pub fn new(token: usize, host: HostId) -> Self {
+    pub fn new(token: usize, host: HostId, rejoin: Option<Rejoin>) -> Self {
         Self {
             link: Some(token),
             host,
             relay: Relay::default(),
+            rejoin,
         }
     }
 }
@@ -112,7 +116,7 @@ impl Node {
         }
     }
 
-    fn controller_link(&self) -> Option<usize> {
+    pub(crate) fn controller_link(&self) -> Option<usize> {
         match &self.role {
             NodeRole::Relay(uplink) => uplink.link,
             NodeRole::Controller(_) => None,
@@ -258,7 +262,7 @@ impl Node {
 
     /// Handles one frame from the controller.
     pub(crate) fn on_controller_frame(&mut self, frame: Frame) -> Result<(), LinkError> {
-        self.liveness.heard(self.now_ns, HostId::CONTROLLER);
+        self.on_controller_heard();
         match frame.kind {
             FrameKind::AssignMany => {
                 let mut reader = Reader::new(frame.body);
@@ -314,6 +318,7 @@ impl Node {
             RelayCommand::Forget(objects) => self.on_forget(objects),
             RelayCommand::Ping { sent_ns } => self.on_ping(sent_ns),
             RelayCommand::Measure => self.on_measure(),
+            RelayCommand::Leave => self.leave(),
         }
     }
 

@@ -151,6 +151,7 @@ impl PlaneThread {
             max_outstanding_bytes: 0,
             engines: Vec::new(),
             payload_secret: None,
+            session: None,
         };
         let body = control::encode(&welcome);
         connection.link.send(FrameKind::Welcome, &body, &[])

@@ -33,6 +33,12 @@ pub enum Kind {
     FailedTask,
     /// A request: client, number.
     Request,
+    /// A host does not answer: its number.
+    HostSilent,
+    /// It answers again.
+    HostBack,
+    /// A link goes on over another connection: its connection, the bytes that the peer had.
+    Resumed,
 }
 
 impl Kind {
@@ -44,6 +50,9 @@ impl Kind {
             | Self::ClientDown
             | Self::EngineUp
             | Self::EngineDown
+            | Self::HostSilent
+            | Self::HostBack
+            | Self::Resumed
             | Self::Task
             | Self::FailedTask => 2,
             Self::Request => 3,

@@ -194,6 +194,9 @@ impl Event {
             Kind::Task => "task",
             Kind::FailedTask => "failed_task",
             Kind::Request => "request",
+            Kind::HostSilent => "host_silent",
+            Kind::HostBack => "host_back",
+            Kind::Resumed => "resumed",
         };
         let before_start = |at_ns: u64| r.at_ns.wrapping_sub(epoch_ns + at_ns).cast_signed();
         let way = r.way;

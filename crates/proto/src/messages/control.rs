@@ -6,6 +6,7 @@ use crate::chunk::PayloadSecret;
 use crate::ids::{ClientId, EngineId, FunctionId, HostId, OptionsId, SegmentId, TaskSeq};
 pub use crate::messages::fork_server::{ForkServerCommand, ForkServerEvent, ReadWritten, Seen};
 use crate::messages::mover::MoverRank;
+use crate::messages::resume::SessionKey;
 use crate::wire::DecodeError;
 
 /// Encodes a control message.
@@ -67,6 +68,11 @@ pub enum Role {
     },
     /// Moves payload by MPI, for its host.
     Mover(MoverRank),
+    /// Continues a link whose connection broke; see [`crate::messages::resume`].
+    Resume {
+        /// What the welcome of the first connection gave.
+        session: SessionKey,
+    },
 }
 
 /// What a peer says about itself, once the keys are proven.
@@ -105,6 +111,8 @@ pub struct Welcome {
     /// Secret for payload between hosts (relays, and clients on other hosts; only if connections
     /// are encrypted).
     pub payload_secret: Option<PayloadSecret>,
+    /// Resumes this link over another connection (relays, and clients on other hosts).
+    pub session: Option<SessionKey>,
 }
 
 /// Why a connection was refused.
@@ -129,6 +137,8 @@ pub enum RefusalKind {
     Full,
     /// Bytes that are not a handshake.
     Malformed,
+    /// The link that is to be resumed is not known here, or no longer.
+    Session,
 }
 
 /// What a client knows about an engine.

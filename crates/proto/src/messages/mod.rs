@@ -6,4 +6,5 @@ pub mod fork_server;
 pub mod host;
 pub mod mover;
 pub mod relay;
+pub mod resume;
 pub mod upload;

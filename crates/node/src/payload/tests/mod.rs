@@ -89,6 +89,7 @@ pub(super) fn welcome(mut link: Link) -> Link {
         max_outstanding_bytes: 0,
         engines: Vec::new(),
         payload_secret: None,
+        session: None,
     };
     link.send(FrameKind::Welcome, &control::encode(&welcome), &[])
         .unwrap();

@@ -1,0 +1,147 @@
+//! Links that outlive their connection (see [`broadleaf_proto::resume`]): those to relays, and to clients on other hosts.
+
+
+use broadleaf_core::Input;
+use broadleaf_net::{Frame, LinkError, generate_session_key};
+use broadleaf_proto::control::{Refusal, RefusalKind};
+use broadleaf_proto::resume::{Received, SessionKey};
+use broadleaf_proto::{DecodeError, FrameKind, HostId};
+
+use crate::connections::peers::Role;
+use crate::node::Node;
+use crate::reports::ring::Kind;
+
+impl Node {
+    /// Makes the link to a peer resumable; the welcome that is to be sent with this key must be the next frame.
+    pub(crate) fn offer_session(&mut self, token: usize) -> Option<SessionKey> {
+        // Without randomness, the link ends with its connection.
+        let session = generate_session_key().ok()?;
+        self.sessions.insert(session, token);
+        self.peers[token].session = Some(session);
+        Some(session)
+    }
+
+    /// The connection of a link broke: keeps the link, if the peer may come back. Returns whether it does.
+    pub(crate) fn hold_link(&mut self, token: usize, error: &LinkError) -> bool {
+        let Some(peer) = self.peers.get(token) else {
+            return false;
+        };
+        if !peer.link.is_resumable() || !error.is_closed() {
+            return false;
+        }
+        match peer.role {
+            // A process that ends closes its connection; a network that fails does not.
+            Role::Relay { host } if matches!(error, LinkError::Lost(_)) => {
+                self.let_go(token);
+                if self.liveness.on_broken(self.now_ns, host, error.is_reset()) {
+                    self.on_host_silent(host);
+                }
+                true
+            }
+            Role::Controller => {
+                self.let_go(token);
+                self.liveness.on_broken(self.now_ns, HostId::CONTROLLER, false);
+                self.dial_again();
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Lets go of a link's connection, and keeps the link.
+    pub(crate) fn let_go(&mut self, token: usize) {
+        let Some(peer) = self.peers.get_mut(token) else {
+            return;
+        };
+        if !peer.link.is_suspended() {
+            // This can only fail for a descriptor that is not registered.
+            let _ = rustix::event::epoll::delete(&self.poller, peer.link.as_fd());
+            peer.link.suspend();
+        }
+    }
+
+    /// A new connection says that it carries on a link.
+    pub(crate) fn on_resume_hello(&mut self, token: usize, session: SessionKey) {
+        let link = self.sessions.get(&session).copied();
+        let key = self.peers[token].link.peer_key();
+        let Some(link) = link.filter(|link| self.peers[*link].link.peer_key() == key) else {
+            let message = "the cluster does not know this link, or has given it up".to_owned();
+            let kind = RefusalKind::Session;
+            self.refuse(token, &Refusal { kind, message });
+            return;
+        };
+        self.arrivals.introduce(token);
+        let earlier = |(other, peer): (usize, &crate::connections::peers::Peer)| {
+            matches!(peer.role, Role::Resuming { link: of } if of == link).then_some(other)
+        };
+        let earlier: Vec<usize> = self.peers.iter().filter_map(earlier).collect();
+        for other in earlier {
+            self.close(other);
+        }
+        // From here on nothing more is read from the old connection, so the number holds.
+        self.let_go(link);
+        let received = self.peers[link].link.received();
+        self.peers[token].role = Role::Resuming { link };
+        self.send(token, FrameKind::Received, &received.encode());
+    }
+
+    /// The dialling side has said what it has received: the link goes on over its new connection.
+    pub(crate) fn on_resuming_frame(
+        &mut self,
+        token: usize,
+        link: usize,
+        frame: &Frame,
+    ) -> Result<(), LinkError> {
+        if frame.kind != FrameKind::Received {
+            return Err(DecodeError::UnknownKind(frame.kind as u8).into());
+        }
+        let received = Received::decode(&frame.body)?;
+        if let Some(fresh) = self.release_peer(token) {
+            self.carry_on(link, fresh, received);
+        }
+        Ok(())
+    }
+
+    /// A link goes on over another connection.
+    pub(crate) fn carry_on(&mut self, token: usize, fresh: broadleaf_net::Link, received: Received) {
+        self.let_go(token);
+        let Some(peer) = self.peers.get_mut(token) else {
+            return;
+        };
+        let resumed = peer.link.resume(fresh, received);
+        peer.watches_read = true;
+        peer.watches_write = false;
+        if let Err(error) = resumed {
+            self.on_link_error(token, &error);
+            return;
+        }
+        if self.watch(self.peers[token].link.as_fd(), token as u64).is_err() {
+            self.close(token); // The poller has no memory for the connection.
+            return;
+        }
+        self.ring.note(Kind::Resumed, token as u32, received.0);
+        match self.peers[token].role {
+            Role::Relay { host } => self.on_host_heard(host),
+            Role::Controller => self.on_controller_heard(),
+            _ => {}
+        }
+        self.mark_dirty(token);
+        if let Err(error) = self.read(token) {
+            self.on_link_error(token, &error);
+        }
+    }
+
+    /// A host does not answer: its engines get nothing new.
+    pub(crate) fn on_host_silent(&mut self, host: HostId) {
+        self.ring.note(Kind::HostSilent, host.0, 0);
+        self.input(Input::HostAway { host });
+    }
+
+    /// Something came from a host.
+    pub(crate) fn on_host_heard(&mut self, host: HostId) {
+        if self.liveness.heard(self.now_ns, host) {
+            self.ring.note(Kind::HostBack, host.0, 0);
+            self.input(Input::HostBack { host });
+        }
+    }
+}

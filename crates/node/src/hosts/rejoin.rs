@@ -1,0 +1,196 @@
+//! How a relay gets back to its controller: it dials again, in a thread that waits for nothing else.
+
+use std::net::TcpStream;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use broadleaf_core::Nanos;
+use broadleaf_core::redial::{Attempt, Redial};
+use broadleaf_net::{Link, LinkError, ask_to_resume};
+use broadleaf_proto::HostId;
+use broadleaf_proto::control::{Hello, Role};
+use broadleaf_proto::resume::{Received, SessionKey};
+use rustix::event::{EventfdFlags, eventfd};
+
+use crate::config::{NodeConfig, RelayConfig};
+use crate::error::{NodeError, io_error};
+use crate::hosts::join::{connect_within, hello, upstream_security};
+use crate::node::Node;
+
+/// How long an attempt waits for an answer once it is connected, at least: a controller that is busy answers late.
+const ANSWER_TIME: Duration = Duration::from_secs(2);
+/// How long nobody may listen on the controller's port.
+const VACANT_NS: Nanos = 2_000_000_000;
+
+/// What became of an attempt.
+enum Outcome {
+    /// A connection on which the controller has said what it has received.
+    Connected(Box<Link>, Received),
+    Failed(Attempt),
+    /// The controller has given this host up.
+    Refused,
+}
+
+/// What a relay needs to get back.
+pub struct Rejoin {
+    /// Decides when to dial.
+    redial: Redial,
+    session: SessionKey,
+    outcomes: Receiver<Outcome>,
+    sender: Sender<Outcome>,
+    bell: Arc<OwnedFd>,
+}
+
+impl std::fmt::Debug for Rejoin {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Rejoin").finish_non_exhaustive()
+    }
+}
+
+impl Rejoin {
+    /// Of a relay that has just joined; `connect_ns` is how long that took to connect.
+    ///
+    /// # Errors
+    /// [`NodeError`] if the process is out of descriptors.
+    pub fn new(session: SessionKey, connect_ns: Nanos) -> Result<Self, NodeError> {
+        let (sender, outcomes) = channel();
+        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+        let bell = eventfd(0, flags).map_err(io_error("eventfd"))?;
+        Ok(Self {
+            redial: Redial::new(connect_ns, VACANT_NS),
+            session,
+            outcomes,
+            sender,
+            bell: Arc::new(bell),
+        })
+    }
+
+    /// Readable when an attempt has ended.
+    pub fn bell(&self) -> &OwnedFd {
+        &self.bell
+    }
+}
+
+/// One attempt.
+fn attempt(
+    config: &NodeConfig,
+    relay: &RelayConfig,
+    hello: &Hello,
+    connect_time: Duration,
+) -> Outcome {
+    let stream = match connect_within(&relay.controller.0, relay.controller.1, connect_time) {
+        Ok(stream) => stream,
+        Err(error) if error.kind() == std::io::ErrorKind::ConnectionRefused => {
+            return Outcome::Failed(Attempt::NobodyListens);
+        }
+        Err(_) => return Outcome::Failed(Attempt::Failed),
+    };
+    let dial = |stream: TcpStream| -> Result<(Link, Received), LinkError> {
+        let security = upstream_security(config, relay).map_err(std::io::Error::other)?;
+        let deadline = Instant::now() + ANSWER_TIME.max(connect_time * 4);
+        ask_to_resume(security.link(stream)?, hello, deadline)
+    };
+    match dial(stream) {
+        Ok((link, received)) => Outcome::Connected(Box::new(link), received),
+        Err(LinkError::Refused(_)) => Outcome::Refused,
+        Err(_) => Outcome::Failed(Attempt::Failed),
+    }
+}
+
+impl Node {
+    fn rejoin(&mut self) -> Option<&mut Rejoin> {
+        self.uplink().and_then(|uplink| uplink.rejoin.as_mut())
+    }
+
+    /// When the controller is dialled again.
+    pub(crate) fn next_redial(&mut self) -> Option<Nanos> {
+        self.rejoin().and_then(|rejoin| rejoin.redial.next_tick())
+    }
+
+    /// The controller is silent, or the connection to it broke.
+    pub(crate) fn dial_again(&mut self) {
+        let now = self.now_ns;
+        if let Some(rejoin) = self.rejoin() {
+            rejoin.redial.begin(now);
+        }
+    }
+
+    /// Something came from the controller.
+    pub(crate) fn on_controller_heard(&mut self) {
+        if self.liveness.heard(self.now_ns, HostId::CONTROLLER)
+            && let Some(rejoin) = self.rejoin()
+        {
+            rejoin.redial.on_heard();
+        }
+    }
+
+    /// Begins an attempt that is due.
+    pub(crate) fn redial(&mut self) {
+        let now = self.now_ns;
+        let Some(rejoin) = self.rejoin() else {
+            return;
+        };
+        if !rejoin.redial.on_tick(now) {
+            return;
+        }
+        let connect_time = Duration::from_nanos(rejoin.redial.connect_ns());
+        let (sender, bell) = (rejoin.sender.clone(), Arc::clone(&rejoin.bell));
+        let role = Role::Resume {
+            session: rejoin.session,
+        };
+        let Some(relay) = self.config.relay.clone() else {
+            return;
+        };
+        let (config, hello) = (self.config.clone(), hello(&self.config, role));
+        let thread = std::thread::Builder::new().name("redial".to_owned());
+        let spawned = thread.spawn(move || {
+            // The receiver lives as long as the node.
+            let _ = sender.send(attempt(&config, &relay, &hello, connect_time));
+            let _ = rustix::io::write(bell.as_fd(), &1_u64.to_ne_bytes());
+        });
+        if spawned.is_err() {
+            self.on_attempt(Attempt::Failed);
+        }
+    }
+
+    fn on_attempt(&mut self, attempt: Attempt) {
+        let now = self.now_ns;
+        if self.rejoin().is_some_and(|r| r.redial.on_attempt(now, attempt)) {
+            self.leave();
+        }
+    }
+
+    /// An attempt has ended.
+    pub(crate) fn on_redial_event(&mut self) {
+        let Some(rejoin) = self.rejoin() else {
+            return;
+        };
+        // It is read to be silent again; what it counts does not matter.
+        let _ = rustix::io::read(rejoin.bell.as_fd(), &mut [0; 8]);
+        let outcomes: Vec<Outcome> = rejoin.outcomes.try_iter().collect();
+        for outcome in outcomes {
+            match outcome {
+                Outcome::Connected(link, received) => self.resume_uplink(*link, received),
+                Outcome::Failed(attempt) => self.on_attempt(attempt),
+                Outcome::Refused => self.leave(),
+            }
+        }
+    }
+
+    fn resume_uplink(&mut self, mut fresh: Link, received: Received) {
+        let Some(token) = self.controller_link() else {
+            return;
+        };
+        let mine = self.peers[token].link.received();
+        if fresh.answer_received(mine).is_err() {
+            self.on_attempt(Attempt::Failed);
+            return;
+        }
+        if let Some(rejoin) = self.rejoin() {
+            rejoin.redial.on_resumed();
+        }
+        self.carry_on(token, fresh, received);
+    }
+}
