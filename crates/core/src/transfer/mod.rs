@@ -88,6 +88,8 @@ struct Transfer {
 #[derive(Clone, Debug, Default)]
 struct Host {
     can_serve: bool,
+    /// It does not answer at the moment.
+    is_away: bool,
     /// A client that receives results: its rate says nothing about the network between hosts.
     is_client: bool,
     /// Minimum recent round trip, ns; 0 while unknown.
@@ -301,6 +303,25 @@ impl Transfers {
         }
     }
 
+    /// A host does not answer: its children are moved, and it goes on where it was if it comes back.
+    pub fn on_host_away(&mut self, host: HostId, out: &mut Vec<TransferCommand>) {
+        if let Some(known) = self.hosts.get_mut(&host) {
+            known.is_away = true;
+        }
+        for (object, transfer) in &mut self.active {
+            if let Some(away) = transfer.position_of(host).filter(|position| *position > 0) {
+                transfer.move_children(*object, away, &self.hosts, out);
+            }
+        }
+    }
+
+    /// A host that was away answers again.
+    pub fn on_host_back(&mut self, host: HostId) {
+        if let Some(known) = self.hosts.get_mut(&host) {
+            known.is_away = false;
+        }
+    }
+
     /// The object is no longer needed.
     pub fn forget(&mut self, object: ObjectId) {
         self.end(object);
@@ -437,7 +458,7 @@ impl Transfer {
 
     fn can_serve(&self, position: usize, hosts: &BTreeMap<HostId, Host>) -> bool {
         let at = &self.order[position];
-        !at.is_gone && hosts.get(&at.host).is_some_and(|h| h.can_serve)
+        !at.is_gone && hosts.get(&at.host).is_some_and(|h| h.can_serve && !h.is_away)
     }
 
     /// Moves every child of this position to the position's own parent.

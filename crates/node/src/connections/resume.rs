@@ -135,6 +135,10 @@ impl Node {
     pub(crate) fn on_host_silent(&mut self, host: HostId) {
         self.ring.note(Kind::HostSilent, host.0, 0);
         self.input(Input::HostAway { host });
+        let mut orders = Vec::new();
+        self.objects.transfers.on_host_away(host, &mut orders);
+        self.carry_out_transfers(orders);
+        self.objects.on_away(host, true);
     }
 
     /// Something came from a host.
@@ -142,6 +146,8 @@ impl Node {
         if self.liveness.heard(self.now_ns, host) {
             self.ring.note(Kind::HostBack, host.0, 0);
             self.input(Input::HostBack { host });
+            self.objects.transfers.on_host_back(host);
+            self.objects.on_away(host, false);
         }
     }
 }

@@ -112,6 +112,11 @@ impl Objects {
         }
     }
 
+    /// A host does not answer, or does so again.
+    pub fn on_away(&self, host: HostId, is_away: bool) {
+        self.order(PlaneCommand::Away { host, is_away });
+    }
+
     // Out
 
     /// A name for an object of this host that is in no payload.

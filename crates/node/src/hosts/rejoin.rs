@@ -114,6 +114,7 @@ impl Node {
         let now = self.now_ns;
         if let Some(rejoin) = self.rejoin() {
             rejoin.redial.begin(now);
+            self.objects.on_away(HostId::CONTROLLER, true);
         }
     }
 
@@ -123,6 +124,7 @@ impl Node {
             && let Some(rejoin) = self.rejoin()
         {
             rejoin.redial.on_heard();
+            self.objects.on_away(HostId::CONTROLLER, false);
         }
     }
 

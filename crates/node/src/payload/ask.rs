@@ -101,10 +101,11 @@ impl PlaneThread {
         let object = self.objects.get(&id);
         let have_bytes = object.map_or(0, Object::have_bytes);
         let arrived_bytes = object.map_or(0, Object::arrived_bytes);
+        let is_patient = self.may_come_back(id);
         let Some(fetch) = self.fetches.get_mut(&id) else {
             return;
         };
-        if fetch.next_source(arrived_bytes, now) {
+        if fetch.next_source(arrived_bytes, now) || is_patient {
             if let Some(progress) = fetch.report(have_bytes, false, true, now) {
                 self.side.tell(PlaneEvent::Progress(progress));
             }
@@ -112,6 +113,26 @@ impl PlaneThread {
         } else {
             self.fail(id, "no host that has the data could be reached".to_owned());
         }
+    }
+
+    /// A host does not answer, or does so again.
+    pub(super) fn on_away(&mut self, host: HostId, is_away: bool) {
+        if is_away {
+            self.away.insert(host);
+            return;
+        }
+        self.away.remove(&host);
+        for fetch in self.fetches.values_mut() {
+            fetch.begin_anew();
+        }
+    }
+
+    /// Whether a host from which an object can be had is away. A host that is cut off from the controller is cut off from
+    /// all others, too.
+    fn may_come_back(&self, id: ObjectId) -> bool {
+        let sources = self.fetches.get(&id).map(|f| &f.order.sources[..]);
+        let mut sources = sources.unwrap_or_default().iter();
+        self.away.contains(&HostId::CONTROLLER) || sources.any(|s| self.away.contains(&s.host))
     }
 
     /// Asks a host that has become reachable for everything that is wanted from it.

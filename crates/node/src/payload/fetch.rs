@@ -112,11 +112,18 @@ impl Fetching {
         self.rounds < ROUNDS && !self.order.sources.is_empty()
     }
 
+    /// Failures until now say nothing about the sources.
+    pub fn begin_anew(&mut self) {
+        self.rounds = 0;
+    }
+
     fn turn(&mut self, arrived_bytes: u64, now: Instant) {
         self.connection = None;
         self.pull += 1;
         self.asked = now;
-        self.resumed_at.push(arrived_bytes);
+        if self.resumed_at.last() != Some(&arrived_bytes) {
+            self.resumed_at.push(arrived_bytes);
+        }
     }
 
     /// The current source is asked on this connection; returns the pull's number.

@@ -68,6 +68,13 @@ pub enum PlaneCommand {
         /// Which it is.
         mover: MoverRank,
     },
+    /// A host does not answer, or does so again: what is fetched from it waits for it meanwhile.
+    Away {
+        /// The host.
+        host: HostId,
+        /// Whether it is silent.
+        is_away: bool,
+    },
     /// Close these: the last descriptor of a large segment takes its pages with it, which takes time.
     Close(Vec<OwnedFd>),
     /// End the thread.

@@ -1,6 +1,6 @@
 //! The thread of the payload plane.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
@@ -48,6 +48,8 @@ pub(super) struct PlaneThread {
     pub(super) not_before: BTreeMap<HostId, Instant>,
     /// Buffer for blocks that nobody wants.
     pub(super) unwanted: Vec<u8>,
+    /// Hosts that do not answer at the moment.
+    pub(super) away: BTreeSet<HostId>,
     last_tick: Instant,
     pub(super) last_dialled: Option<Instant>,
     /// Connections that others have opened without introducing themselves yet.
@@ -74,6 +76,7 @@ impl PlaneThread {
             fetches: BTreeMap::new(),
             mover: Mover::new(),
             unwanted: Vec::new(),
+            away: BTreeSet::new(),
             last_tick: Instant::now(),
             last_dialled: None,
             admission: Admission::new(waiting_limit(), 0),
@@ -178,6 +181,7 @@ impl PlaneThread {
                     }
                 }
                 PlaneCommand::Mover { link, mover } => self.adopt_mover(*link, mover, now),
+                PlaneCommand::Away { host, is_away } => self.on_away(host, is_away),
                 PlaneCommand::Close(fds) => drop(fds),
                 PlaneCommand::Stop => return false,
             }
