@@ -44,6 +44,8 @@ pub struct Node {
     pub(crate) relays: Relays,
     /// Of the relays; or of the controller, if this is a relay.
     pub(crate) liveness: Liveness,
+    /// Of clients on other hosts whose connections broke.
+    pub(crate) held_clients: Liveness,
     pub(crate) far_clients: FarClients,
     pub(crate) outputs: Vec<Output>,
     pub(crate) peers: Slab<Peer>,
@@ -133,6 +135,7 @@ impl Node {
             }))),
             relays: Relays::default(),
             liveness: Liveness::asking(options.host_limits()),
+            held_clients: Liveness::listening(options.host_limits()),
             far_clients: FarClients::default(),
             ring: Ring::new(options.trace_events, options.log_level, &options.log_sink),
             outputs: Vec::new(),
@@ -234,13 +237,14 @@ impl Node {
                 self.role.on_deadline(self.now_ns, &mut self.outputs);
             }
             self.judge_hosts();
+            self.judge_clients();
             self.redial();
             self.repeat_interrupts();
             self.drop_silent_peers();
             self.listen_again();
             self.carry_out();
             if self.finished {
-                self.dismiss_relays();
+                self.dismiss_all();
             }
             self.trim();
             self.shrink_idle();

@@ -169,11 +169,7 @@ impl Node {
         let Some(token) = self.relays.links.get(&host).map(|link| link.token) else {
             return false;
         };
-        self.command(token, &RelayCommand::Leave);
-        if let Some(peer) = self.peers.get_mut(token) {
-            // One that does not get it learns it when it dials again.
-            let _ = peer.link.flush();
-        }
+        self.say_goodbye(token);
         if is_malformed {
             self.ring.note(Kind::Malformed, token as u32, host.0.into());
         }

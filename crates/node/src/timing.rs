@@ -71,6 +71,7 @@ impl Node {
             self.idle_due_ns,
             self.arrivals.next_deadline(),
             self.liveness.next_tick(),
+            self.held_clients.next_tick(),
             self.next_redial(),
         ];
         let due = deadlines

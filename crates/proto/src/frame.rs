@@ -32,6 +32,8 @@ pub enum FrameKind {
     /// On a link that can be resumed, in either direction: [`crate::messages::resume::Received`]. As the answer to a hello
     /// that resumes a link, and as the answer to that, it says where the other side goes on.
     Received = 7,
+    /// On a link that can be resumed: its sender closes it, and does not come back.
+    Goodbye = 8,
     /// Client to controller: [`crate::records::task::SubmitRecord`]s.
     Submit = 16,
     /// Controller to engine: [`crate::records::task::AssignRecord`]s.
@@ -94,7 +96,7 @@ impl TryFrom<u8> for FrameKind {
     type Error = DecodeError;
     fn try_from(byte: u8) -> Result<Self, DecodeError> {
         use FrameKind as K;
-        const ALL: [FrameKind; 35] = [
+        const ALL: [FrameKind; 36] = [
             K::Hello,
             K::Welcome,
             K::Refused,
@@ -102,6 +104,7 @@ impl TryFrom<u8> for FrameKind {
             K::Answer,
             K::Proof,
             K::Received,
+            K::Goodbye,
             K::Submit,
             K::Assign,
             K::Done,

@@ -81,6 +81,8 @@ pub(crate) enum Event {
     ClientAborts(ClientId, Vec<TaskSeq>),
     Fault,
     Lie,
+    /// The driver misses a host, or hears from it again.
+    Away(HostId, bool),
 }
 
 /// What arrives at the driver.
@@ -145,6 +147,12 @@ pub(crate) struct Cluster {
     pub(crate) last_arrival: BTreeMap<Link, Nanos>,
     /// Links that lose all messages from now on.
     pub(crate) cut: BTreeSet<Link>,
+    /// Until when the link to a host carries nothing: what is sent arrives later, in order.
+    pub(crate) broken: BTreeMap<HostId, Nanos>,
+    /// Hosts that the driver believes to be away.
+    pub(crate) away: BTreeSet<HostId>,
+    /// How often a link went on after it had been broken.
+    pub(crate) rejoined: u32,
     pub(crate) processes: BTreeMap<u32, EngineProcess>,
     pub(crate) next_pid: u32,
     pub(crate) runs: u64,
@@ -210,6 +218,9 @@ impl Cluster {
             order: 0,
             last_arrival: BTreeMap::new(),
             cut: BTreeSet::new(),
+            broken: BTreeMap::new(),
+            away: BTreeSet::new(),
+            rejoined: 0,
             processes: BTreeMap::new(),
             next_pid: 100,
             runs: 0,
@@ -396,11 +407,35 @@ impl Cluster {
         let delay = 1 + self.random.time(longest);
         let earliest = self.last_arrival.get(&link).copied().unwrap_or(0) + 1;
         let at = earliest.max(self.now + delay);
+        let at = at.max(self.broken_until(link).map_or(0, |until| until + 1));
         self.last_arrival.insert(link, at);
         self.after(at - self.now, event);
     }
 
+    /// Until when this link carries nothing.
+    fn broken_until(&self, link: Link) -> Option<Nanos> {
+        let (Link::ToHost(host) | Link::FromHost(host)) = link else {
+            return None;
+        };
+        let until = self.broken.get(&host).copied();
+        until.filter(|until| *until > self.now)
+    }
+
+    /// The link over which something arrives, if it can break.
+    fn link_of(event: &Event) -> Option<Link> {
+        match event {
+            Event::Relay(host, _) => Some(Link::ToHost(*host)),
+            Event::Node(NodeEvent::FromRelay(host, _)) => Some(Link::FromHost(*host)),
+            _ => None,
+        }
+    }
+
     pub(crate) fn step(&mut self, event: Event) -> Result<(), String> {
+        if let Some(until) = Self::link_of(&event).and_then(|link| self.broken_until(link)) {
+            // It was on its way when the link broke, and is sent again.
+            self.after(until - self.now, event);
+            return Ok(());
+        }
         match event {
             Event::Node(event) => self.node(event)?,
             Event::Engine(pid, message) => self.engine_gets(pid, message)?,
@@ -455,6 +490,7 @@ impl Cluster {
             Event::ClientActs(client) => self.client_acts(client),
             Event::ClientAborts(client, seqs) => self.cancel_seqs(client, seqs),
             Event::Fault => self.fault(),
+            Event::Away(host, is_away) => self.host_is_away(host, is_away)?,
             Event::Lie => self.lie(),
         }
         Ok(())

@@ -170,6 +170,8 @@ pub struct Outcome {
     pub seated: u32,
     /// Requests to drain engines, and hosts that were released.
     pub drained: (u32, u32),
+    /// Links to hosts that broke and went on.
+    pub rejoined: u32,
 }
 
 /// Runs one plan.
@@ -187,5 +189,6 @@ pub fn run(plan: Plan, print: bool) -> Result<Outcome, Failure> {
         expelled: cluster.expelled,
         seated: cluster.seated,
         drained: (cluster.drained, cluster.released),
+        rejoined: cluster.rejoined,
     })
 }

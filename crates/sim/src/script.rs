@@ -472,10 +472,13 @@ impl Cluster {
                 self.is_orphaned = true;
                 self.end_fork_server();
             }
-            (9, _) => {
+            (kind @ (6 | 9), _) => {
                 let hosts: Vec<_> = self.hosts.keys().copied().collect();
-                if let Some(host) = hosts.get(self.random.below(hosts.len() as u64) as usize) {
-                    self.lose_host(*host);
+                let host = hosts.get(self.random.below(hosts.len() as u64) as usize);
+                match host.copied() {
+                    Some(host) if kind == 6 => self.break_link(host),
+                    Some(host) => self.lose_host(host),
+                    None => {}
                 }
             }
             (7..9, _) => {

@@ -27,7 +27,7 @@ fn every_seed_ends_well() {
 fn the_seeds_reach_every_ending_and_every_move() {
     let mut resolved = [0; 7];
     let (mut retried, mut revoked, mut steals, mut discarded, mut restarts) = (0, 0, 0, 0, 0);
-    let (mut seated, mut drained, mut released) = (0, 0, 0);
+    let (mut seated, mut drained, mut released, mut rejoined) = (0, 0, 0, 0);
     // Most clients let their tasks continue when they leave: fewer seeds discard too few.
     for seed in 0..500 {
         let plan = Plan::of_seed(seed, Mutation::None);
@@ -35,6 +35,7 @@ fn the_seeds_reach_every_ending_and_every_move() {
         seated += outcome.seated;
         drained += outcome.drained.0;
         released += outcome.drained.1;
+        rejoined += outcome.rejoined;
         let counters = outcome.counters;
         for (total, n) in resolved.iter_mut().zip(counters.resolved) {
             *total += n;
@@ -51,6 +52,7 @@ fn the_seeds_reach_every_ending_and_every_move() {
     );
     assert!(resolved[..6].iter().all(|n| *n > 100), "{resolved:?}");
     assert!(drained.min(released) > 100, "{drained}, {released}");
+    assert!(rejoined > 100, "{rejoined} links broke and went on");
     assert!(seated > 500, "{seated} ranks of worlds became engines");
     assert!(
         retried

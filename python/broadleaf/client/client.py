@@ -50,6 +50,8 @@ if TYPE_CHECKING:
 
 # Number of characters of the cluster's public key in the ids of its tasks.
 _CLUSTER_KEY_CHARACTERS = 16
+# Time between two logins to a host that cannot be reached.
+_TUNNEL_RETRY_S = 1.0
 # Number of deaths that a client remembers.
 _CERTIFICATES = 256
 
@@ -157,6 +159,7 @@ class Client(RegisteredResults, Interactive, PublicNames):
         self._left_behind = set()
         self._debugging: Debugging | None = None
         self._view_of_submit: LoadBalancedView | None = None
+        self._on_reconnect: list[Callable[[], object]] = []
         self._listeners = 0
         self._listeners_lock = threading.Lock()
         self._tunnel = tunnel_to(connection_info, profile, cluster_id, sshserver, sshkey, ssh_args, timeout)
@@ -248,6 +251,44 @@ class Client(RegisteredResults, Interactive, PublicNames):
             self.link_end.failure = body
         elif kind == "stopping":
             self.link_end.is_stopping = True
+        elif kind == "link_broken":
+            self._log("the connection to the controller is broken; trying to reach it again")
+            if self._tunnel is not None:
+                threading.Thread(target=self._reopen_tunnel, name="broadleaf-tunnel", daemon=True).start()
+        elif kind == "link_resumed":
+            self._log("connected to the controller again")
+            for callback in tuple(self._on_reconnect):
+                callback()
+
+    def on_reconnect(self, callback: Callable[[], object]) -> Callable[[], object]:
+        """Has `callback()` called whenever a broken connection to a controller on another host goes on.
+
+        Nothing needs to be done then: views and results stay valid, tasks went on, and what was submitted meanwhile is
+        sent. It runs in a thread of its own, and is returned, so that this can be a decorator.
+
+        Args:
+            callback: Called without arguments.
+        """
+        self._on_reconnect.append(callback)
+        return callback
+
+    @staticmethod
+    def _log(message: str) -> None:
+        import logging
+
+        logging.getLogger("broadleaf.client").warning("%s", message)
+
+    def _reopen_tunnel(self) -> None:
+        """Logs in again until that succeeds or the link is lost."""
+        tunnel = self._tunnel
+        while tunnel is not None and not self.link.closed and not tunnel.is_open():
+            try:
+                tunnel.reopen()
+            except ClusterConnectionError as error:
+                self._log(str(error))
+                time.sleep(_TUNNEL_RETRY_S)
+        if tunnel is not None and self.link.closed:
+            tunnel.close()
 
     @contextmanager
     def live_output(self) -> Iterator[None]:

@@ -143,7 +143,9 @@ class Tunnel:
         self._deadline = time.monotonic() + timeout_s
         self._directory = _control_directory()
         self._end: Callable[[], object] = _nothing
+        self._login: Popen[bytes] | None = None
         self._leads_to_socket = False
+        self._target = ""
         self._dropped = ""  # what ssh said of the last login that sshd dropped
         try:
             self._log_in()
@@ -158,6 +160,28 @@ class Tunnel:
         """Ends ssh, and so every connection through it. May be called again."""
         self._end()
 
+    def reopen(self) -> None:
+        """Logs in again and leads the same local port to the controller. Raises `ClusterConnectionError`."""
+        self.close()
+        self._deadline = time.monotonic() + self._timeout_s
+        self._directory = _control_directory()
+        try:
+            self._log_in()
+            if not self._add_forward(f"127.0.0.1:{self.connection['tcp']['port']}:{self._target}"):
+                raise ClusterConnectionError(
+                    f"ssh to {self.cluster.login} could not open the same port on this host again: "
+                    f"{openssh.last_words(self.said())}"
+                )
+        except BaseException:
+            self.close()
+            raise
+        finally:
+            shutil.rmtree(self._directory, ignore_errors=True)
+
+    def is_open(self) -> bool:
+        """Whether ssh runs."""
+        return self._login is not None and self._login.poll() is None
+
     def left_s(self) -> float:
         """The remaining part of the total time."""
         return max(1.0, self._deadline - time.monotonic())
@@ -170,7 +194,8 @@ class Tunnel:
 
     def _command(self) -> list[str]:
         far = self.cluster
-        command = ["ssh", *openssh.common_options(self._timeout_s - 1), "-o", "ControlMaster=yes",
+        # A way that leads nowhere any more is noticed soon, so that another one can be opened. The first of two values counts.
+        command = ["ssh", "-o", "ServerAliveInterval=2", *openssh.common_options(self._timeout_s - 1), "-o", "ControlMaster=yes",
                    "-o", "ControlPersist=no", "-o", f"ControlPath={self._directory}/ssh",
                    "-o", "ClearAllForwardings=yes"]  # fmt: skip
         if far.port:
@@ -204,6 +229,7 @@ class Tunnel:
             start_new_session=True,  # Ctrl-C is not meant for it, and no terminal is there to ask for passwords
         )
         self._end = weakref.finalize(self, _end, child, os.getpid())
+        self._login = child
         _logins.add(child)
         text = self._ask(child)
         if text is not None:
@@ -298,10 +324,10 @@ class Tunnel:
                 f"reach its socket {path}: start it with `broadleaf start --tcp 127.0.0.1`"
             )
         self._leads_to_socket = not tcp
-        target = there if tcp else re.sub(r"([\\:])", r"\\\1", there)
+        self._target = there if tcp else re.sub(r"([\\:])", r"\\\1", there)
         for _ in range(_PORT_TRIES):
             port = _free_port()
-            if self._add_forward(f"127.0.0.1:{port}:{target}"):
+            if self._add_forward(f"127.0.0.1:{port}:{self._target}"):
                 break
         else:
             raise ClusterConnectionError(
@@ -310,7 +336,8 @@ class Tunnel:
         self.connection |= {
             "unix_path": None,
             # Where ssh forwards to a socket, it leaves Nagle's algorithm on at this end (channels.c).
-            "tcp": {"host": "127.0.0.1", "port": port, "acknowledges_at_once": self._leads_to_socket},
+            "tcp": {"host": "127.0.0.1", "port": port, "acknowledges_at_once": self._leads_to_socket,
+                    "is_forwarded": True},
             "transport": "tcp",
             "reached": f"{there} over ssh to {self.cluster.login}",
         }

@@ -151,7 +151,7 @@ impl Wakefulness {
         let is_present = engine.state != State::Gone;
         let host = is_present.then(|| self.slots.get(&engine.host).copied());
         let host = host.flatten();
-        let is_free = host.is_some() && engine.state == State::Up && engine.stack.is_empty();
+        let is_free = host.is_some() && engine.state == State::Up && !engine.is_away && engine.stack.is_empty();
         let activity = if !is_free || engine.n_long > 0 {
             Activity::Other
         } else if engine.outstanding == 0 {

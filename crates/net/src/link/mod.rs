@@ -140,9 +140,17 @@ impl Link {
             self.drained = true;
             return Ok(0);
         }
-        let count = self.fill_any()?;
-        self.acknowledge_received()?;
-        Ok(count)
+        match self.fill_any() {
+            Ok(count) => {
+                self.acknowledge_received()?;
+                Ok(count)
+            }
+            Err(error) if self.outlives(&error) => {
+                self.drained = true;
+                Ok(0)
+            }
+            Err(error) => Err(error),
+        }
     }
 
     fn fill_any(&mut self) -> Result<usize, LinkError> {
@@ -337,6 +345,13 @@ impl Link {
         if self.outbox.keeps_too_much() {
             return Err(LinkError::Unacknowledged);
         }
+        match self.flush_any() {
+            Err(error) if self.outlives(&error) => Ok(self.outbox.queued_bytes() == 0),
+            result => result,
+        }
+    }
+
+    fn flush_any(&mut self) -> Result<bool, LinkError> {
         if self.tls.is_some() {
             return self.flush_tls();
         }
@@ -456,6 +471,11 @@ impl Link {
     /// that does is on another host, and what is at the socket forwards its bytes.
     pub fn is_local(&self) -> bool {
         matches!(self.socket, Socket::Unix(_)) && self.tls.is_none()
+    }
+
+    /// Whether something else forwards the bytes of a peer on another host.
+    pub fn is_forwarded(&self) -> bool {
+        matches!(self.socket, Socket::Unix(_)) && self.tls.is_some()
     }
 
     /// Who is at the other end of a unix socket.

@@ -3,7 +3,7 @@
 //! [`Link::make_resumable`] begins to count, [`Link::suspend`] lets go of a connection that broke, and [`Link::resume`] goes
 //! on over another one. Frames may be queued meanwhile.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use broadleaf_proto::control::{self, Hello, Refusal};
 use broadleaf_proto::resume::{Received, SessionKey};
@@ -11,6 +11,7 @@ use broadleaf_proto::{DecodeError, FrameKind, limits};
 
 use crate::error::LinkError;
 use crate::link::inbox::Frame;
+use crate::link::socket::Socket;
 use crate::link::{Link, Readiness};
 use crate::seal::{SealError, fill_with_random};
 
@@ -26,6 +27,10 @@ pub(crate) struct Resumable {
     told: u64,
     /// The connection broke.
     is_suspended: bool,
+    /// A connection that breaks suspends the link instead of failing the call that noticed.
+    is_patient: bool,
+    /// The peer has said that it does not come back.
+    is_over: bool,
 }
 
 /// A key that nobody can guess.
@@ -48,12 +53,57 @@ impl Link {
             before: taken,
             told: 0,
             is_suspended: false,
+            is_patient: false,
+            is_over: false,
         }));
     }
 
-    /// Whether [`Link::make_resumable`] was called.
+    /// Whether the link outlives its connection: not once the peer has said that it closes it.
     pub fn is_resumable(&self) -> bool {
-        self.resumable.is_some()
+        self.resumable.as_ref().is_some_and(|r| !r.is_over)
+    }
+
+    /// From now on a connection that breaks suspends the link: what is sent waits, and nothing is received.
+    pub fn be_patient(&mut self) {
+        if let Some(resumable) = &mut self.resumable {
+            resumable.is_patient = true;
+        }
+    }
+
+    /// Has the system find out that the network or the peer's host is gone, and say so as a broken connection: after
+    /// `idle_s` seconds without anything, it asks three times in as many seconds; what was sent is confirmed in time or not
+    /// at all. It costs this process no wake-up.
+    pub fn keep_alive(&self, idle_s: u64) {
+        use rustix::net::sockopt;
+        let (socket, second) = (self.socket.as_fd(), Duration::from_secs(1));
+        if matches!(self.socket, Socket::Unix(_)) {
+            return;
+        }
+        // Without these, a broken connection is noticed later.
+        let _ = sockopt::set_socket_keepalive(socket, true);
+        let _ = sockopt::set_tcp_keepidle(socket, Duration::from_secs(idle_s));
+        let _ = sockopt::set_tcp_keepintvl(socket, second);
+        let _ = sockopt::set_tcp_keepcnt(socket, 3);
+        let limit_ms = u32::try_from(1000 * (idle_s + 4)).unwrap_or(u32::MAX);
+        let _ = sockopt::set_tcp_user_timeout(socket, limit_ms);
+    }
+
+    /// Tells the peer that this side closes the link and does not come back.
+    pub fn say_goodbye(&mut self) {
+        if self.is_resumable() && self.send(FrameKind::Goodbye, &[], &[]).is_ok() {
+            // A peer that does not get it learns it when it wants to resume the link.
+            let _ = self.flush();
+        }
+    }
+
+    /// After an error of a call: whether the link is suspended instead.
+    pub(crate) fn outlives(&mut self, error: &LinkError) -> bool {
+        let is_patient = self.resumable.as_ref().is_some_and(|r| r.is_patient);
+        let outlives = is_patient && self.is_resumable() && error.is_closed();
+        if outlives {
+            self.suspend();
+        }
+        outlives
     }
 
     /// Whether the link has no connection at the moment: nothing is sent or received.
@@ -116,10 +166,16 @@ impl Link {
 
     /// Handles a frame that belongs to the link itself; returns any other one.
     pub(crate) fn take_received(&mut self, frame: Frame) -> Result<Option<Frame>, LinkError> {
-        if self.resumable.is_none() || frame.kind != FrameKind::Received {
+        let Some(resumable) = &mut self.resumable else {
             return Ok(Some(frame));
+        };
+        match frame.kind {
+            FrameKind::Received => self
+                .outbox
+                .on_received(Received::decode(&frame.body)?.0)?,
+            FrameKind::Goodbye => resumable.is_over = true,
+            _ => return Ok(Some(frame)),
         }
-        self.outbox.on_received(Received::decode(&frame.body)?.0)?;
         Ok(None)
     }
 }

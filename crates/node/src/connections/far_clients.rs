@@ -67,6 +67,7 @@ impl Node {
         if self.far_clients.coming.remove(&host).is_none() {
             return;
         }
+        self.held_clients.on_down(host);
         let mut orders = Vec::new();
         self.objects.transfers.on_host_down(host, &mut orders);
         self.carry_out_transfers(orders);

@@ -17,6 +17,9 @@ use crate::node::Node;
 use crate::payload::PlaneCommand;
 use crate::reports::ring::Kind;
 
+/// After so many seconds without anything from a client, the system finds out whether its host can be reached.
+pub(crate) const CLIENT_IDLE_S: u64 = 10;
+
 /// Keys as JSON: `server`, `client` and `engine`, each `private` and `public` in base64.
 pub fn keys_json(keys: &ClusterKeys) -> String {
     let pair = |pair: &KeyPair| serde_json::json!({"private": pair.private, "public": pair.public});
@@ -152,7 +155,14 @@ impl Node {
                 };
                 self.clients.insert(client, token);
                 self.ring.note(Kind::ClientUp, client.0, 0);
+                if welcome.host != HostId::CONTROLLER {
+                    welcome.session = self.offer_session(token);
+                }
                 self.send(token, FrameKind::Welcome, &control::encode(&welcome));
+                if let Some(peer) = self.peers.get_mut(token).filter(|p| p.session.is_some()) {
+                    peer.link.make_resumable();
+                    peer.link.keep_alive(CLIENT_IDLE_S);
+                }
                 self.input(Input::ClientUp { client, name });
             }
             control::Role::Engine { engine, pid } => {
@@ -243,7 +253,7 @@ impl Node {
         self.peers[token].role = Role::Relay { host };
         welcome.session = self.offer_session(token);
         self.send(token, FrameKind::Welcome, &control::encode(&welcome));
-        if let Some(peer) = self.peers.get_mut(token) {
+        if let Some(peer) = self.peers.get_mut(token).filter(|p| p.session.is_some()) {
             peer.link.make_resumable();
         }
         self.input(Input::HostUp {

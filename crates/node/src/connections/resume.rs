@@ -2,12 +2,14 @@
 
 
 use broadleaf_core::Input;
+use broadleaf_core::liveness::Verdict;
 use broadleaf_net::{Frame, LinkError, generate_session_key};
 use broadleaf_proto::control::{Refusal, RefusalKind};
 use broadleaf_proto::resume::{Received, SessionKey};
 use broadleaf_proto::{DecodeError, FrameKind, HostId};
 
-use crate::connections::peers::Role;
+use crate::connections::peers::{Peer, Role};
+use crate::connections::handshake::CLIENT_IDLE_S;
 use crate::node::Node;
 use crate::reports::ring::Kind;
 
@@ -19,6 +21,13 @@ impl Node {
         self.sessions.insert(session, token);
         self.peers[token].session = Some(session);
         Some(session)
+    }
+
+    /// Tells a peer that its link is closed for good.
+    pub(crate) fn say_goodbye(&mut self, token: usize) {
+        if let Some(peer) = self.peers.get_mut(token) {
+            peer.link.say_goodbye();
+        }
     }
 
     /// The connection of a link broke: keeps the link, if the peer may come back. Returns whether it does.
@@ -36,6 +45,15 @@ impl Node {
                 if self.liveness.on_broken(self.now_ns, host, error.is_reset()) {
                     self.on_host_silent(host);
                 }
+                true
+            }
+            // The same, unless something else forwards its bytes, which may end by itself.
+            Role::Client { host, .. }
+                if matches!(error, LinkError::Lost(_)) || peer.link.is_forwarded() =>
+            {
+                self.let_go(token);
+                self.held_clients.on_up(self.now_ns, host);
+                self.objects.on_away(host, true);
                 true
             }
             Role::Controller => {
@@ -71,7 +89,7 @@ impl Node {
             return;
         };
         self.arrivals.introduce(token);
-        let earlier = |(other, peer): (usize, &crate::connections::peers::Peer)| {
+        let earlier = |(other, peer): (usize, &Peer)| {
             matches!(peer.role, Role::Resuming { link: of } if of == link).then_some(other)
         };
         let earlier: Vec<usize> = self.peers.iter().filter_map(earlier).collect();
@@ -123,11 +141,33 @@ impl Node {
         match self.peers[token].role {
             Role::Relay { host } => self.on_host_heard(host),
             Role::Controller => self.on_controller_heard(),
+            Role::Client { host, .. } => {
+                self.peers[token].link.keep_alive(CLIENT_IDLE_S);
+                self.held_clients.on_down(host);
+                self.objects.on_away(host, false);
+            }
             _ => {}
         }
         self.mark_dirty(token);
         if let Err(error) = self.read(token) {
             self.on_link_error(token, &error);
+        }
+    }
+
+    /// Closes the links of clients that have not come back in time.
+    pub(crate) fn judge_clients(&mut self) {
+        let mut verdicts = Vec::new();
+        self.held_clients.on_tick(self.now_ns, &mut verdicts);
+        for verdict in verdicts {
+            let Verdict::Gone(gone) = verdict else {
+                continue;
+            };
+            let of = |(token, peer): (usize, &Peer)| {
+                matches!(peer.role, Role::Client { host, .. } if host == gone).then_some(token)
+            };
+            if let Some(token) = self.peers.iter().find_map(of) {
+                self.close(token);
+            }
         }
     }
 

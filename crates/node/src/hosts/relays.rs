@@ -379,11 +379,11 @@ impl Node {
         }
     }
 
-    /// Tells all relays that the cluster stops.
-    pub(crate) fn dismiss_relays(&mut self) {
-        let tokens: Vec<usize> = self.relays.links.values().map(|link| link.token).collect();
+    /// Tells all who might come back that the cluster stops.
+    pub(crate) fn dismiss_all(&mut self) {
+        let tokens: Vec<usize> = self.sessions.values().copied().collect();
         for token in tokens {
-            self.command(token, &RelayCommand::Leave);
+            self.say_goodbye(token);
         }
     }
 

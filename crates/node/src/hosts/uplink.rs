@@ -318,7 +318,6 @@ impl Node {
             RelayCommand::Forget(objects) => self.on_forget(objects),
             RelayCommand::Ping { sent_ns } => self.on_ping(sent_ns),
             RelayCommand::Measure => self.on_measure(),
-            RelayCommand::Leave => self.leave(),
         }
     }
 

@@ -39,8 +39,6 @@ pub enum RelayCommand {
     },
     /// Somebody looks: answer [`RelayEvent::Measured`].
     Measure,
-    /// The host is not needed any more, or the cluster stops: end, and do not come back.
-    Leave,
 }
 
 /// Where to get an object from.

@@ -22,6 +22,7 @@ use rustix::event::{EventfdFlags, eventfd};
 use super::incoming::far::FarValues;
 use super::incoming::tell::tell;
 use super::outgoing::functions::Functions;
+use super::rejoin::{IDLE_S, Rejoin, heal};
 use super::requests::begun;
 use super::shared::{Incoming, Shared, Step, Tuning};
 use super::waiting::{Waiting, deadline_after, looks_of_this_thread};
@@ -261,12 +262,28 @@ impl Link {
         let deadline = deadline_after(timeout_s)?;
         let role = Role::Client { name };
         let hello = connection.hello(py, role);
-        let (link, welcome, _) = py
+        let (mut link, welcome, connect_time) = py
             .detach(|| -> Result<_, crate::node::connect::ConnectError> {
+                let begun = Instant::now();
                 let link = dial(&connection, deadline)?;
-                handshake(link, &hello, &[], deadline)
+                let connect_time = begun.elapsed();
+                let (link, welcome, _) = handshake(link, &hello, &[], deadline)?;
+                Ok((link, welcome, connect_time))
             })
             .map_err(|error| error.into_py(py))?;
+        let rejoin = match welcome.session {
+            None => None,
+            Some(session) => {
+                link.make_resumable();
+                link.be_patient();
+                link.keep_alive(IDLE_S);
+                let route = route(&connection).map_err(|error| error.into_py(py))?;
+                let is_forwarded = connection.is_forwarded();
+                let limit = Duration::from_secs_f64(connection.options.rejoin_timeout_s);
+                let hello = &hello;
+                Some(Rejoin::new(route, hello, session, connect_time, limit, is_forwarded))
+            }
+        };
         let far = if welcome.host == HostId::CONTROLLER {
             None
         } else {
@@ -300,6 +317,13 @@ impl Link {
             .take_frames(&mut incoming)
             .map_err(|error| link_error(py, &error))?;
         tell(py, &hooks, incoming);
+        if let Some(rejoin) = rejoin {
+            let hooks = hooks.clone_ref(py);
+            heal(&shared, rejoin, move |incoming| {
+                // Without an interpreter to tell, the event is useless.
+                let _ = Python::try_attach(|py| tell(py, &hooks, incoming));
+            });
+        }
         let background = {
             let (shared, hooks) = (Arc::clone(&shared), hooks.clone_ref(py));
             std::thread::Builder::new()

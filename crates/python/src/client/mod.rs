@@ -4,6 +4,7 @@ mod background;
 mod incoming;
 mod link;
 mod outgoing;
+mod rejoin;
 mod requests;
 mod shared;
 mod waiting;

@@ -26,6 +26,9 @@ use crate::clock::wall_ns;
 use crate::forks::Owner;
 use crate::payload::{Claim, DataPlane, lock};
 
+/// The most that waits for a connection before calls wait, too.
+const MAX_WAITING_BYTES: usize = 64 << 20;
+
 /// What a task shares with others, held until it is resolved; `None` for nothing.
 pub type Claims = Option<Arc<Vec<Claim>>>;
 
@@ -268,7 +271,26 @@ impl Shared {
         } else if let Some(release) = release {
             net.send(FrameKind::SegmentRelease, &control::encode(&release), &[])?;
         }
-        net.flush()
+        let is_taken = net.flush()?;
+        // What is sent while there is no connection waits in memory, as long as that is little.
+        Ok(is_taken || net.is_suspended() && net.queued_bytes() < MAX_WAITING_BYTES)
+    }
+
+    /// The link has no connection.
+    pub(super) fn on_suspended(&self) {
+        if let Some(far) = &self.far {
+            far.on_away(true);
+        }
+    }
+
+    /// The link goes on over another connection: what waited is sent.
+    pub(super) fn on_resumed(&self) {
+        if let Some(far) = &self.far {
+            far.on_away(false);
+        }
+        // An error suspends it again, or is met by whoever reads.
+        let _ = self.flush();
+        self.on_changed();
     }
 
     pub(super) fn append_submissions(&self, net: &mut Link) {
@@ -430,6 +452,10 @@ impl Shared {
     pub fn close(&self, incoming: &mut Incoming) {
         // Submitted tasks are still sent: closing does not abort them.
         let _ = self.flush();
+        let _ = self.wire.with(|net| {
+            net.say_goodbye();
+            Ok(())
+        });
         self.on_lost(&LinkError::Closed, incoming);
         self.wire.shut_down();
         self.reader_bell.close();

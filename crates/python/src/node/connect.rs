@@ -28,6 +28,9 @@ pub struct TcpAddress {
     /// See [`Route::acknowledges_at_once`].
     #[serde(default)]
     acknowledges_at_once: bool,
+    /// Whether something listens there that forwards bytes to the controller.
+    #[serde(default)]
+    is_forwarded: bool,
 }
 
 impl TcpAddress {
@@ -67,6 +70,8 @@ pub struct EndpointOptions {
     /// Connections over which payload comes from the controller's host; 0 to find the number on links with a long round
     /// trip.
     pub payload_streams: usize,
+    /// How long a client tries to reach a controller on another host again, in seconds.
+    pub rejoin_timeout_s: f64,
 }
 
 impl Default for EndpointOptions {
@@ -83,6 +88,7 @@ impl Default for EndpointOptions {
             shared_memory_warm_s: WARM_SECONDS,
             payload_socket_bytes: 256 * 1024,
             payload_streams: 0,
+            rejoin_timeout_s: 60.0,
         }
     }
 }
@@ -317,6 +323,13 @@ pub fn dial(connection: &Connection, deadline: Instant) -> Result<Link, ConnectE
         .max(Duration::from_millis(1));
     let stream = TcpStream::connect_timeout(&route.address, left)?;
     Ok(route.link(stream)?)
+}
+
+impl Connection {
+    /// Whether the node is reached through something that forwards bytes to it.
+    pub fn is_forwarded(&self) -> bool {
+        self.tcp.as_ref().is_some_and(|tcp| tcp.is_forwarded)
+    }
 }
 
 /// Where and how the node is dialled over TCP.

@@ -156,6 +156,9 @@ impl Cluster {
             return Err(format!("a task for {engine:?}, which is {}", known.state));
         }
         let host = self.controller.host_of(engine);
+        if self.away.contains(&host) {
+            return Err(format!("a task for {engine:?}, whose host is away"));
+        }
         let ends_at = counters.hosts.iter().find(|h| h.host == host);
         let left = ends_at.and_then(|h| h.ends_at);
         let left = left.map(|at| at.saturating_sub(self.now));
@@ -177,13 +180,59 @@ impl Cluster {
         self.host_says(host, NodeEvent::FromRelay(host, input));
     }
 
+    /// The connection to a relay breaks. The link goes on later, or the host is given up.
+    pub(crate) fn break_link(&mut self, host: HostId) {
+        if self.broken.get(&host).is_some_and(|until| *until > self.now) {
+            return;
+        }
+        let lasts = MS + self.random.time(8_000 * MS);
+        let missed_after = self.random.time(2_000 * MS);
+        self.broken.insert(host, self.now + lasts);
+        if missed_after < lasts {
+            self.after(missed_after, Event::Away(host, true));
+        }
+        if self.random.chance(25) {
+            self.cut.insert(Link::FromHost(host));
+            self.cut.insert(Link::ToHost(host));
+            self.after(lasts, Event::HostEnds(host));
+        } else {
+            self.after(lasts, Event::Away(host, false));
+        }
+    }
+
+    /// The driver misses a host, or hears from it again.
+    pub(crate) fn host_is_away(&mut self, host: HostId, is_away: bool) -> Result<(), String> {
+        if !self.hosts.contains_key(&host) {
+            return Ok(());
+        }
+        if is_away {
+            let counters = self.counters();
+            if !counters.hosts.iter().any(|h| h.host == host) {
+                return Ok(()); // Its first message is on its way.
+            }
+            self.away.insert(host);
+        } else if !self.away.remove(&host) {
+            return Ok(()); // It was back before anybody missed it.
+        }
+        self.rejoined += u32::from(!is_away);
+        let input = if is_away {
+            Input::HostAway { host }
+        } else {
+            Input::HostBack { host }
+        };
+        self.node(NodeEvent::Input(input))
+    }
+
     /// The link to a relay is lost, and its engines with it: at once, or when they notice.
     pub(crate) fn lose_host(&mut self, host: HostId) {
         let Some(gone) = self.hosts.remove(&host) else {
             return;
         };
         self.interrupts.remove(&host);
+        self.broken.remove(&host);
+        self.away.remove(&host);
         self.host_losses += 1;
+        self.cut.remove(&Link::FromHost(host));
         self.host_says(host, NodeEvent::Input(Input::HostDown { host }));
         self.cut.insert(Link::FromHost(host));
         self.cut.insert(Link::ToHost(host));

@@ -228,6 +228,16 @@ impl FarValues {
         });
     }
 
+    /// The controller cannot be reached at the moment, or can again: what is fetched waits meanwhile.
+    pub fn on_away(&self, is_away: bool) {
+        if let Some(plane) = &lock(&self.inner).plane {
+            plane.order(PlaneCommand::Away {
+                host: HostId::CONTROLLER,
+                is_away,
+            });
+        }
+    }
+
     /// The connection is closed: nothing more is fetched. Values that have arrived remain.
     pub fn close(&self) {
         let plane = {
