@@ -64,7 +64,7 @@ impl Controller {
     pub fn check_waits(&self, now: Nanos) -> Result<(), Violation> {
         let is_idle = |e: &&Engine| {
             let is_free = e.outstanding == 0 && e.stack.is_empty() && e.stealing == 0;
-            e.state == State::Up && is_free
+            e.state == State::Up && !e.is_away && is_free
         };
         let Some(idle) = self.engines.iter().find(is_idle) else {
             return Ok(());
@@ -73,7 +73,7 @@ impl Controller {
             return Ok(());
         }
         let patience_ns = self.config.steal_after_ns;
-        for engine in &self.engines {
+        for engine in self.engines.iter().filter(|e| !e.is_away) {
             let is_patient = engine.head_since + patience_ns > now;
             let mut waiting = engine.stealable();
             let waits = waiting.find(|(_, key)| self.may_move_to(now, *key, idle.id));
