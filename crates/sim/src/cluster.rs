@@ -81,6 +81,7 @@ pub(crate) enum Event {
     ClientAborts(ClientId, Vec<TaskSeq>),
     Fault,
     Lie,
+    LinkBreaks(HostId),
     /// The driver misses a host, or hears from it again.
     Away(HostId, bool),
 }
@@ -490,6 +491,7 @@ impl Cluster {
             Event::ClientActs(client) => self.client_acts(client),
             Event::ClientAborts(client, seqs) => self.cancel_seqs(client, seqs),
             Event::Fault => self.fault(),
+            Event::LinkBreaks(host) => self.break_link(host),
             Event::Away(host, is_away) => self.host_is_away(host, is_away)?,
             Event::Lie => self.lie(),
         }

@@ -472,13 +472,10 @@ impl Cluster {
                 self.is_orphaned = true;
                 self.end_fork_server();
             }
-            (kind @ (6 | 9), _) => {
+            (9, _) => {
                 let hosts: Vec<_> = self.hosts.keys().copied().collect();
-                let host = hosts.get(self.random.below(hosts.len() as u64) as usize);
-                match host.copied() {
-                    Some(host) if kind == 6 => self.break_link(host),
-                    Some(host) => self.lose_host(host),
-                    None => {}
+                if let Some(host) = hosts.get(self.random.below(hosts.len() as u64) as usize) {
+                    self.lose_host(*host);
                 }
             }
             (7..9, _) => {

@@ -52,7 +52,7 @@ fn the_seeds_reach_every_ending_and_every_move() {
     );
     assert!(resolved[..6].iter().all(|n| *n > 100), "{resolved:?}");
     assert!(drained.min(released) > 100, "{drained}, {released}");
-    assert!(rejoined > 100, "{rejoined} links broke and went on");
+    assert!(rejoined > 25, "{rejoined} links broke and went on");
     assert!(seated > 500, "{seated} ranks of worlds became engines");
     assert!(
         retried

@@ -78,6 +78,10 @@ impl Cluster {
         self.hosts.insert(host, relay);
         let starts_in = self.random.time(50 * MS);
         self.after(starts_in, Event::RelayForkServerStarts(host));
+        if self.random.chance(40) {
+            let breaks_in = self.random.below(self.plan.busy_ns);
+            self.after(breaks_in, Event::LinkBreaks(host));
+        }
         let ends_in_ns = self.end_of_host(host);
         let up = Input::HostUp {
             host,
@@ -182,7 +186,7 @@ impl Cluster {
 
     /// The connection to a relay breaks. The link goes on later, or the host is given up.
     pub(crate) fn break_link(&mut self, host: HostId) {
-        if self.broken.get(&host).is_some_and(|until| *until > self.now) {
+        if !self.hosts.contains_key(&host) || self.broken.get(&host).is_some_and(|until| *until > self.now) {
             return;
         }
         let lasts = MS + self.random.time(8_000 * MS);
