@@ -140,6 +140,11 @@ impl Liveness {
         std::mem::take(&mut peer.is_silent)
     }
 
+    /// Whether a host was said to be silent, and was not heard since.
+    pub fn is_silent(&self, host: HostId) -> bool {
+        self.peers.get(&host).is_some_and(|peer| peer.is_silent)
+    }
+
     /// A host is sent a ping: because of [`Verdict::Ask`], or before it is due.
     pub fn asked(&mut self, now: Nanos, host: HostId) {
         if let Some(peer) = self.peers.get_mut(&host) {
@@ -273,7 +278,9 @@ mod tests {
         };
         assert_eq!(silent(run(&mut machine, 4 * TICK_NS)), 0, "at the limit");
         assert_eq!(silent(run(&mut machine, 12 * TICK_NS)), 1);
+        assert!(machine.is_silent(A));
         assert!(machine.heard(12 * TICK_NS, A));
+        assert!(!machine.is_silent(A));
         assert!(!machine.heard(13 * TICK_NS, A));
         assert_eq!(silent(run(&mut machine, 17 * TICK_NS)), 0);
         assert_eq!(silent(run(&mut machine, 20 * TICK_NS)), 1);

@@ -170,6 +170,8 @@ pub struct NodeOptions {
     pub host_timeout_s: f64,
     /// How long a host may be silent before it is lost, in seconds.
     pub rejoin_timeout_s: f64,
+    /// What becomes of the tasks of a client on another host that does not come back in time: `cancel` or `finish`.
+    pub lost_client: String,
     /// Number of outgoing bytes of a client above which none of its tasks is started.
     pub congestion_bytes: usize,
     /// Number of events in the ring.
@@ -217,6 +219,7 @@ impl Default for NodeOptions {
             payload_niceness: 10,
             host_timeout_s: 10.0,
             rejoin_timeout_s: 60.0,
+            lost_client: "cancel".to_owned(),
             congestion_bytes: 64 * 1024 * 1024,
             trace_events: 65_536,
             log_level: 2,

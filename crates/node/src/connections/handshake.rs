@@ -13,6 +13,7 @@ use broadleaf_shm::{ClaimBoard, OUTPUT_STREAMS, UnsentOutput};
 
 use crate::config::NodeConfig;
 use crate::connections::peers::Role;
+use crate::hosts::relays::RelayLink;
 use crate::node::Node;
 use crate::payload::PlaneCommand;
 use crate::reports::ring::Kind;
@@ -231,6 +232,7 @@ impl Node {
         else {
             return;
         };
+        self.give_up_silent(&name);
         let controller = self.role.controller();
         if controller.is_none_or(|c| c.has_host_named(&name)) {
             let message = format!(
@@ -263,6 +265,17 @@ impl Node {
             n_cores,
             ends_in_ns,
         });
+    }
+
+    /// A relay of this name has come: one that had it and is silent has been replaced.
+    fn give_up_silent(&mut self, name: &str) {
+        let silent = |(host, link): (&HostId, &RelayLink)| {
+            (link.name == name && self.liveness.is_silent(*host)).then_some(link.token)
+        };
+        if let Some(token) = self.relays.links.iter().find_map(silent) {
+            self.close(token);
+            self.carry_out();
+        }
     }
 
     /// A payload connection from a relay, or from a client on another host: the payload plane

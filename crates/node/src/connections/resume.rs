@@ -4,7 +4,7 @@
 use broadleaf_core::Input;
 use broadleaf_core::liveness::Verdict;
 use broadleaf_net::{Frame, LinkError, generate_session_key};
-use broadleaf_proto::control::{Refusal, RefusalKind};
+use broadleaf_proto::control::{ControlRequest, Refusal, RefusalKind};
 use broadleaf_proto::resume::{Received, SessionKey};
 use broadleaf_proto::{DecodeError, FrameKind, HostId};
 
@@ -163,11 +163,24 @@ impl Node {
                 continue;
             };
             let of = |(token, peer): (usize, &Peer)| {
-                matches!(peer.role, Role::Client { host, .. } if host == gone).then_some(token)
+                match peer.role {
+                    Role::Client { client, host, .. } if host == gone => Some((token, client)),
+                    _ => None,
+                }
             };
-            if let Some(token) = self.peers.iter().find_map(of) {
-                self.close(token);
+            let Some((token, client)) = self.peers.iter().find_map(of) else {
+                continue;
+            };
+            if self.config.options.lost_client == "finish" {
+                // As if it had left: its tasks go on, and their results are kept for who asks for them.
+                let request = ControlRequest::Leave;
+                self.input(Input::Request {
+                    client,
+                    number: 0,
+                    request,
+                });
             }
+            self.close(token);
         }
     }
 
