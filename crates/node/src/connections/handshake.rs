@@ -19,7 +19,7 @@ use crate::payload::PlaneCommand;
 use crate::reports::ring::Kind;
 
 /// After so many seconds without anything from a client, the system finds out whether its host can be reached.
-pub(crate) const CLIENT_IDLE_S: u64 = 10;
+pub(crate) const CLIENT_IDLE_S: u64 = 5;
 
 /// Keys as JSON: `server`, `client` and `engine`, each `private` and `public` in base64.
 pub fn keys_json(keys: &ClusterKeys) -> String {
