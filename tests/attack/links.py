@@ -12,6 +12,7 @@ import json
 import os
 import signal
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
@@ -160,10 +161,10 @@ def stopped(this: Round, pids: list[int], seconds: float) -> Iterator[None]:
 
 
 def relay_of(this: Round) -> list[int]:
-    named = [entry for entry in this.hosted.cluster.status_sync()["hosts"] if entry["name"] == f"host{this.host.index}"]
-    pids = this.hosted.network.execute(this.host.namespace, ["pgrep", "-f", "broadleaf.*relay"]).split()
-    assert named
-    return [int(pid) for pid in pids]
+    pids = subprocess.run(["ip", "netns", "pids", this.host.namespace], capture_output=True, text=True, check=True).stdout.split()
+    relays = [int(pid) for pid in pids if b"\0relay\0" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    assert relays, "no relay runs there"
+    return relays
 
 
 def controller_of(this: Round) -> list[int]:

@@ -87,6 +87,36 @@ print(rc.ids)
     assert until(lambda: not both_ways.processes("head")), "ssh outlives a client that was not closed"
 
 
+def test_a_client_logs_in_again_when_its_ssh_ends(both_ways):
+    program = """
+import os, signal, broadleaf as ipp
+
+def login():
+    children = open(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read().split()
+    return [int(pid) for pid in children if open(f"/proc/{pid}/comm").read() == "ssh\\n"]
+
+def work(i):
+    import time
+    time.sleep(0.01)
+    return i
+
+with ipp.Client("ssh://root@n1/default") as rc:
+    again = []
+    rc.on_reconnect(lambda: again.append(1))
+    rc[:].push({"kept": 41}, block=True)
+    result = rc.load_balanced_view().map_async(work, range(600), chunksize=1)
+    for n in (1, 2):
+        [ssh] = login()
+        os.kill(ssh, signal.SIGKILL)
+        print(rc[0].apply_async(lambda: kept + 1).get(timeout=60), len(again) == n)
+    print(result.get(timeout=60) == list(range(600)))
+    print(rc[0].apply_sync(lambda: bytes(3 << 20)) == bytes(3 << 20))
+"""
+    said = both_ways.python(program).stdout.splitlines()
+    assert said == ["42 True", "42 True", "True", "True"]
+    assert until(lambda: not both_ways.processes("head")), "an ssh is left"
+
+
 def test_large_values_travel_both_ways_and_a_task_is_aborted(both_ways):
     program = """
 import time, numpy as np, broadleaf as ipp

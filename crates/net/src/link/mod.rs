@@ -473,11 +473,6 @@ impl Link {
         matches!(self.socket, Socket::Unix(_)) && self.tls.is_none()
     }
 
-    /// Whether something else forwards the bytes of a peer on another host.
-    pub fn is_forwarded(&self) -> bool {
-        matches!(self.socket, Socket::Unix(_)) && self.tls.is_some()
-    }
-
     /// Who is at the other end of a unix socket.
     pub fn peer_credentials(&self) -> Option<PeerCredentials> {
         let Socket::Unix(stream) = &self.socket else {

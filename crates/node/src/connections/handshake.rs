@@ -87,6 +87,7 @@ pub fn check(config: &NodeConfig, hello: &Hello, link: &Link) -> Result<(), Refu
             "a client's key does not open an engine's connection; use the engines' \
             connection file",
         ),
+        Some(_) if is_resumed && is_local => identity("links on this host are not resumed"),
         Some(_) if is_relay && is_local => identity("relays connect over TCP"),
         Some(_) if !is_relay && !is_client && !is_resumed && !is_local => {
             identity("engines connect to the relay of their own host")
@@ -136,7 +137,7 @@ impl Node {
             session: None,
         };
         match hello.role {
-            control::Role::Client { name } => {
+            control::Role::Client { name, is_forwarded } => {
                 let client = ClientId(self.next_client);
                 self.next_client += 1;
                 welcome.client = client;
@@ -152,6 +153,7 @@ impl Node {
                 self.peers[token].role = Role::Client {
                     client,
                     host: welcome.host,
+                    is_forwarded,
                     congested: false,
                 };
                 self.clients.insert(client, token);

@@ -15,6 +15,8 @@ pub enum Role {
         client: ClientId,
         /// Its host number as a receiver of results; the controller's for a client on this host.
         host: HostId,
+        /// Whether something else forwards its bytes.
+        is_forwarded: bool,
         /// Whether its outgoing queue is long.
         congested: bool,
     },

@@ -48,11 +48,13 @@ impl Node {
                 true
             }
             // The same, unless something else forwards its bytes, which may end by itself.
-            Role::Client { host, .. }
-                if matches!(error, LinkError::Lost(_)) || peer.link.is_forwarded() =>
+            Role::Client {
+                host, is_forwarded, ..
+            } if matches!(error, LinkError::Lost(_)) || is_forwarded =>
             {
                 self.let_go(token);
                 self.held_clients.on_up(self.now_ns, host);
+                self.held_clients.on_broken(self.now_ns, host, error.is_reset());
                 self.objects.on_away(host, true);
                 true
             }

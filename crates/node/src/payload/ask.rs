@@ -116,11 +116,18 @@ impl PlaneThread {
     }
 
     /// A host does not answer, or does so again.
-    pub(super) fn on_away(&mut self, host: HostId, is_away: bool) {
+    pub(super) fn on_away(&mut self, host: HostId, is_away: bool, now: Instant) {
         if is_away {
             self.away.insert(host);
             return;
         }
+        // Connections from before may wait for a long time until they try again, and those that are being made, too.
+        let is_all = host == HostId::CONTROLLER;
+        let stale = self.connections.iter().filter(|(_, c)| is_all || c.host == Some(host));
+        for token in stale.map(|(token, _)| token).collect::<Vec<_>>() {
+            self.close(token, now);
+        }
+        self.last_dialled = None;
         self.away.remove(&host);
         for fetch in self.fetches.values_mut() {
             fetch.begin_anew();

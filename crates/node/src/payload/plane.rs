@@ -181,7 +181,7 @@ impl PlaneThread {
                     }
                 }
                 PlaneCommand::Mover { link, mover } => self.adopt_mover(*link, mover, now),
-                PlaneCommand::Away { host, is_away } => self.on_away(host, is_away),
+                PlaneCommand::Away { host, is_away } => self.on_away(host, is_away, now),
                 PlaneCommand::Close(fds) => drop(fds),
                 PlaneCommand::Stop => return false,
             }

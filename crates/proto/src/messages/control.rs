@@ -35,6 +35,8 @@ pub enum Role {
     Client {
         /// Shown by status; free text.
         name: String,
+        /// Whether something else forwards its bytes, which may end while the client goes on.
+        is_forwarded: bool,
     },
     /// Runs tasks.
     Engine {

@@ -260,7 +260,8 @@ impl Link {
     ) -> PyResult<Self> {
         let connection = Connection::parse(connection)?;
         let deadline = deadline_after(timeout_s)?;
-        let role = Role::Client { name };
+        let is_forwarded = connection.is_forwarded();
+        let role = Role::Client { name, is_forwarded };
         let hello = connection.hello(py, role);
         let (mut link, welcome, connect_time) = py
             .detach(|| -> Result<_, crate::node::connect::ConnectError> {
@@ -278,7 +279,6 @@ impl Link {
                 link.be_patient();
                 link.keep_alive(IDLE_S);
                 let route = route(&connection).map_err(|error| error.into_py(py))?;
-                let is_forwarded = connection.is_forwarded();
                 let limit = Duration::from_secs_f64(connection.options.rejoin_timeout_s);
                 let hello = &hello;
                 Some(Rejoin::new(route, hello, session, connect_time, limit, is_forwarded))

@@ -11,6 +11,7 @@ use broadleaf_net::proof::{DialProof, ProofKey};
 use broadleaf_net::tls::{self, ClientTls, ClusterKeys};
 use broadleaf_proto::control::{Hello, Role};
 use broadleaf_proto::proof::DialKey;
+use broadleaf_proto::resume::SessionKey;
 use broadleaf_proto::{EngineId, HostId, PROTOCOL_VERSION};
 
 use super::check;
@@ -105,7 +106,7 @@ fn accepted(config: &NodeConfig, key: DialKey, way: Way) -> Link {
     node
 }
 
-fn roles() -> [(&'static str, Role); 5] {
+fn roles() -> [(&'static str, Role); 6] {
     let relay = Role::Relay {
         name: "h".to_owned(),
         n_engines: 1,
@@ -116,11 +117,12 @@ fn roles() -> [(&'static str, Role); 5] {
     let engine = Some(EngineId(0));
     let name = String::new();
     [
-        ("client", Role::Client { name }),
+        ("client", Role::Client { name, is_forwarded: false }),
         ("engine", Role::Engine { engine, pid: 1 }),
         ("fork server", Role::ForkServer { pid: 1 }),
         ("relay", relay),
         ("payload", Role::Payload { host: HostId(1) }),
+        ("resume", Role::Resume { session: SessionKey([0; 16]) }),
     ]
 }
 
@@ -152,8 +154,8 @@ fn the_controller_admits_what_the_key_and_the_way_allow() {
             assert_eq!(of_clients, ["client"]);
             assert_eq!(of_engines, ["client", "engine", "fork server"]);
         } else {
-            assert_eq!(of_clients, ["client", "payload"], "{way:?}");
-            assert_eq!(of_engines, ["relay", "payload"], "{way:?}");
+            assert_eq!(of_clients, ["client", "payload", "resume"], "{way:?}");
+            assert_eq!(of_engines, ["relay", "payload", "resume"], "{way:?}");
         }
     }
 }
