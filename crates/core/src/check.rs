@@ -1,10 +1,10 @@
 //! The invariants, verified one by one.
 
 use crate::clients::Defined;
+use crate::engines::offers::Claim;
 use crate::engines::{Engine, State};
-use crate::placement::offers::Claim;
+use crate::placement::groups::ALL;
 use crate::tasks::failures::MAX_KINDS;
-use crate::tasks::options::ALL;
 use crate::tasks::ranges::Ranges;
 use crate::tasks::{Task, TaskState};
 use crate::timers::Timer;
@@ -63,7 +63,7 @@ impl Controller {
     /// Who waits.
     pub fn check_waits(&self, now: Nanos) -> Result<(), Violation> {
         let is_idle = |e: &&Engine| {
-            let is_free = e.outstanding == 0 && e.stack.is_empty() && e.stealing == 0;
+            let is_free = e.offers().is_empty() && e.stealing == 0;
             e.state == State::Up && !e.is_away && is_free
         };
         let Some(idle) = self.engines.iter().find(is_idle) else {
@@ -75,14 +75,14 @@ impl Controller {
         let patience_ns = self.config.steal_after_ns;
         for engine in self.engines.iter().filter(|e| !e.is_away) {
             let is_patient = engine.head_since + patience_ns > now;
-            let mut waiting = engine.stealable();
+            let mut waiting = engine.offers().stealable();
             let waits = waiting.find(|(_, key)| self.may_move_to(now, *key, idle.id));
             ensure(is_patient || waits.is_none(), || {
                 format!(
                     "{waits:?} waits behind a long task of engine {} (noted: {}, {} tasks on its stack) while engine {} is idle",
                     engine.id.0,
                     engine.is_late,
-                    engine.stack.len(),
+                    engine.offers().n_stacked(),
                     idle.id.0
                 )
             })?;
@@ -113,7 +113,7 @@ impl Controller {
                 task.pinned == Some(id) && engine(id).pinned.keys(&self.tasks).any(|k| k == key)
             }
             TaskState::Offered(id, offer) => {
-                let booked = engine(id).offers().find(|(_, k)| *k == key);
+                let booked = engine(id).offers().iter().find(|(_, k)| *k == key);
                 booked.map(|(n, _)| n) == Some(offer) && engine(id).is_connected()
             }
             TaskState::Orphaned(id) => engine(id).orphans.contains(&key),
@@ -134,7 +134,7 @@ impl Controller {
         if let TaskState::Offered(id, offer) = task.state {
             let engine = engine(id);
             let ends = engine.killed || engine.state == State::Dying;
-            let runs = engine.claim(offer) == Some(Claim::Claimed) && !ends;
+            let runs = engine.offers().claim(offer) == Some(Claim::Claimed) && !ends;
             ensure(
                 !runs || !task.stopping.is_forced() || task.timer_at != 0,
                 || at("it is to end, and may run forever"),
@@ -152,7 +152,7 @@ impl Controller {
         })?;
         let n_pinned = self.engines.iter().map(|e| e.pinned.len()).sum::<usize>();
         let n_offered = (self.engines.iter())
-            .map(|e| e.outstanding as usize + e.n_waiting())
+            .map(|e| e.offers().n_unfinished())
             .sum();
         let n_orphans = self.engines.iter().map(|e| e.orphans.len()).sum();
         for (what, stored, counted) in [
@@ -184,14 +184,17 @@ impl Controller {
 
     fn check_engine(&self, engine: &Engine) -> Result<(), Violation> {
         let at = |what: &str| format!("engine {} ({}): {what}", engine.id.0, engine.state_name());
-        ensure(engine.is_consistent(), || at("miscounts its offers"))?;
+        ensure(engine.offers().is_consistent(), || {
+            at("miscounts its offers")
+        })?;
         ensure(engine.pinned.is_consistent(&self.tasks), || {
             at("miscounts the tasks that must run there")
         })?;
-        let idle = engine.outstanding == 0 && engine.stack.is_empty();
+        let idle = engine.offers().is_empty();
         ensure(idle || engine.is_connected(), || {
             at("has offers without a link")
         })?;
+        let offers = engine.offers();
         let max_window = self
             .config
             .prefetch_max
@@ -200,7 +203,7 @@ impl Controller {
         ensure(
             engine.window >= 1
                 && engine.window <= max_window
-                && engine.outstanding <= max_window + engine.stack.len() as u32,
+                && offers.outstanding() <= max_window + offers.n_stacked() as u32,
             || at("is over its window"),
         )?;
         ensure(engine.orphans.is_empty() || engine.timer_at != 0, || {

@@ -125,8 +125,8 @@ impl Controller {
             up: e.state == State::Up,
             state: e.state_name(),
             pid: e.pid(),
-            outstanding: u64::from(e.outstanding) + e.n_waiting() as u64,
-            waiting: e.n_waiting() as u64,
+            outstanding: e.offers().n_unfinished() as u64,
+            waiting: e.offers().n_waiting() as u64,
             queued: e.pinned.len() as u64,
             completed: e.completed,
             window: e.window,
@@ -144,7 +144,7 @@ impl Controller {
             ready: self.groups.n_queued() as u64,
             pinned: self.engines.iter().map(|e| e.pinned.len() as u64).sum(),
             offered: (self.engines.iter())
-                .map(|e| u64::from(e.outstanding) + e.n_waiting() as u64)
+                .map(|e| e.offers().n_unfinished() as u64)
                 .sum(),
             live: self.tasks.len() as u64,
             clients: self.clients.values().filter(|c| !c.away).count() as u64,
@@ -159,7 +159,7 @@ impl Controller {
     }
 
     fn running_on(&self, engine: &Engine) -> Option<(Bytes, Nanos)> {
-        let (key, _) = engine.current()?;
+        let (key, _) = engine.offers().current()?;
         let task = self.tasks.get(key)?;
         self.is_running(key, task)
             .then(|| (self.functions.name(task.function), engine.head_since))

@@ -15,6 +15,7 @@ mod counters;
 mod engines;
 pub mod interrupts;
 mod lane;
+mod lists;
 pub mod liveness;
 mod message;
 mod placement;

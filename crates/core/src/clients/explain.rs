@@ -3,11 +3,12 @@
 use broadleaf_proto::ids::{ClientId, TaskKey, TaskSeq};
 
 use crate::clients::history::Known;
+use crate::engines::offers::Claim;
 use crate::engines::{Engine, State};
-use crate::placement::offers::Claim;
+use crate::placement::groups::GroupKey;
 use crate::placement::ready::ReadyQueue;
 use crate::tasks::TaskState;
-use crate::{Controller, Nanos, tasks::options};
+use crate::{Controller, Nanos};
 
 impl Controller {
     /// Why a task waits, in a sentence. Costs time proportional to the queue it waits in.
@@ -65,7 +66,7 @@ impl Controller {
                 let engine = &self.engines[engine.0 as usize];
                 let ahead = self.ahead(&engine.pinned, key);
                 if engine.state == State::Up {
-                    let n = engine.outstanding;
+                    let n = engine.offers().outstanding();
                     format!(
                         "waits for engine {}, which has {}; {ahead}",
                         engine.id.0,
@@ -129,15 +130,15 @@ fn tasks(n: u64) -> String {
 
 fn explain_offer(engine: &Engine, key: TaskKey, offer: u32) -> String {
     let at = engine.id.0;
-    if engine.suspended(offer).is_some_and(|s| s.waits) {
+    let offers = engine.offers();
+    if offers.waits(offer) {
         return format!("waits on engine {at} for tasks that it submitted");
     }
-    let is_ahead =
-        |(number, _): &(u32, TaskKey)| engine.suspended(*number).is_none_or(|s| !s.waits);
-    let before = engine.offers().take_while(|(_, k)| *k != key);
+    let is_ahead = |(number, _): &(u32, TaskKey)| !offers.waits(*number);
+    let before = offers.iter().take_while(|(_, k)| *k != key);
     let ahead = before.filter(is_ahead).count();
     let asked = matches!(
-        engine.claim(offer),
+        offers.claim(offer),
         Some(Claim::Revoking(_) | Claim::Returning)
     );
     match ahead {
@@ -150,7 +151,7 @@ fn explain_offer(engine: &Engine, key: TaskKey, offer: u32) -> String {
 /// Number of engines that are listed individually.
 const MAX_NAMED: usize = 64;
 
-fn engines_in_words(key: &options::GroupKey) -> String {
+fn engines_in_words(key: &GroupKey) -> String {
     let list = |ids: &[u32]| {
         let ids: Vec<String> = ids.iter().map(u32::to_string).collect();
         ids.join(", ")

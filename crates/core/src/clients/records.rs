@@ -65,6 +65,6 @@ impl Controller {
         };
         let engine = &self.engines[engine.0 as usize];
         let is_first = engine.head() == Some((key, offer));
-        !task.is_travelling && (is_first || engine.suspended(offer).is_some())
+        !task.is_travelling && (is_first || engine.offers().has_waited(offer))
     }
 }

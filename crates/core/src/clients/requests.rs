@@ -168,7 +168,7 @@ impl Controller {
         self.at_engines(targets, false, |this, index| {
             let engine = &this.engines[index];
             let connected = engine.is_connected();
-            if let Some((key, offer)) = engine.current().filter(|_| connected) {
+            if let Some((key, offer)) = engine.offers().current().filter(|_| connected) {
                 let id = engine.id;
                 this.interrupt(id, key, offer, out);
             }
@@ -259,9 +259,11 @@ impl Controller {
         let there = self.engines.iter().filter(|e| e.state != State::Gone);
         there
             .map(|e| {
-                let running = u64::from(e.outstanding.min(1));
-                let queued = u64::from(e.outstanding) - running + e.pinned.len() as u64;
-                (e.id, queued, running + e.n_waiting() as u64, e.completed)
+                let outstanding = u64::from(e.offers().outstanding());
+                let running = outstanding.min(1);
+                let queued = outstanding - running + e.pinned.len() as u64;
+                let n_waiting = e.offers().n_waiting() as u64;
+                (e.id, queued, running + n_waiting, e.completed)
             })
             .collect()
     }

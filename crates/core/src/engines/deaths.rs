@@ -55,7 +55,7 @@ impl Controller {
     ) {
         self.engines[index].link_down = true;
         let id = self.engines[index].id;
-        let offers: Vec<(u32, TaskKey)> = self.engines[index].offers().collect();
+        let offers: Vec<(u32, TaskKey)> = self.engines[index].offers().iter().collect();
         // Latest first: each goes to the front of its queue, which thus keeps its order.
         for (offer, key) in offers.into_iter().rev() {
             self.unoffer(now, key, id, offer);

@@ -4,30 +4,13 @@
 use broadleaf_proto::control::{ControlReply, Event, TargetSet};
 use broadleaf_proto::ids::{ClientId, HostId, TaskKey, TaskSeq};
 
-use crate::engines::{Engine, State};
+use crate::engines::State;
 use crate::tasks::TaskState;
 use crate::tasks::targets::Targets;
 use crate::{Controller, Nanos, Output};
 
 /// Number of engines that a refusal lists individually.
 const MAX_NAMED: usize = 16;
-
-impl Engine {
-    /// Whether it has finished everything that only it can finish.
-    pub fn is_drained(&self) -> bool {
-        self.outstanding == 0 && self.stack.is_empty() && self.pinned.len() == 0
-    }
-
-    /// Since when it has been idle.
-    pub fn idle_since(&self) -> Option<Nanos> {
-        (self.state == State::Up && self.is_drained()).then_some(self.head_since)
-    }
-
-    /// Whether a client may have left data in its memory: it has received a task addressed to it, or one is queued.
-    fn may_hold_data(&self) -> bool {
-        self.holds_data || self.pinned.len() > 0
-    }
-}
 
 impl Controller {
     /// Releases engines, and hosts together with all their engines. All are released or none:
@@ -126,7 +109,7 @@ impl Controller {
                 engine.state = State::Draining;
                 let id = engine.id;
                 // Latest first: each goes to the front of its queue, which thus keeps its order.
-                let movable: Vec<(u32, TaskKey)> = engine.movable().collect();
+                let movable: Vec<(u32, TaskKey)> = engine.offers().movable().collect();
                 for (offer, key) in movable.into_iter().rev() {
                     self.take_back(id, key, offer, out);
                 }

@@ -11,8 +11,9 @@ use broadleaf_proto::limits::{MAX_HOST_ENGINES, MAX_HOST_NAME_BYTES};
 
 use crate::counters::HostCounters;
 use crate::engines::reports::Unclaimed;
-use crate::engines::{Engine, Exit, MAX_ENGINES, State};
+use crate::engines::{Engine, Exit, State};
 use crate::tasks::TaskState;
+use crate::tasks::targets::MAX_ENGINES;
 use crate::timers::Timer;
 use crate::{Controller, Nanos, Output};
 

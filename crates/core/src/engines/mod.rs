@@ -5,8 +5,8 @@ pub(crate) mod deaths;
 pub(crate) mod draining;
 pub(crate) mod given;
 pub(crate) mod hosts;
-mod lists;
 pub(crate) mod observers;
+pub(crate) mod offers;
 pub(crate) mod preparations;
 pub(crate) mod reports;
 mod slots;
@@ -14,7 +14,6 @@ pub(crate) mod supervisor;
 pub(crate) mod worlds;
 
 pub(crate) use self::awake::Choice;
-pub(crate) use self::lists::NumberSet;
 pub(crate) use self::slots::Engines;
 
 use std::collections::VecDeque;
@@ -24,13 +23,10 @@ use broadleaf_proto::ids::{EngineId, HostId, TaskKey};
 use broadleaf_proto::limits::CLAIM_SLOTS;
 
 use crate::clients::unread::Unread;
-use crate::placement::offers::Offer;
+use crate::engines::offers::Offers;
+use crate::lists::NumberSet;
 use crate::placement::ready::ReadyQueue;
-use crate::tasks::nesting::Suspended;
 use crate::{Config, Nanos};
-
-/// Maximum number of engine slots, and of targets of one request.
-pub(crate) const MAX_ENGINES: u32 = 65_536;
 
 /// How long a host that refuses to create a process is asked again: it has reached a limit, which seldom passes by
 /// itself, and the user waits.
@@ -116,21 +112,7 @@ pub(crate) struct Engine {
     pub holds_data: bool,
     /// Tasks that must run here.
     pub pinned: ReadyQueue,
-    /// Its offers in order, without those of `stack`.
-    pub(crate) offers: VecDeque<Offer>,
-    pub(crate) first_offer: u32,
-    /// Its unfinished tasks that have waited for others, each started while the previous one waited.
-    pub(crate) stack: Vec<Suspended>,
-    /// Offers that are neither done nor taken back nor waiting for other tasks.
-    pub outstanding: u32,
-    /// Offers that could be taken back for another engine.
-    pub(crate) takeable: u32,
-    /// Unfinished offers whose tasks are not known to be short.
-    pub(crate) n_long: u32,
-    /// How long the other unfinished offers take, estimated from earlier tasks of their functions.
-    pub(crate) short_ns: Nanos,
-    /// Offers being taken back that later ones must not overtake: those of mode `Each`.
-    pub returning: u32,
+    offers: Offers,
     /// The scheduler's counter when it was last given a task.
     pub last_used: u64,
     /// Revokes under way on its behalf.
@@ -174,14 +156,7 @@ impl Engine {
             unread: Unread::default(),
             holds_data: false,
             pinned: ReadyQueue::default(),
-            offers: VecDeque::new(),
-            first_offer: 0,
-            stack: Vec::new(),
-            outstanding: 0,
-            takeable: 0,
-            n_long: 0,
-            short_ns: 0,
-            returning: 0,
+            offers: Offers::default(),
             last_used: 0,
             stealing: 0,
             head_since: 0,
@@ -207,13 +182,6 @@ impl Engine {
         self.restart = None;
         self.holds_data = false;
         self.offers.clear();
-        self.first_offer = 0;
-        self.stack.clear();
-        self.outstanding = 0;
-        self.takeable = 0;
-        self.n_long = 0;
-        self.short_ns = 0;
-        self.returning = 0;
         self.stealing = 0;
         self.is_late = false;
         self.window = config.prefetch_min.max(1);
@@ -257,14 +225,15 @@ impl Engine {
 
     /// Whether it has nothing to do. A task of its own may wait, and it then takes only deeper ones.
     pub fn is_idle(&self) -> bool {
-        self.state == State::Up && !self.is_away && self.outstanding == 0 && self.stealing == 0
+        let is_free = self.offers.outstanding() == 0 && self.stealing == 0;
+        self.state == State::Up && !self.is_away && is_free
     }
 
     /// Whether another task may be offered. One that drains takes those that a task of its own may wait for.
     pub fn has_room(&self) -> bool {
         match self.state {
             State::Up => self.is_within_window(),
-            State::Draining => self.floor().is_some() && self.is_within_window(),
+            State::Draining => self.offers.floor().is_some() && self.is_within_window(),
             _ => false,
         }
     }
@@ -278,13 +247,56 @@ impl Engine {
     pub fn can_take_pinned(&self) -> bool {
         self.pinned.len() > 0
             && self.has_room_for_pinned()
-            && self.returning == 0
-            && (self.pinned.top_rank())
-                .is_some_and(|rank| self.stack.is_empty() || self.accepts(rank.depth))
+            && !self.offers.some_return()
+            && (self.pinned.top_rank()).is_some_and(|rank| self.offers.accepts(rank.depth))
     }
 
     fn is_within_window(&self) -> bool {
-        !self.is_away && self.outstanding < self.window && self.offers.len() < CLAIM_SLOTS
+        !self.is_away && self.offers.outstanding() < self.window && self.offers.has_slot()
+    }
+
+    /// What it was offered.
+    pub fn offers(&self) -> &Offers {
+        &self.offers
+    }
+
+    /// To change what it was offered.
+    pub fn offers_mut(&mut self) -> &mut Offers {
+        &mut self.offers
+    }
+
+    /// Offers behind the head that could be taken back for another engine. While its host does not answer, none is.
+    pub fn n_stealable(&self) -> u32 {
+        if self.is_away {
+            0
+        } else {
+            self.offers.n_stealable()
+        }
+    }
+
+    /// How long those will take if each takes this long.
+    pub fn tail_ns(&self, task_ns: Nanos) -> Nanos {
+        u64::from(self.n_stealable()).saturating_mul(task_ns)
+    }
+
+    /// The offer believed to run.
+    pub fn head(&self) -> Option<(TaskKey, u32)> {
+        self.offers.head()
+    }
+
+    /// Whether it has finished everything that only it can finish.
+    pub fn is_drained(&self) -> bool {
+        self.offers.is_empty() && self.pinned.len() == 0
+    }
+
+    /// Since when it has been idle.
+    pub fn idle_since(&self) -> Option<Nanos> {
+        (self.state == State::Up && self.is_drained()).then_some(self.head_since)
+    }
+
+    /// Whether a client may have left data in its memory: it has received a task addressed to it, or one is queued.
+    pub fn may_hold_data(&self) -> bool {
+        self.holds_data || self.pinned.len() > 0
     }
 
     /// It is believed to run another task from now on.

@@ -7,7 +7,6 @@ use broadleaf_proto::host::EngineReport;
 use broadleaf_proto::ids::{EngineId, HostId, TaskKey};
 use broadleaf_proto::limits::{CLAIM_SLOTS, LAST_OUTPUT_BYTES, MAX_HOST_NAME_BYTES};
 
-use crate::engines::Engine;
 use crate::tasks::TaskState;
 use crate::{Controller, Nanos, Output};
 
@@ -42,15 +41,6 @@ impl Unclaimed {
     pub fn contains(&self, offer: u32) -> bool {
         let (first, n) = self.on_the_way;
         offer.wrapping_sub(first) < n || self.listed.binary_search(&offer).is_ok()
-    }
-}
-
-impl Engine {
-    /// How many of the open offers had not reached its board, given the number after the last one that had. `None` for
-    /// a number that was never offered, or that cannot have been the last.
-    fn n_on_the_way(&self, next_offer: u32) -> Option<u32> {
-        let n = self.next_offer().wrapping_sub(next_offer);
-        (n as usize <= self.offers.len()).then_some(n)
     }
 }
 
@@ -110,7 +100,7 @@ impl Controller {
                     self.totals.ignored += 1;
                     return;
                 };
-                let n = known.n_on_the_way(next_offer);
+                let n = known.offers().n_on_the_way(next_offer);
                 let Some(n) = n.filter(|_| unclaimed_offers.len() <= CLAIM_SLOTS) else {
                     self.expel(host, out); // The report counts offers that were never made.
                     return;

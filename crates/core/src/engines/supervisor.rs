@@ -5,8 +5,9 @@ use broadleaf_proto::host::EngineOrder;
 use broadleaf_proto::ids::{EngineId, HostId, TaskKey};
 
 use crate::engines::reports::Unclaimed;
-use crate::engines::{Engine, Exit, MAX_ENGINES, State};
+use crate::engines::{Engine, Exit, State};
 use crate::tasks::TaskState;
+use crate::tasks::targets::MAX_ENGINES;
 use crate::timers::Timer;
 use crate::{Controller, Nanos, Output};
 
@@ -234,7 +235,7 @@ impl Controller {
                 // What it sent before must still be read; then its link closes. Tasks that it never started need not
                 // wait for that.
                 engine.state = State::Dying;
-                let open: Vec<(u32, TaskKey)> = engine.open_offers().collect();
+                let open: Vec<(u32, TaskKey)> = engine.offers().open().collect();
                 for (offer, key) in open {
                     self.take_back(id, key, offer, out);
                 }
@@ -348,7 +349,8 @@ impl Controller {
                     self.announce(&Event::EngineLeaving(id), out);
                 }
                 out.push(Output::Order(EngineOrder::Stop { engine: id }));
-                let behind: Vec<(u32, TaskKey)> = self.engines[index].stealable().collect();
+                let behind: Vec<(u32, TaskKey)> =
+                    self.engines[index].offers().stealable().collect();
                 for (offer, key) in behind {
                     self.take_back(id, key, offer, out);
                 }

@@ -8,7 +8,8 @@ use broadleaf_proto::host::EngineOrder;
 use broadleaf_proto::ids::{EngineId, HostId};
 use broadleaf_proto::limits::MAX_HOST_NAME_BYTES;
 
-use crate::engines::{Engine, Guest, MAX_ENGINES, State};
+use crate::engines::{Engine, Guest, State};
+use crate::tasks::targets::MAX_ENGINES;
 use crate::{Controller, Nanos, Output};
 
 const SIGKILL: i32 = 9;

@@ -5,12 +5,12 @@ use broadleaf_proto::ids::{EngineId, FunctionId, HostId, TaskKey};
 use broadleaf_proto::task::AssignRecord;
 use smallvec::SmallVec;
 
+use crate::engines::offers::Claim;
 use crate::engines::{Choice, Engine};
-use crate::placement::offers::Claim;
-use crate::placement::ready::{GroupId, Rank};
+use crate::placement::groups::ALL;
 use crate::tasks::TaskState;
-use crate::tasks::options::ALL;
 use crate::tasks::targets::Targets;
+use crate::tasks::{GroupId, Rank};
 use crate::{Controller, Nanos, Output};
 
 /// Idle engines for which nothing is found to take back, before looking at others is left for another time.
@@ -90,7 +90,7 @@ impl Controller {
         if self.short_ns(function) == 0 {
             let telling = self.functions.tells_more(function).filter(|id| {
                 let engine = &self.engines[id.0 as usize];
-                engine.is_idle() && engine.stack.is_empty() && engine.has_room()
+                engine.is_idle() && engine.offers().is_empty() && engine.has_room()
             });
             return Some(telling.map_or(least_loaded, |id| id.0));
         }
@@ -189,7 +189,9 @@ impl Controller {
         let engine = &mut self.engines[engine_index as usize];
         let id = engine.id;
         task.is_travelling = engine.host != HostId::CONTROLLER && !task.payload.segments.is_empty();
-        let offer = engine.offer(key, task.pinned.is_none(), task.depth, short_ns);
+        let offer = engine
+            .offers_mut()
+            .push(key, task.pinned.is_none(), task.depth, short_ns);
         task.offered_ns = now;
         task.state = TaskState::Offered(id, offer);
         engine.holds_data |= task.pinned.is_some();
@@ -203,12 +205,7 @@ impl Controller {
             let record = self.functions.record(function);
             out.push(Output::Function { engine: id, record });
         }
-        let is_head = if engine.stack.is_empty() {
-            engine.outstanding == 1
-        } else {
-            engine.head() == Some((key, offer))
-        };
-        if is_head {
+        if engine.offers().is_head(key, offer) {
             engine.begin_head(now);
             self.time_head(now, id);
         }
@@ -274,12 +271,12 @@ impl Controller {
     /// run for long; and for whom.
     fn is_worth_robbing(&self, engine: &Engine) -> Option<Robbed> {
         let patience_ns = self.config.steal_after_ns;
-        if engine.n_long > 0 {
+        if engine.offers().n_long() > 0 {
             let is_worth = engine.tail_ns(engine.mean_task_ns) >= patience_ns;
             return is_worth.then_some(Robbed::Always);
         }
         // They were short when they were placed; what counts is what will become of them once they are taken back.
-        let (_, latest) = engine.stealable().next()?;
+        let (_, latest) = engine.offers().stealable().next()?;
         let function = self.tasks.get(latest)?.function;
         let tail_ns = engine.tail_ns(self.functions.recent_ns(function));
         if self.short_ns(function) == 0 {
@@ -297,16 +294,17 @@ impl Controller {
         thief: EngineId,
         out: &mut Vec<Output>,
     ) -> bool {
-        let state = &self.engines[victim.0 as usize];
-        let half = state.n_stealable().div_ceil(2) as usize;
-        let taken: Vec<(u32, TaskKey)> = state
+        let victim_engine = &self.engines[victim.0 as usize];
+        let half = victim_engine.n_stealable().div_ceil(2) as usize;
+        let taken: Vec<(u32, TaskKey)> = victim_engine
+            .offers()
             .stealable()
             .filter(|(_, key)| self.may_move_to(now, *key, thief))
             .take(half)
             .collect();
         for (offer, key) in &taken {
-            let state = &mut self.engines[victim.0 as usize];
-            state.set_claim(*offer, Claim::Revoking(Some(thief)));
+            let offers = self.engines[victim.0 as usize].offers_mut();
+            offers.set_claim(*offer, Claim::Revoking(Some(thief)));
             out.push(Output::Order(EngineOrder::Revoke {
                 engine: victim,
                 key: *key,
@@ -331,7 +329,7 @@ impl Controller {
         let targets = set.targets.as_ref();
         !congested
             && (self.hosts).fits(self.host_of(engine), set.options.timeout_ns, now)
-            && self.engines[engine.0 as usize].accepts(task.depth)
+            && self.engines[engine.0 as usize].offers().accepts(task.depth)
             && (task.restrictions()).is_none_or(|restrictions| restrictions.allows(engine))
             && targets.is_none_or(|t| t.contains(engine.0))
     }

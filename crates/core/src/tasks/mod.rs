@@ -19,8 +19,17 @@ use broadleaf_proto::task::Payload;
 use smallvec::SmallVec;
 
 use crate::Nanos;
-use crate::placement::ready::{GroupId, Rank};
 use crate::tasks::options::OptionSets;
+
+/// The order of tasks: deeper ones first, so that tasks that wait for them can continue, and then by priority.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Rank {
+    pub depth: u16,
+    pub priority: i32,
+}
+
+/// Slot of a group of tasks that may run on the same engines; 0 is the group of all engines.
+pub(crate) type GroupId = u32;
 
 /// The state of a task. Each live task is in exactly one state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

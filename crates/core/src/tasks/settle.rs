@@ -8,9 +8,9 @@ use bytes::Bytes;
 use smallvec::SmallVec;
 
 use crate::engines::State;
-use crate::placement::offers::Claim;
+use crate::engines::offers::Claim;
+use crate::placement::groups::{ALL, GroupKey};
 use crate::tasks::dependencies::{NOWHERE, Resolved};
-use crate::tasks::options::{ALL, GroupKey};
 use crate::tasks::submit::refusal_payload;
 use crate::tasks::targets::Targets;
 use crate::tasks::{Stopping, Task, TaskState};
@@ -136,7 +136,7 @@ impl Controller {
         self.tasks.at(key).state = TaskState::Detached;
         self.end_steal(engine, offer);
         let state = &mut self.engines[engine.0 as usize];
-        if state.strike(offer) {
+        if state.offers_mut().strike(offer) {
             state.begin_head(now);
             self.time_head(now, engine);
         }
@@ -145,7 +145,7 @@ impl Controller {
 
     /// The idle engine for which an offer was being revoked, if any, stops waiting for it.
     fn end_steal(&mut self, engine: EngineId, offer: u32) {
-        let claim = self.engines[engine.0 as usize].claim(offer);
+        let claim = self.engines[engine.0 as usize].offers().claim(offer);
         if let Some(Claim::Revoking(Some(thief))) = claim {
             let thief = &mut self.engines[thief.0 as usize];
             thief.stealing = thief.stealing.saturating_sub(1);
@@ -432,7 +432,7 @@ impl Controller {
             task.stopping = how;
         }
         self.take_back(engine, key, offer, out);
-        if is_new && self.engines[engine.0 as usize].claim(offer) == Some(Claim::Claimed) {
+        if is_new && self.engines[engine.0 as usize].offers().claim(offer) == Some(Claim::Claimed) {
             self.limit_end(now, key);
         }
     }
@@ -445,10 +445,10 @@ impl Controller {
         offer: u32,
         out: &mut Vec<Output>,
     ) {
-        let state = &mut self.engines[engine.0 as usize];
-        match state.claim(offer) {
+        let offers = self.engines[engine.0 as usize].offers_mut();
+        match offers.claim(offer) {
             Some(Claim::Open) => {
-                state.set_claim(offer, Claim::Revoking(None));
+                offers.set_claim(offer, Claim::Revoking(None));
                 out.push(Output::Order(EngineOrder::Revoke { engine, key, offer }));
             }
             Some(Claim::Claimed) => self.interrupt(engine, key, offer, out),
@@ -483,7 +483,7 @@ impl Controller {
         let Some(TaskState::Offered(at, offer)) = offered else {
             return; // The task ended, or its engine died, before the answer came.
         };
-        let claim = self.engines[at.0 as usize].claim(offer);
+        let claim = self.engines[at.0 as usize].offers().claim(offer);
         let asked = matches!(claim, Some(Claim::Revoking(_) | Claim::Returning));
         if at != engine || !asked {
             self.totals.ignored += 1;
@@ -492,7 +492,8 @@ impl Controller {
         let stopping = self.tasks.at(key).stopping;
         if !won {
             self.end_steal(engine, offer);
-            self.engines[engine.0 as usize].set_claim(offer, Claim::Claimed);
+            let offers = self.engines[engine.0 as usize].offers_mut();
+            offers.set_claim(offer, Claim::Claimed);
             if stopping != Stopping::No {
                 self.interrupt(engine, key, offer, out);
                 self.limit_end(now, key);

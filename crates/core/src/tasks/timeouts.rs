@@ -5,7 +5,7 @@ use broadleaf_proto::control::DeathCause;
 use broadleaf_proto::ids::{EngineId, TaskKey};
 use broadleaf_proto::task::Status;
 
-use crate::placement::offers::Claim;
+use crate::engines::offers::Claim;
 use crate::tasks::dependencies::NOWHERE;
 use crate::tasks::settle::Outcome;
 use crate::tasks::{Stopping, TaskState};
@@ -28,14 +28,9 @@ impl Controller {
 
     /// Gives a task that was interrupted while others ran on top of it the full grace period, once it is on top again.
     pub(crate) fn time_uncovered(&mut self, now: Nanos, engine: EngineId) {
-        let state = &self.engines[engine.0 as usize];
-        let Some(top) = state.stack.last() else {
-            return;
-        };
-        let Some(key) = top.offer.key.filter(|_| !state.is_buried(top.number)) else {
-            return;
-        };
-        self.limit_end(now, key);
+        if let Some(key) = self.engines[engine.0 as usize].offers().uncovered() {
+            self.limit_end(now, key);
+        }
     }
 
     /// A task that was interrupted because it is to be stopped has the grace period to end.
@@ -55,14 +50,14 @@ impl Controller {
             }
             (TaskState::Offered(engine, offer), Stopping::No | Stopping::Asked) => {
                 task.stopping = Stopping::Timeout;
-                let claim = self.engines[engine.0 as usize].claim(offer);
+                let claim = self.engines[engine.0 as usize].offers().claim(offer);
                 self.take_back(engine, key, offer, out);
                 if claim == Some(Claim::Claimed) {
                     self.limit_end(now, key);
                 }
             }
             (TaskState::Offered(engine, offer), Stopping::Cancel | Stopping::Timeout)
-                if self.engines[engine.0 as usize].is_buried(offer) =>
+                if self.engines[engine.0 as usize].offers().is_buried(offer) =>
             {
                 // The task is interrupted once the task on top of it, which has its own time limit,
                 // has ended.
