@@ -1,16 +1,14 @@
-//! Engines and their hosts: what is offered to each, how they come and go, and what becomes of their tasks.
+//! Engines and their hosts: what is known of each, and what it was offered.
 
 mod awake;
-pub(crate) mod deaths;
-pub(crate) mod draining;
 pub(crate) mod given;
-pub(crate) mod hosts;
+pub(crate) mod host_table;
 pub(crate) mod observers;
 pub(crate) mod offers;
 pub(crate) mod preparations;
-pub(crate) mod reports;
 mod slots;
 pub(crate) mod supervisor;
+pub(crate) mod unclaimed;
 pub(crate) mod worlds;
 
 pub(crate) use self::awake::Choice;
@@ -27,6 +25,8 @@ use crate::engines::offers::Offers;
 use crate::lists::NumberSet;
 use crate::placement::ready::ReadyQueue;
 use crate::{Config, Nanos};
+
+pub(crate) const SIGKILL: i32 = 9;
 
 /// How long a host that refuses to create a process is asked again: it has reached a limit, which seldom passes by
 /// itself, and the user waits.
@@ -113,7 +113,7 @@ pub(crate) struct Engine {
     /// Tasks that must run here.
     pub pinned: ReadyQueue,
     offers: Offers,
-    /// The scheduler's counter when it was last given a task.
+    /// Number of offers that had been made to all engines when it was last given a task.
     pub last_used: u64,
     /// Revokes under way on its behalf.
     pub stealing: u32,

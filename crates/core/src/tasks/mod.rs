@@ -1,18 +1,9 @@
-//! Tasks: the table of live ones, and how they are submitted, run and end. A key names one placement: it changes when a
-//! task leaves an engine to run again, so late news of the earlier placement is recognized as stale.
+//! Tasks: the table of live ones, and what they name. A key names one placement: it changes when a task leaves an engine to run again, so late news of the earlier placement is recognized as stale.
 
-pub(crate) mod coalesce;
 pub(crate) mod dependencies;
-pub(crate) mod failures;
 pub(crate) mod functions;
-pub(crate) mod nesting;
 pub(crate) mod options;
-pub(crate) mod ranges;
-pub(crate) mod result_store;
-pub(crate) mod settle;
-pub(crate) mod submit;
 pub(crate) mod targets;
-pub(crate) mod timeouts;
 
 use broadleaf_proto::ids::{ClientId, EngineId, TaskKey, TaskSeq};
 use broadleaf_proto::task::Payload;
@@ -135,6 +126,50 @@ pub(crate) struct Task {
     pub payload: Payload,
 }
 
+/// What a task begins with; see [`Task`].
+pub(crate) struct NewTask {
+    pub client: ClientId,
+    pub seq: TaskSeq,
+    pub reply_group: Option<u32>,
+    pub function: u32,
+    pub options: u32,
+    pub depth: u16,
+    pub retries: u32,
+    pub pinned: Option<EngineId>,
+    pub inline_bytes: u64,
+    pub submitted_ns: Nanos,
+    pub payload: Payload,
+}
+
+impl From<NewTask> for Task {
+    fn from(new: NewTask) -> Self {
+        Self {
+            generation: 0,
+            state: TaskState::Detached,
+            client: Some(new.client),
+            seq: new.seq,
+            reply_group: new.reply_group,
+            function: new.function,
+            options: new.options,
+            depth: new.depth,
+            retries_left: new.retries,
+            stopping: Stopping::No,
+            interrupted: false,
+            stalled: false,
+            is_travelling: false,
+            has_dependents: false,
+            is_awaited: false,
+            pinned: new.pinned,
+            restrictions: None,
+            inline_bytes: new.inline_bytes,
+            submitted_ns: new.submitted_ns,
+            offered_ns: 0,
+            timer_at: 0,
+            payload: new.payload,
+        }
+    }
+}
+
 impl Task {
     /// To change which engines it runs on.
     pub fn restrict(&mut self) -> &mut Restrictions {
@@ -170,8 +205,9 @@ impl TaskTable {
         self.slots.len() - self.free.len()
     }
 
-    /// Adds a task; its `generation` is overwritten.
-    pub fn insert(&mut self, mut task: Task) -> TaskKey {
+    /// Adds a task.
+    pub fn insert(&mut self, task: NewTask) -> TaskKey {
+        let mut task = Task::from(task);
         if let Some(slot) = self.free.pop() {
             let old = &mut self.slots[slot as usize];
             task.generation = old.generation;
@@ -180,7 +216,6 @@ impl TaskTable {
             return key;
         }
         let slot = self.slots.len() as u32;
-        task.generation = 0;
         self.slots.push(task);
         TaskKey::new(slot, 0)
     }

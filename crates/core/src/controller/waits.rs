@@ -4,12 +4,13 @@ use broadleaf_proto::engine::EngineEvent;
 use broadleaf_proto::host::EngineOrder;
 use broadleaf_proto::ids::{EngineId, TaskKey};
 
+use super::Controller;
 use crate::engines::offers::Claim;
 use crate::tasks::{Stopping, TaskState};
-use crate::{Controller, Nanos, Output};
+use crate::{Nanos, Output};
 
 impl Controller {
-    pub(crate) fn on_engine_event(
+    pub(super) fn on_engine_event(
         &mut self,
         now: Nanos,
         engine: EngineId,

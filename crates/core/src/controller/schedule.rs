@@ -5,13 +5,13 @@ use broadleaf_proto::ids::{EngineId, FunctionId, HostId, TaskKey};
 use broadleaf_proto::task::AssignRecord;
 use smallvec::SmallVec;
 
+use super::Controller;
 use crate::engines::offers::Claim;
 use crate::engines::{Choice, Engine};
 use crate::placement::groups::ALL;
-use crate::tasks::TaskState;
 use crate::tasks::targets::Targets;
-use crate::tasks::{GroupId, Rank};
-use crate::{Controller, Nanos, Output};
+use crate::tasks::{GroupId, Rank, TaskState};
+use crate::{Nanos, Output};
 
 /// Idle engines for which nothing is found to take back, before looking at others is left for another time.
 const MAX_VAIN_THIEVES: usize = 16;
@@ -30,7 +30,7 @@ enum Robbed {
 impl Controller {
     /// Places ready tasks; called once after a batch of inputs, and after [`Self::on_deadline`].
     pub fn schedule(&mut self, now: Nanos, out: &mut Vec<Output>) {
-        self.look_again_at = None;
+        self.timers.end_look(Nanos::MAX);
         self.place_pinned(now, out);
         self.release_drained(now, out);
         if self.config.steal {
@@ -45,11 +45,6 @@ impl Controller {
         if self.config.steal {
             self.steal(now, out);
         }
-    }
-
-    /// Somebody could do something for waiting tasks at that time.
-    fn look_again(&mut self, at: Option<Nanos>) {
-        self.look_again_at = self.look_again_at.into_iter().chain(at).min();
     }
 
     /// Tasks of mode `Each` go before load-balanced ones.
@@ -119,7 +114,7 @@ impl Controller {
             self.groups.queue(ALL).put_back(rank, client, key);
         }
         let late_at = self.engines.next_late_at(self.config.steal_after_ns);
-        self.look_again(late_at);
+        self.timers.look_again(late_at);
     }
 
     /// With several groups, the highest rank goes first, and at equal rank the group of all engines goes last.
@@ -197,8 +192,8 @@ impl Controller {
         engine.holds_data |= task.pinned.is_some();
         let (options, depth) = (task.options, task.depth);
         let payload = task.payload.clone();
-        self.tick += 1;
-        engine.last_used = self.tick;
+        self.totals.assigned += 1;
+        engine.last_used = self.totals.assigned;
         if !engine.knows(function) {
             engine.learn(function);
             self.functions.note_taught(function, id.0);
@@ -209,7 +204,6 @@ impl Controller {
             engine.begin_head(now);
             self.time_head(now, id);
         }
-        self.totals.assigned += 1;
         let record = AssignRecord {
             key,
             offer,
@@ -255,7 +249,7 @@ impl Controller {
             if !victims.any(|victim| self.steal_from(now, victim, EngineId(thief), out)) {
                 n_vain += 1;
                 // The rest, too, is looked at again then.
-                self.look_again(Some(now + patience_ns));
+                self.timers.look_again(Some(now + patience_ns));
                 if n_vain == MAX_VAIN_THIEVES {
                     break;
                 }
@@ -263,7 +257,7 @@ impl Controller {
         }
         if self.engines.may_steal() {
             let late_at = self.engines.next_late_at(patience_ns);
-            self.look_again(late_at);
+            self.timers.look_again(late_at);
         }
     }
 
@@ -317,14 +311,11 @@ impl Controller {
     }
 
     /// Whether an offered load-balanced task could run on another engine, and its client can take the result.
-    pub(crate) fn may_move_to(&self, now: Nanos, key: TaskKey, engine: EngineId) -> bool {
+    pub(super) fn may_move_to(&self, now: Nanos, key: TaskKey, engine: EngineId) -> bool {
         let Some(task) = self.tasks.get(key) else {
             return false;
         };
-        let congested = task
-            .client
-            .and_then(|c| self.clients.get(&c))
-            .is_some_and(|c| c.congested);
+        let congested = task.client.is_some_and(|c| self.clients.is_congested(c));
         let set = self.options.at(task.options);
         let targets = set.targets.as_ref();
         !congested

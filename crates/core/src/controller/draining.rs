@@ -2,12 +2,12 @@
 //! engine if it is released or its time is nearly over.
 
 use broadleaf_proto::control::{ControlReply, Event, TargetSet};
-use broadleaf_proto::ids::{ClientId, HostId, TaskKey, TaskSeq};
+use broadleaf_proto::ids::{HostId, TaskKey};
 
+use super::Controller;
 use crate::engines::State;
-use crate::tasks::TaskState;
 use crate::tasks::targets::Targets;
-use crate::{Controller, Nanos, Output};
+use crate::{Nanos, Output};
 
 /// Number of engines that a refusal lists individually.
 const MAX_NAMED: usize = 16;
@@ -15,7 +15,7 @@ const MAX_NAMED: usize = 16;
 impl Controller {
     /// Releases engines, and hosts together with all their engines. All are released or none:
     /// without `stateless`, none of them may hold a client's data.
-    pub(crate) fn drain(
+    pub(super) fn drain(
         &mut self,
         now: Nanos,
         targets: &TargetSet,
@@ -75,7 +75,7 @@ impl Controller {
     }
 
     /// A host's time is nearly over: it leaves with its last engine.
-    pub(crate) fn on_host_timer(&mut self, now: Nanos, host: HostId, out: &mut Vec<Output>) {
+    pub(super) fn on_host_timer(&mut self, now: Nanos, host: HostId, out: &mut Vec<Output>) {
         self.hosts.clear_timer(host);
         self.hosts.release(host);
         for index in 0..self.engines.len() {
@@ -113,14 +113,14 @@ impl Controller {
                 for (offer, key) in movable.into_iter().rev() {
                     self.take_back(id, key, offer, out);
                 }
-                self.supervisor.drains = true;
-                self.announce(&Event::EngineLeaving(id), out);
+                self.supervisor.note_draining();
+                self.clients.announce(&Event::EngineLeaving(id), out);
             }
             State::Starting { .. } | State::Restarting => {
-                self.supervisor.drains = true;
+                self.supervisor.note_draining();
                 self.stop_engine(now, index, false, out);
             }
-            State::Gone => self.supervisor.drains = true, // Perhaps the last of its host.
+            State::Gone => self.supervisor.note_draining(), // Perhaps the last of its host.
             State::Draining | State::Leaving | State::Dying => {}
         }
         let engine = &self.engines[index];
@@ -133,8 +133,8 @@ impl Controller {
     }
 
     /// Makes engines leave that have finished, and hosts leave that have no engines left.
-    pub(crate) fn release_drained(&mut self, now: Nanos, out: &mut Vec<Output>) {
-        if !self.supervisor.drains {
+    pub(super) fn release_drained(&mut self, now: Nanos, out: &mut Vec<Output>) {
+        if !self.supervisor.some_drain() {
             return;
         }
         let mut world = 0..0;
@@ -164,39 +164,7 @@ impl Controller {
                 out.push(Output::Release { host });
             }
         }
-        self.supervisor.drains =
-            self.engines.n_draining() > 0 || self.hosts.releasing().next().is_some();
-    }
-
-    /// A client starts engines if there are none, or stops doing so: decides whether load-balanced tasks wait for them.
-    pub(crate) fn await_engines(&mut self, client: ClientId, awaits: bool, out: &mut Vec<Output>) {
-        let known = self.clients.get_mut(&client);
-        let Some(known) = known.filter(|c| c.awaits_engines != awaits) else {
-            return;
-        };
-        known.awaits_engines = awaits;
-        if awaits {
-            self.n_awaiting += 1;
-            return;
-        }
-        self.n_awaiting -= 1;
-        if self.n_awaiting == 0 {
-            self.refuse_hopeless(out);
-        }
-    }
-
-    /// From now on some hosts end by themselves: queued tasks that may take long go only to hosts where they fit.
-    pub(crate) fn regroup_timed(&mut self, out: &mut Vec<Output>) {
-        let timed = |options: u32| self.options.at(options).options.timeout_ns.is_some();
-        let queued = self.tasks.iter();
-        let queued =
-            queued.filter(|(_, t)| matches!(t.state, TaskState::Ready(_)) && timed(t.options));
-        let mut keys: Vec<(TaskSeq, TaskKey)> = queued.map(|(key, t)| (t.seq, key)).collect();
-        keys.sort_unstable();
-        for (_, key) in keys {
-            self.detach(key);
-            let key = self.tasks.rename(key);
-            self.make_ready(key, false, out);
-        }
+        let some_drain = self.engines.n_draining() > 0 || self.hosts.releasing().next().is_some();
+        self.supervisor.set_draining(some_drain);
     }
 }

@@ -2,18 +2,19 @@
 
 use broadleaf_proto::ids::{ClientId, TaskKey, TaskSeq};
 
+use super::Controller;
+use crate::Nanos;
 use crate::clients::history::Known;
 use crate::engines::offers::Claim;
 use crate::engines::{Engine, State};
 use crate::placement::groups::GroupKey;
 use crate::placement::ready::ReadyQueue;
 use crate::tasks::TaskState;
-use crate::{Controller, Nanos};
 
 impl Controller {
     /// Why a task waits, in a sentence. Costs time proportional to the queue it waits in.
     pub fn explain(&self, now: Nanos, client: ClientId, seq: TaskSeq) -> String {
-        let slot = match self.known(client, seq) {
+        let slot = match self.clients.known(client, seq) {
             Known::Unknown => {
                 return format!(
                     "task {} is not known (never submitted, or resolved long ago)",
@@ -36,7 +37,7 @@ impl Controller {
         let Some(task) = self.tasks.get(key) else {
             return format!("task {} is not known", seq.0);
         };
-        let congested = self.clients.get(&client).is_some_and(|c| c.congested);
+        let congested = self.clients.is_congested(client);
         match task.state {
             TaskState::Waiting => self.explain_wait(client, key),
             TaskState::Ready(_) | TaskState::Pinned(_) if congested => {
@@ -100,7 +101,7 @@ impl Controller {
         let first = wait
             .pending
             .iter()
-            .find(|seq| matches!(self.known(client, **seq), Known::Live(_)));
+            .find(|seq| matches!(self.clients.known(client, **seq), Known::Live(_)));
         let others = u64::from(wait.n_pending());
         match first {
             Some(seq) if others > 1 => {

@@ -8,17 +8,18 @@ use broadleaf_proto::control::{DeathCause, Event, RefusalReason};
 use broadleaf_proto::ids::{EngineId, TaskKey};
 use broadleaf_proto::task::Status;
 
-use crate::engines::reports::Unclaimed;
+use super::Controller;
+use crate::engines::unclaimed::Unclaimed;
 use crate::engines::{Engine, Exit, State};
+use crate::results::Outcome;
 use crate::tasks::dependencies::NOWHERE;
-use crate::tasks::settle::Outcome;
 use crate::tasks::{Stopping, TaskState};
-use crate::{Controller, Nanos, Output};
+use crate::{Nanos, Output};
 
 const MINUTE_NS: Nanos = 60_000_000_000;
 
 impl Controller {
-    pub(crate) fn on_engine_down(
+    pub(super) fn on_engine_down(
         &mut self,
         now: Nanos,
         id: EngineId,
@@ -46,7 +47,7 @@ impl Controller {
 
     /// The link is gone: offers that were never started are queued again; started ones are retried, ended or put into
     /// kept as orphans until the cause is known.
-    pub(crate) fn drop_link(
+    pub(super) fn drop_link(
         &mut self,
         now: Nanos,
         index: usize,
@@ -70,7 +71,7 @@ impl Controller {
                 (Stopping::Timeout, true) => {
                     self.resolve(key, Outcome::bare(Status::Timeout, id), out);
                 }
-                (_, true) if task.retries_left > 0 && !self.supervisor.stopping => {
+                (_, true) if task.retries_left > 0 && !self.supervisor.is_stopping() => {
                     self.retry(key, id, out);
                 }
                 (_, true) => {
@@ -97,7 +98,7 @@ impl Controller {
 
     /// No process could be created for an engine: memory or the number of processes is exhausted,
     /// perhaps only for now.
-    pub(crate) fn on_not_started(
+    pub(super) fn on_not_started(
         &mut self,
         now: Nanos,
         id: EngineId,
@@ -121,7 +122,7 @@ impl Controller {
     }
 
     /// The engine is dead and no more will be known: certifies the death and decides what comes next.
-    pub(crate) fn bury(&mut self, now: Nanos, index: usize, out: &mut Vec<Output>) {
+    pub(super) fn bury(&mut self, now: Nanos, index: usize, out: &mut Vec<Output>) {
         self.clear_engine_timer(index);
         self.lose_orphans(index, out);
         let engine = &mut self.engines[index];
@@ -132,7 +133,7 @@ impl Controller {
         }
         engine.last_death = Some((certificate.clone(), now));
         engine.is_revivable = engine.is_spawned() && engine.restart != Some(false);
-        self.announce(&Event::EngineDown(certificate), out);
+        self.clients.announce(&Event::EngineDown(certificate), out);
         self.end_world(now, index, out);
         match self.restart_delay_ns(now, index) {
             Some(delay_ns) => {
@@ -153,7 +154,7 @@ impl Controller {
     fn restart_delay_ns(&mut self, now: Nanos, index: usize) -> Option<Nanos> {
         let has_host = self.has_host(index);
         let engine = &mut self.engines[index];
-        if self.supervisor.stopping || !has_host || engine.guest.is_some() {
+        if self.supervisor.is_stopping() || !has_host || engine.guest.is_some() {
             return None;
         }
         if engine.restart == Some(false) {
@@ -200,7 +201,7 @@ impl Controller {
     }
 
     /// Nothing will start this engine again: ends the tasks that waited for it.
-    pub(crate) fn give_up(&mut self, index: usize, out: &mut Vec<Output>) {
+    pub(super) fn give_up(&mut self, index: usize, out: &mut Vec<Output>) {
         self.clear_engine_timer(index);
         let id = self.engines[index].id;
         self.engines[index].failed_starts = 0;
@@ -209,7 +210,7 @@ impl Controller {
         for key in waiting {
             self.detach(key);
             let engine = &self.engines[index];
-            if self.supervisor.stopping {
+            if self.supervisor.is_stopping() {
                 self.refuse(key, &RefusalReason::Stopping, out);
             } else if engine.info.is_none() && engine.exit.is_none() {
                 // It never existed: there is no death to certify.
@@ -221,21 +222,5 @@ impl Controller {
         self.engines[index].reset(&self.config);
         self.refuse_hopeless(out);
         self.try_finish(out);
-    }
-
-    /// Ends tasks that are queued for engines that will not come.
-    pub(crate) fn refuse_hopeless(&mut self, out: &mut Vec<Output>) {
-        let hopeless: Vec<u32> = self.groups.iter().map(|(group, _)| group).collect();
-        for group in hopeless {
-            if self.is_hopeful(group) {
-                continue;
-            }
-            let keys: Vec<TaskKey> = self.groups.at(group).queue.keys(&self.tasks).collect();
-            for key in keys {
-                self.detach(key);
-                let reason = self.why_hopeless(key);
-                self.refuse(key, &reason, out);
-            }
-        }
     }
 }

@@ -5,18 +5,19 @@ use broadleaf_proto::host::EngineOrder;
 use broadleaf_proto::ids::{ClientId, EngineId, TaskSeq};
 use broadleaf_proto::limits::{MAX_COALESCED_PARTS, MAX_NESTING};
 
+use super::Controller;
+use super::submit::LAST_SEQ;
 use crate::clients::history::Known;
 use crate::engines::State;
 use crate::tasks::Stopping;
-use crate::tasks::submit::LAST_SEQ;
 use crate::tasks::targets::Targets;
-use crate::{Controller, Nanos, Output};
+use crate::{Nanos, Output};
 
 /// Number of engines that a reply lists individually.
 const MAX_NAMED: usize = 64;
 
 impl Controller {
-    pub(crate) fn on_request(
+    pub(super) fn on_request(
         &mut self,
         now: Nanos,
         client: ClientId,
@@ -24,7 +25,7 @@ impl Controller {
         request: ControlRequest,
         out: &mut Vec<Output>,
     ) {
-        if !self.clients.contains_key(&client) {
+        if !self.clients.contains(client) {
             self.totals.ignored += 1;
             return;
         }
@@ -40,7 +41,7 @@ impl Controller {
             ControlRequest::Interrupt(targets) => self.interrupt_engines(&targets, out),
             ControlRequest::Signal(targets, signal) => self.signal_engines(&targets, signal, out),
             ControlRequest::AddEngines(_) | ControlRequest::RestartEngines(_)
-                if self.supervisor.stopping =>
+                if self.supervisor.is_stopping() =>
             {
                 ControlReply::Failed("the cluster is stopping".into())
             }
@@ -64,9 +65,7 @@ impl Controller {
             ControlRequest::Explain(seq) => ControlReply::Text(self.explain(now, client, seq)),
             ControlRequest::QueueStatus => ControlReply::Queues(self.queues()),
             ControlRequest::Leave => {
-                if let Some(client) = self.clients.get_mut(&client) {
-                    client.leaves = true;
-                }
+                self.clients.let_leave(client);
                 ControlReply::Done
             }
             ControlRequest::Prepare {
@@ -103,14 +102,14 @@ impl Controller {
                 self.forget_kept(names);
                 ControlReply::Done
             }
-            ControlRequest::Notice { about, text } => self.notices.keep(about, text),
+            ControlRequest::Notice { about, text } => self.clients.keep_notice(about, text),
             ControlRequest::Written { engine, seen } => {
                 match self.read_written(client, number, engine, seen, out) {
                     Some(reply) => reply,
                     None => return, // The host of the engine answers.
                 }
             }
-            ControlRequest::Noticed(about) => ControlReply::Text(self.notices.about(&about)),
+            ControlRequest::Noticed(about) => ControlReply::Text(self.clients.notice_about(&about)),
             ControlRequest::Status
             | ControlRequest::Trace
             | ControlRequest::Watch { .. }
@@ -205,7 +204,7 @@ impl Controller {
         out: &mut Vec<Output>,
     ) {
         for seq in seqs {
-            if let Known::Live(slot) = self.known(client, *seq)
+            if let Known::Live(slot) = self.clients.known(client, *seq)
                 && let Some(key) = self.tasks.key_at(slot)
             {
                 self.cancel(now, key, how, out);
