@@ -32,7 +32,7 @@ impl Controller {
         self.check_queues(&counts)?;
         for engine in &self.engines {
             self.check_engine(engine)?;
-            timers += usize::from(engine.timer_at != 0);
+            timers += usize::from(engine.timer_at() != 0);
         }
         timers += usize::from(self.supervisor.has_timer()) + self.hosts.n_timers();
         ensure(timers == self.timers.len(), || {
@@ -58,8 +58,8 @@ impl Controller {
     /// Who waits.
     pub fn check_waits(&self, now: Nanos) -> Result<(), Violation> {
         let is_idle = |e: &&Engine| {
-            let is_free = e.offers().is_empty() && e.stealing == 0;
-            e.state == State::Up && !e.is_away && is_free
+            let is_free = e.offers().is_empty() && !e.is_stealing();
+            e.is_up() && !e.is_away() && is_free
         };
         let Some(idle) = self.engines.iter().find(is_idle) else {
             return Ok(());
@@ -68,17 +68,17 @@ impl Controller {
             return Ok(());
         }
         let patience_ns = self.config.steal_after_ns;
-        for engine in self.engines.iter().filter(|e| !e.is_away) {
-            let is_patient = engine.head_since + patience_ns > now;
+        for engine in self.engines.iter().filter(|e| !e.is_away()) {
+            let is_patient = engine.head_since() + patience_ns > now;
             let mut waiting = engine.offers().stealable();
-            let waits = waiting.find(|(_, key)| self.may_move_to(now, *key, idle.id));
+            let waits = waiting.find(|(_, key)| self.may_move_to(now, *key, idle.id()));
             ensure(is_patient || waits.is_none(), || {
                 format!(
                     "{waits:?} waits behind a long task of engine {} (noted: {}, {} tasks on its stack) while engine {} is idle",
-                    engine.id.0,
-                    engine.is_late,
+                    engine.id().0,
+                    engine.is_late(),
                     engine.offers().n_stacked(),
-                    idle.id.0
+                    idle.id().0
                 )
             })?;
         }
@@ -88,7 +88,7 @@ impl Controller {
             .look_again_at()
             .is_some_and(|at| at <= now + patience_ns);
         ensure(!is_queued || looks_again, || {
-            format!("tasks wait although engine {} is idle", idle.id.0)
+            format!("tasks wait although engine {} is idle", idle.id().0)
         })
     }
 
@@ -108,13 +108,13 @@ impl Controller {
                         .any(|k| k == key)
             }
             TaskState::Pinned(id) => {
-                task.pinned == Some(id) && engine(id).pinned.keys(&self.tasks).any(|k| k == key)
+                task.pinned == Some(id) && engine(id).pinned().keys(&self.tasks).any(|k| k == key)
             }
             TaskState::Offered(id, offer) => {
                 let booked = engine(id).offers().iter().find(|(_, k)| *k == key);
                 booked.map(|(n, _)| n) == Some(offer) && engine(id).is_connected()
             }
-            TaskState::Orphaned(id) => engine(id).orphans.contains(&key),
+            TaskState::Orphaned(id) => engine(id).orphans().contains(&key),
         };
         ensure(is_there, || {
             at(&format!("not at its recorded position: {:?}", task.state))
@@ -131,7 +131,7 @@ impl Controller {
         }
         if let TaskState::Offered(id, offer) = task.state {
             let engine = engine(id);
-            let ends = engine.killed || engine.state == State::Dying;
+            let ends = engine.is_killed() || engine.state() == State::Dying;
             let runs = engine.offers().claim(offer) == Some(Claim::Claimed) && !ends;
             ensure(
                 !runs || !task.stopping.is_forced() || task.timer_at != 0,
@@ -148,11 +148,11 @@ impl Controller {
         ensure(self.engines.is_consistent(), || {
             "an engine is listed where it does not belong".into()
         })?;
-        let n_pinned = self.engines.iter().map(|e| e.pinned.len()).sum::<usize>();
+        let n_pinned = self.engines.iter().map(|e| e.pinned().len()).sum::<usize>();
         let n_offered = (self.engines.iter())
             .map(|e| e.offers().n_unfinished())
             .sum();
-        let n_orphans = self.engines.iter().map(|e| e.orphans.len()).sum();
+        let n_orphans = self.engines.iter().map(|e| e.orphans().len()).sum();
         for (what, stored, counted) in [
             ("waiting", self.dependencies.n_waiting(), counts.waiting),
             ("ready", self.groups.n_queued(), counts.ready),
@@ -168,7 +168,7 @@ impl Controller {
             ensure(group.queue.is_consistent(&self.tasks), || {
                 format!("group {id} miscounts its tasks")
             })?;
-            let hopeful = |e: &Engine| e.state != State::Gone && group.key.allows(e.id.0);
+            let hopeful = |e: &Engine| !e.is_gone() && group.key.allows(e.id().0);
             let is_hopeful = self.clients.some_await() && group.key.only.is_none()
                 || self.engines.iter().any(hopeful);
             ensure(group.queue.len() == 0 || is_hopeful, || {
@@ -181,40 +181,29 @@ impl Controller {
     }
 
     fn check_engine(&self, engine: &Engine) -> Result<(), Violation> {
-        let at = |what: &str| format!("engine {} ({}): {what}", engine.id.0, engine.state_name());
-        ensure(engine.offers().is_consistent(), || {
-            at("miscounts its offers")
+        let at = |what: &str| format!("engine {} ({}): {what}", engine.id().0, engine.state_name());
+        ensure(engine.is_consistent(&self.config), || {
+            at("miscounts its offers, or is over its window")
         })?;
-        ensure(engine.pinned.is_consistent(&self.tasks), || {
+        ensure(engine.pinned().is_consistent(&self.tasks), || {
             at("miscounts the tasks that must run there")
         })?;
         let idle = engine.offers().is_empty();
         ensure(idle || engine.is_connected(), || {
             at("has offers without a link")
         })?;
-        let offers = engine.offers();
-        let max_window = self
-            .config
-            .prefetch_max
-            .max(self.config.prefetch_min)
-            .max(1);
         ensure(
-            engine.window >= 1
-                && engine.window <= max_window
-                && offers.outstanding() <= max_window + offers.n_stacked() as u32,
-            || at("is over its window"),
+            engine.orphans().is_empty() || engine.timer_at() != 0,
+            || at("keeps orphaned tasks forever"),
         )?;
-        ensure(engine.orphans.is_empty() || engine.timer_at != 0, || {
-            at("keeps orphaned tasks forever")
-        })?;
-        let timed = match engine.state {
-            State::Up | State::Gone => engine.timer_at == 0,
+        let timed = match engine.state() {
+            State::Up | State::Gone => engine.timer_at() == 0,
             State::Draining => true, // It may take as long as it needs.
-            _ => engine.timer_at != 0 || !self.supervisor.is_booted(),
+            _ => engine.timer_at() != 0 || !self.supervisor.is_booted(),
         };
         ensure(timed, || at("has a timer it should not have, or lacks one"))?;
-        let gone = engine.state == State::Gone;
-        ensure(!gone || engine.pinned.len() == 0, || {
+        let gone = engine.is_gone();
+        ensure(!gone || engine.pinned().len() == 0, || {
             at("keeps tasks waiting forever")
         })
     }

@@ -144,7 +144,7 @@ impl Controller {
             queue.set_congested(client, congested);
         }
         for engine in self.engines.with_queued() {
-            let queue = &mut self.engines[engine as usize].pinned;
+            let queue = self.engines[engine as usize].pinned_mut();
             queue.set_congested(client, congested);
         }
     }

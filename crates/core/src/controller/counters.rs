@@ -6,7 +6,7 @@ use bytes::Bytes;
 
 use super::Controller;
 use crate::clients::Client;
-use crate::engines::{Engine, State};
+use crate::engines::Engine;
 use crate::results::failures::Failure;
 use crate::tasks::functions::FunctionTimes;
 use crate::{Counters, Course, EngineCounters, Nanos};
@@ -15,28 +15,13 @@ impl Controller {
     /// Counters of the controller and its engines.
     pub fn counters(&self) -> Counters {
         let engines = self.engines.iter().map(|e| EngineCounters {
-            engine: e.id,
-            up: e.state == State::Up,
-            state: e.state_name(),
-            pid: e.pid(),
-            outstanding: e.offers().n_unfinished() as u64,
-            waiting: e.offers().n_waiting() as u64,
-            queued: e.pinned.len() as u64,
-            completed: e.completed,
-            window: e.window,
-            mean_task_ns: e.mean_task_ns,
-            busy_ns: e.busy_ns,
-            restarts: e.restarts,
-            last_death: e.last_death.clone(),
-            host: e.info.as_ref().map_or_else(String::new, |i| i.host.clone()),
-            holds_data: e.holds_data,
-            idle_since: e.idle_since(),
             running: self.running_on(e),
+            ..e.counters()
         });
         Counters {
             waiting: self.dependencies.n_waiting() as u64,
             ready: self.groups.n_queued() as u64,
-            pinned: self.engines.iter().map(|e| e.pinned.len() as u64).sum(),
+            pinned: self.engines.iter().map(|e| e.pinned().len() as u64).sum(),
             offered: (self.engines.iter())
                 .map(|e| e.offers().n_unfinished() as u64)
                 .sum(),
@@ -56,7 +41,7 @@ impl Controller {
         let (key, _) = engine.offers().current()?;
         let task = self.tasks.get(key)?;
         self.is_running(key, task)
-            .then(|| (self.functions.name(task.function), engine.head_since))
+            .then(|| (self.functions.name(task.function), engine.head_since()))
     }
 
     /// At most this many functions: first those with unfinished tasks, then by the total time of their tasks.
@@ -100,8 +85,8 @@ impl Controller {
 
     /// The engines that take tasks, by id, as a new client is told.
     pub fn engines(&self) -> Vec<EngineInfo> {
-        let up = self.engines.iter().filter(|e| e.state == State::Up);
-        up.filter_map(|e| e.info.clone()).collect()
+        let up = self.engines.iter().filter(|e| e.is_up());
+        up.filter_map(|e| e.info().cloned()).collect()
     }
 
     /// The name a client gave itself.

@@ -25,15 +25,16 @@ impl Controller {
     pub(super) fn set_engine_timer(&mut self, index: usize, at: Nanos) {
         self.clear_engine_timer(index);
         let engine = &mut self.engines[index];
-        engine.timer_at = at.max(1);
-        self.timers.set(engine.timer_at, Timer::Engine(engine.id));
+        let at = at.max(1);
+        engine.set_timer_at(at);
+        self.timers.set(at, Timer::Engine(engine.id()));
     }
 
     pub(super) fn clear_engine_timer(&mut self, index: usize) {
         let engine = &mut self.engines[index];
-        let at = core::mem::take(&mut engine.timer_at);
+        let at = engine.take_timer_at();
         if at != 0 {
-            self.timers.cancel(at, Timer::Engine(engine.id));
+            self.timers.cancel(at, Timer::Engine(engine.id()));
         }
     }
 

@@ -28,14 +28,14 @@ impl Controller {
             return ControlReply::Failed(format!("no such host: {}", host.0));
         }
         let listed = Targets::of(targets).unwrap_or_else(|| {
-            let there = self.engines.iter().filter(|e| e.state != State::Gone);
-            Targets::of_sorted(there.map(|e| e.id.0))
+            let there = self.engines.iter().filter(|e| !e.is_gone());
+            Targets::of_sorted(there.map(|e| e.id().0))
         });
         let n = self.engines.len();
         if let Some(stranger) = listed.iter().find(|id| *id as usize >= n) {
             return ControlReply::Failed(format!("no such engine: {stranger}"));
         }
-        let of_hosts = (0..n).filter(|index| hosts.contains(&self.engines[*index].host));
+        let of_hosts = (0..n).filter(|index| hosts.contains(&self.engines[*index].host()));
         let named = listed.iter().map(|id| id as usize).chain(of_hosts);
         let mut chosen: Vec<usize> = named.flat_map(|i| self.of_same_world(i)).collect();
         chosen.sort_unstable();
@@ -56,8 +56,8 @@ impl Controller {
     /// Why these engines may not be released, if one holds data.
     fn data_of(&self, chosen: &[usize]) -> Option<String> {
         let engines = chosen.iter().map(|index| &self.engines[*index]);
-        let holding = engines.filter(|e| e.state == State::Up && e.may_hold_data());
-        let names: Vec<String> = holding.map(|e| e.id.0.to_string()).collect();
+        let holding = engines.filter(|e| e.is_up() && e.may_hold_data());
+        let names: Vec<String> = holding.map(|e| e.id().0.to_string()).collect();
         if names.is_empty() {
             return None;
         }
@@ -79,13 +79,13 @@ impl Controller {
         self.hosts.clear_timer(host);
         self.hosts.release(host);
         for index in 0..self.engines.len() {
-            if self.engines[index].host == host {
+            if self.engines[index].host() == host {
                 self.drain_engine(now, index, None, out);
             }
         }
         // An MPI world that is partly on other hosts ends as a whole.
         for index in 0..self.engines.len() {
-            if self.engines[index].state == State::Draining {
+            if self.engines[index].state() == State::Draining {
                 for other in self.of_same_world(index) {
                     self.drain_engine(now, other, None, out);
                 }
@@ -102,12 +102,11 @@ impl Controller {
         out: &mut Vec<Output>,
     ) {
         let engine = &mut self.engines[index];
-        engine.restart = Some(false);
-        engine.is_revivable = false;
-        match engine.state {
+        engine.release();
+        match engine.state() {
             State::Up => {
-                engine.state = State::Draining;
-                let id = engine.id;
+                engine.begin_draining();
+                let id = engine.id();
                 // Latest first: each goes to the front of its queue, which thus keeps its order.
                 let movable: Vec<(u32, TaskKey)> = engine.offers().movable().collect();
                 for (offer, key) in movable.into_iter().rev() {
@@ -124,8 +123,8 @@ impl Controller {
             State::Draining | State::Leaving | State::Dying => {}
         }
         let engine = &self.engines[index];
-        let sooner = |at: &Nanos| engine.timer_at == 0 || *at < engine.timer_at;
-        if engine.state == State::Draining
+        let sooner = |at: &Nanos| engine.timer_at() == 0 || *at < engine.timer_at();
+        if engine.state() == State::Draining
             && let Some(at) = stop_by.filter(sooner)
         {
             self.set_engine_timer(index, at);
@@ -147,11 +146,11 @@ impl Controller {
             world = self.of_same_world(index);
             let is_done = |i: usize| {
                 let engine = &self.engines[i];
-                engine.state != State::Up && engine.is_drained()
+                !engine.is_up() && engine.is_drained()
             };
             if world.clone().all(is_done) {
                 for rank in world.clone() {
-                    if self.engines[rank].state == State::Draining {
+                    if self.engines[rank].state() == State::Draining {
                         self.stop_engine(now, rank, false, out);
                     }
                 }

@@ -5,8 +5,8 @@ use broadleaf_proto::ids::{ClientId, TaskKey, TaskSeq};
 use super::Controller;
 use crate::Nanos;
 use crate::clients::history::Known;
+use crate::engines::Engine;
 use crate::engines::offers::Claim;
-use crate::engines::{Engine, State};
 use crate::placement::groups::GroupKey;
 use crate::placement::ready::ReadyQueue;
 use crate::tasks::TaskState;
@@ -49,10 +49,10 @@ impl Controller {
                 let up: Vec<_> = self
                     .engines
                     .iter()
-                    .filter(|e| group.key.allows(e.id.0) && e.state == State::Up)
+                    .filter(|e| group.key.allows(e.id().0) && e.is_up())
                     .collect();
                 let engines = engines_in_words(&group.key);
-                let is_late = |e: &&Engine| !self.hosts.fits(e.host, group.key.needs_ns, now);
+                let is_late = |e: &&Engine| !self.hosts.fits(e.host(), group.key.needs_ns, now);
                 if !up.is_empty() && up.iter().all(is_late) {
                     format!("waits for {engines} whose batch job lasts longer than its timeout")
                 } else if up.is_empty() {
@@ -65,18 +65,18 @@ impl Controller {
             }
             TaskState::Pinned(engine) => {
                 let engine = &self.engines[engine.0 as usize];
-                let ahead = self.ahead(&engine.pinned, key);
-                if engine.state == State::Up {
+                let ahead = self.ahead(engine.pinned(), key);
+                if engine.is_up() {
                     let n = engine.offers().outstanding();
                     format!(
                         "waits for engine {}, which has {}; {ahead}",
-                        engine.id.0,
+                        engine.id().0,
                         tasks(u64::from(n))
                     )
                 } else {
                     format!(
                         "waits for engine {}, which is {}; {ahead}",
-                        engine.id.0,
+                        engine.id().0,
                         engine.state_name()
                     )
                 }
@@ -130,7 +130,7 @@ fn tasks(n: u64) -> String {
 }
 
 fn explain_offer(engine: &Engine, key: TaskKey, offer: u32) -> String {
-    let at = engine.id.0;
+    let at = engine.id().0;
     let offers = engine.offers();
     if offers.waits(offer) {
         return format!("waits on engine {at} for tasks that it submitted");

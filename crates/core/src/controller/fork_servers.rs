@@ -5,7 +5,7 @@ use broadleaf_proto::host::EngineOrder;
 use broadleaf_proto::ids::{HostId, TaskKey};
 
 use super::Controller;
-use crate::engines::{Exit, SIGKILL, State};
+use crate::engines::{SIGKILL, State};
 use crate::{Nanos, Output};
 
 impl Controller {
@@ -16,10 +16,12 @@ impl Controller {
             return;
         }
         for engine in &mut self.engines {
-            let is_own = engine.host == HostId::CONTROLLER;
-            if is_own && engine.state == (State::Starting { spawn_sent: false }) {
-                engine.state = State::Starting { spawn_sent: true };
-                out.push(Output::Order(EngineOrder::Spawn { engine: engine.id }));
+            let is_own = engine.host() == HostId::CONTROLLER;
+            if is_own && engine.state() == (State::Starting { spawn_sent: false }) {
+                engine.await_hello(true);
+                out.push(Output::Order(EngineOrder::Spawn {
+                    engine: engine.id(),
+                }));
             }
         }
     }
@@ -29,10 +31,10 @@ impl Controller {
     pub(super) fn on_fork_server_down(&mut self, now: Nanos, out: &mut Vec<Output>) {
         self.supervisor.set_fork_server(false);
         for engine in &mut self.engines {
-            let is_own = engine.host == HostId::CONTROLLER && engine.guest.is_none();
-            if is_own && matches!(engine.state, State::Starting { .. }) {
-                engine.state = State::Starting { spawn_sent: false };
-                engine.spawned_pid = 0;
+            let is_own = engine.host() == HostId::CONTROLLER && engine.guest().is_none();
+            if is_own && matches!(engine.state(), State::Starting { .. }) {
+                engine.await_hello(false);
+                engine.forget_process();
             }
         }
         if self.supervisor.has_stopped_fork_server() {
@@ -92,25 +94,16 @@ impl Controller {
             ..
         } = event
         else {
-            match engine.state {
-                State::Starting { spawn_sent: true }
-                | State::Up
-                | State::Draining
-                | State::Leaving
-                | State::Dying => {
-                    engine.spawned_pid = pid;
-                    engine.failed_starts = 0;
-                }
-                // The engine is no longer wanted.
-                _ => out.push(Output::Order(EngineOrder::Kill {
+            if !engine.on_spawned(pid) {
+                out.push(Output::Order(EngineOrder::Kill {
                     engine: id,
                     pid,
                     signal: SIGKILL,
-                })),
+                }));
             }
             return;
         };
-        if engine.spawned_pid != pid || engine.exit.is_some() {
+        if engine.spawned_pid() != pid || engine.has_exited() {
             return; // This is an earlier process of this slot, already accounted for.
         }
         let cause = match (out_of_memory, signal, code) {
@@ -121,14 +114,14 @@ impl Controller {
         };
         let cause = self.cause_in_world(index, cause);
         let engine = &mut self.engines[index];
-        engine.exit = Some(Exit { cause, last_output });
-        match engine.state {
+        engine.note_exit(cause, last_output);
+        match engine.state() {
             State::Starting { .. } => self.bury(now, index, out),
-            State::Dying if engine.link_down => self.bury(now, index, out),
+            State::Dying if engine.is_link_down() => self.bury(now, index, out),
             State::Up | State::Draining | State::Leaving => {
                 // What it sent before must still be read; then its link closes. Tasks that it never started need not
                 // wait for that.
-                engine.state = State::Dying;
+                engine.begin_dying();
                 let open: Vec<(u32, TaskKey)> = engine.offers().open().collect();
                 for (offer, key) in open {
                     self.take_back(id, key, offer, out);

@@ -10,7 +10,7 @@ use broadleaf_proto::limits::{MAX_HOST_ENGINES, MAX_HOST_NAME_BYTES};
 use super::Controller;
 use crate::engines::host_table::NewHost;
 use crate::engines::unclaimed::Unclaimed;
-use crate::engines::{Engine, Exit, State};
+use crate::engines::{Engine, State};
 use crate::tasks::TaskState;
 use crate::tasks::targets::MAX_ENGINES;
 use crate::timers::Timer;
@@ -44,22 +44,22 @@ impl Controller {
         let former = self.hosts.add(now, host, name, ends_in_ns);
         self.expect_end(now, host, out);
         let mut slots: Vec<usize> = (0..self.engines.len())
-            .filter(|index| former.contains(&self.engines[*index].host))
+            .filter(|index| former.contains(&self.engines[*index].host()))
             .collect();
         for index in &slots {
-            self.engines[*index].host = host;
+            self.engines[*index].move_to(host);
         }
-        slots.retain(|index| self.engines[*index].guest.is_none());
+        slots.retain(|index| self.engines[*index].guest().is_none());
         let room = MAX_ENGINES as usize - self.engines.len() + slots.len();
         while slots.len() < (n_engines as usize).min(room) {
             let index = self.engines.len();
             let mut engine = Engine::new(EngineId(index as u32), &self.config);
-            engine.host = host;
+            engine.move_to(host);
             self.engines.push(engine);
             slots.push(index);
         }
         for index in slots.into_iter().take(n_engines as usize) {
-            if self.engines[index].state == State::Gone {
+            if self.engines[index].state() == State::Gone {
                 self.start(now, index, out);
             }
         }
@@ -106,8 +106,8 @@ impl Controller {
             return;
         }
         for index in 0..self.engines.len() {
-            if self.engines[index].host == host {
-                self.engines[index].is_away = is_away;
+            if self.engines[index].host() == host {
+                self.engines[index].set_away(is_away);
             }
         }
     }
@@ -124,17 +124,14 @@ impl Controller {
         }
         for index in 0..self.engines.len() {
             let engine = &mut self.engines[index];
-            if engine.host == host {
-                engine.is_away = false;
+            if engine.host() == host {
+                engine.set_away(false);
             }
-            if engine.host != host || engine.state == State::Gone {
+            if engine.host() != host || engine.is_gone() {
                 continue;
             }
-            engine.exit.get_or_insert(Exit {
-                cause: DeathCause::HostGone,
-                last_output: String::new(),
-            });
-            if engine.state == State::Restarting {
+            engine.note_exit(DeathCause::HostGone, String::new());
+            if engine.state() == State::Restarting {
                 self.give_up(index, out); // Its death was reported before.
                 continue;
             }
@@ -147,7 +144,7 @@ impl Controller {
         // After the deaths: with a reply, a client knows which engines there are.
         self.observers.drop_host(host, out);
         // Without slots there is nothing for a later host of its name to take over.
-        if self.engines.iter().all(|engine| engine.host != host) {
+        if self.engines.iter().all(|engine| engine.host() != host) {
             self.hosts.forget(host);
         }
     }

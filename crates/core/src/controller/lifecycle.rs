@@ -23,11 +23,13 @@ impl Controller {
 
     /// Makes the fork server start an engine, now or once it is connected.
     pub(super) fn start(&mut self, now: Nanos, index: usize, out: &mut Vec<Output>) {
-        let spawn_sent = self.can_spawn(self.engines[index].host);
+        let spawn_sent = self.can_spawn(self.engines[index].host());
         let engine = &mut self.engines[index];
-        engine.state = State::Starting { spawn_sent };
+        engine.await_hello(spawn_sent);
         if spawn_sent {
-            out.push(Output::Order(EngineOrder::Spawn { engine: engine.id }));
+            out.push(Output::Order(EngineOrder::Spawn {
+                engine: engine.id(),
+            }));
         }
         engine.begin_start(now, self.config.start_timeout_ns);
         self.set_engine_timer(index, now.saturating_add(self.config.start_timeout_ns));
@@ -46,7 +48,7 @@ impl Controller {
         true
     }
 
-    pub(super) fn on_engine_up(&mut self, now: Nanos, mut info: EngineInfo, out: &mut Vec<Output>) {
+    pub(super) fn on_engine_up(&mut self, now: Nanos, info: EngineInfo, out: &mut Vec<Output>) {
         let id = info.engine;
         let Some(index) = self.engine_index(id) else {
             out.push(Output::Order(EngineOrder::Stop { engine: id }));
@@ -55,48 +57,25 @@ impl Controller {
         if self.engines[index].has_process() {
             // The engine's successor arrived before the death was reported.
             self.drop_link(now, index, &Unclaimed::default(), out);
-            self.engines[index].restart = Some(true);
+            self.engines[index].expect_successor();
             self.bury(now, index, out);
         }
-        let engine = &mut self.engines[index];
-        let spawned_pid = match engine.state {
-            State::Starting { spawn_sent: true } => {
-                if engine.spawned_pid == 0 {
-                    info.pid
-                } else {
-                    engine.spawned_pid
-                }
-            }
-            _ => 0,
-        };
-        if let Some(guest) = &engine.guest {
-            // These are named like the relays of blocks, so that the engines of a set are
-            // identified by their hosts.
-            let host = info.host.split(':').next().unwrap_or_default();
-            info.host = format!("{host}:{}", guest.world);
-        }
-        engine.reset(&self.config);
-        engine.failed_starts = 0;
-        engine.spawned_pid = spawned_pid;
-        engine.info = Some(info.clone());
-        engine.begin_head(now);
+        let info = self.engines[index].on_hello(now, info, &self.config);
         self.clear_engine_timer(index);
         if self.supervisor.is_stopping() || self.is_host_released(index) {
-            self.engines[index].state = State::Up;
             self.stop_engine(now, index, false, out);
             return;
         }
-        self.engines[index].state = State::Up;
         self.clients.announce(&Event::EngineUp(info), out);
         self.prepare_engine(id, out);
     }
 
     pub(super) fn on_engine_timer(&mut self, now: Nanos, id: EngineId, out: &mut Vec<Output>) {
         let index = id.0 as usize;
-        self.engines[index].timer_at = 0;
-        match self.engines[index].state {
+        self.engines[index].take_timer_at();
+        match self.engines[index].state() {
             State::Starting { .. } => {
-                let pid = self.engines[index].spawned_pid;
+                let pid = self.engines[index].spawned_pid();
                 if pid != 0 {
                     let signal = SIGKILL;
                     out.push(Output::Order(EngineOrder::Kill {
@@ -107,14 +86,14 @@ impl Controller {
                 }
                 self.bury(now, index, out);
             }
-            State::Leaving if !self.engines[index].killed => {
+            State::Leaving if !self.engines[index].is_killed() => {
                 let cause = DeathCause::Stopped;
                 self.kill(now, id, cause, out);
             }
             State::Leaving | State::Dying => {
                 // The other notice has not arrived in time. Without the link's notice, everything
                 // offered counts as started: losing a task is better than running it twice.
-                if !self.engines[index].link_down {
+                if !self.engines[index].is_link_down() {
                     self.drop_link(now, index, &Unclaimed::default(), out);
                 }
                 self.bury(now, index, out);
@@ -135,16 +114,11 @@ impl Controller {
     ) {
         let has_host = self.has_host(index);
         let engine = &mut self.engines[index];
-        // A released engine does not come back.
-        let restart = restart && engine.state != State::Draining;
-        engine.restart = Some(restart);
-        engine.is_revivable &= restart;
-        match engine.state {
+        let restart = engine.set_restart(restart);
+        match engine.state() {
             State::Up | State::Draining => {
-                let was_up = engine.state == State::Up;
-                engine.state = State::Leaving;
-                engine.ended_by_us = Some(DeathCause::Stopped);
-                let id = engine.id;
+                let was_up = engine.begin_leaving(DeathCause::Stopped);
+                let id = engine.id();
                 // Whoever waits for engines after a restart must not count those that it ends.
                 if was_up && !self.supervisor.is_stopping() {
                     self.clients.announce(&Event::EngineLeaving(id), out);
@@ -158,7 +132,7 @@ impl Controller {
                 self.set_engine_timer(index, now.saturating_add(self.config.stop_grace_ns));
             }
             State::Starting { .. } if !restart => {
-                let (engine_id, pid) = (engine.id, engine.spawned_pid);
+                let (engine_id, pid) = (engine.id(), engine.spawned_pid());
                 if pid != 0 {
                     out.push(Output::Order(EngineOrder::Kill {
                         engine: engine_id,
@@ -169,8 +143,8 @@ impl Controller {
                 self.give_up(index, out);
             }
             State::Restarting if !restart => self.give_up(index, out),
-            State::Gone if restart && has_host && engine.guest.is_none() => {
-                engine.restarts += u64::from(engine.last_death.is_some());
+            State::Gone if restart && has_host && engine.guest().is_none() => {
+                engine.count_restart();
                 self.start(now, index, out);
             }
             State::Leaving

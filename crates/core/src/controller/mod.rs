@@ -42,7 +42,7 @@ use crate::engines::observers::Observers;
 use crate::engines::preparations::Preparations;
 use crate::engines::supervisor::Supervisor;
 use crate::engines::worlds::Worlds;
-use crate::engines::{Engine, Engines, State};
+use crate::engines::{Engine, Engines};
 use crate::placement::groups::Groups;
 use crate::results::failures::Failures;
 use crate::results::store::ResultStore;
@@ -85,7 +85,7 @@ impl Controller {
         let n_engines = config.n_engines.min(MAX_ENGINES);
         let engines = (0..n_engines).map(|id| {
             let mut engine = Engine::new(EngineId(id), &config);
-            engine.state = State::Starting { spawn_sent: false };
+            engine.await_hello(false);
             engine
         });
         let mut engines: Engines = engines.collect();

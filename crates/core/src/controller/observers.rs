@@ -33,11 +33,11 @@ impl Controller {
                 engine.0
             )));
         };
-        let host = known.host;
+        let host = known.host();
         if !self.can_spawn(host) {
             return Some(no_host(engine));
         }
-        let has_process = !matches!(known.state, State::Gone | State::Restarting);
+        let has_process = !matches!(known.state(), State::Gone | State::Restarting);
         let pid = if has_process { known.pid() } else { 0 };
         let reading = match self.observers.ask(client, number, engine, host) {
             Ok(reading) => reading,

@@ -40,7 +40,7 @@ impl Controller {
         let claim = self.engines[engine.0 as usize].offers().claim(offer);
         if let Some(Claim::Revoking(Some(thief))) = claim {
             let thief = &mut self.engines[thief.0 as usize];
-            thief.stealing = thief.stealing.saturating_sub(1);
+            thief.end_steal();
         }
     }
 

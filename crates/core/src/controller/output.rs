@@ -24,7 +24,7 @@ impl Controller {
         let seq = task.map_or(0, |t| t.seq.0);
         record.engine = engine;
         let congested = self.clients.is_congested(client);
-        let unread = &mut self.engines[engine.0 as usize].unread;
+        let unread = self.engines[engine.0 as usize].unread_mut();
         if congested && unread.count(&record) {
             return;
         }
@@ -38,7 +38,7 @@ impl Controller {
 
     /// A task ends: tells its client how much of its output was dropped.
     pub(super) fn tell_unread(&mut self, engine: EngineId, key: TaskKey, out: &mut Vec<Output>) {
-        let unread = &mut self.engines[engine.0 as usize].unread;
+        let unread = self.engines[engine.0 as usize].unread_mut();
         if !unread.is_of(key.0) {
             return;
         }

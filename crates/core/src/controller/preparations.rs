@@ -49,9 +49,9 @@ impl Controller {
             if reload {
                 engine.forget_functions();
             }
-            if matches!(engine.state, State::Up | State::Draining) {
+            if matches!(engine.state(), State::Up | State::Draining) {
                 out.push(Output::Function {
-                    engine: engine.id,
+                    engine: engine.id(),
                     record: self.functions.record(slot),
                 });
             }

@@ -4,7 +4,6 @@ use broadleaf_proto::control::RefusalReason;
 use broadleaf_proto::ids::{ClientId, EngineId, TaskKey, TaskSeq};
 
 use super::Controller;
-use crate::engines::State;
 use crate::placement::groups::{ALL, GroupKey};
 use crate::tasks::targets::Targets;
 use crate::tasks::{Task, TaskState};
@@ -27,12 +26,12 @@ impl Controller {
         let congested = self.clients.is_congested(client);
         let queue = if let Some(target) = pinned {
             let engine = &mut self.engines[target.0 as usize];
-            if engine.state == State::Gone {
+            if engine.is_gone() {
                 self.refuse(key, &RefusalReason::NoSuchEngine(target), out);
                 return;
             }
             self.tasks.at(key).state = TaskState::Pinned(target);
-            &mut engine.pinned
+            engine.pinned_mut()
         } else {
             let set = self.options.at(task.options);
             let needs_ns = set.options.timeout_ns.filter(|_| self.hosts.n_ending() > 0);
@@ -103,7 +102,7 @@ impl Controller {
         let engines = &self.engines;
         let is_present = |id: &u32| {
             let engine = engines.get(*id as usize);
-            engine.is_some_and(|e| e.state != State::Gone)
+            engine.is_some_and(|e| !e.is_gone())
         };
         match &key.only {
             Some(only) => only.iter().any(|id| key.allows(id) && is_present(&id)),

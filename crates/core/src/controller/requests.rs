@@ -140,7 +140,7 @@ impl Controller {
         out: &mut Vec<Output>,
     ) -> ControlReply {
         self.at_engines(targets, false, |this, index| {
-            let there = this.engines[index].state != State::Gone;
+            let there = this.engines[index].state() != State::Gone;
             for index in this.of_same_world(index) {
                 this.stop_engine(now, index, false, out);
             }
@@ -156,7 +156,7 @@ impl Controller {
     ) -> ControlReply {
         self.at_engines(targets, true, |this, index| {
             // Only the process that started a world can start it again.
-            if this.engines[index].guest.is_none() {
+            if this.engines[index].guest().is_none() {
                 this.stop_engine(now, index, true, out);
             }
             true
@@ -168,7 +168,7 @@ impl Controller {
             let engine = &this.engines[index];
             let connected = engine.is_connected();
             if let Some((key, offer)) = engine.offers().current().filter(|_| connected) {
-                let id = engine.id;
+                let id = engine.id();
                 this.interrupt(id, key, offer, out);
             }
             connected
@@ -186,7 +186,7 @@ impl Controller {
             let connected = engine.is_connected();
             if connected {
                 out.push(Output::Order(EngineOrder::Kill {
-                    engine: engine.id,
+                    engine: engine.id(),
                     pid: engine.pid(),
                     signal,
                 }));
@@ -226,8 +226,8 @@ impl Controller {
             let meant = self
                 .engines
                 .iter()
-                .filter(|e| e.state != State::Gone || with_dead && e.is_revivable);
-            Targets::of_sorted(meant.map(|e| e.id.0))
+                .filter(|e| !e.is_gone() || with_dead && e.is_revivable());
+            Targets::of_sorted(meant.map(|e| e.id().0))
         });
         let mut missing = Vec::new();
         let mut n_unnamed = 0;
@@ -255,14 +255,14 @@ impl Controller {
 
     /// The queue of each existing engine: (engine, queued, running, completed).
     fn queues(&self) -> Vec<(EngineId, u64, u64, u64)> {
-        let there = self.engines.iter().filter(|e| e.state != State::Gone);
+        let there = self.engines.iter().filter(|e| !e.is_gone());
         there
             .map(|e| {
                 let outstanding = u64::from(e.offers().outstanding());
                 let running = outstanding.min(1);
-                let queued = outstanding - running + e.pinned.len() as u64;
+                let queued = outstanding - running + e.pinned().len() as u64;
                 let n_waiting = e.offers().n_waiting() as u64;
-                (e.id, queued, running + n_waiting, e.completed)
+                (e.id(), queued, running + n_waiting, e.completed())
             })
             .collect()
     }

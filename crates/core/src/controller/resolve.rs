@@ -22,9 +22,7 @@ impl Controller {
         match state {
             TaskState::Waiting => drop(self.dependencies.forget(key)),
             TaskState::Orphaned(engine) => {
-                self.engines[engine.0 as usize]
-                    .orphans
-                    .retain(|k| *k != key);
+                self.engines[engine.0 as usize].drop_orphan(key);
             }
             TaskState::Ready(group) => {
                 if let Some(client) = client {
@@ -33,7 +31,7 @@ impl Controller {
             }
             TaskState::Pinned(engine) => {
                 if let Some(client) = client {
-                    let queue = &mut self.engines[engine.0 as usize].pinned;
+                    let queue = self.engines[engine.0 as usize].pinned_mut();
                     queue.removed(rank, client, &self.tasks);
                 }
             }

@@ -50,7 +50,7 @@ impl Controller {
     /// Tasks of mode `Each` go before load-balanced ones.
     fn place_pinned(&mut self, now: Nanos, out: &mut Vec<Output>) {
         while let Some(index) = self.engines.next_for_pinned() {
-            let key = self.engines[index as usize].pinned.pop(&self.tasks);
+            let key = self.engines[index as usize].pinned_mut().pop(&self.tasks);
             let key = key.expect("invariant: an engine that may get a task of its own has one");
             self.offer(now, index, key, out);
         }
@@ -159,14 +159,16 @@ impl Controller {
         let hosts = &self.hosts;
         let avoid = key.avoid.filter(|avoid| {
             let is_other = |e: &Engine| {
-                e.id.0 != *avoid && key.allows(e.id.0) && hosts.fits(e.host, key.needs_ns, now)
+                e.id().0 != *avoid
+                    && key.allows(e.id().0)
+                    && hosts.fits(e.host(), key.needs_ns, now)
             };
             self.engines.some_up(key.only.as_ref(), is_other)
         });
         let allows = |engine: &Engine| {
-            avoid != Some(engine.id.0)
-                && key.allows(engine.id.0)
-                && hosts.fits(engine.host, key.needs_ns, now)
+            avoid != Some(engine.id().0)
+                && key.allows(engine.id().0)
+                && hosts.fits(engine.host(), key.needs_ns, now)
         };
         let n_only = key.only.as_ref().map_or(usize::MAX, Targets::len);
         let mut only = key.only.as_ref().map(Targets::iter);
@@ -182,18 +184,15 @@ impl Controller {
         let short_ns = self.short_ns(function);
         let task = self.tasks.at(key);
         let engine = &mut self.engines[engine_index as usize];
-        let id = engine.id;
-        task.is_travelling = engine.host != HostId::CONTROLLER && !task.payload.segments.is_empty();
-        let offer = engine
-            .offers_mut()
-            .push(key, task.pinned.is_none(), task.depth, short_ns);
+        let id = engine.id();
+        task.is_travelling =
+            engine.host() != HostId::CONTROLLER && !task.payload.segments.is_empty();
+        self.totals.assigned += 1;
+        let offer = engine.offer(key, task, short_ns, self.totals.assigned);
         task.offered_ns = now;
         task.state = TaskState::Offered(id, offer);
-        engine.holds_data |= task.pinned.is_some();
         let (options, depth) = (task.options, task.depth);
         let payload = task.payload.clone();
-        self.totals.assigned += 1;
-        engine.last_used = self.totals.assigned;
         if !engine.knows(function) {
             engine.learn(function);
             self.functions.note_taught(function, id.0);
@@ -266,7 +265,7 @@ impl Controller {
     fn is_worth_robbing(&self, engine: &Engine) -> Option<Robbed> {
         let patience_ns = self.config.steal_after_ns;
         if engine.offers().n_long() > 0 {
-            let is_worth = engine.tail_ns(engine.mean_task_ns) >= patience_ns;
+            let is_worth = engine.tail_ns(engine.mean_task_ns()) >= patience_ns;
             return is_worth.then_some(Robbed::Always);
         }
         // They were short when they were placed; what counts is what will become of them once they are taken back.
@@ -306,7 +305,7 @@ impl Controller {
             }));
         }
         self.totals.steals += taken.len() as u64;
-        self.engines[thief.0 as usize].stealing += taken.len() as u32;
+        self.engines[thief.0 as usize].begin_steals(taken.len() as u32);
         !taken.is_empty()
     }
 

@@ -13,10 +13,10 @@ impl Controller {
         let taken = self
             .engines
             .get(engine.0 as usize)
-            .is_some_and(|e| match e.state {
+            .is_some_and(|e| match e.state() {
                 State::Up | State::Draining | State::Leaving | State::Dying => true,
                 State::Starting { .. } | State::Restarting => false,
-                State::Gone => e.guest.is_some(), // Only a rank of its world may.
+                State::Gone => e.guest().is_some(), // Only a rank of its world may.
             });
         let is_own = self.host_of(engine) == HostId::CONTROLLER;
         !taken && is_own && engine.0 < MAX_ENGINES && !self.supervisor.is_stopping()
@@ -25,12 +25,11 @@ impl Controller {
     /// A slot for an engine that was started by hand; the engine's `EngineUp` takes it.
     pub fn vacant_engine(&self) -> EngineId {
         let next = self.engines.len() as u32;
-        let is_vacant = |e: &&Engine| {
-            e.state == State::Gone && e.host == HostId::CONTROLLER && e.guest.is_none()
-        };
+        let is_vacant =
+            |e: &&Engine| e.is_gone() && e.host() == HostId::CONTROLLER && e.guest().is_none();
         let gone = self.engines.iter().find(is_vacant);
         match gone {
-            Some(gone) if next >= MAX_ENGINES => gone.id,
+            Some(gone) if next >= MAX_ENGINES => gone.id(),
             _ => EngineId(next),
         }
     }
@@ -49,7 +48,7 @@ impl Controller {
 
     pub(super) fn hopeful_engines(&self) -> impl Iterator<Item = u32> {
         let hopeful = self.engines.iter().filter(|e| e.takes_pinned());
-        hopeful.map(|e| e.id.0)
+        hopeful.map(|e| e.id().0)
     }
 
     /// Whether an engine exists or will come.
@@ -67,7 +66,7 @@ impl Controller {
     /// The host that an engine's slot belongs to.
     pub fn host_of(&self, engine: EngineId) -> HostId {
         let engine = self.engines.get(engine.0 as usize);
-        engine.map_or(HostId::CONTROLLER, |e| e.host)
+        engine.map_or(HostId::CONTROLLER, |e| e.host())
     }
 
     /// Whether a relay with that name is connected.
@@ -95,12 +94,12 @@ impl Controller {
 
     /// Whether anything can be started on the engine's host, now or later.
     pub(super) fn has_host(&self, index: usize) -> bool {
-        let host = self.engines[index].host;
+        let host = self.engines[index].host();
         host == HostId::CONTROLLER || self.hosts.is_wanted(host)
     }
 
     /// Whether the host of an engine is being released.
     pub(super) fn is_host_released(&self, index: usize) -> bool {
-        self.is_host_up(self.engines[index].host) && !self.has_host(index)
+        self.is_host_up(self.engines[index].host()) && !self.has_host(index)
     }
 }

@@ -5,7 +5,7 @@ use broadleaf_proto::host::EngineOrder;
 use broadleaf_proto::ids::EngineId;
 
 use super::Controller;
-use crate::engines::{SIGKILL, State};
+use crate::engines::SIGKILL;
 use crate::timers::Timer;
 use crate::{Nanos, Output};
 
@@ -20,13 +20,9 @@ impl Controller {
     ) {
         let index = id.0 as usize;
         let engine = &mut self.engines[index];
-        if engine.killed || !matches!(engine.state, State::Up | State::Draining | State::Leaving) {
+        let Some(was_up) = engine.kill(cause) else {
             return;
-        }
-        let was_up = engine.state == State::Up;
-        engine.state = State::Leaving;
-        engine.killed = true;
-        engine.ended_by_us.get_or_insert(cause);
+        };
         let pid = engine.pid();
         if was_up && !self.supervisor.is_stopping() {
             self.clients.announce(&Event::EngineLeaving(id), out);

@@ -34,7 +34,7 @@ impl Controller {
             return false;
         };
         let index = (first + rank) as usize;
-        if self.engines[index].state != State::Gone {
+        if self.engines[index].state() != State::Gone {
             // The previous process of this rank seems to be alive still. The fork server will ask
             // again.
             self.totals.ignored += 1;
@@ -42,11 +42,9 @@ impl Controller {
         }
         self.worlds.begin(&world);
         let engine = &mut self.engines[index];
-        engine.host = host;
-        engine.state = State::Starting { spawn_sent: true };
-        engine.spawned_pid = pid;
+        engine.seat(host, pid);
         engine.begin_start(now, self.config.start_timeout_ns);
-        let engine = engine.id;
+        let engine = engine.id();
         self.set_engine_timer(index, now.saturating_add(self.config.start_timeout_ns));
         out.push(Output::Order(EngineOrder::Seat {
             engine,
@@ -67,7 +65,7 @@ impl Controller {
         }
         for rank in 0..size {
             let mut engine = Engine::new(EngineId(first + rank), &self.config);
-            engine.guest = Some(Guest {
+            engine.reserve(Guest {
                 world: name.to_owned(),
                 rank,
             });
@@ -79,7 +77,7 @@ impl Controller {
 
     /// The slots of the engine's world; only its own if it has none.
     pub(super) fn of_same_world(&self, index: usize) -> core::ops::Range<usize> {
-        let guest = self.engines[index].guest.as_ref();
+        let guest = self.engines[index].guest();
         let slots = guest.and_then(|guest| self.worlds.slots(&guest.world));
         slots.map_or(index..index + 1, |slots| {
             slots.start as usize..slots.end as usize
@@ -88,13 +86,13 @@ impl Controller {
 
     /// The rank that died first in an engine's world.
     fn ended_by(&self, index: usize) -> Option<u32> {
-        let guest = self.engines[index].guest.as_ref()?;
+        let guest = self.engines[index].guest()?;
         self.worlds.ended_by(&guest.world)
     }
 
     /// Whether an engine has ended in a way that its world does not survive.
     fn ends_its_world(&self, index: usize) -> bool {
-        let asked = self.engines[index].ended_by_us.as_ref();
+        let asked = self.engines[index].ended_by_us();
         let is_asked =
             asked.is_some_and(|c| matches!(c, DeathCause::Stopped | DeathCause::RankDied(_)));
         !is_asked && !self.supervisor.is_stopping()
@@ -105,7 +103,7 @@ impl Controller {
         if !self.ends_its_world(index) {
             return;
         }
-        if let Some(guest) = &self.engines[index].guest {
+        if let Some(guest) = self.engines[index].guest() {
             self.worlds.end(&guest.world, guest.rank);
         }
     }
@@ -122,7 +120,7 @@ impl Controller {
 
     /// An engine is dead, so the others of its world are dead or will be now.
     pub(super) fn end_world(&mut self, now: Nanos, index: usize, out: &mut Vec<Output>) {
-        if self.engines[index].guest.is_none() || !self.ends_its_world(index) {
+        if self.engines[index].guest().is_none() || !self.ends_its_world(index) {
             return;
         }
         self.note_end_of_world(index);
@@ -134,11 +132,11 @@ impl Controller {
                 continue;
             }
             let engine = &self.engines[other];
-            let (id, pid) = (engine.id, engine.spawned_pid);
-            if matches!(engine.state, State::Starting { .. }) && pid != 0 {
+            let (id, pid) = (engine.id(), engine.spawned_pid());
+            if matches!(engine.state(), State::Starting { .. }) && pid != 0 {
                 // Nobody reports its end: its process id may belong to another process by the time its start has
                 // failed.
-                self.engines[other].spawned_pid = 0;
+                self.engines[other].forget_process();
                 out.push(Output::Order(EngineOrder::Kill {
                     engine: id,
                     pid,
