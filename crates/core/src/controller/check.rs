@@ -23,8 +23,8 @@ impl Controller {
         let mut timers = 0;
         for (key, task) in self.tasks.iter() {
             self.check_task(key, task)?;
-            counts.count(task.state);
-            timers += usize::from(task.timer_at != 0);
+            counts.count(task.state());
+            timers += usize::from(task.timer_at() != 0);
         }
         ensure(self.dependencies.is_settled(), || {
             "some endings were not reported".into()
@@ -93,13 +93,13 @@ impl Controller {
     }
 
     fn check_task(&self, key: broadleaf_proto::TaskKey, task: &Task) -> Result<(), Violation> {
-        let at = |what: &str| format!("{key:?} (task {:?}): {what}", task.seq);
+        let at = |what: &str| format!("{key:?} (task {:?}): {what}", task.seq());
         let engine = |id: broadleaf_proto::EngineId| &self.engines[id.0 as usize];
-        let is_there = match task.state {
+        let is_there = match task.state() {
             TaskState::Vacant | TaskState::Detached => false,
             TaskState::Waiting => self.dependencies.get(key).is_some(),
             TaskState::Ready(group) => {
-                task.pinned.is_none()
+                task.pinned().is_none()
                     && self
                         .groups
                         .at(group)
@@ -108,7 +108,7 @@ impl Controller {
                         .any(|k| k == key)
             }
             TaskState::Pinned(id) => {
-                task.pinned == Some(id) && engine(id).pinned().keys(&self.tasks).any(|k| k == key)
+                task.pinned() == Some(id) && engine(id).pinned().keys(&self.tasks).any(|k| k == key)
             }
             TaskState::Offered(id, offer) => {
                 let booked = engine(id).offers().iter().find(|(_, k)| *k == key);
@@ -117,29 +117,29 @@ impl Controller {
             TaskState::Orphaned(id) => engine(id).orphans().contains(&key),
         };
         ensure(is_there, || {
-            at(&format!("not at its recorded position: {:?}", task.state))
+            at(&format!("not at its recorded position: {:?}", task.state()))
         })?;
         ensure(
-            task.client.is_some() || matches!(task.state, TaskState::Offered(..)),
+            task.client().is_some() || matches!(task.state(), TaskState::Offered(..)),
             || at("its client left, and it is not on an engine"),
         )?;
-        if let Some(client) = task.client {
-            let known = self.clients.known(client, task.seq);
+        if let Some(client) = task.client() {
+            let known = self.clients.known(client, task.seq());
             ensure(known == Known::Live(key.slot() as u32), || {
                 at(&format!("its client believes it {known:?}"))
             })?;
         }
-        if let TaskState::Offered(id, offer) = task.state {
+        if let TaskState::Offered(id, offer) = task.state() {
             let engine = engine(id);
             let ends = engine.is_killed() || engine.state() == State::Dying;
             let runs = engine.offers().claim(offer) == Some(Claim::Claimed) && !ends;
             ensure(
-                !runs || !task.stopping.is_forced() || task.timer_at != 0,
+                !runs || !task.stopping().is_forced() || task.timer_at() != 0,
                 || at("it is to end, and may run forever"),
             )?;
         }
         ensure(
-            task.timer_at == 0 || self.timers.contains(task.timer_at, Timer::Task(key)),
+            task.timer_at() == 0 || self.timers.contains(task.timer_at(), Timer::Task(key)),
             || at("its timer is not set"),
         )
     }
@@ -210,10 +210,12 @@ impl Controller {
 
     fn check_clients(&self) -> Result<(), Violation> {
         let tasks = |id| {
-            let own = self.tasks.iter().filter(|(_, t)| t.client == Some(id));
+            let own = self.tasks.iter().filter(|(_, t)| t.client() == Some(id));
             let mut ranges = Ranges::default();
             own.fold((0, 0), |(n, bytes), (_, task)| {
-                let own_bytes = task.inline_bytes.wrapping_add(ranges.name(&task.payload));
+                let own_bytes = task
+                    .inline_bytes()
+                    .wrapping_add(ranges.name(&task.payload()));
                 (n + 1, u64::wrapping_add(bytes, own_bytes))
             })
         };
@@ -224,10 +226,11 @@ impl Controller {
         };
         let is_awaited = |slot| {
             let task = self.tasks.key_at(slot).and_then(|k| self.tasks.get(k));
-            task.is_some_and(|t| t.is_awaited)
+            task.is_some_and(|t| t.is_awaited())
         };
         let n_unfinished = |reply_group, client| {
-            let is_of = |t: &Task| t.reply_group == Some(reply_group) && t.client == Some(client);
+            let is_of =
+                |t: &Task| t.reply_group() == Some(reply_group) && t.client() == Some(client);
             self.tasks.iter().filter(|(_, t)| is_of(t)).count() as u64
         };
         let max_tasks = self.config.max_outstanding_tasks;
@@ -243,7 +246,7 @@ impl Controller {
             let used = self
                 .tasks
                 .iter()
-                .filter(|(_, t)| t.function == slot)
+                .filter(|(_, t)| t.function() == slot)
                 .count();
             ensure(self.functions.unfinished(slot) == used as u64, || {
                 format!("function {slot} miscounts its unfinished tasks")
@@ -262,7 +265,11 @@ impl Controller {
         }
         for (slot, set) in self.options.iter() {
             let defined = self.clients.n_defining_options(slot) + usize::from(slot == 0);
-            let used = self.tasks.iter().filter(|(_, t)| t.options == slot).count();
+            let used = self
+                .tasks
+                .iter()
+                .filter(|(_, t)| t.options() == slot)
+                .count();
             let used = used
                 + self
                     .result_store
@@ -275,7 +282,7 @@ impl Controller {
         }
         for slot in self.dependencies.awaited() {
             let task = self.tasks.key_at(slot).and_then(|k| self.tasks.get(k));
-            ensure(task.is_some_and(|t| t.has_dependents), || {
+            ensure(task.is_some_and(|t| t.has_dependents()), || {
                 format!("slot {slot} is awaited but not marked so")
             })?;
         }

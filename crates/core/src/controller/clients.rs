@@ -9,8 +9,8 @@ use super::Controller;
 use crate::Output;
 use crate::clients::history::History;
 use crate::clients::{Defined, Farewell};
+use crate::tasks::TaskState;
 use crate::tasks::options::OptionSet;
-use crate::tasks::{Stopping, TaskState};
 
 impl Controller {
     pub(super) fn on_client_up(&mut self, client: ClientId, name: String, out: &mut Vec<Output>) {
@@ -47,19 +47,16 @@ impl Controller {
                 continue;
             };
             let task = self.tasks.at(key);
-            if core::mem::take(&mut task.has_dependents) {
+            if task.take_dependents() {
                 self.dependencies.forget_dependents(key.slot() as u32);
             }
-            if let TaskState::Offered(engine, offer) = task.state {
+            if let TaskState::Offered(engine, offer) = task.state() {
                 // A task that runs may finish; one that does not is taken back.
-                task.client = None;
-                if task.stopping == Stopping::No {
-                    task.stopping = Stopping::Asked;
-                }
+                task.lose_client();
                 self.take_back(engine, key, offer, out);
             } else {
                 self.detach(key);
-                self.tasks.at(key).client = None;
+                self.tasks.at(key).lose_client();
                 self.discard(key, out);
             }
         }

@@ -41,7 +41,7 @@ impl Controller {
         let (key, _) = engine.offers().current()?;
         let task = self.tasks.get(key)?;
         self.is_running(key, task)
-            .then(|| (self.functions.name(task.function), engine.head_since()))
+            .then(|| (self.functions.name(task.function()), engine.head_since()))
     }
 
     /// At most this many functions: first those with unfinished tasks, then by the total time of their tasks.
@@ -70,10 +70,10 @@ impl Controller {
             return Course::default();
         };
         Course {
-            function: self.functions.tag(task.function),
-            received_ns: task.submitted_ns,
-            sent_ns: task.offered_ns,
-            in_bytes: task.payload.weight_bytes(),
+            function: self.functions.tag(task.function()),
+            received_ns: task.submitted_ns(),
+            sent_ns: task.offered_ns(),
+            in_bytes: task.payload().weight_bytes(),
         }
     }
 

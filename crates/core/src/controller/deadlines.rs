@@ -11,12 +11,12 @@ impl Controller {
     pub(super) fn set_timer(&mut self, key: TaskKey, at: Nanos) {
         self.clear_timer(key);
         let at = at.max(1);
-        self.tasks.at(key).timer_at = at;
+        self.tasks.at(key).set_timer_at(at);
         self.timers.set(at, Timer::Task(key));
     }
 
     pub(super) fn clear_timer(&mut self, key: TaskKey) {
-        let at = core::mem::take(&mut self.tasks.at(key).timer_at);
+        let at = self.tasks.at(key).take_timer_at();
         if at != 0 {
             self.timers.cancel(at, Timer::Task(key));
         }
@@ -44,10 +44,10 @@ impl Controller {
             return;
         };
         let task = self.tasks.at(key);
-        if task.timer_at != 0 || task.is_travelling || task.stopping.is_forced() {
+        if task.timer_at() != 0 || task.is_travelling() || task.stopping().is_forced() {
             return;
         }
-        if let Some(timeout_ns) = self.options.at(task.options).options.timeout_ns {
+        if let Some(timeout_ns) = self.options.at(task.options()).options.timeout_ns {
             self.set_timer(key, now.saturating_add(timeout_ns));
         }
     }
@@ -61,7 +61,7 @@ impl Controller {
 
     /// A task that was interrupted because it is to be stopped has the grace period to end.
     pub(super) fn limit_end(&mut self, now: Nanos, key: TaskKey) {
-        if self.tasks.at(key).stopping.is_forced() {
+        if self.tasks.at(key).stopping().is_forced() {
             self.set_timer(key, now.saturating_add(self.config.interrupt_grace_ns));
         }
     }

@@ -61,8 +61,8 @@ impl Controller {
             self.unoffer(now, key, id, offer);
             let task = self.tasks.at(key);
             let started = !unclaimed.contains(offer);
-            match (task.stopping, started) {
-                _ if task.client.is_none() => self.discard(key, out),
+            match (task.stopping(), started) {
+                _ if task.client().is_none() => self.discard(key, out),
                 (Stopping::Asked | Stopping::Cancel, _) => {
                     let at = if started { id } else { NOWHERE };
                     self.resolve(key, Outcome::bare(Status::Cancelled, at), out);
@@ -70,15 +70,15 @@ impl Controller {
                 (Stopping::Timeout, true) => {
                     self.resolve(key, Outcome::bare(Status::Timeout, id), out);
                 }
-                (_, true) if task.retries_left > 0 && !self.supervisor.is_stopping() => {
+                (_, true) if task.may_retry() && !self.supervisor.is_stopping() => {
                     self.retry(key, id, out);
                 }
                 (_, true) => {
-                    task.state = TaskState::Orphaned(id);
+                    task.enter(TaskState::Orphaned(id));
                     orphans.push(key);
                 }
                 (_, false) => {
-                    task.stopping = Stopping::No;
+                    task.stop(Stopping::No);
                     let key = self.tasks.rename(key);
                     self.make_ready(key, true, out);
                 }

@@ -14,8 +14,8 @@ impl Controller {
         let engines = wait.into_engines();
         let task = self.tasks.at(key);
         if !engines.is_empty() {
-            let elsewhere = task.pinned.is_some_and(|e| !engines.contains(&e.0));
-            task.restrict().followed = Some(engines);
+            let elsewhere = task.pinned().is_some_and(|e| !engines.contains(&e.0));
+            task.follow(engines);
             if elsewhere {
                 self.refuse(key, &RefusalReason::ImpossibleDependency, out);
                 return;
@@ -38,7 +38,7 @@ impl Controller {
                 }
                 self.clear_timer(key);
                 if let Some(wait) = self.dependencies.forget(key) {
-                    self.tasks.at(key).state = TaskState::Detached;
+                    self.tasks.at(key).enter(TaskState::Detached);
                     if verdict == Verdict::Met {
                         self.follow(key, wait, out);
                     } else {

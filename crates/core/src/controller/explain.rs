@@ -38,7 +38,7 @@ impl Controller {
             return format!("task {} is not known", seq.0);
         };
         let congested = self.clients.is_congested(client);
-        match task.state {
+        match task.state() {
             TaskState::Waiting => self.explain_wait(client, key),
             TaskState::Ready(_) | TaskState::Pinned(_) if congested => {
                 "waits for its client to read the results it already has".into()
@@ -99,7 +99,7 @@ impl Controller {
             return "waits for dependencies".into();
         };
         let first = wait
-            .pending
+            .pending()
             .iter()
             .find(|seq| matches!(self.clients.known(client, **seq), Known::Live(_)));
         let others = u64::from(wait.n_pending());

@@ -151,9 +151,9 @@ impl Controller {
 
     /// The arguments of an offered task have arrived on its engine's host.
     pub(super) fn on_delivered(&mut self, now: Nanos, engine: EngineId, key: TaskKey) {
-        match self.tasks.get(key).map(|t| t.state) {
+        match self.tasks.get(key).map(|t| t.state()) {
             Some(TaskState::Offered(at, _)) if at == engine => {
-                self.tasks.at(key).is_travelling = false;
+                self.tasks.at(key).arrive();
                 let state = &mut self.engines[engine.0 as usize];
                 if state.head().is_some_and(|(head, _)| head == key) {
                     state.begin_head(now);
@@ -173,7 +173,7 @@ impl Controller {
         reason: String,
         out: &mut Vec<Output>,
     ) {
-        let offered = self.tasks.get(key).map(|t| (t.state, t.client));
+        let offered = self.tasks.get(key).map(|t| (t.state(), t.client()));
         match offered {
             Some((TaskState::Offered(at, offer), client)) if at == engine => {
                 self.unoffer(now, key, engine, offer);

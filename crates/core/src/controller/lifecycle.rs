@@ -172,7 +172,7 @@ impl Controller {
             .iter()
             .filter(|(_, t)| {
                 matches!(
-                    t.state,
+                    t.state(),
                     TaskState::Waiting | TaskState::Ready(_) | TaskState::Pinned(_)
                 )
             })

@@ -19,13 +19,13 @@ impl Controller {
     /// Whether an engine has been offered an unfinished task: only then is its value worth fetching.
     pub fn is_offered(&self, engine: EngineId, key: TaskKey) -> bool {
         let task = self.tasks.get(key);
-        task.is_some_and(|task| matches!(task.state, TaskState::Offered(at, _) if at == engine))
+        task.is_some_and(|task| matches!(task.state(), TaskState::Offered(at, _) if at == engine))
     }
 
     /// Removes an offer from its engine.
     pub(super) fn unoffer(&mut self, now: Nanos, key: TaskKey, engine: EngineId, offer: u32) {
         self.clear_timer(key);
-        self.tasks.at(key).state = TaskState::Detached;
+        self.tasks.at(key).enter(TaskState::Detached);
         self.end_steal(engine, offer);
         let state = &mut self.engines[engine.0 as usize];
         if state.offers_mut().strike(offer) {
@@ -72,8 +72,8 @@ impl Controller {
         out: &mut Vec<Output>,
     ) {
         let task = self.tasks.at(key);
-        if task.client.is_some() || task.stopping.is_forced() {
-            task.interrupted = true;
+        if task.client().is_some() || task.stopping().is_forced() {
+            task.note_interrupt();
             out.push(Output::Order(EngineOrder::Interrupt { engine, key, offer }));
         }
     }
@@ -87,14 +87,14 @@ impl Controller {
         out: &mut Vec<Output>,
     ) {
         let task = self.tasks.at(key);
-        let TaskState::Offered(engine, offer) = task.state else {
+        let TaskState::Offered(engine, offer) = task.state() else {
             self.detach(key);
             self.resolve(key, Outcome::bare(Status::Cancelled, NOWHERE), out);
             return;
         };
-        let is_new = !task.stopping.is_forced() && task.stopping != how;
+        let is_new = !task.stopping().is_forced() && task.stopping() != how;
         if is_new {
-            task.stopping = how;
+            task.stop(how);
         }
         self.take_back(engine, key, offer, out);
         if is_new && self.engines[engine.0 as usize].offers().claim(offer) == Some(Claim::Claimed) {
@@ -111,7 +111,7 @@ impl Controller {
         out: &mut Vec<Output>,
     ) {
         let key = record.key;
-        let offered = self.tasks.get(key).map(|t| t.state);
+        let offered = self.tasks.get(key).map(|t| t.state());
         let Some(TaskState::Offered(at, offer)) = offered else {
             self.totals.ignored += 1;
             return;
@@ -124,7 +124,7 @@ impl Controller {
         self.unoffer(now, key, engine, offer);
         if record.status != Status::Unmet {
             let task_ns = record.completed_ns.saturating_sub(record.started_ns);
-            let function = self.tasks.at(key).function;
+            let function = self.tasks.at(key).function();
             let state = &mut self.engines[engine.0 as usize];
             state.observe(task_ns, &self.config);
             let is_first = state.try_function(function);
@@ -133,8 +133,8 @@ impl Controller {
                 .observe(function, engine, is_first, task_ns, is_error);
         }
         let task = self.tasks.at(key);
-        if record.status == Status::Error && task.stopping == Stopping::No {
-            let function = task.function;
+        if record.status == Status::Error && task.stopping() == Stopping::No {
+            let function = task.function();
             let name = || self.functions.name(function);
             let (tag, at_ns) = (self.functions.tag(function), record.completed_ns);
             self.failures
@@ -150,7 +150,7 @@ impl Controller {
             payload: record.payload,
             copy,
         };
-        match (task.stopping, record.status) {
+        match (task.stopping(), record.status) {
             (Stopping::Timeout, _) => {
                 let outcome = Outcome {
                     status: Status::Timeout,
@@ -173,7 +173,7 @@ impl Controller {
             (Stopping::No, Status::Unmet) => {
                 self.on_unmet(key, engine, &outcome.payload.bytes, out);
             }
-            (Stopping::No, Status::Error) if task.retries_left > 0 && !task.interrupted => {
+            (Stopping::No, Status::Error) if task.may_retry() && !task.was_interrupted() => {
                 self.retry(key, engine, out);
             }
             (Stopping::No, Status::Refused | Status::Lost) => {
@@ -188,12 +188,8 @@ impl Controller {
     fn on_unmet(&mut self, key: TaskKey, engine: EngineId, said: &[u8], out: &mut Vec<Output>) {
         let said = String::from_utf8_lossy(&said[..said.len().min(MAX_UNMET_BYTES)]);
         let task = self.tasks.at(key);
-        let restrictions = task.restrict();
-        restrictions.unmet = Some(format!("engine {}: {said}", engine.0).into());
-        if let Err(index) = restrictions.tried.binary_search(&engine.0) {
-            restrictions.tried.insert(index, engine.0);
-        }
-        if task.pinned.is_some() {
+        task.note_unmet(engine, format!("engine {}: {said}", engine.0));
+        if task.pinned().is_some() {
             let reason = self.why_hopeless(key);
             self.refuse(key, &reason, out);
             return;
@@ -210,7 +206,7 @@ impl Controller {
         won: bool,
         out: &mut Vec<Output>,
     ) {
-        let offered = self.tasks.get(key).map(|t| t.state);
+        let offered = self.tasks.get(key).map(|t| t.state());
         let Some(TaskState::Offered(at, offer)) = offered else {
             return; // The task ended, or its engine died, before the answer came.
         };
@@ -220,7 +216,7 @@ impl Controller {
             self.totals.ignored += 1;
             return;
         }
-        let stopping = self.tasks.at(key).stopping;
+        let stopping = self.tasks.at(key).stopping();
         if !won {
             self.end_steal(engine, offer);
             let offers = self.engines[engine.0 as usize].offers_mut();
@@ -235,19 +231,17 @@ impl Controller {
         self.unoffer(now, key, engine, offer);
         let task = self.tasks.at(key);
         match stopping {
-            _ if task.client.is_none() => self.discard(key, out),
+            _ if task.client().is_none() => self.discard(key, out),
             Stopping::Asked | Stopping::Cancel => {
                 self.resolve(key, Outcome::bare(Status::Cancelled, NOWHERE), out);
             }
-            Stopping::Timeout if task.stalled => {
+            Stopping::Timeout if task.has_stalled() => {
                 self.resolve(key, Outcome::bare(Status::Timeout, engine), out);
             }
             Stopping::Timeout => {
                 // The task had not even started, so its time has not run out; the engine is stuck
                 // or slow.
-                task.stalled = true;
-                task.stopping = Stopping::No;
-                task.restrict().avoid = Some(engine);
+                task.stall(engine);
                 let key = self.tasks.rename(key);
                 self.make_ready(key, true, out);
             }

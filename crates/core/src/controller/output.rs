@@ -16,12 +16,12 @@ impl Controller {
     ) {
         let key = TaskKey(record.task);
         let task = self.tasks.get(key);
-        let task = task.filter(|t| matches!(t.state, TaskState::Offered(at, _) if at == engine));
-        let Some(client) = task.and_then(|t| t.client) else {
+        let task = task.filter(|t| matches!(t.state(), TaskState::Offered(at, _) if at == engine));
+        let Some(client) = task.and_then(|t| t.client()) else {
             self.totals.ignored += 1;
             return;
         };
-        let seq = task.map_or(0, |t| t.seq.0);
+        let seq = task.map_or(0, |t| t.seq().0);
         record.engine = engine;
         let congested = self.clients.is_congested(client);
         let unread = self.engines[engine.0 as usize].unread_mut();
@@ -43,7 +43,7 @@ impl Controller {
             return;
         }
         let notices = unread.take(key.0, engine);
-        let Some((Some(client), seq)) = self.tasks.get(key).map(|t| (t.client, t.seq)) else {
+        let Some((Some(client), seq)) = self.tasks.get(key).map(|t| (t.client(), t.seq())) else {
             return;
         };
         out.extend(notices.into_iter().map(|mut record| {

@@ -13,7 +13,7 @@ impl Controller {
     /// Queues a detached task where it belongs, or ends it if no engine can ever run it.
     pub(super) fn make_ready(&mut self, key: TaskKey, front: bool, out: &mut Vec<Output>) {
         let task = self.tasks.at(key);
-        let Some(client) = task.client else {
+        let Some(client) = task.client() else {
             self.discard(key, out);
             return;
         };
@@ -22,7 +22,7 @@ impl Controller {
             return;
         }
         let rank = task.rank(&self.options);
-        let pinned = task.pinned;
+        let pinned = task.pinned();
         let congested = self.clients.is_congested(client);
         let queue = if let Some(target) = pinned {
             let engine = &mut self.engines[target.0 as usize];
@@ -30,10 +30,10 @@ impl Controller {
                 self.refuse(key, &RefusalReason::NoSuchEngine(target), out);
                 return;
             }
-            self.tasks.at(key).state = TaskState::Pinned(target);
+            self.tasks.at(key).enter(TaskState::Pinned(target));
             engine.pinned_mut()
         } else {
-            let set = self.options.at(task.options);
+            let set = self.options.at(task.options());
             let needs_ns = set.options.timeout_ns.filter(|_| self.hosts.n_ending() > 0);
             let group_key = Self::group_key(set.targets.as_ref(), needs_ns, task);
             let id = match group_key {
@@ -45,7 +45,7 @@ impl Controller {
                 self.refuse(key, &reason, out);
                 return;
             }
-            self.tasks.at(key).state = TaskState::Ready(id);
+            self.tasks.at(key).enter(TaskState::Ready(id));
             self.groups.queue(id)
         };
         if front {
@@ -84,9 +84,7 @@ impl Controller {
 
     /// Starts a task again after an error or a death, on another engine if there is one.
     pub(super) fn retry(&mut self, key: TaskKey, failed_on: EngineId, out: &mut Vec<Output>) {
-        let task = self.tasks.at(key);
-        task.retries_left -= 1;
-        task.restrict().avoid = Some(failed_on);
+        self.tasks.at(key).use_retry(failed_on);
         self.totals.retried += 1;
         let key = self.tasks.rename(key);
         self.make_ready(key, true, out);
@@ -120,7 +118,7 @@ impl Controller {
         if restrictions.is_some_and(|r| r.followed.is_some()) {
             return RefusalReason::ImpossibleDependency;
         }
-        let targets = self.options.at(task.options).targets.as_ref();
+        let targets = self.options.at(task.options()).targets.as_ref();
         match targets.and_then(|t| t.iter().next()) {
             Some(target) => RefusalReason::NoSuchEngine(EngineId(target)),
             None => RefusalReason::NoEngines,
@@ -155,8 +153,8 @@ impl Controller {
         let timed = |options: u32| self.options.at(options).options.timeout_ns.is_some();
         let queued = self.tasks.iter();
         let queued =
-            queued.filter(|(_, t)| matches!(t.state, TaskState::Ready(_)) && timed(t.options));
-        let mut keys: Vec<(TaskSeq, TaskKey)> = queued.map(|(key, t)| (t.seq, key)).collect();
+            queued.filter(|(_, t)| matches!(t.state(), TaskState::Ready(_)) && timed(t.options()));
+        let mut keys: Vec<(TaskSeq, TaskKey)> = queued.map(|(key, t)| (t.seq(), key)).collect();
         keys.sort_unstable();
         for (_, key) in keys {
             self.detach(key);

@@ -41,22 +41,22 @@ impl Controller {
     }
 
     fn live_record(&self, key: TaskKey, task: &Task) -> Option<TaskRecord> {
-        let engine = match task.state {
+        let engine = match task.state() {
             TaskState::Offered(engine, _)
             | TaskState::Pinned(engine)
             | TaskState::Orphaned(engine) => engine,
             _ => NOWHERE,
         };
         Some(TaskRecord {
-            client: task.client?,
-            seq: task.seq,
+            client: task.client()?,
+            seq: task.seq(),
             status: None,
             engine,
             is_running: self.is_running(key, task),
-            submitted_ns: task.submitted_ns,
+            submitted_ns: task.submitted_ns(),
             started_ns: 0,
             completed_ns: 0,
-            label: self.label(task.options),
+            label: self.label(task.options()),
             has_result: true,
             can_run_again: true,
         })
@@ -69,12 +69,12 @@ impl Controller {
     /// Whether a task has started and not ended: it waits for others, or it is first on its engine's board and its
     /// arguments have arrived. For an idle engine that is about to claim it, this is true a moment too early.
     pub(super) fn is_running(&self, key: TaskKey, task: &Task) -> bool {
-        let TaskState::Offered(engine, offer) = task.state else {
+        let TaskState::Offered(engine, offer) = task.state() else {
             return false;
         };
         let engine = &self.engines[engine.0 as usize];
         let is_first = engine.head() == Some((key, offer));
-        !task.is_travelling && (is_first || engine.offers().has_waited(offer))
+        !task.is_travelling() && (is_first || engine.offers().has_waited(offer))
     }
 
     pub(super) fn live(&self, (client, seq): TaskName) -> Option<TaskKey> {

@@ -17,8 +17,8 @@ impl Controller {
     pub(super) fn detach(&mut self, key: TaskKey) {
         self.clear_timer(key);
         let task = self.tasks.at(key);
-        let state = core::mem::replace(&mut task.state, TaskState::Detached);
-        let (client, rank) = (task.client, task.rank(&self.options));
+        let state = task.enter(TaskState::Detached);
+        let (client, rank) = (task.client(), task.rank(&self.options));
         match state {
             TaskState::Waiting => drop(self.dependencies.forget(key)),
             TaskState::Orphaned(engine) => {
@@ -42,16 +42,17 @@ impl Controller {
     /// Ends a detached task: this is its only result.
     pub(super) fn resolve(&mut self, key: TaskKey, outcome: Outcome, out: &mut Vec<Output>) {
         let task = self.tasks.at(key);
-        let is_awaited = task.is_awaited;
-        let Some(client) = task.client else {
+        let is_awaited = task.is_awaited();
+        let Some(client) = task.client() else {
             if is_awaited {
                 self.tell_subscribers(key, &outcome, out);
             }
             self.discard(key, out);
             return;
         };
-        let (seq, inline_bytes, reply_group) = (task.seq, task.inline_bytes, task.reply_group);
-        if task.has_dependents {
+        let (seq, inline_bytes, reply_group) =
+            (task.seq(), task.inline_bytes(), task.reply_group());
+        if task.has_dependents() {
             self.dependencies.note_end(Ended {
                 slot: key.slot() as u32,
                 status: outcome.status,
@@ -59,7 +60,7 @@ impl Controller {
             });
         }
         let end = (outcome.status, outcome.engine);
-        let is_away = (self.clients).resolve(client, seq, end, inline_bytes, &task.payload);
+        let is_away = (self.clients).resolve(client, seq, end, inline_bytes, &task.payload());
         self.totals.resolved[outcome.status as usize] += 1;
         if is_awaited {
             self.tell_subscribers(key, &outcome, out);
@@ -74,7 +75,7 @@ impl Controller {
 
     /// Frees a detached task whose client is gone.
     pub(super) fn discard(&mut self, key: TaskKey, out: &mut Vec<Output>) {
-        if self.tasks.at(key).is_awaited {
+        if self.tasks.at(key).is_awaited() {
             self.tell_subscribers(key, &Outcome::bare(Status::Cancelled, NOWHERE), out);
         }
         self.totals.discarded += 1;
@@ -84,7 +85,7 @@ impl Controller {
     pub(super) fn free(&mut self, key: TaskKey) {
         self.clear_timer(key);
         let task = self.tasks.at(key);
-        let (function, options) = (task.function, task.options);
+        let (function, options) = (task.function(), task.options());
         drop(self.tasks.remove(key));
         self.functions.end(function);
         self.release_function(function);
@@ -126,7 +127,7 @@ impl Controller {
         outcome: &Outcome,
     ) {
         let task = self.tasks.at(key);
-        let options_bytes = self.options.at(task.options).extra_bytes();
+        let options_bytes = self.options.at(task.options()).extra_bytes();
         let stored = (self.result_store).prepare(client, is_away, task, options_bytes, outcome);
         let Some(stored) = stored else {
             self.free(key);
@@ -148,7 +149,7 @@ impl Controller {
         outcome: &Outcome,
         out: &mut Vec<Output>,
     ) {
-        self.tasks.at(key).is_awaited = false;
+        self.tasks.at(key).set_awaited(false);
         for (client, seq) in self.clients.take_subscribers(key.slot() as u32) {
             let record = outcome.record(seq);
             out.push(Output::Result { client, record });

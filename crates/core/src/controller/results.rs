@@ -44,7 +44,7 @@ impl Controller {
             let max_tasks = self.config.max_outstanding_tasks;
             let slot = key.slot() as u32;
             if self.clients.subscribe(client, slot, seq, max_tasks) {
-                self.tasks.at(key).is_awaited = true;
+                self.tasks.at(key).set_awaited(true);
             } else {
                 let refused = Outcome::refused(&RefusalReason::OverLimit);
                 answers.push(refused.into_record(seq));
@@ -76,10 +76,10 @@ impl Controller {
             let live = self.live(*name).and_then(|key| self.tasks.get(key));
             let found = live
                 .map(|t| Call {
-                    function: t.function,
-                    options: t.options,
-                    pinned: t.pinned,
-                    payload: t.payload.clone(),
+                    function: t.function(),
+                    options: t.options(),
+                    pinned: t.pinned(),
+                    payload: t.payload().clone(),
                 })
                 .or_else(|| self.result_store.call(stored.get(name)?));
             if let Some(call) = &found {

@@ -10,7 +10,7 @@ use crate::engines::offers::Claim;
 use crate::engines::{Choice, Engine};
 use crate::placement::groups::ALL;
 use crate::tasks::targets::Targets;
-use crate::tasks::{GroupId, Rank, TaskState};
+use crate::tasks::{GroupId, Rank};
 use crate::{Nanos, Output};
 
 /// Idle engines for which nothing is found to take back, before looking at others is left for another time.
@@ -81,7 +81,7 @@ impl Controller {
     /// The engine for a task that may run anywhere: the least loaded one, unless it is short. `None` if it had better wait
     /// until an engine that is awake has room, or is found to be stuck.
     fn engine_for(&mut self, key: TaskKey, least_loaded: u32) -> Option<u32> {
-        let function = self.tasks.at(key).function;
+        let function = self.tasks.at(key).function();
         if self.short_ns(function) == 0 {
             let telling = self.functions.tells_more(function).filter(|id| {
                 let engine = &self.engines[id.0 as usize];
@@ -110,7 +110,7 @@ impl Controller {
     fn put_back(&mut self, key: TaskKey) {
         let task = self.tasks.at(key);
         let rank = task.rank(&self.options);
-        if let Some(client) = task.client {
+        if let Some(client) = task.client() {
             self.groups.queue(ALL).put_back(rank, client, key);
         }
         let late_at = self.engines.next_late_at(self.config.steal_after_ns);
@@ -180,19 +180,18 @@ impl Controller {
 
     /// Offers a queued task to an engine that has room.
     fn offer(&mut self, now: Nanos, engine_index: u32, key: TaskKey, out: &mut Vec<Output>) {
-        let function = self.tasks.at(key).function;
+        let function = self.tasks.at(key).function();
         let short_ns = self.short_ns(function);
         let task = self.tasks.at(key);
         let engine = &mut self.engines[engine_index as usize];
         let id = engine.id();
-        task.is_travelling =
-            engine.host() != HostId::CONTROLLER && !task.payload.segments.is_empty();
+        let is_travelling =
+            engine.host() != HostId::CONTROLLER && !task.payload().segments.is_empty();
         self.totals.assigned += 1;
         let offer = engine.offer(key, task, short_ns, self.totals.assigned);
-        task.offered_ns = now;
-        task.state = TaskState::Offered(id, offer);
-        let (options, depth) = (task.options, task.depth);
-        let payload = task.payload.clone();
+        task.offer(id, offer, now, is_travelling);
+        let (options, depth) = (task.options(), task.depth());
+        let payload = task.payload().clone();
         if !engine.knows(function) {
             engine.learn(function);
             self.functions.note_taught(function, id.0);
@@ -270,7 +269,7 @@ impl Controller {
         }
         // They were short when they were placed; what counts is what will become of them once they are taken back.
         let (_, latest) = engine.offers().stealable().next()?;
-        let function = self.tasks.get(latest)?.function;
+        let function = self.tasks.get(latest)?.function();
         let tail_ns = engine.tail_ns(self.functions.recent_ns(function));
         if self.short_ns(function) == 0 {
             return (tail_ns >= patience_ns).then_some(Robbed::Always);
@@ -314,12 +313,14 @@ impl Controller {
         let Some(task) = self.tasks.get(key) else {
             return false;
         };
-        let congested = task.client.is_some_and(|c| self.clients.is_congested(c));
-        let set = self.options.at(task.options);
+        let congested = task.client().is_some_and(|c| self.clients.is_congested(c));
+        let set = self.options.at(task.options());
         let targets = set.targets.as_ref();
         !congested
             && (self.hosts).fits(self.host_of(engine), set.options.timeout_ns, now)
-            && self.engines[engine.0 as usize].offers().accepts(task.depth)
+            && self.engines[engine.0 as usize]
+                .offers()
+                .accepts(task.depth())
             && (task.restrictions()).is_none_or(|restrictions| restrictions.allows(engine))
             && targets.is_none_or(|t| t.contains(engine.0))
     }

@@ -228,7 +228,7 @@ impl Controller {
             submitted_ns: now,
             payload: part.payload,
         });
-        let (slot, payload) = (key.slot() as u32, &self.tasks.at(key).payload);
+        let (slot, payload) = (key.slot() as u32, &self.tasks.at(key).payload());
         (self.clients).submit(whole.client, part.seq, slot, part.inline_bytes, payload);
         if has_dependencies {
             self.await_dependencies(now, whole, key, out);
@@ -317,11 +317,11 @@ impl Controller {
                 for (kind, slot) in live {
                     self.dependencies.depend(key, kind, slot);
                     if let Some(on) = self.tasks.key_at(slot) {
-                        self.tasks.at(on).has_dependents = true;
+                        self.tasks.at(on).note_dependents();
                     }
                 }
                 self.dependencies.wait(key, wait);
-                self.tasks.at(key).state = TaskState::Waiting;
+                self.tasks.at(key).enter(TaskState::Waiting);
                 if let Some(timeout_ns) = dependency_timeout_ns {
                     self.set_timer(key, now.saturating_add(timeout_ns));
                 }

@@ -15,14 +15,14 @@ use crate::{Nanos, Output};
 impl Controller {
     pub(super) fn on_task_timer(&mut self, now: Nanos, key: TaskKey, out: &mut Vec<Output>) {
         let task = self.tasks.at(key);
-        task.timer_at = 0;
-        match (task.state, task.stopping) {
+        task.take_timer_at();
+        match (task.state(), task.stopping()) {
             (TaskState::Waiting, _) => {
                 self.detach(key);
                 self.resolve(key, Outcome::bare(Status::Timeout, NOWHERE), out);
             }
             (TaskState::Offered(engine, offer), Stopping::No | Stopping::Asked) => {
-                task.stopping = Stopping::Timeout;
+                task.stop(Stopping::Timeout);
                 let claim = self.engines[engine.0 as usize].offers().claim(offer);
                 self.take_back(engine, key, offer, out);
                 if claim == Some(Claim::Claimed) {

@@ -18,7 +18,7 @@ impl Controller {
         out: &mut Vec<Output>,
     ) {
         let (EngineEvent::WaitStarted(key) | EngineEvent::WaitEnded(key)) = event;
-        let state = self.tasks.get(key).map(|t| t.state);
+        let state = self.tasks.get(key).map(|t| t.state());
         let Some(TaskState::Offered(_, offer)) =
             state.filter(|state| matches!(state, TaskState::Offered(at, _) if *at == engine))
         else {
@@ -59,7 +59,7 @@ impl Controller {
         }
         // The task believed to run had not started: its time begins again when it does.
         if let Some((key, _)) = believed
-            && self.tasks.at(key).stopping == Stopping::No
+            && self.tasks.at(key).stopping() == Stopping::No
         {
             self.clear_timer(key);
         }

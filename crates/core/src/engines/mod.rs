@@ -325,10 +325,10 @@ impl Engine {
 
     /// It is offered a task as the `n`th offer of all; gives the offer's number.
     pub fn offer(&mut self, key: TaskKey, task: &Task, short_ns: u32, n: u64) -> u32 {
-        let is_pinned = task.pinned.is_some();
+        let is_pinned = task.pinned().is_some();
         self.holds_data |= is_pinned;
         self.last_used = n;
-        self.offers.push(key, !is_pinned, task.depth, short_ns)
+        self.offers.push(key, !is_pinned, task.depth(), short_ns)
     }
 
     /// Its hello is awaited; `spawn_sent` says whether the fork server was told to start it.

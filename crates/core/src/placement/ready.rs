@@ -36,7 +36,7 @@ pub(crate) struct ReadyQueue {
 fn is_queued(tasks: &TaskTable, key: TaskKey) -> bool {
     tasks
         .get(key)
-        .is_some_and(|t| matches!(t.state, TaskState::Ready(_) | TaskState::Pinned(_)))
+        .is_some_and(|t| matches!(t.state(), TaskState::Ready(_) | TaskState::Pinned(_)))
 }
 
 impl ReadyQueue {

@@ -217,19 +217,19 @@ impl ResultStore {
         let max_bytes = max_bytes - result.len_bytes();
         Some(StoredTask {
             client,
-            seq: task.seq,
-            function: task.function,
-            options: task.options,
+            seq: task.seq(),
+            function: task.function(),
+            options: task.options(),
             options_bytes,
-            pinned: task.pinned,
+            pinned: task.pinned(),
             engine: outcome.engine,
             status: outcome.status,
-            submitted_ns: task.submitted_ns,
+            submitted_ns: task.submitted_ns(),
             started_ns: outcome.started_ns,
             completed_ns: outcome.completed_ns,
             cpu_ns: outcome.cpu_ns,
             small_at: 0,
-            arguments: StoredPayload::of(&task.payload, false, max_bytes),
+            arguments: StoredPayload::of(&task.payload(), false, max_bytes),
             result,
         })
     }

@@ -81,7 +81,7 @@ pub(crate) struct Wait {
     /// Engines of the `follow` dependencies that count.
     engines: SmallVec<[u32; 2]>,
     /// A sample of the unresolved dependencies, for `explain`.
-    pub pending: SmallVec<[TaskSeq; 2]>,
+    pending: SmallVec<[TaskSeq; 2]>,
 }
 
 /// Number of dependencies that `explain` names.
@@ -101,6 +101,11 @@ impl Wait {
         if self.pending.len() < PENDING_SAMPLE {
             self.pending.push(seq);
         }
+    }
+
+    /// A sample of the unresolved dependencies.
+    pub fn pending(&self) -> &[TaskSeq] {
+        &self.pending
     }
 
     /// Dependencies not resolved yet.
