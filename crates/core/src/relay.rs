@@ -36,7 +36,7 @@ pub enum Arguments {
     Failed(String),
 }
 
-/// A task that waits no longer.
+/// A task that does not wait, or no longer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Freed {
     /// Send it to its engine.
@@ -207,25 +207,29 @@ impl Relay {
         }
     }
 
-    /// A task was offered to an engine that is up. Returns it if it is to be delivered at once; it waits for its
-    /// arguments, and for the tasks before it.
+    /// A task was offered to an engine that is up, and these are its arguments. Unless it waits for them, or for the tasks
+    /// before it, returns what becomes of it.
     #[inline]
     pub fn on_offered(
         &mut self,
         engine: EngineId,
         record: AssignRecord,
-        is_here: bool,
-    ) -> Option<AssignRecord> {
+        arguments: &Arguments,
+    ) -> Option<Freed> {
+        let is_here = *arguments == Arguments::Here;
         if let Some(queue) = self.held.get_mut(&engine) {
             queue.push_back(Held { record, is_here });
             return None;
         }
-        if is_here {
-            return Some(record);
+        match arguments {
+            Arguments::Here => Some(Freed::Deliver(engine, record)),
+            Arguments::Failed(why) => Some(Freed::GiveUp(engine, record, why.clone())),
+            Arguments::Coming => {
+                let queue = VecDeque::from([Held { record, is_here }]);
+                self.held.insert(engine, queue);
+                None
+            }
         }
-        let queue = VecDeque::from([Held { record, is_here }]);
-        self.held.insert(engine, queue);
-        None
     }
 
     /// Objects have arrived, failed or been dropped: finds the tasks that wait no longer.

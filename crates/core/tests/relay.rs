@@ -252,16 +252,41 @@ impl Objects {
     }
 }
 
+/// Offers a task to the engine; whether it is delivered, or nothing if it waits.
+fn offer(relay: &mut Relay, record: AssignRecord, arguments: &Arguments) -> Option<bool> {
+    let freed = relay.on_offered(ENGINE, record, arguments)?;
+    Some(matches!(freed, Freed::Deliver(..)))
+}
+
+#[test]
+fn a_task_whose_arguments_have_failed_is_given_up_in_its_turn() {
+    let (mut relay, objects) = (relay(), Objects::default());
+    let failed = Arguments::Failed("lost".into());
+    up(&mut relay, ENGINE);
+    assert_eq!(offer(&mut relay, task(0, Some(7)), &failed), Some(false));
+    assert_eq!(
+        offer(&mut relay, task(1, Some(8)), &Arguments::Coming),
+        None
+    );
+    let behind = offer(&mut relay, task(2, Some(7)), &failed);
+    assert_eq!(behind, None, "the one before it still waits");
+    objects.set(7, failed);
+    assert_eq!(objects.freed(&mut relay), []);
+    objects.set(8, Arguments::Here);
+    assert_eq!(objects.freed(&mut relay), [(1, true), (2, false)]);
+}
+
 #[test]
 fn no_task_overtakes_another_that_waits_for_its_arguments() {
     let (mut relay, objects) = (relay(), Objects::default());
+    let (here, coming) = (Arguments::Here, Arguments::Coming);
     up(&mut relay, ENGINE);
-    assert!(relay.on_offered(ENGINE, task(0, None), true).is_some());
-    assert!(relay.on_offered(ENGINE, task(1, Some(7)), false).is_none());
-    assert!(relay.on_offered(ENGINE, task(2, None), true).is_none());
-    assert!(relay.on_offered(ENGINE, task(3, Some(8)), false).is_none());
-    assert!(relay.on_offered(ENGINE, task(4, None), true).is_none());
-    let other = relay.on_offered(OTHER, task(0, None), true);
+    assert_eq!(offer(&mut relay, task(0, None), &here), Some(true));
+    assert_eq!(offer(&mut relay, task(1, Some(7)), &coming), None);
+    assert_eq!(offer(&mut relay, task(2, None), &here), None);
+    assert_eq!(offer(&mut relay, task(3, Some(8)), &coming), None);
+    assert_eq!(offer(&mut relay, task(4, None), &here), None);
+    let other = relay.on_offered(OTHER, task(0, None), &here);
     assert!(other.is_some(), "the other engine waits for nothing");
     assert_eq!(objects.freed(&mut relay), []);
     objects.set(8, Arguments::Here);
@@ -269,19 +294,20 @@ fn no_task_overtakes_another_that_waits_for_its_arguments() {
     objects.set(7, Arguments::Failed("lost".into()));
     let freed = [(1, false), (2, true), (3, true), (4, true)];
     assert_eq!(objects.freed(&mut relay), freed);
-    assert!(relay.on_offered(ENGINE, task(5, None), true).is_some());
+    assert_eq!(offer(&mut relay, task(5, None), &here), Some(true));
 }
 
 #[test]
 fn what_waits_for_an_engine_that_is_gone_is_dropped() {
     let (mut relay, objects) = (relay(), Objects::default());
+    let (here, coming) = (Arguments::Here, Arguments::Coming);
     up(&mut relay, ENGINE);
-    assert!(relay.on_offered(ENGINE, task(0, Some(7)), false).is_none());
+    assert_eq!(offer(&mut relay, task(0, Some(7)), &coming), None);
     down(&mut relay, ENGINE);
     up(&mut relay, ENGINE);
     objects.set(7, Arguments::Here);
     assert_eq!(objects.freed(&mut relay), []);
-    assert!(relay.on_offered(ENGINE, task(0, None), true).is_some());
+    assert_eq!(offer(&mut relay, task(0, None), &here), Some(true));
 }
 
 fn written(bytes: &'static [u8]) -> OutputRecord {
