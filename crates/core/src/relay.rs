@@ -8,7 +8,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use broadleaf_proto::control::ForkServerEvent;
+use broadleaf_proto::control::{ForkServerEvent, ForkServerOrder};
 use broadleaf_proto::host::{EngineOrder, EngineReport};
 use broadleaf_proto::ids::{EngineId, FunctionId};
 use broadleaf_proto::task::{AssignRecord, FunctionRecord, OutputRecord, Payload};
@@ -117,7 +117,7 @@ impl Relay {
             EngineOrder::Kill { engine, pid, .. } => {
                 self.slots.get(engine) == Some(&Process::Started(*pid))
             }
-            EngineOrder::Spawn { engine } => {
+            EngineOrder::ForkServer(ForkServerOrder::Spawn { engine }) => {
                 let process = if self.has_fork_server {
                     Process::Starting
                 } else {
@@ -126,11 +126,13 @@ impl Relay {
                 self.slots.insert(*engine, process);
                 self.has_fork_server
             }
-            EngineOrder::Seat { engine, .. } => {
+            EngineOrder::ForkServer(ForkServerOrder::Seat { engine, .. }) => {
                 self.slots.insert(*engine, Process::Starting);
                 true
             }
-            EngineOrder::ReadWritten(read) if !self.has_fork_server => {
+            EngineOrder::ForkServer(ForkServerOrder::ReadWritten(read))
+                if !self.has_fork_server =>
+            {
                 let nothing = ForkServerEvent::Written {
                     reading: read.reading,
                     text: String::new(),
@@ -139,7 +141,7 @@ impl Relay {
             }
             EngineOrder::Interrupt { .. }
             | EngineOrder::Stop { .. }
-            | EngineOrder::ReadWritten(_) => true,
+            | EngineOrder::ForkServer(ForkServerOrder::ReadWritten(_)) => true,
         };
         is_to_do.then_some(RelayAction::Do(order))
     }
@@ -170,7 +172,8 @@ impl Relay {
             if *process == Process::Wanted {
                 *process = Process::Starting;
                 let engine = *engine;
-                out.push(RelayAction::Do(EngineOrder::Spawn { engine }));
+                let order = EngineOrder::ForkServer(ForkServerOrder::Spawn { engine });
+                out.push(RelayAction::Do(order));
             }
         }
     }

@@ -6,7 +6,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 
 use broadleaf_core::relay::{Arguments, Freed, Relay, RelayAction};
-use broadleaf_proto::control::{EngineInfo, ForkServerEvent, ReadWritten};
+use broadleaf_proto::control::{EngineInfo, ForkServerEvent, ForkServerOrder, ReadWritten};
 use broadleaf_proto::host::{EngineOrder, EngineReport};
 use broadleaf_proto::ids::{EngineId, FunctionHash, FunctionId, SegmentId, TaskKey};
 use broadleaf_proto::task::{AssignRecord, FunctionRecord, OutputRecord, Payload, SegmentRef};
@@ -24,7 +24,7 @@ fn relay() -> Relay {
 }
 
 fn spawn(engine: EngineId) -> EngineOrder {
-    EngineOrder::Spawn { engine }
+    EngineOrder::ForkServer(ForkServerOrder::Spawn { engine })
 }
 
 fn kill(pid: u32) -> EngineOrder {
@@ -134,11 +134,11 @@ fn an_engine_says_hello_once_and_only_in_a_slot_that_was_asked_for() {
     says(&mut relay, ForkServerEvent::Spawned(ENGINE, PID));
     says(&mut relay, exited(PID));
     assert!(!relay.expects(ENGINE));
-    let seat = EngineOrder::Seat {
+    let seat = EngineOrder::ForkServer(ForkServerOrder::Seat {
         engine: OTHER,
         world: "w".into(),
         rank: 0,
-    };
+    });
     assert!(does(&mut relay, seat));
     assert!(relay.expects(OTHER));
 }
@@ -164,12 +164,12 @@ fn offers_are_taken_back_only_from_an_engine_that_is_up() {
 #[test]
 fn without_a_fork_server_an_observer_is_told_that_nothing_can_be_read() {
     let read = || {
-        EngineOrder::ReadWritten(ReadWritten {
+        EngineOrder::ForkServer(ForkServerOrder::ReadWritten(ReadWritten {
             engine: ENGINE,
             pid: PID,
             reading: 5,
             seen: None,
-        })
+        }))
     };
     let nothing = EngineReport::ForkServer(ForkServerEvent::Written {
         reading: 5,

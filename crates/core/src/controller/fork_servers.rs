@@ -1,6 +1,6 @@
 //! What fork servers report.
 
-use broadleaf_proto::control::{DeathCause, ForkServerEvent};
+use broadleaf_proto::control::{DeathCause, ForkServerEvent, ForkServerOrder};
 use broadleaf_proto::host::EngineOrder;
 use broadleaf_proto::ids::{HostId, TaskKey};
 
@@ -19,9 +19,9 @@ impl Controller {
             let is_own = engine.host() == HostId::CONTROLLER;
             if is_own && engine.state() == (State::Starting { spawn_sent: false }) {
                 engine.await_hello(true);
-                out.push(Output::Order(EngineOrder::Spawn {
-                    engine: engine.id(),
-                }));
+                let engine = engine.id();
+                let order = ForkServerOrder::Spawn { engine };
+                out.push(Output::Order(EngineOrder::ForkServer(order)));
             }
         }
     }

@@ -1,6 +1,6 @@
 //! The lives of engines: started, connected, stopped.
 
-use broadleaf_proto::control::{DeathCause, EngineInfo, Event, RefusalReason};
+use broadleaf_proto::control::{DeathCause, EngineInfo, Event, ForkServerOrder, RefusalReason};
 use broadleaf_proto::host::EngineOrder;
 use broadleaf_proto::ids::{EngineId, TaskKey};
 
@@ -27,9 +27,9 @@ impl Controller {
         let engine = &mut self.engines[index];
         engine.await_hello(spawn_sent);
         if spawn_sent {
-            out.push(Output::Order(EngineOrder::Spawn {
-                engine: engine.id(),
-            }));
+            let engine = engine.id();
+            let order = ForkServerOrder::Spawn { engine };
+            out.push(Output::Order(EngineOrder::ForkServer(order)));
         }
         engine.begin_start(now, self.config.start_timeout_ns);
         self.set_engine_timer(index, now.saturating_add(self.config.start_timeout_ns));

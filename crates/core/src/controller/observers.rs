@@ -1,6 +1,6 @@
 //! Requests of observers: see [`crate::engines::observers`].
 
-use broadleaf_proto::control::{ControlReply, ReadWritten, Seen};
+use broadleaf_proto::control::{ControlReply, ForkServerOrder, ReadWritten, Seen};
 use broadleaf_proto::host::EngineOrder;
 use broadleaf_proto::ids::{ClientId, EngineId};
 use broadleaf_proto::relay::HostCounts;
@@ -49,7 +49,8 @@ impl Controller {
             reading,
             seen,
         };
-        out.push(Output::Order(EngineOrder::ReadWritten(read)));
+        let order = ForkServerOrder::ReadWritten(read);
+        out.push(Output::Order(EngineOrder::ForkServer(order)));
         None
     }
 }

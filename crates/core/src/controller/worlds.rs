@@ -1,6 +1,6 @@
 //! MPI worlds whose ranks ask for slots and die: see [`crate::engines::worlds`].
 
-use broadleaf_proto::control::DeathCause;
+use broadleaf_proto::control::{DeathCause, ForkServerOrder};
 use broadleaf_proto::host::EngineOrder;
 use broadleaf_proto::ids::{EngineId, HostId};
 use broadleaf_proto::limits::MAX_HOST_NAME_BYTES;
@@ -46,11 +46,12 @@ impl Controller {
         engine.begin_start(now, self.config.start_timeout_ns);
         let engine = engine.id();
         self.set_engine_timer(index, now.saturating_add(self.config.start_timeout_ns));
-        out.push(Output::Order(EngineOrder::Seat {
+        let order = ForkServerOrder::Seat {
             engine,
             world,
             rank,
-        }));
+        };
+        out.push(Output::Order(EngineOrder::ForkServer(order)));
         true
     }
 

@@ -6,7 +6,7 @@ use std::collections::btree_map::Entry;
 use broadleaf_core::relay::{Arguments, Freed, Relay, RelayAction, is_awaited};
 use broadleaf_core::{GivenFunctions, Input, Nanos};
 use broadleaf_proto::Mode;
-use broadleaf_proto::control::{EngineInfo, ForkServerEvent};
+use broadleaf_proto::control::{EngineInfo, ForkServerEvent, ForkServerOrder};
 use broadleaf_proto::host::{EngineOrder, EngineReport};
 use broadleaf_proto::ids::{EngineId, HostId, SegmentId};
 use broadleaf_proto::relay::{HostCounts, RelayCommand};
@@ -411,16 +411,18 @@ impl Cluster {
                 pid,
                 signal,
             } => self.kill(host, engine, pid, signal),
-            EngineOrder::Spawn { engine } => self.spawn_on(host, engine),
-            EngineOrder::Seat {
+            EngineOrder::ForkServer(ForkServerOrder::Spawn { engine }) => {
+                self.spawn_on(host, engine)
+            }
+            EngineOrder::ForkServer(ForkServerOrder::Seat {
                 engine,
                 world,
                 rank,
-            } => {
+            }) => {
                 self.seat(host, engine, &world, rank);
                 Ok(())
             }
-            EngineOrder::ReadWritten(read) => {
+            EngineOrder::ForkServer(ForkServerOrder::ReadWritten(read)) => {
                 if !self.hosts.get(&host).is_some_and(|h| h.has_fork_server) {
                     return Err(format!("{host:?} has no fork server that could read"));
                 }
