@@ -26,9 +26,18 @@ use crate::clients::subscribers::Subscribers;
 /// Number of option sets and functions that one client may define.
 const MAX_DEFINITIONS: usize = 1 << 20;
 
+/// A client's function.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum DefinedFunction {
+    /// Its slot in the function cache.
+    At(u32),
+    /// It is above the cache's limit.
+    OverLimit,
+}
+
 /// A client's set of task options.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Defined {
+pub(crate) enum DefinedOptions {
     /// Its slot.
     At(u32),
     /// There was no room for the set. Records that use the set are refused, and each stands for
@@ -53,9 +62,8 @@ pub(crate) struct Client {
     /// The part of those bytes that is in segments.
     ranges: Ranges,
     history: History,
-    /// Slots in the function cache; `None` for a function above the cache's limit.
-    functions: IndexMap<FunctionId, Option<u32>, FxBuildHasher>,
-    options: IndexMap<OptionsId, Defined, FxBuildHasher>,
+    functions: IndexMap<FunctionId, DefinedFunction, FxBuildHasher>,
+    options: IndexMap<OptionsId, DefinedOptions, FxBuildHasher>,
     /// The size charged for the option sets that it defined, including replaced ones that its tasks still use.
     options_bytes: u64,
     /// Total size of its functions' bodies.
@@ -96,15 +104,15 @@ impl Client {
         self.history.get(seq)
     }
 
-    /// Its function: the slot, or nothing if it is above the cache's limit.
-    pub fn function(&self, id: FunctionId) -> Option<Option<u32>> {
+    /// Its function.
+    pub fn function(&self, id: FunctionId) -> Option<DefinedFunction> {
         self.functions.get(&id).copied()
     }
 
     /// Its set of options.
-    pub fn options(&self, id: OptionsId) -> Option<Defined> {
+    pub fn options(&self, id: OptionsId) -> Option<DefinedOptions> {
         match id {
-            OptionsId(0) => Some(Defined::At(0)),
+            OptionsId(0) => Some(DefinedOptions::At(0)),
             id => self.options.get(&id).copied(),
         }
     }
@@ -266,15 +274,22 @@ impl Clients {
     /// Forgets a client that has no tasks any more; returns what it had defined.
     pub fn remove(&mut self, id: ClientId) -> Option<Definitions> {
         let gone = self.by_id.swap_remove(&id)?;
+        let functions = gone
+            .functions
+            .into_values()
+            .filter_map(|defined| match defined {
+                DefinedFunction::At(slot) => Some(slot),
+                DefinedFunction::OverLimit => None,
+            });
         let options = gone
             .options
             .into_values()
             .filter_map(|defined| match defined {
-                Defined::At(slot) => Some(slot),
-                Defined::OverLimit(_) => None,
+                DefinedOptions::At(slot) => Some(slot),
+                DefinedOptions::OverLimit(_) => None,
             });
         Some(Definitions {
-            functions: gone.functions.into_values().flatten().collect(),
+            functions: functions.collect(),
             options: options.collect(),
         })
     }
@@ -298,7 +313,8 @@ impl Clients {
             return None;
         }
         if client.function_bytes.saturating_add(n_bytes) > limit_bytes {
-            client.functions.insert(function, None);
+            let over = DefinedFunction::OverLimit;
+            client.functions.insert(function, over);
             return Some(false);
         }
         client.function_bytes += n_bytes;
@@ -308,7 +324,8 @@ impl Clients {
     /// A client's function has this slot.
     pub fn define_function(&mut self, id: ClientId, function: FunctionId, slot: u32) {
         if let Some(client) = self.by_id.get_mut(&id) {
-            client.functions.insert(function, Some(slot));
+            let at = DefinedFunction::At(slot);
+            client.functions.insert(function, at);
         }
     }
 
@@ -343,12 +360,12 @@ impl Clients {
         &mut self,
         id: ClientId,
         options: OptionsId,
-        defined: Defined,
+        defined: DefinedOptions,
     ) -> Option<u32> {
         let client = self.by_id.get_mut(&id)?;
         match client.options.insert(options, defined) {
-            Some(Defined::At(before)) => Some(before),
-            Some(Defined::OverLimit(_)) | None => None,
+            Some(DefinedOptions::At(before)) => Some(before),
+            Some(DefinedOptions::OverLimit(_)) | None => None,
         }
     }
 
@@ -441,13 +458,16 @@ impl Clients {
     /// References to a function that clients hold.
     pub fn n_defining(&self, function: u32) -> usize {
         let defined = self.by_id.values().flat_map(|c| c.functions.values());
-        defined.filter(|slot| **slot == Some(function)).count()
+        defined
+            .filter(|d| **d == DefinedFunction::At(function))
+            .count()
     }
 
     /// References to a set of options that clients hold.
     pub fn n_defining_options(&self, options: u32) -> usize {
         let defined = self.by_id.values().flat_map(|c| c.options.values());
-        let is_it = |defined: &&Defined| matches!(defined, Defined::At(at) if *at == options);
+        let is_it =
+            |defined: &&DefinedOptions| matches!(defined, DefinedOptions::At(at) if *at == options);
         defined.filter(is_it).count()
     }
 

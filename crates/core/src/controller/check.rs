@@ -215,7 +215,7 @@ impl Controller {
             own.fold((0, 0), |(n, bytes), (_, task)| {
                 let own_bytes = task
                     .inline_bytes()
-                    .wrapping_add(ranges.name(&task.payload()));
+                    .wrapping_add(ranges.name(task.payload()));
                 (n + 1, u64::wrapping_add(bytes, own_bytes))
             })
         };
@@ -226,7 +226,7 @@ impl Controller {
         };
         let is_awaited = |slot| {
             let task = self.tasks.key_at(slot).and_then(|k| self.tasks.get(k));
-            task.is_some_and(|t| t.is_awaited())
+            task.is_some_and(Task::is_awaited)
         };
         let n_unfinished = |reply_group, client| {
             let is_of =
@@ -282,7 +282,7 @@ impl Controller {
         }
         for slot in self.dependencies.awaited() {
             let task = self.tasks.key_at(slot).and_then(|k| self.tasks.get(k));
-            ensure(task.is_some_and(|t| t.has_dependents()), || {
+            ensure(task.is_some_and(Task::has_dependents), || {
                 format!("slot {slot} is awaited but not marked so")
             })?;
         }

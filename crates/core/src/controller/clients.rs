@@ -8,7 +8,7 @@ use broadleaf_proto::task::FunctionRecord;
 use super::Controller;
 use crate::Output;
 use crate::clients::history::History;
-use crate::clients::{Defined, Farewell};
+use crate::clients::{DefinedOptions, Farewell};
 use crate::tasks::TaskState;
 use crate::tasks::options::OptionSet;
 
@@ -124,9 +124,9 @@ impl Controller {
                 .clients
                 .charge_options(client, bytes, MAX_CLIENT_OPTIONS_BYTES);
         let defined = if fits {
-            Defined::At(self.options.insert(set))
+            DefinedOptions::At(self.options.insert(set))
         } else {
-            Defined::OverLimit(set.n_parts())
+            DefinedOptions::OverLimit(set.n_parts())
         };
         if let Some(before) = self.clients.define_options(client, define.id, defined) {
             self.release_options(before);

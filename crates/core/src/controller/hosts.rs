@@ -151,7 +151,7 @@ impl Controller {
 
     /// The arguments of an offered task have arrived on its engine's host.
     pub(super) fn on_delivered(&mut self, now: Nanos, engine: EngineId, key: TaskKey) {
-        match self.tasks.get(key).map(|t| t.state()) {
+        match self.tasks.state(key) {
             Some(TaskState::Offered(at, _)) if at == engine => {
                 self.tasks.at(key).arrive();
                 let state = &mut self.engines[engine.0 as usize];

@@ -111,7 +111,7 @@ impl Controller {
         out: &mut Vec<Output>,
     ) {
         let key = record.key;
-        let offered = self.tasks.get(key).map(|t| t.state());
+        let offered = self.tasks.state(key);
         let Some(TaskState::Offered(at, offer)) = offered else {
             self.totals.ignored += 1;
             return;
@@ -206,7 +206,7 @@ impl Controller {
         won: bool,
         out: &mut Vec<Output>,
     ) {
-        let offered = self.tasks.get(key).map(|t| t.state());
+        let offered = self.tasks.state(key);
         let Some(TaskState::Offered(at, offer)) = offered else {
             return; // The task ended, or its engine died, before the answer came.
         };

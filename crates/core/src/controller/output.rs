@@ -5,7 +5,7 @@ use broadleaf_proto::task::OutputRecord;
 
 use super::Controller;
 use crate::Output;
-use crate::tasks::TaskState;
+use crate::tasks::{Task, TaskState};
 
 impl Controller {
     pub(super) fn on_output(
@@ -17,7 +17,7 @@ impl Controller {
         let key = TaskKey(record.task);
         let task = self.tasks.get(key);
         let task = task.filter(|t| matches!(t.state(), TaskState::Offered(at, _) if at == engine));
-        let Some(client) = task.and_then(|t| t.client()) else {
+        let Some(client) = task.and_then(Task::client) else {
             self.totals.ignored += 1;
             return;
         };

@@ -6,6 +6,7 @@ use broadleaf_proto::limits::MAX_LABEL_BYTES;
 
 use super::Controller;
 use crate::Output;
+use crate::clients::DefinedFunction;
 use crate::engines::State;
 use crate::engines::preparations::MAX_PREPARATIONS;
 
@@ -28,8 +29,8 @@ impl Controller {
         }
         let known = self.clients.get(client);
         let slot = match known.and_then(|c| c.function(function)) {
-            Some(Some(slot)) => slot,
-            Some(None) => {
+            Some(DefinedFunction::At(slot)) => slot,
+            Some(DefinedFunction::OverLimit) => {
                 return ControlReply::Failed("it does not fit into function_cache_bytes".into());
             }
             None => return ControlReply::Failed("a preparation that was never sent".into()),

@@ -60,7 +60,7 @@ impl Controller {
             });
         }
         let end = (outcome.status, outcome.engine);
-        let is_away = (self.clients).resolve(client, seq, end, inline_bytes, &task.payload());
+        let is_away = (self.clients).resolve(client, seq, end, inline_bytes, task.payload());
         self.totals.resolved[outcome.status as usize] += 1;
         if is_awaited {
             self.tell_subscribers(key, &outcome, out);

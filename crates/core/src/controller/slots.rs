@@ -66,7 +66,7 @@ impl Controller {
     /// The host that an engine's slot belongs to.
     pub fn host_of(&self, engine: EngineId) -> HostId {
         let engine = self.engines.get(engine.0 as usize);
-        engine.map_or(HostId::CONTROLLER, |e| e.host())
+        engine.map_or(HostId::CONTROLLER, Engine::host)
     }
 
     /// Whether a relay with that name is connected.

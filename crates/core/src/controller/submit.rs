@@ -8,8 +8,8 @@ use broadleaf_proto::task::{Payload, Status, SubmitRecord};
 use smallvec::SmallVec;
 
 use super::Controller;
-use crate::clients::Defined;
 use crate::clients::history::Known;
+use crate::clients::{DefinedFunction, DefinedOptions};
 use crate::tasks::dependencies::{Kind, Verdict, Wait};
 use crate::tasks::targets::Targets;
 use crate::tasks::{NewTask, TaskState};
@@ -120,9 +120,9 @@ impl Controller {
         let objection = match function {
             _ if n_parts == 0 => Some(RefusalReason::NoEngines),
             None => Some(RefusalReason::Undefined),
-            Some(None) => Some(RefusalReason::OverLimit),
-            Some(Some(_)) if missing.is_some() => missing.map(RefusalReason::Undeliverable),
-            Some(Some(_)) => self
+            Some(DefinedFunction::OverLimit) => Some(RefusalReason::OverLimit),
+            Some(_) if missing.is_some() => missing.map(RefusalReason::Undeliverable),
+            Some(_) => self
                 .objection(client, n_parts, &record.payload, n_dependencies)
                 .or_else(|| {
                     let mut dependencies = record.after.iter().chain(&record.follow);
@@ -130,7 +130,7 @@ impl Controller {
                     is_later.then_some(RefusalReason::InvalidDependency)
                 }),
         };
-        let (None, Some(Some(function))) = (&objection, function) else {
+        let (None, Some(DefinedFunction::At(function))) = (&objection, function) else {
             let reason = objection.unwrap_or(RefusalReason::Undefined);
             self.refuse_unseen(client, seq, n_parts.max(1), reason, out);
             return;
@@ -191,10 +191,10 @@ impl Controller {
     }
 
     /// The slot of defined options, or why and for how many parts a record that names them is refused.
-    fn slot_of(&self, defined: Option<Defined>) -> Result<u32, (usize, RefusalReason)> {
+    fn slot_of(&self, defined: Option<DefinedOptions>) -> Result<u32, (usize, RefusalReason)> {
         match defined {
-            Some(Defined::At(slot)) => Ok(slot),
-            Some(Defined::OverLimit(n_parts)) => {
+            Some(DefinedOptions::At(slot)) => Ok(slot),
+            Some(DefinedOptions::OverLimit(n_parts)) => {
                 let n = n_parts.unwrap_or_else(|| self.hopeful_engines().count());
                 Err((n.max(1), RefusalReason::OverLimit))
             }

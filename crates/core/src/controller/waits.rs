@@ -18,7 +18,7 @@ impl Controller {
         out: &mut Vec<Output>,
     ) {
         let (EngineEvent::WaitStarted(key) | EngineEvent::WaitEnded(key)) = event;
-        let state = self.tasks.get(key).map(|t| t.state());
+        let state = self.tasks.state(key);
         let Some(TaskState::Offered(_, offer)) =
             state.filter(|state| matches!(state, TaskState::Offered(at, _) if *at == engine))
         else {

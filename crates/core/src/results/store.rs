@@ -229,7 +229,7 @@ impl ResultStore {
             completed_ns: outcome.completed_ns,
             cpu_ns: outcome.cpu_ns,
             small_at: 0,
-            arguments: StoredPayload::of(&task.payload(), false, max_bytes),
+            arguments: StoredPayload::of(task.payload(), false, max_bytes),
             result,
         })
     }

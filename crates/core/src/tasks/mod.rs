@@ -422,6 +422,11 @@ impl TaskTable {
             .filter(|t| t.generation == key.generation() && t.state != TaskState::Vacant)
     }
 
+    /// The task's state, unless the key is stale.
+    pub fn state(&self, key: TaskKey) -> Option<TaskState> {
+        self.get(key).map(Task::state)
+    }
+
     /// A task that the caller knows to be live.
     pub fn at(&mut self, key: TaskKey) -> &mut Task {
         let task = &mut self.slots[key.slot()];
