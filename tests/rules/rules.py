@@ -116,6 +116,18 @@ def purity(root: Path) -> list[str]:
     ]
 
 
+def shared_fields(root: Path) -> list[str]:
+    """Fields in the crates that only decide that every file of the crate may change: a component's state is its own."""
+    field = re.compile(r"\s*pub\(crate\) \w+:")
+    return [
+        f"{relative(path, root)}:{number}: {code.strip()}"
+        for crate in PURE
+        for path in sorted((root / "crates" / crate / "src").rglob("*.rs"))
+        for number, code in rust_code(path.read_text())
+        if field.match(code)
+    ]
+
+
 def unsafe_code(root: Path) -> list[str]:
     """`unsafe` outside crates/shm and the buffer object, and `unsafe` without its reason."""
     broken = []

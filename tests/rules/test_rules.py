@@ -3,6 +3,7 @@
 import sys
 from pathlib import Path
 
+import circles
 import pytest
 import rules
 
@@ -58,6 +59,40 @@ def test_an_effect_in_core_is_noticed(tmp_path, line):
 def test_comments_and_tests_of_core_may_name_effects(tmp_path):
     place(tmp_path, "crates/core/src/lib.rs", "// no HashMap here\n#[cfg(test)]\nmod tests { use std::fs; }\n")
     assert rules.purity(tmp_path) == []
+
+
+@pytest.mark.parametrize("crate", rules.PURE)
+def test_no_files_of_a_crate_that_only_decides_use_each_other(crate):
+    assert circles.circles(ROOT, crate) == []
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "is_circle"),
+    [
+        ("use crate::other::B;\npub struct A(B);", "pub struct B;", False),
+        ("use crate::other::B;\npub struct A(B);", "use super::one;\npub struct B(Box<one::A>);", True),
+        ("pub struct A;", "use crate::A;\npub struct B(A);", False),
+        ("pub struct A(crate::other::B);", "use crate::{A, other};\npub struct B(Box<A>);", True),
+        ("pub struct A;\nimpl A {\nfn f(&self) {}\n}", "use crate::A;\nimpl A {\nfn g(&self) { self.f() }\n}", False),
+        ("pub struct A;\nimpl A {\nfn f(&self) { self.g() }\n}", "use crate::A;\nimpl A {\nfn g(&self) {}\n}", True),
+        ("pub struct A;", "// use crate::other;\n#[cfg(test)]\nmod tests { use crate::one::A; }", False),
+    ],
+)
+def test_files_that_use_each_other_are_noticed(tmp_path, one, other, is_circle):
+    place(tmp_path, "crates/core/src/lib.rs", "mod one;\nmod other;\npub use one::A;\n")
+    place(tmp_path, "crates/core/src/one.rs", one)
+    place(tmp_path, "crates/core/src/other.rs", other)
+    assert circles.circles(tmp_path, "core") == ["core: one.rs, other.rs use each other"] * is_circle
+
+
+def test_no_field_of_the_crates_that_only_decide_is_shared_by_a_whole_crate():
+    assert rules.shared_fields(ROOT) == []
+
+
+def test_a_field_that_a_whole_crate_shares_is_noticed(tmp_path):
+    lines = ["pub struct A {", "pub a: u8,", "pub(crate) b: u8,", "d: u8,", "}", "pub(crate) fn f() {}"]
+    place(tmp_path, "crates/core/src/lib.rs", "\n".join(lines))
+    assert rules.shared_fields(tmp_path) == ["crates/core/src/lib.rs:3: pub(crate) b: u8,"]
 
 
 def test_unsafe_code_is_where_it_belongs():

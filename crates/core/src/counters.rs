@@ -1,13 +1,10 @@
 //! Counters of the controller and its engines, for status and metrics.
 
 use broadleaf_proto::control::DeathCertificate;
-use broadleaf_proto::ids::{EngineId, HostId, TaskKey};
+use broadleaf_proto::ids::{EngineId, HostId};
 use bytes::Bytes;
 
-use crate::engines::{Engine, State};
-use crate::tasks::failures::Failure;
-use crate::tasks::functions::FunctionTimes;
-use crate::{Controller, Nanos};
+use crate::Nanos;
 
 /// How a task came to its engine. Times are the controller's; 0 where there is none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -115,86 +112,4 @@ pub struct EngineCounters {
     pub idle_since: Option<Nanos>,
     /// What it is believed to be running: the function's name, and since when.
     pub running: Option<(Bytes, Nanos)>,
-}
-
-impl Controller {
-    /// Counters of the controller and its engines.
-    pub fn counters(&self) -> Counters {
-        let engines = self.engines.iter().map(|e| EngineCounters {
-            engine: e.id,
-            up: e.state == State::Up,
-            state: e.state_name(),
-            pid: e.pid(),
-            outstanding: u64::from(e.outstanding) + e.n_waiting() as u64,
-            waiting: e.n_waiting() as u64,
-            queued: e.pinned.len() as u64,
-            completed: e.completed,
-            window: e.window,
-            mean_task_ns: e.mean_task_ns,
-            busy_ns: e.busy_ns,
-            restarts: e.restarts,
-            last_death: e.last_death.clone(),
-            host: e.info.as_ref().map_or_else(String::new, |i| i.host.clone()),
-            holds_data: e.holds_data,
-            idle_since: e.idle_since(),
-            running: self.running_on(e),
-        });
-        Counters {
-            waiting: self.dependencies.n_waiting() as u64,
-            ready: self.groups.n_queued() as u64,
-            pinned: self.engines.iter().map(|e| e.pinned.len() as u64).sum(),
-            offered: (self.engines.iter())
-                .map(|e| u64::from(e.outstanding) + e.n_waiting() as u64)
-                .sum(),
-            live: self.tasks.len() as u64,
-            clients: self.clients.values().filter(|c| !c.away).count() as u64,
-            kept_tasks: self.result_store.len() as u64,
-            kept_bytes: self.result_store.held_bytes(),
-            functions: self.functions.len() as u64,
-            function_bytes: self.functions.bytes(),
-            engines: engines.collect(),
-            hosts: self.hosts.counters().collect(),
-            ..self.totals.clone()
-        }
-    }
-
-    fn running_on(&self, engine: &Engine) -> Option<(Bytes, Nanos)> {
-        let (key, _) = engine.current()?;
-        let task = self.tasks.get(key)?;
-        self.is_running(key, task)
-            .then(|| (self.functions.name(task.function), engine.head_since))
-    }
-
-    /// At most this many functions: first those with unfinished tasks, then by the total time of their tasks.
-    pub fn busiest_functions(&self, max_functions: usize) -> Vec<FunctionTimes> {
-        let mut called: Vec<_> = self.functions.called().collect();
-        called.sort_by_key(|f| core::cmp::Reverse((f.unfinished > 0, f.times.total_ns, f.tag)));
-        called.truncate(max_functions);
-        called
-    }
-
-    /// All functions that tasks have called.
-    pub fn called_functions(&self) -> impl Iterator<Item = FunctionTimes> {
-        self.functions.called()
-    }
-
-    /// What tasks raised, by kind, the latest first.
-    pub fn failures(&self) -> Vec<&Failure> {
-        let mut failures: Vec<_> = self.failures.iter().collect();
-        failures.sort_by_key(|f| core::cmp::Reverse((f.last_ns, f.tag, f.kind)));
-        failures
-    }
-
-    /// What the event of a live task's end tells of it; all zero if there is no such task.
-    pub fn course(&self, key: TaskKey) -> Course {
-        let Some(task) = self.tasks.get(key) else {
-            return Course::default();
-        };
-        Course {
-            function: self.functions.tag(task.function),
-            received_ns: task.submitted_ns,
-            sent_ns: task.offered_ns,
-            in_bytes: task.payload.weight_bytes(),
-        }
-    }
 }

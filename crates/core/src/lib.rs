@@ -15,11 +15,13 @@ mod counters;
 mod engines;
 pub mod interrupts;
 mod lane;
+mod lists;
 pub mod liveness;
 mod message;
 mod placement;
 pub mod redial;
 pub mod relay;
+mod results;
 pub mod returning;
 mod tasks;
 mod timers;
@@ -33,7 +35,7 @@ pub use counters::{Counters, Course, EngineCounters};
 pub use engines::given::GivenFunctions;
 pub use lane::Lane;
 pub use message::{Input, Output};
-pub use tasks::failures::Failure;
+pub use results::failures::Failure;
 pub use tasks::functions::{FunctionTimes, Times};
 
 /// Nanoseconds on the driver's monotonic (or virtual) clock.

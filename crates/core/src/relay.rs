@@ -8,7 +8,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use broadleaf_proto::control::ForkServerEvent;
+use broadleaf_proto::control::{ForkServerEvent, ForkServerOrder};
 use broadleaf_proto::host::{EngineOrder, EngineReport};
 use broadleaf_proto::ids::{EngineId, FunctionId};
 use broadleaf_proto::task::{AssignRecord, FunctionRecord, OutputRecord, Payload};
@@ -36,7 +36,7 @@ pub enum Arguments {
     Failed(String),
 }
 
-/// A task that waits no longer.
+/// A task that does not wait, or no longer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Freed {
     /// Send it to its engine.
@@ -117,7 +117,7 @@ impl Relay {
             EngineOrder::Kill { engine, pid, .. } => {
                 self.slots.get(engine) == Some(&Process::Started(*pid))
             }
-            EngineOrder::Spawn { engine } => {
+            EngineOrder::ForkServer(ForkServerOrder::Spawn { engine }) => {
                 let process = if self.has_fork_server {
                     Process::Starting
                 } else {
@@ -126,11 +126,13 @@ impl Relay {
                 self.slots.insert(*engine, process);
                 self.has_fork_server
             }
-            EngineOrder::Seat { engine, .. } => {
+            EngineOrder::ForkServer(ForkServerOrder::Seat { engine, .. }) => {
                 self.slots.insert(*engine, Process::Starting);
                 true
             }
-            EngineOrder::ReadWritten(read) if !self.has_fork_server => {
+            EngineOrder::ForkServer(ForkServerOrder::ReadWritten(read))
+                if !self.has_fork_server =>
+            {
                 let nothing = ForkServerEvent::Written {
                     reading: read.reading,
                     text: String::new(),
@@ -139,7 +141,7 @@ impl Relay {
             }
             EngineOrder::Interrupt { .. }
             | EngineOrder::Stop { .. }
-            | EngineOrder::ReadWritten(_) => true,
+            | EngineOrder::ForkServer(ForkServerOrder::ReadWritten(_)) => true,
         };
         is_to_do.then_some(RelayAction::Do(order))
     }
@@ -170,7 +172,8 @@ impl Relay {
             if *process == Process::Wanted {
                 *process = Process::Starting;
                 let engine = *engine;
-                out.push(RelayAction::Do(EngineOrder::Spawn { engine }));
+                let order = EngineOrder::ForkServer(ForkServerOrder::Spawn { engine });
+                out.push(RelayAction::Do(order));
             }
         }
     }
@@ -207,25 +210,29 @@ impl Relay {
         }
     }
 
-    /// A task was offered to an engine that is up. Returns it if it is to be delivered at once; it waits for its
-    /// arguments, and for the tasks before it.
+    /// A task was offered to an engine that is up, and these are its arguments. Unless it waits for them, or for the tasks
+    /// before it, returns what becomes of it.
     #[inline]
     pub fn on_offered(
         &mut self,
         engine: EngineId,
         record: AssignRecord,
-        is_here: bool,
-    ) -> Option<AssignRecord> {
+        arguments: &Arguments,
+    ) -> Option<Freed> {
+        let is_here = *arguments == Arguments::Here;
         if let Some(queue) = self.held.get_mut(&engine) {
             queue.push_back(Held { record, is_here });
             return None;
         }
-        if is_here {
-            return Some(record);
+        match arguments {
+            Arguments::Here => Some(Freed::Deliver(engine, record)),
+            Arguments::Failed(why) => Some(Freed::GiveUp(engine, record, why.clone())),
+            Arguments::Coming => {
+                let queue = VecDeque::from([Held { record, is_here }]);
+                self.held.insert(engine, queue);
+                None
+            }
         }
-        let queue = VecDeque::from([Held { record, is_here }]);
-        self.held.insert(engine, queue);
-        None
     }
 
     /// Objects have arrived, failed or been dropped: finds the tasks that wait no longer.

@@ -22,28 +22,47 @@ pub(crate) enum Timer {
 
 /// See the module.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Timers(BTreeSet<(Nanos, Timer)>);
+pub(crate) struct Timers {
+    set: BTreeSet<(Nanos, Timer)>,
+    /// When to look again at tasks that wait although an engine is idle: they are short, or too short to be worth moving.
+    look_again_at: Option<Nanos>,
+}
 
 impl Timers {
     pub fn set(&mut self, at: Nanos, timer: Timer) {
-        self.0.insert((at, timer));
+        self.set.insert((at, timer));
     }
     pub fn cancel(&mut self, at: Nanos, timer: Timer) {
-        self.0.remove(&(at, timer));
+        self.set.remove(&(at, timer));
     }
+    /// When the next thing is due.
     pub fn next(&self) -> Option<Nanos> {
-        self.0.first().map(|(at, _)| *at)
+        let first = self.set.first().map(|(at, _)| *at);
+        first.into_iter().chain(self.look_again_at).min()
     }
     pub fn pop_due(&mut self, now: Nanos) -> Option<Timer> {
-        if self.next()? > now {
+        let (at, _) = self.set.first()?;
+        if *at > now {
             return None;
         }
-        self.0.pop_first().map(|(_, timer)| timer)
+        self.set.pop_first().map(|(_, timer)| timer)
+    }
+    /// Somebody could do something for waiting tasks at that time.
+    pub fn look_again(&mut self, at: Option<Nanos>) {
+        self.look_again_at = self.look_again_at.into_iter().chain(at).min();
+    }
+    /// Somebody has looked, or looks now if that is due: it is not due any more.
+    pub fn end_look(&mut self, until: Nanos) {
+        self.look_again_at = self.look_again_at.filter(|at| *at > until);
+    }
+    /// When somebody looks again at waiting tasks.
+    pub fn look_again_at(&self) -> Option<Nanos> {
+        self.look_again_at
     }
     pub fn contains(&self, at: Nanos, timer: Timer) -> bool {
-        self.0.contains(&(at, timer))
+        self.set.contains(&(at, timer))
     }
     pub fn len(&self) -> usize {
-        self.0.len()
+        self.set.len()
     }
 }

@@ -6,7 +6,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 
 use broadleaf_core::relay::{Arguments, Freed, Relay, RelayAction};
-use broadleaf_proto::control::{EngineInfo, ForkServerEvent, ReadWritten};
+use broadleaf_proto::control::{EngineInfo, ForkServerEvent, ForkServerOrder, ReadWritten};
 use broadleaf_proto::host::{EngineOrder, EngineReport};
 use broadleaf_proto::ids::{EngineId, FunctionHash, FunctionId, SegmentId, TaskKey};
 use broadleaf_proto::task::{AssignRecord, FunctionRecord, OutputRecord, Payload, SegmentRef};
@@ -24,7 +24,7 @@ fn relay() -> Relay {
 }
 
 fn spawn(engine: EngineId) -> EngineOrder {
-    EngineOrder::Spawn { engine }
+    EngineOrder::ForkServer(ForkServerOrder::Spawn { engine })
 }
 
 fn kill(pid: u32) -> EngineOrder {
@@ -134,11 +134,11 @@ fn an_engine_says_hello_once_and_only_in_a_slot_that_was_asked_for() {
     says(&mut relay, ForkServerEvent::Spawned(ENGINE, PID));
     says(&mut relay, exited(PID));
     assert!(!relay.expects(ENGINE));
-    let seat = EngineOrder::Seat {
+    let seat = EngineOrder::ForkServer(ForkServerOrder::Seat {
         engine: OTHER,
         world: "w".into(),
         rank: 0,
-    };
+    });
     assert!(does(&mut relay, seat));
     assert!(relay.expects(OTHER));
 }
@@ -164,12 +164,12 @@ fn offers_are_taken_back_only_from_an_engine_that_is_up() {
 #[test]
 fn without_a_fork_server_an_observer_is_told_that_nothing_can_be_read() {
     let read = || {
-        EngineOrder::ReadWritten(ReadWritten {
+        EngineOrder::ForkServer(ForkServerOrder::ReadWritten(ReadWritten {
             engine: ENGINE,
             pid: PID,
             reading: 5,
             seen: None,
-        })
+        }))
     };
     let nothing = EngineReport::ForkServer(ForkServerEvent::Written {
         reading: 5,
@@ -252,16 +252,41 @@ impl Objects {
     }
 }
 
+/// Offers a task to the engine; whether it is delivered, or nothing if it waits.
+fn offer(relay: &mut Relay, record: AssignRecord, arguments: &Arguments) -> Option<bool> {
+    let freed = relay.on_offered(ENGINE, record, arguments)?;
+    Some(matches!(freed, Freed::Deliver(..)))
+}
+
+#[test]
+fn a_task_whose_arguments_have_failed_is_given_up_in_its_turn() {
+    let (mut relay, objects) = (relay(), Objects::default());
+    let failed = Arguments::Failed("lost".into());
+    up(&mut relay, ENGINE);
+    assert_eq!(offer(&mut relay, task(0, Some(7)), &failed), Some(false));
+    assert_eq!(
+        offer(&mut relay, task(1, Some(8)), &Arguments::Coming),
+        None
+    );
+    let behind = offer(&mut relay, task(2, Some(7)), &failed);
+    assert_eq!(behind, None, "the one before it still waits");
+    objects.set(7, failed);
+    assert_eq!(objects.freed(&mut relay), []);
+    objects.set(8, Arguments::Here);
+    assert_eq!(objects.freed(&mut relay), [(1, true), (2, false)]);
+}
+
 #[test]
 fn no_task_overtakes_another_that_waits_for_its_arguments() {
     let (mut relay, objects) = (relay(), Objects::default());
+    let (here, coming) = (Arguments::Here, Arguments::Coming);
     up(&mut relay, ENGINE);
-    assert!(relay.on_offered(ENGINE, task(0, None), true).is_some());
-    assert!(relay.on_offered(ENGINE, task(1, Some(7)), false).is_none());
-    assert!(relay.on_offered(ENGINE, task(2, None), true).is_none());
-    assert!(relay.on_offered(ENGINE, task(3, Some(8)), false).is_none());
-    assert!(relay.on_offered(ENGINE, task(4, None), true).is_none());
-    let other = relay.on_offered(OTHER, task(0, None), true);
+    assert_eq!(offer(&mut relay, task(0, None), &here), Some(true));
+    assert_eq!(offer(&mut relay, task(1, Some(7)), &coming), None);
+    assert_eq!(offer(&mut relay, task(2, None), &here), None);
+    assert_eq!(offer(&mut relay, task(3, Some(8)), &coming), None);
+    assert_eq!(offer(&mut relay, task(4, None), &here), None);
+    let other = relay.on_offered(OTHER, task(0, None), &here);
     assert!(other.is_some(), "the other engine waits for nothing");
     assert_eq!(objects.freed(&mut relay), []);
     objects.set(8, Arguments::Here);
@@ -269,19 +294,20 @@ fn no_task_overtakes_another_that_waits_for_its_arguments() {
     objects.set(7, Arguments::Failed("lost".into()));
     let freed = [(1, false), (2, true), (3, true), (4, true)];
     assert_eq!(objects.freed(&mut relay), freed);
-    assert!(relay.on_offered(ENGINE, task(5, None), true).is_some());
+    assert_eq!(offer(&mut relay, task(5, None), &here), Some(true));
 }
 
 #[test]
 fn what_waits_for_an_engine_that_is_gone_is_dropped() {
     let (mut relay, objects) = (relay(), Objects::default());
+    let (here, coming) = (Arguments::Here, Arguments::Coming);
     up(&mut relay, ENGINE);
-    assert!(relay.on_offered(ENGINE, task(0, Some(7)), false).is_none());
+    assert_eq!(offer(&mut relay, task(0, Some(7)), &coming), None);
     down(&mut relay, ENGINE);
     up(&mut relay, ENGINE);
     objects.set(7, Arguments::Here);
     assert_eq!(objects.freed(&mut relay), []);
-    assert!(relay.on_offered(ENGINE, task(0, None), true).is_some());
+    assert_eq!(offer(&mut relay, task(0, None), &here), Some(true));
 }
 
 fn written(bytes: &'static [u8]) -> OutputRecord {

@@ -145,20 +145,8 @@ impl Node {
                     );
                 }
             }
-            EngineOrder::Spawn { engine } => {
-                self.tell_fork_server(&ForkServerCommand::Spawn(engine));
-            }
-            EngineOrder::Seat {
-                engine,
-                world,
-                rank,
-            } => self.tell_fork_server(&ForkServerCommand::Seat {
-                engine,
-                world,
-                rank,
-            }),
-            EngineOrder::ReadWritten(read) => {
-                self.tell_fork_server(&ForkServerCommand::ReadWritten(read));
+            EngineOrder::ForkServer(order) => {
+                self.tell_fork_server(&ForkServerCommand::Do(order));
             }
         }
         false

@@ -2,7 +2,7 @@
 //! outputs.
 
 use broadleaf_core::{Input, Nanos, Output};
-use broadleaf_proto::control::EngineInfo;
+use broadleaf_proto::control::{EngineInfo, ForkServerOrder};
 use broadleaf_proto::host::{EngineOrder, EngineReport};
 use broadleaf_proto::ids::{EngineId, HostId};
 use broadleaf_proto::relay::RelayCommand;
@@ -279,15 +279,15 @@ impl Cluster {
                     self.kill(HostId::CONTROLLER, engine, pid, signal)?;
                 }
             }
-            EngineOrder::Spawn { engine } => {
+            EngineOrder::ForkServer(ForkServerOrder::Spawn { engine }) => {
                 self.tell_fork_server(|number| Event::Spawn(number, engine));
             }
-            EngineOrder::Seat {
+            EngineOrder::ForkServer(ForkServerOrder::Seat {
                 engine,
                 world,
                 rank,
-            } => self.tell_fork_server(|number| Event::Seat(number, engine, world, rank)),
-            EngineOrder::ReadWritten(read) => {
+            }) => self.tell_fork_server(|number| Event::Seat(number, engine, world, rank)),
+            EngineOrder::ForkServer(ForkServerOrder::ReadWritten(read)) => {
                 self.tell_fork_server(|number| Event::ReadWritten(number, read.reading));
             }
         }

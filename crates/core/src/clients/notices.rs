@@ -12,7 +12,7 @@ const MAX_TEXT_BYTES: usize = 2_048;
 
 /// See the module.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Notices {
+pub(super) struct Notices {
     texts: BTreeMap<String, String>,
     /// What they are about, oldest first.
     order: VecDeque<String>,

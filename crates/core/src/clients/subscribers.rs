@@ -8,7 +8,7 @@ use crate::check::{Violation, ensure};
 
 /// See the module.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Subscribers {
+pub(super) struct Subscribers {
     /// By slot of a live task: who gets its result, and under which number.
     by_slot: IndexMap<u32, Vec<(ClientId, TaskSeq)>, FxBuildHasher>,
     /// Number of results that each client waits for.

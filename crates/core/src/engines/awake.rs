@@ -16,9 +16,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use broadleaf_proto::ids::HostId;
 use slab::Slab;
 
-use super::lists::ByNumber;
 use super::{Engine, State};
 use crate::Nanos;
+use crate::lists::ByNumber;
 
 /// Width of the steps in which queued work is told apart, as a power of two: 4 us.
 const STEP_BITS: u32 = 12;
@@ -151,17 +151,19 @@ impl Wakefulness {
         let is_present = engine.state != State::Gone;
         let host = is_present.then(|| self.slots.get(&engine.host).copied());
         let host = host.flatten();
-        let is_free = host.is_some() && engine.state == State::Up && !engine.is_away && engine.stack.is_empty();
-        let activity = if !is_free || engine.n_long > 0 {
+        let offers = &engine.offers;
+        let is_reached = engine.state == State::Up && !engine.is_away;
+        let is_free = host.is_some() && is_reached && offers.n_stacked() == 0;
+        let activity = if !is_free || offers.n_long() > 0 {
             Activity::Other
-        } else if engine.outstanding == 0 {
+        } else if offers.outstanding() == 0 {
             Activity::Asleep
         } else if engine.is_late {
             Activity::Stuck
         } else {
-            Activity::Awake(engine.has_room().then(|| steps(engine.short_ns)))
+            Activity::Awake(engine.has_room().then(|| steps(offers.short_ns())))
         };
-        let runs = engine.outstanding > 0 && !engine.is_late;
+        let runs = offers.outstanding() > 0 && !engine.is_late;
         Spot {
             host,
             is_present,

@@ -1,20 +1,17 @@
-//! Engines and their hosts: what is offered to each, how they come and go, and what becomes of their tasks.
+//! Engines and their hosts: what is known of each, and what it was offered.
 
 mod awake;
-pub(crate) mod deaths;
-pub(crate) mod draining;
 pub(crate) mod given;
-pub(crate) mod hosts;
-mod lists;
+pub(crate) mod host_table;
 pub(crate) mod observers;
+pub(crate) mod offers;
 pub(crate) mod preparations;
-pub(crate) mod reports;
 mod slots;
 pub(crate) mod supervisor;
+pub(crate) mod unclaimed;
 pub(crate) mod worlds;
 
 pub(crate) use self::awake::Choice;
-pub(crate) use self::lists::NumberSet;
 pub(crate) use self::slots::Engines;
 
 use std::collections::VecDeque;
@@ -24,17 +21,20 @@ use broadleaf_proto::ids::{EngineId, HostId, TaskKey};
 use broadleaf_proto::limits::CLAIM_SLOTS;
 
 use crate::clients::unread::Unread;
-use crate::placement::offers::Offer;
+use crate::counters::EngineCounters;
+use crate::engines::offers::Offers;
+use crate::lists::NumberSet;
 use crate::placement::ready::ReadyQueue;
-use crate::tasks::nesting::Suspended;
+use crate::tasks::Task;
 use crate::{Config, Nanos};
 
-/// Maximum number of engine slots, and of targets of one request.
-pub(crate) const MAX_ENGINES: u32 = 65_536;
+pub(crate) const SIGKILL: i32 = 9;
 
 /// How long a host that refuses to create a process is asked again: it has reached a limit, which seldom passes by
 /// itself, and the user waits.
 const REFUSED_START_NS: Nanos = 5_000_000_000;
+
+const MINUTE_NS: Nanos = 60_000_000_000;
 
 /// The state of an engine's life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,9 +60,9 @@ pub(crate) enum State {
 
 /// How a process ended, as the fork server saw it.
 #[derive(Clone, Debug)]
-pub(crate) struct Exit {
-    pub cause: DeathCause,
-    pub last_output: String,
+struct Exit {
+    cause: DeathCause,
+    last_output: String,
 }
 
 /// Which rank of which MPI world has a slot.
@@ -76,77 +76,63 @@ pub(crate) struct Guest {
 #[derive(Clone, Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "they are independent facts")]
 pub(crate) struct Engine {
-    pub id: EngineId,
+    id: EngineId,
     /// The host of its slot.
-    pub host: HostId,
-    pub state: State,
+    host: HostId,
+    state: State,
     /// The rank that owns the slot as long as the cluster lasts; `None` for engines that fork servers start.
-    pub guest: Option<Guest>,
+    guest: Option<Guest>,
     /// Its timer in the set of timers; 0 for none.
-    pub timer_at: Nanos,
+    timer_at: Nanos,
     /// The content of its hello, while it is alive.
-    pub info: Option<EngineInfo>,
+    info: Option<EngineInfo>,
     /// The process that the fork server started for it; 0 for none.
-    pub spawned_pid: u32,
-    pub link_down: bool,
-    pub exit: Option<Exit>,
+    spawned_pid: u32,
+    link_down: bool,
+    exit: Option<Exit>,
     /// Why we ended it, if we did.
-    pub ended_by_us: Option<DeathCause>,
+    ended_by_us: Option<DeathCause>,
     /// Whether the kill was sent.
-    pub killed: bool,
+    killed: bool,
     /// Whether to fill its slot again after its death; `None` leaves it to the settings.
-    pub restart: Option<bool>,
+    restart: Option<bool>,
     /// Dead, and included when all engines are restarted: it was not stopped for good.
-    pub is_revivable: bool,
+    is_revivable: bool,
     /// Its host does not answer at the moment: it gets nothing new, and nothing is taken back from it.
-    pub is_away: bool,
+    is_away: bool,
     /// Its last death, and when that was.
-    pub last_death: Option<(DeathCertificate, Nanos)>,
+    last_death: Option<(DeathCertificate, Nanos)>,
     /// Number of consecutive failures to create a process for it.
-    pub failed_starts: u32,
+    failed_starts: u32,
     /// When to stop retrying.
-    pub start_by: Nanos,
+    start_by: Nanos,
     /// Times of its restarts within the last minute.
-    pub restart_times: VecDeque<Nanos>,
+    restart_times: VecDeque<Nanos>,
     /// Tasks that ran on it when it died.
-    pub orphans: Vec<TaskKey>,
+    orphans: Vec<TaskKey>,
     /// Output of its task that was not sent to the client.
-    pub unread: Unread,
+    unread: Unread,
     /// Whether it received a task addressed to it, which may have left data in its memory.
-    pub holds_data: bool,
+    holds_data: bool,
     /// Tasks that must run here.
-    pub pinned: ReadyQueue,
-    /// Its offers in order, without those of `stack`.
-    pub(crate) offers: VecDeque<Offer>,
-    pub(crate) first_offer: u32,
-    /// Its unfinished tasks that have waited for others, each started while the previous one waited.
-    pub(crate) stack: Vec<Suspended>,
-    /// Offers that are neither done nor taken back nor waiting for other tasks.
-    pub outstanding: u32,
-    /// Offers that could be taken back for another engine.
-    pub(crate) takeable: u32,
-    /// Unfinished offers whose tasks are not known to be short.
-    pub(crate) n_long: u32,
-    /// How long the other unfinished offers take, estimated from earlier tasks of their functions.
-    pub(crate) short_ns: Nanos,
-    /// Offers being taken back that later ones must not overtake: those of mode `Each`.
-    pub returning: u32,
-    /// The scheduler's counter when it was last given a task.
-    pub last_used: u64,
+    pinned: ReadyQueue,
+    offers: Offers,
+    /// Number of offers that had been made to all engines when it was last given a task.
+    last_used: u64,
     /// Revokes under way on its behalf.
-    pub stealing: u32,
+    stealing: u32,
     /// When its oldest offer is believed to have started.
-    pub head_since: Nanos,
+    head_since: Nanos,
     /// Whether that was noted to be long ago.
-    pub is_late: bool,
-    pub window: u32,
-    pub mean_task_ns: u64,
+    is_late: bool,
+    window: u32,
+    mean_task_ns: u64,
     known_functions: NumberSet,
     /// Those of them that it has run.
     tried_functions: NumberSet,
-    pub completed: u64,
-    pub busy_ns: u64,
-    pub restarts: u64,
+    completed: u64,
+    busy_ns: u64,
+    restarts: u64,
 }
 
 impl Engine {
@@ -174,14 +160,7 @@ impl Engine {
             unread: Unread::default(),
             holds_data: false,
             pinned: ReadyQueue::default(),
-            offers: VecDeque::new(),
-            first_offer: 0,
-            stack: Vec::new(),
-            outstanding: 0,
-            takeable: 0,
-            n_long: 0,
-            short_ns: 0,
-            returning: 0,
+            offers: Offers::default(),
             last_used: 0,
             stealing: 0,
             head_since: 0,
@@ -196,6 +175,384 @@ impl Engine {
         }
     }
 
+    /// Its engine slot.
+    pub fn id(&self) -> EngineId {
+        self.id
+    }
+
+    /// The host of its slot.
+    pub fn host(&self) -> HostId {
+        self.host
+    }
+
+    /// Its slot belongs to another host from now on.
+    pub fn move_to(&mut self, host: HostId) {
+        self.host = host;
+    }
+
+    /// Whether its host does not answer at the moment.
+    pub fn is_away(&self) -> bool {
+        self.is_away
+    }
+
+    /// Its host does not answer, or does so again.
+    pub fn set_away(&mut self, is_away: bool) {
+        self.is_away = is_away;
+    }
+
+    pub fn state(&self) -> State {
+        self.state
+    }
+
+    pub fn is_up(&self) -> bool {
+        self.state == State::Up
+    }
+
+    /// Whether nothing will start it.
+    pub fn is_gone(&self) -> bool {
+        self.state == State::Gone
+    }
+
+    /// The rank that owns the slot; `None` for engines that fork servers start.
+    pub fn guest(&self) -> Option<&Guest> {
+        self.guest.as_ref()
+    }
+
+    /// A rank owns the slot from now on.
+    pub fn reserve(&mut self, guest: Guest) {
+        self.guest = Some(guest);
+    }
+
+    /// The content of its hello, while it is alive.
+    pub fn info(&self) -> Option<&EngineInfo> {
+        self.info.as_ref()
+    }
+
+    /// The process that the fork server started for it; 0 for none.
+    pub fn spawned_pid(&self) -> u32 {
+        self.spawned_pid
+    }
+
+    /// Nobody reports the end of its process.
+    pub fn forget_process(&mut self) {
+        self.spawned_pid = 0;
+    }
+
+    /// Whether it is known how its process ended.
+    pub fn has_exited(&self) -> bool {
+        self.exit.is_some()
+    }
+
+    pub fn is_link_down(&self) -> bool {
+        self.link_down
+    }
+
+    pub fn is_killed(&self) -> bool {
+        self.killed
+    }
+
+    /// Why we ended it, if we did.
+    pub fn ended_by_us(&self) -> Option<&DeathCause> {
+        self.ended_by_us.as_ref()
+    }
+
+    /// Dead, and included when all engines are restarted: it was not stopped for good.
+    pub fn is_revivable(&self) -> bool {
+        self.is_revivable
+    }
+
+    /// Its timer in the set of timers; 0 for none.
+    pub fn timer_at(&self) -> Nanos {
+        self.timer_at
+    }
+
+    pub fn set_timer_at(&mut self, at: Nanos) {
+        self.timer_at = at;
+    }
+
+    /// It has no timer any more; returns the one that it had.
+    pub fn take_timer_at(&mut self) -> Nanos {
+        core::mem::take(&mut self.timer_at)
+    }
+
+    /// Tasks that must run here.
+    pub fn pinned(&self) -> &ReadyQueue {
+        &self.pinned
+    }
+
+    pub fn pinned_mut(&mut self) -> &mut ReadyQueue {
+        &mut self.pinned
+    }
+
+    /// Output of its task that was not sent to the client.
+    pub fn unread_mut(&mut self) -> &mut Unread {
+        &mut self.unread
+    }
+
+    /// When its oldest offer is believed to have started.
+    pub fn head_since(&self) -> Nanos {
+        self.head_since
+    }
+
+    /// Whether that was noted to be long ago.
+    pub fn is_late(&self) -> bool {
+        self.is_late
+    }
+
+    pub fn mean_task_ns(&self) -> u64 {
+        self.mean_task_ns
+    }
+
+    /// Number of tasks that ended on it.
+    pub fn completed(&self) -> u64 {
+        self.completed
+    }
+
+    /// Whether tasks are being taken back for it.
+    pub fn is_stealing(&self) -> bool {
+        self.stealing > 0
+    }
+
+    /// Revokes were sent on its behalf.
+    pub fn begin_steals(&mut self, n: u32) {
+        self.stealing += n;
+    }
+
+    /// One of them was answered.
+    pub fn end_steal(&mut self) {
+        self.stealing = self.stealing.saturating_sub(1);
+    }
+
+    /// It is offered a task as the `n`th offer of all; gives the offer's number.
+    pub fn offer(&mut self, key: TaskKey, task: &Task, short_ns: u32, n: u64) -> u32 {
+        let is_pinned = task.pinned().is_some();
+        self.holds_data |= is_pinned;
+        self.last_used = n;
+        self.offers.push(key, !is_pinned, task.depth(), short_ns)
+    }
+
+    /// Its hello is awaited; `spawn_sent` says whether the fork server was told to start it.
+    pub fn await_hello(&mut self, spawn_sent: bool) {
+        self.state = State::Starting { spawn_sent };
+    }
+
+    /// A rank's process has asked for its slot.
+    pub fn seat(&mut self, host: HostId, pid: u32) {
+        self.host = host;
+        self.spawned_pid = pid;
+        self.await_hello(true);
+    }
+
+    /// The fork server has started a process for it. False if that is no longer wanted.
+    pub fn on_spawned(&mut self, pid: u32) -> bool {
+        let is_wanted = match self.state {
+            State::Starting { spawn_sent } => spawn_sent,
+            State::Up | State::Draining | State::Leaving | State::Dying => true,
+            State::Restarting | State::Gone => false,
+        };
+        if is_wanted {
+            self.spawned_pid = pid;
+            self.failed_starts = 0;
+        }
+        is_wanted
+    }
+
+    /// No process could be created for it. False if none is awaited.
+    pub fn on_not_started(&mut self, reason: String) -> bool {
+        let is_awaited =
+            self.state == (State::Starting { spawn_sent: true }) && self.spawned_pid == 0;
+        if is_awaited {
+            self.failed_starts += 1;
+            self.note_exit(DeathCause::NotStarted, reason);
+        }
+        is_awaited
+    }
+
+    /// It said hello: it is up. Returns what others are told of it.
+    pub fn on_hello(&mut self, now: Nanos, mut info: EngineInfo, config: &Config) -> EngineInfo {
+        let spawned_pid = match (self.state, self.spawned_pid) {
+            (State::Starting { spawn_sent: true }, 0) => info.pid,
+            (State::Starting { spawn_sent: true }, pid) => pid,
+            _ => 0,
+        };
+        if let Some(guest) = &self.guest {
+            // These are named like the relays of blocks, so that the engines of a set are
+            // identified by their hosts.
+            let host = info.host.split(':').next().unwrap_or_default();
+            info.host = format!("{host}:{}", guest.world);
+        }
+        self.reset(config);
+        self.failed_starts = 0;
+        self.spawned_pid = spawned_pid;
+        self.info = Some(info.clone());
+        self.begin_head(now);
+        self.state = State::Up;
+        info
+    }
+
+    /// It takes no new tasks from now on.
+    pub fn begin_draining(&mut self) {
+        self.state = State::Draining;
+    }
+
+    /// Its slot is not filled again after its end.
+    pub fn release(&mut self) {
+        self.restart = Some(false);
+        self.is_revivable = false;
+    }
+
+    /// Its successor is here before its death was reported.
+    pub fn expect_successor(&mut self) {
+        self.restart = Some(true);
+    }
+
+    /// Whether its slot is to be filled again after its end; a released engine does not come back. Returns which it is.
+    pub fn set_restart(&mut self, restart: bool) -> bool {
+        let restart = restart && self.state != State::Draining;
+        self.restart = Some(restart);
+        self.is_revivable &= restart;
+        restart
+    }
+
+    /// It is told to stop. Returns whether it was up.
+    pub fn begin_leaving(&mut self, cause: DeathCause) -> bool {
+        let was_up = self.state == State::Up;
+        self.state = State::Leaving;
+        self.ended_by_us.get_or_insert(cause);
+        was_up
+    }
+
+    /// Its process is ended. Returns whether it was up; `None` if it is not alive, or was killed before.
+    pub fn kill(&mut self, cause: DeathCause) -> Option<bool> {
+        let is_alive = matches!(self.state, State::Up | State::Draining | State::Leaving);
+        if self.killed || !is_alive {
+            return None;
+        }
+        self.killed = true;
+        Some(self.begin_leaving(cause))
+    }
+
+    /// Its link is closed.
+    pub fn drop_link(&mut self) {
+        self.link_down = true;
+    }
+
+    /// How its process ended, unless that is known.
+    pub fn note_exit(&mut self, cause: DeathCause, last_output: String) {
+        self.exit.get_or_insert(Exit { cause, last_output });
+    }
+
+    /// One notice of its death has arrived.
+    pub fn begin_dying(&mut self) {
+        self.state = State::Dying;
+    }
+
+    /// These tasks ran on it when it died.
+    pub fn add_orphans(&mut self, keys: impl IntoIterator<Item = TaskKey>) {
+        self.orphans.extend(keys);
+    }
+
+    pub fn orphans(&self) -> &[TaskKey] {
+        &self.orphans
+    }
+
+    pub fn take_orphans(&mut self) -> Vec<TaskKey> {
+        core::mem::take(&mut self.orphans)
+    }
+
+    pub fn drop_orphan(&mut self, key: TaskKey) {
+        self.orphans.retain(|k| *k != key);
+    }
+
+    /// Its death is certified.
+    pub fn note_death(&mut self, now: Nanos, certificate: DeathCertificate) {
+        self.last_death = Some((certificate, now));
+        self.is_revivable = self.is_spawned() && self.restart != Some(false);
+    }
+
+    /// Whether to fill its slot again after its death; `None` leaves it to the settings.
+    pub fn restart(&self) -> Option<bool> {
+        self.restart
+    }
+
+    /// Number of consecutive failures to create a process for it.
+    pub fn failed_starts(&self) -> u32 {
+        self.failed_starts
+    }
+
+    /// Whether its host may be asked again at this time, after it has failed to create a process.
+    pub fn may_retry_at(&self, at: Nanos) -> bool {
+        at < self.start_by
+    }
+
+    /// Its host will not be asked again because of earlier failures.
+    pub fn forget_failed_starts(&mut self) {
+        self.failed_starts = 0;
+    }
+
+    /// Number of its restarts within the last minute.
+    pub fn recent_restarts(&mut self, now: Nanos) -> u32 {
+        while let Some(at) = self.restart_times.front() {
+            if now.saturating_sub(*at) < MINUTE_NS {
+                break;
+            }
+            self.restart_times.pop_front();
+        }
+        self.restart_times.len() as u32
+    }
+
+    /// It is started again later.
+    pub fn begin_restart(&mut self, now: Nanos, config: &Config) {
+        self.reset(config);
+        self.state = State::Restarting;
+        if self.failed_starts == 0 {
+            self.restart_times.push_back(now);
+            self.restarts += 1;
+        }
+    }
+
+    /// A client has it started again.
+    pub fn count_restart(&mut self) {
+        self.restarts += u64::from(self.last_death.is_some());
+    }
+
+    /// Nothing will start it again.
+    pub fn give_up(&mut self) {
+        self.failed_starts = 0;
+        self.state = State::Gone;
+    }
+
+    /// Its counters, without what it is running.
+    pub fn counters(&self) -> EngineCounters {
+        EngineCounters {
+            engine: self.id,
+            up: self.state == State::Up,
+            state: self.state_name(),
+            pid: self.pid(),
+            outstanding: self.offers.n_unfinished() as u64,
+            waiting: self.offers.n_waiting() as u64,
+            queued: self.pinned.len() as u64,
+            completed: self.completed,
+            window: self.window,
+            mean_task_ns: self.mean_task_ns,
+            busy_ns: self.busy_ns,
+            restarts: self.restarts,
+            last_death: self.last_death.clone(),
+            host: (self.info.as_ref()).map_or_else(String::new, |i| i.host.clone()),
+            holds_data: self.holds_data,
+            idle_since: self.idle_since(),
+            running: None,
+        }
+    }
+
+    /// Whether the counts agree with the offers, and these are within the window.
+    pub fn is_consistent(&self, config: &Config) -> bool {
+        let max_window = config.prefetch_max.max(config.prefetch_min).max(1);
+        self.offers.is_consistent()
+            && (1..=max_window).contains(&self.window)
+            && self.offers.outstanding() <= max_window + self.offers.n_stacked() as u32
+    }
+
     /// Forgets everything about the previous process.
     pub fn reset(&mut self, config: &Config) {
         self.info = None;
@@ -207,13 +564,6 @@ impl Engine {
         self.restart = None;
         self.holds_data = false;
         self.offers.clear();
-        self.first_offer = 0;
-        self.stack.clear();
-        self.outstanding = 0;
-        self.takeable = 0;
-        self.n_long = 0;
-        self.short_ns = 0;
-        self.returning = 0;
         self.stealing = 0;
         self.is_late = false;
         self.window = config.prefetch_min.max(1);
@@ -257,14 +607,15 @@ impl Engine {
 
     /// Whether it has nothing to do. A task of its own may wait, and it then takes only deeper ones.
     pub fn is_idle(&self) -> bool {
-        self.state == State::Up && !self.is_away && self.outstanding == 0 && self.stealing == 0
+        let is_free = self.offers.outstanding() == 0 && self.stealing == 0;
+        self.state == State::Up && !self.is_away && is_free
     }
 
     /// Whether another task may be offered. One that drains takes those that a task of its own may wait for.
     pub fn has_room(&self) -> bool {
         match self.state {
             State::Up => self.is_within_window(),
-            State::Draining => self.floor().is_some() && self.is_within_window(),
+            State::Draining => self.offers.floor().is_some() && self.is_within_window(),
             _ => false,
         }
     }
@@ -278,13 +629,56 @@ impl Engine {
     pub fn can_take_pinned(&self) -> bool {
         self.pinned.len() > 0
             && self.has_room_for_pinned()
-            && self.returning == 0
-            && (self.pinned.top_rank())
-                .is_some_and(|rank| self.stack.is_empty() || self.accepts(rank.depth))
+            && !self.offers.some_return()
+            && (self.pinned.top_rank()).is_some_and(|rank| self.offers.accepts(rank.depth))
     }
 
     fn is_within_window(&self) -> bool {
-        !self.is_away && self.outstanding < self.window && self.offers.len() < CLAIM_SLOTS
+        !self.is_away && self.offers.outstanding() < self.window && self.offers.has_slot()
+    }
+
+    /// What it was offered.
+    pub fn offers(&self) -> &Offers {
+        &self.offers
+    }
+
+    /// To change what it was offered.
+    pub fn offers_mut(&mut self) -> &mut Offers {
+        &mut self.offers
+    }
+
+    /// Offers behind the head that could be taken back for another engine. While its host does not answer, none is.
+    pub fn n_stealable(&self) -> u32 {
+        if self.is_away {
+            0
+        } else {
+            self.offers.n_stealable()
+        }
+    }
+
+    /// How long those will take if each takes this long.
+    pub fn tail_ns(&self, task_ns: Nanos) -> Nanos {
+        u64::from(self.n_stealable()).saturating_mul(task_ns)
+    }
+
+    /// The offer believed to run.
+    pub fn head(&self) -> Option<(TaskKey, u32)> {
+        self.offers.head()
+    }
+
+    /// Whether it has finished everything that only it can finish.
+    pub fn is_drained(&self) -> bool {
+        self.offers.is_empty() && self.pinned.len() == 0
+    }
+
+    /// Since when it has been idle.
+    pub fn idle_since(&self) -> Option<Nanos> {
+        (self.state == State::Up && self.is_drained()).then_some(self.head_since)
+    }
+
+    /// Whether a client may have left data in its memory: it has received a task addressed to it, or one is queued.
+    pub fn may_hold_data(&self) -> bool {
+        self.holds_data || self.pinned.len() > 0
     }
 
     /// It is believed to run another task from now on.

@@ -4,15 +4,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use broadleaf_proto::control::{ControlReply, ReadWritten, Seen};
-use broadleaf_proto::host::EngineOrder;
+use broadleaf_proto::control::ControlReply;
 use broadleaf_proto::ids::{ClientId, EngineId, HostId};
 use broadleaf_proto::limits::MAX_WRITTEN_BYTES;
 use broadleaf_proto::relay::HostCounts;
 
 use crate::check::{Violation, ensure};
-use crate::engines::State;
-use crate::{Controller, Nanos, Output};
+use crate::{Nanos, Output};
 
 /// Number of requests for what engines have written that may be unanswered, over all observers.
 const MAX_READINGS: usize = 256;
@@ -51,6 +49,101 @@ impl Observers {
         out.extend(owed.map(|reading| reading.reply(no_host(reading.engine))));
         self.readings.retain(|_, reading| reading.host != host);
     }
+
+    /// Somebody looks at these hosts, and will be told their figures when it looks again.
+    pub fn observe(&mut self, hosts: impl Iterator<Item = HostId>, out: &mut Vec<Output>) {
+        for host in hosts {
+            if self.measuring.insert(host) {
+                out.push(Output::Measure { host });
+            }
+        }
+    }
+
+    /// A host's figures came.
+    pub fn on_measured(&mut self, now: Nanos, host: HostId, counts: HostCounts) {
+        self.measuring.remove(&host);
+        self.measured.insert(host, (counts, now));
+    }
+
+    /// The latest figures of connected hosts, and when they came.
+    pub fn measured(&self) -> impl Iterator<Item = (HostId, &HostCounts, Nanos)> {
+        let measured = self.measured.iter();
+        measured.map(|(host, (counts, at))| (*host, counts, *at))
+    }
+
+    /// An observer asks what an engine has written: the number of the request to its host.
+    ///
+    /// # Errors
+    /// The reply, if too many requests are unanswered.
+    pub fn ask(
+        &mut self,
+        client: ClientId,
+        number: u64,
+        engine: EngineId,
+        host: HostId,
+    ) -> Result<u64, ControlReply> {
+        if self.readings.len() >= MAX_READINGS {
+            return Err(ControlReply::Failed(format!(
+                "{MAX_READINGS} requests for the output of engines are unanswered: ask again later"
+            )));
+        }
+        self.last_reading += 1;
+        let asked = Reading {
+            client,
+            number,
+            engine,
+            host,
+        };
+        self.readings.insert(self.last_reading, asked);
+        Ok(self.last_reading)
+    }
+
+    /// What a host answers to a request that was made there. False if there was none: its observer may have left.
+    pub fn on_written(
+        &mut self,
+        host: HostId,
+        reading: u64,
+        text: String,
+        out: &mut Vec<Output>,
+    ) -> bool {
+        let asked = self.readings.get(&reading);
+        let Some(asked) = asked.filter(|asked| asked.host == host) else {
+            return false;
+        };
+        let reply = if text.is_empty() || text.len() > MAX_WRITTEN_BYTES {
+            let engine = asked.engine.0;
+            ControlReply::Failed(format!("the output of engine {engine} cannot be read"))
+        } else {
+            ControlReply::Text(text)
+        };
+        out.push(asked.reply(reply));
+        self.readings.remove(&reading);
+        true
+    }
+
+    /// Verifies that only hosts that are up owe figures, and that only clients that are here wait for hosts that can
+    /// answer.
+    pub fn check(
+        &self,
+        is_up: impl Fn(HostId) -> bool,
+        can_answer: impl Fn(HostId) -> bool,
+        is_here: impl Fn(ClientId) -> bool,
+    ) -> Result<(), Violation> {
+        for host in self.measuring.iter().chain(self.measured.keys()) {
+            ensure(is_up(*host), || {
+                format!("{host:?} is gone, and owes its figures")
+            })?;
+        }
+        for reading in self.readings.values() {
+            ensure(can_answer(reading.host), || {
+                format!("{reading:?} will not be answered")
+            })?;
+            ensure(is_here(reading.client), || {
+                format!("{reading:?} is of a client that is gone")
+            })?;
+        }
+        Ok(())
+    }
 }
 
 impl Reading {
@@ -63,120 +156,10 @@ impl Reading {
     }
 }
 
-fn no_host(engine: EngineId) -> ControlReply {
+/// The reply to a request about an engine whose host cannot tell.
+pub(crate) fn no_host(engine: EngineId) -> ControlReply {
     ControlReply::Failed(format!(
         "the host of engine {} is gone, or has no fork server",
         engine.0
     ))
-}
-
-impl Controller {
-    /// Somebody looks at the hosts, and will be told their figures when it looks again.
-    pub(crate) fn on_observed(&mut self, out: &mut Vec<Output>) {
-        for host in self.hosts.up() {
-            if self.observers.measuring.insert(host) {
-                out.push(Output::Measure { host });
-            }
-        }
-    }
-
-    pub(crate) fn on_measured(&mut self, now: Nanos, host: HostId, counts: HostCounts) {
-        self.observers.measuring.remove(&host);
-        self.observers.measured.insert(host, (counts, now));
-    }
-
-    /// The latest figures of connected hosts: the host's name, the figures, and when they came.
-    pub fn measured(&self) -> impl Iterator<Item = (String, &HostCounts, Nanos)> {
-        let measured = self.observers.measured.iter();
-        measured.map(move |(host, (counts, at))| (self.hosts.name(*host), counts, *at))
-    }
-
-    /// An observer asks what an engine has written. The fork server of its host can tell; the reply follows, unless this
-    /// returns it.
-    pub(crate) fn read_written(
-        &mut self,
-        client: ClientId,
-        number: u64,
-        engine: EngineId,
-        seen: Option<Seen>,
-        out: &mut Vec<Output>,
-    ) -> Option<ControlReply> {
-        let Some(known) = self.engines.get(engine.0 as usize) else {
-            return Some(ControlReply::Failed(format!(
-                "no such engine: {}",
-                engine.0
-            )));
-        };
-        let host = known.host;
-        if !self.can_spawn(host) {
-            return Some(no_host(engine));
-        }
-        if self.observers.readings.len() >= MAX_READINGS {
-            return Some(ControlReply::Failed(format!(
-                "{MAX_READINGS} requests for the output of engines are unanswered: ask again later"
-            )));
-        }
-        let has_process = !matches!(known.state, State::Gone | State::Restarting);
-        let pid = if has_process { known.pid() } else { 0 };
-        self.observers.last_reading += 1;
-        let reading = self.observers.last_reading;
-        let asked = Reading {
-            client,
-            number,
-            engine,
-            host,
-        };
-        self.observers.readings.insert(reading, asked);
-        let read = ReadWritten {
-            engine,
-            pid,
-            reading,
-            seen,
-        };
-        out.push(Output::Order(EngineOrder::ReadWritten(read)));
-        None
-    }
-
-    /// What a host answers to a request that was made there.
-    pub(crate) fn on_written(
-        &mut self,
-        host: HostId,
-        reading: u64,
-        text: String,
-        out: &mut Vec<Output>,
-    ) {
-        let asked = self.observers.readings.get(&reading);
-        let Some(asked) = asked.filter(|asked| asked.host == host) else {
-            self.totals.ignored += 1; // Its observer may have left.
-            return;
-        };
-        let reply = if text.is_empty() || text.len() > MAX_WRITTEN_BYTES {
-            let engine = asked.engine.0;
-            ControlReply::Failed(format!("the output of engine {engine} cannot be read"))
-        } else {
-            ControlReply::Text(text)
-        };
-        out.push(asked.reply(reply));
-        self.observers.readings.remove(&reading);
-    }
-
-    pub(crate) fn check_observers(&self) -> Result<(), Violation> {
-        let observers = &self.observers;
-        let asked = observers.measuring.iter().chain(observers.measured.keys());
-        for host in asked {
-            ensure(self.is_relay_up(*host), || {
-                format!("{host:?} is gone, and owes its figures")
-            })?;
-        }
-        for reading in observers.readings.values() {
-            ensure(self.can_spawn(reading.host), || {
-                format!("{reading:?} will not be answered")
-            })?;
-            let observer = self.clients.get(&reading.client);
-            ensure(observer.is_some_and(|c| !c.away), || {
-                format!("{reading:?} is of a client that is gone")
-            })?;
-        }
-        Ok(())
-    }
 }

@@ -11,9 +11,9 @@ use std::ops::{Deref, Index, IndexMut};
 use broadleaf_proto::ids::HostId;
 
 use super::awake::{Choice, Spot, Wakefulness};
-use super::lists::ByNumber;
 use super::{Engine, State};
 use crate::Nanos;
+use crate::lists::ByNumber;
 use crate::tasks::targets::Targets;
 
 /// Where an engine is listed.
@@ -38,12 +38,8 @@ struct Place {
 impl Place {
     fn of(engine: &Engine, awake: &Wakefulness) -> Self {
         let has_room = engine.has_room();
-        let min_depth = match engine.floor() {
-            Some(floor) if !engine.stack.is_empty() => floor + 1,
-            _ => 0,
-        };
         Self {
-            room: has_room.then_some((min_depth, engine.outstanding)),
+            room: has_room.then(|| (engine.offers.min_depth(), engine.offers.outstanding())),
             is_idle: engine.is_idle(),
             is_up: engine.state == State::Up,
             is_draining: engine.state == State::Draining,
@@ -251,7 +247,7 @@ impl Engines {
         }
         let firsts = self.rooms_for(depth).filter_map(|rooms| {
             let id = rooms.first(rooms.lowest()?)?;
-            Some((self.slots[id as usize].load(), id))
+            Some((self.slots[id as usize].offers.load(), id))
         });
         firsts.min_by_key(|(load, _)| *load).map(|(_, id)| id)
     }
@@ -275,21 +271,21 @@ impl Engines {
         let mut visits = 0;
         let mut fits = |engine: &Engine| {
             visits += 1;
-            engine.has_room() && engine.accepts(depth) && allows(engine)
+            engine.has_room() && engine.offers.accepts(depth) && allows(engine)
         };
         let best = match only {
             Some(only) if n_only < n_rooms => {
                 let there = only.filter_map(|id| self.slots.get(id as usize));
                 let fitting = there.filter(|engine| fits(engine));
                 fitting
-                    .min_by_key(|e| (e.load(), e.last_used))
+                    .min_by_key(|e| (e.offers.load(), e.last_used))
                     .map(|e| e.id.0)
             }
             _ => {
                 let mut best: Option<(u32, u32)> = None;
                 for rooms in self.rooms_for(depth) {
                     let first = rooms.ascending().find(|id| fits(&self.slots[*id as usize]));
-                    let first = first.map(|id| (self.slots[id as usize].load(), id));
+                    let first = first.map(|id| (self.slots[id as usize].offers.load(), id));
                     if first.is_some_and(|first| best.is_none_or(|best| first.0 < best.0)) {
                         best = first;
                     }

@@ -2,16 +2,7 @@
 //! together.
 
 use std::collections::BTreeMap;
-
-use broadleaf_proto::control::DeathCause;
-use broadleaf_proto::host::EngineOrder;
-use broadleaf_proto::ids::{EngineId, HostId};
-use broadleaf_proto::limits::MAX_HOST_NAME_BYTES;
-
-use crate::engines::{Engine, Guest, MAX_ENGINES, State};
-use crate::{Controller, Nanos, Output};
-
-const SIGKILL: i32 = 9;
+use std::ops::Range;
 
 /// The slots of one world. They stay with the world, so it has the same engines when it is started
 /// again.
@@ -27,151 +18,39 @@ struct World {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Worlds(BTreeMap<String, World>);
 
-impl Controller {
-    /// A rank requests its slot. Returns false if the request is impossible: a world always has the same number of
-    /// ranks.
-    #[expect(clippy::too_many_arguments, reason = "the fields of a message")]
-    pub(crate) fn on_guest(
-        &mut self,
-        now: Nanos,
-        host: HostId,
-        world: String,
-        size: u32,
-        rank: u32,
-        pid: u32,
-        out: &mut Vec<Output>,
-    ) -> bool {
-        if rank >= size || pid == 0 || world.len() > MAX_HOST_NAME_BYTES {
-            return false;
-        }
-        if self.supervisor.stopping {
-            return true;
-        }
-        let Some(first) = self.first_slot(&world, size) else {
-            return false;
-        };
-        let index = (first + rank) as usize;
-        if self.engines[index].state != State::Gone {
-            // The previous process of this rank seems to be alive still. The fork server will ask
-            // again.
-            self.totals.ignored += 1;
-            return true;
-        }
-        if let Some(known) = self.worlds.0.get_mut(&world) {
-            known.ended_by = None;
-        }
-        let engine = &mut self.engines[index];
-        engine.host = host;
-        engine.state = State::Starting { spawn_sent: true };
-        engine.spawned_pid = pid;
-        engine.begin_start(now, self.config.start_timeout_ns);
-        let engine = engine.id;
-        self.set_engine_timer(index, now.saturating_add(self.config.start_timeout_ns));
-        out.push(Output::Order(EngineOrder::Seat {
-            engine,
-            world,
-            rank,
-        }));
-        true
+impl Worlds {
+    /// The slots of a world.
+    pub fn slots(&self, name: &str) -> Option<Range<u32>> {
+        let world = self.0.get(name)?;
+        Some(world.first..world.first + world.size)
     }
 
-    /// The slot of a world's rank 0, created with the others if the world is new.
-    fn first_slot(&mut self, name: &str, size: u32) -> Option<u32> {
-        if let Some(known) = self.worlds.0.get(name) {
-            return (known.size == size).then_some(known.first);
-        }
-        let first = self.engines.len() as u32;
-        if size > MAX_ENGINES - first {
-            return None;
-        }
-        for rank in 0..size {
-            let mut engine = Engine::new(EngineId(first + rank), &self.config);
-            engine.guest = Some(Guest {
-                world: name.to_owned(),
-                rank,
-            });
-            self.engines.push(engine);
-        }
+    /// A new world has these slots.
+    pub fn add(&mut self, name: String, slots: Range<u32>) {
         let world = World {
-            first,
-            size,
+            first: slots.start,
+            size: slots.end - slots.start,
             ended_by: None,
         };
-        self.worlds.0.insert(name.to_owned(), world);
-        Some(first)
+        self.0.insert(name, world);
     }
 
-    /// The slots of the engine's world; only its own if it has none.
-    pub(crate) fn of_same_world(&self, index: usize) -> core::ops::Range<usize> {
-        let guest = self.engines[index].guest.as_ref();
-        let world = guest.and_then(|guest| self.worlds.0.get(&guest.world));
-        world.map_or(index..index + 1, |w| {
-            w.first as usize..(w.first + w.size) as usize
-        })
-    }
-
-    /// Whether an engine has ended in a way that its world does not survive.
-    fn ends_its_world(&self, index: usize) -> bool {
-        let asked = self.engines[index].ended_by_us.as_ref();
-        let is_asked =
-            asked.is_some_and(|c| matches!(c, DeathCause::Stopped | DeathCause::RankDied(_)));
-        !is_asked && !self.supervisor.stopping
-    }
-
-    /// Records which rank died first, at the first sign of it.
-    pub(crate) fn note_end_of_world(&mut self, index: usize) {
-        if !self.ends_its_world(index) {
-            return;
-        }
-        if let Some(guest) = &self.engines[index].guest
-            && let Some(world) = self.worlds.0.get_mut(&guest.world)
-        {
-            world.ended_by.get_or_insert(guest.rank);
+    /// A rank has started: the world has not ended.
+    pub fn begin(&mut self, name: &str) {
+        if let Some(world) = self.0.get_mut(name) {
+            world.ended_by = None;
         }
     }
 
-    /// Nobody knows how a rank ended, because it was the process manager's child. What is known is which one died
-    /// first.
-    pub(crate) fn cause_in_world(&mut self, index: usize, cause: DeathCause) -> DeathCause {
-        if cause != DeathCause::Disconnected {
-            return cause;
+    /// A rank has died, and with it its world. The first one is remembered.
+    pub fn end(&mut self, name: &str, rank: u32) {
+        if let Some(world) = self.0.get_mut(name) {
+            world.ended_by.get_or_insert(rank);
         }
-        self.note_end_of_world(index);
-        let guest = self.engines[index].guest.as_ref();
-        let world = guest.and_then(|guest| self.worlds.0.get(&guest.world));
-        let first = world.and_then(|world| world.ended_by);
-        first.map_or(cause, DeathCause::RankDied)
     }
 
-    /// An engine is dead, so the others of its world are dead or will be now.
-    pub(crate) fn end_world(&mut self, now: Nanos, index: usize, out: &mut Vec<Output>) {
-        if self.engines[index].guest.is_none() || !self.ends_its_world(index) {
-            return;
-        }
-        self.note_end_of_world(index);
-        let guest = self.engines[index].guest.as_ref();
-        let world = guest.and_then(|guest| self.worlds.0.get(&guest.world));
-        let Some(first) = world.and_then(|world| world.ended_by) else {
-            return;
-        };
-        for other in self.of_same_world(index) {
-            if other == index {
-                continue;
-            }
-            let engine = &self.engines[other];
-            let (id, pid) = (engine.id, engine.spawned_pid);
-            if matches!(engine.state, State::Starting { .. }) && pid != 0 {
-                // Nobody reports its end: its process id may belong to another process by the time its start has
-                // failed.
-                self.engines[other].spawned_pid = 0;
-                out.push(Output::Order(EngineOrder::Kill {
-                    engine: id,
-                    pid,
-                    signal: SIGKILL,
-                }));
-            } else {
-                self.kill(now, id, DeathCause::RankDied(first), out);
-            }
-        }
+    /// The rank that died first, if the world has ended.
+    pub fn ended_by(&self, name: &str) -> Option<u32> {
+        self.0.get(name)?.ended_by
     }
 }

@@ -1,5 +1,4 @@
-//! Which ready task goes to which engine, and when.
+//! Tasks that are ready, in the order in which engines get them.
 
-pub(crate) mod offers;
+pub(crate) mod groups;
 pub(crate) mod ready;
-pub(crate) mod scheduler;

@@ -6,17 +6,7 @@ use std::collections::{BTreeMap, VecDeque};
 use broadleaf_proto::ids::{ClientId, TaskKey};
 use smallvec::SmallVec;
 
-use crate::tasks::{TaskState, TaskTable};
-
-/// The order of tasks: deeper ones first, so that tasks that wait for them can continue, and then by priority.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Rank {
-    pub depth: u16,
-    pub priority: i32,
-}
-
-/// Slot of a group of tasks that may run on the same engines; 0 is the group of all engines.
-pub(crate) type GroupId = u32;
+use crate::tasks::{Rank, TaskState, TaskTable};
 
 /// Tasks of one client at one rank; once it is empty, another client may have it. Tasks removed from the middle leave
 /// their stale key behind.
@@ -46,7 +36,7 @@ pub(crate) struct ReadyQueue {
 fn is_queued(tasks: &TaskTable, key: TaskKey) -> bool {
     tasks
         .get(key)
-        .is_some_and(|t| matches!(t.state, TaskState::Ready(_) | TaskState::Pinned(_)))
+        .is_some_and(|t| matches!(t.state(), TaskState::Ready(_) | TaskState::Pinned(_)))
 }
 
 impl ReadyQueue {

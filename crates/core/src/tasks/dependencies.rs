@@ -1,5 +1,7 @@
 //! Tasks that wait for other tasks of their client.
 
+use std::collections::VecDeque;
+
 use broadleaf_proto::control::DependencyRule;
 use broadleaf_proto::ids::{EngineId, TaskKey, TaskSeq};
 use broadleaf_proto::task::Status;
@@ -12,7 +14,7 @@ pub(crate) const NOWHERE: EngineId = EngineId(u32::MAX);
 
 /// A task's end, for its dependents.
 #[derive(Clone, Debug)]
-pub(crate) struct Resolved {
+pub(crate) struct Ended {
     pub slot: u32,
     pub status: Status,
     pub engine: EngineId,
@@ -79,7 +81,7 @@ pub(crate) struct Wait {
     /// Engines of the `follow` dependencies that count.
     engines: SmallVec<[u32; 2]>,
     /// A sample of the unresolved dependencies, for `explain`.
-    pub pending: SmallVec<[TaskSeq; 2]>,
+    pending: SmallVec<[TaskSeq; 2]>,
 }
 
 /// Number of dependencies that `explain` names.
@@ -99,6 +101,11 @@ impl Wait {
         if self.pending.len() < PENDING_SAMPLE {
             self.pending.push(seq);
         }
+    }
+
+    /// A sample of the unresolved dependencies.
+    pub fn pending(&self) -> &[TaskSeq] {
+        &self.pending
     }
 
     /// Dependencies not resolved yet.
@@ -149,6 +156,8 @@ pub(crate) struct Dependencies {
     waiting: IndexMap<TaskKey, Wait, FxBuildHasher>,
     /// Indexed by the dependency's slot in the task table, which never changes.
     dependents: IndexMap<u32, Vec<(TaskKey, Kind)>, FxBuildHasher>,
+    /// Ends that dependents have not been told of.
+    ended: VecDeque<Ended>,
 }
 
 impl Dependencies {
@@ -172,6 +181,18 @@ impl Dependencies {
     }
     pub fn get_mut(&mut self, key: TaskKey) -> Option<&mut Wait> {
         self.waiting.get_mut(&key)
+    }
+    /// A task that others wait for has ended.
+    pub fn note_end(&mut self, ended: Ended) {
+        self.ended.push_back(ended);
+    }
+    /// The first end that dependents have not been told of.
+    pub fn next_end(&mut self) -> Option<Ended> {
+        self.ended.pop_front()
+    }
+    /// Whether dependents were told of every end.
+    pub fn is_settled(&self) -> bool {
+        self.ended.is_empty()
     }
     pub fn n_waiting(&self) -> usize {
         self.waiting.len()

@@ -8,7 +8,7 @@ use indexmap::IndexMap;
 use rustc_hash::FxBuildHasher;
 use slab::Slab;
 
-use crate::engines::NumberSet;
+use crate::lists::NumberSet;
 
 #[derive(Clone, Debug)]
 struct Cached {

@@ -1,26 +1,26 @@
-//! Tasks: the table of live ones, and how they are submitted, run and end. A key names one placement: it changes when a
-//! task leaves an engine to run again, so late news of the earlier placement is recognized as stale.
+//! Tasks: the table of live ones, and what they name. A key names one placement: it changes when a task leaves an engine to run again, so late news of the earlier placement is recognized as stale.
 
-pub(crate) mod coalesce;
 pub(crate) mod dependencies;
-pub(crate) mod failures;
 pub(crate) mod functions;
-pub(crate) mod nesting;
 pub(crate) mod options;
-pub(crate) mod ranges;
-pub(crate) mod result_store;
-pub(crate) mod settle;
-pub(crate) mod submit;
 pub(crate) mod targets;
-pub(crate) mod timeouts;
 
 use broadleaf_proto::ids::{ClientId, EngineId, TaskKey, TaskSeq};
 use broadleaf_proto::task::Payload;
 use smallvec::SmallVec;
 
 use crate::Nanos;
-use crate::placement::ready::{GroupId, Rank};
 use crate::tasks::options::OptionSets;
+
+/// The order of tasks: deeper ones first, so that tasks that wait for them can continue, and then by priority.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Rank {
+    pub depth: u16,
+    pub priority: i32,
+}
+
+/// Slot of a group of tasks that may run on the same engines; 0 is the group of all engines.
+pub(crate) type GroupId = u32;
 
 /// The state of a task. Each live task is in exactly one state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,49 +87,270 @@ impl Restrictions {
 #[derive(Clone, Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "they are independent facts")]
 pub(crate) struct Task {
-    pub generation: u32,
-    pub state: TaskState,
+    generation: u32,
+    state: TaskState,
     /// `None` when its client left.
-    pub client: Option<ClientId>,
-    pub seq: TaskSeq,
+    client: Option<ClientId>,
+    seq: TaskSeq,
     /// The request whose results it is coalesced with.
-    pub reply_group: Option<u32>,
+    reply_group: Option<u32>,
     /// Slot in the function cache; holds one reference.
-    pub function: u32,
+    function: u32,
     /// Slot among the option sets; holds one reference.
-    pub options: u32,
+    options: u32,
     /// Its nesting depth: 0, or one more than that of the task that submitted it.
-    pub depth: u16,
-    pub retries_left: u32,
-    pub stopping: Stopping,
+    depth: u16,
+    retries_left: u32,
+    stopping: Stopping,
     /// An interrupt was sent to it: an error is then no reason to retry.
-    pub interrupted: bool,
+    interrupted: bool,
     /// Its time has run out once, on an engine that had not even started it.
-    pub stalled: bool,
+    stalled: bool,
     /// Its arguments are on their way to the host of its engine. Its timeout starts when they have
     /// arrived.
-    pub is_travelling: bool,
+    is_travelling: bool,
     /// Other tasks wait for it.
-    pub has_dependents: bool,
+    has_dependents: bool,
     /// Clients that did not submit it wait for its result.
-    pub is_awaited: bool,
+    is_awaited: bool,
     /// The engine it must run on (mode `Each`).
-    pub pinned: Option<EngineId>,
+    pinned: Option<EngineId>,
     restrictions: Option<Box<Restrictions>>,
     /// Its share of the inline bytes of its submission.
+    inline_bytes: u64,
+    submitted_ns: Nanos,
+    /// When it was last offered to an engine; 0 if it has not been.
+    offered_ns: Nanos,
+    /// Its timer in the set of timers; 0 for none.
+    timer_at: Nanos,
+    payload: Payload,
+}
+
+/// What a task begins with; see [`Task`].
+pub(crate) struct NewTask {
+    pub client: ClientId,
+    pub seq: TaskSeq,
+    pub reply_group: Option<u32>,
+    pub function: u32,
+    pub options: u32,
+    pub depth: u16,
+    pub retries: u32,
+    pub pinned: Option<EngineId>,
     pub inline_bytes: u64,
     pub submitted_ns: Nanos,
-    /// When it was last offered to an engine; 0 if it has not been.
-    pub offered_ns: Nanos,
-    /// Its timer in the set of timers; 0 for none.
-    pub timer_at: Nanos,
     pub payload: Payload,
+}
+
+impl From<NewTask> for Task {
+    fn from(new: NewTask) -> Self {
+        Self {
+            generation: 0,
+            state: TaskState::Detached,
+            client: Some(new.client),
+            seq: new.seq,
+            reply_group: new.reply_group,
+            function: new.function,
+            options: new.options,
+            depth: new.depth,
+            retries_left: new.retries,
+            stopping: Stopping::No,
+            interrupted: false,
+            stalled: false,
+            is_travelling: false,
+            has_dependents: false,
+            is_awaited: false,
+            pinned: new.pinned,
+            restrictions: None,
+            inline_bytes: new.inline_bytes,
+            submitted_ns: new.submitted_ns,
+            offered_ns: 0,
+            timer_at: 0,
+            payload: new.payload,
+        }
+    }
 }
 
 impl Task {
     /// To change which engines it runs on.
-    pub fn restrict(&mut self) -> &mut Restrictions {
+    fn restrict(&mut self) -> &mut Restrictions {
         self.restrictions.get_or_insert_default()
+    }
+
+    pub fn state(&self) -> TaskState {
+        self.state
+    }
+
+    /// It is in this state from now on; returns the one that it was in.
+    pub fn enter(&mut self, state: TaskState) -> TaskState {
+        core::mem::replace(&mut self.state, state)
+    }
+
+    /// `None` when its client left.
+    pub fn client(&self) -> Option<ClientId> {
+        self.client
+    }
+
+    /// Its client left. A task that runs may finish; one that does not is taken back.
+    pub fn lose_client(&mut self) {
+        self.client = None;
+        if self.stopping == Stopping::No {
+            self.stopping = Stopping::Asked;
+        }
+    }
+
+    pub fn seq(&self) -> TaskSeq {
+        self.seq
+    }
+
+    /// The request whose results it is coalesced with.
+    pub fn reply_group(&self) -> Option<u32> {
+        self.reply_group
+    }
+
+    /// Slot in the function cache.
+    pub fn function(&self) -> u32 {
+        self.function
+    }
+
+    /// Slot among the option sets.
+    pub fn options(&self) -> u32 {
+        self.options
+    }
+
+    /// Its nesting depth.
+    pub fn depth(&self) -> u16 {
+        self.depth
+    }
+
+    /// The engine it must run on (mode `Each`).
+    pub fn pinned(&self) -> Option<EngineId> {
+        self.pinned
+    }
+
+    pub fn payload(&self) -> &Payload {
+        &self.payload
+    }
+
+    /// Its share of the inline bytes of its submission.
+    pub fn inline_bytes(&self) -> u64 {
+        self.inline_bytes
+    }
+
+    pub fn submitted_ns(&self) -> Nanos {
+        self.submitted_ns
+    }
+
+    /// When it was last offered to an engine; 0 if it has not been.
+    pub fn offered_ns(&self) -> Nanos {
+        self.offered_ns
+    }
+
+    /// It is offered to an engine; `is_travelling` says whether its arguments are on their way there.
+    pub fn offer(&mut self, engine: EngineId, offer: u32, now: Nanos, is_travelling: bool) {
+        self.state = TaskState::Offered(engine, offer);
+        self.offered_ns = now;
+        self.is_travelling = is_travelling;
+    }
+
+    /// Whether its arguments are on their way to the host of its engine.
+    pub fn is_travelling(&self) -> bool {
+        self.is_travelling
+    }
+
+    /// Its arguments have arrived.
+    pub fn arrive(&mut self) {
+        self.is_travelling = false;
+    }
+
+    pub fn stopping(&self) -> Stopping {
+        self.stopping
+    }
+
+    /// It is being stopped from now on, or no longer.
+    pub fn stop(&mut self, how: Stopping) {
+        self.stopping = how;
+    }
+
+    /// An interrupt is sent to it.
+    pub fn note_interrupt(&mut self) {
+        self.interrupted = true;
+    }
+
+    pub fn was_interrupted(&self) -> bool {
+        self.interrupted
+    }
+
+    /// Its time has run out on an engine that had not even started it: its next attempt is elsewhere if possible.
+    pub fn stall(&mut self, engine: EngineId) {
+        self.stalled = true;
+        self.stopping = Stopping::No;
+        self.restrict().avoid = Some(engine);
+    }
+
+    pub fn has_stalled(&self) -> bool {
+        self.stalled
+    }
+
+    /// Whether it may be started again after a failure.
+    pub fn may_retry(&self) -> bool {
+        self.retries_left > 0
+    }
+
+    /// It is started again after it has failed on an engine, elsewhere if possible.
+    pub fn use_retry(&mut self, failed_on: EngineId) {
+        self.retries_left -= 1;
+        self.restrict().avoid = Some(failed_on);
+    }
+
+    /// An engine does not meet its conditions.
+    pub fn note_unmet(&mut self, engine: EngineId, said: String) {
+        let restrictions = self.restrict();
+        restrictions.unmet = Some(said.into());
+        if let Err(index) = restrictions.tried.binary_search(&engine.0) {
+            restrictions.tried.insert(index, engine.0);
+        }
+    }
+
+    /// It runs only on these engines, which are sorted.
+    pub fn follow(&mut self, engines: SmallVec<[u32; 0]>) {
+        self.restrict().followed = Some(engines);
+    }
+
+    /// Whether other tasks wait for it.
+    pub fn has_dependents(&self) -> bool {
+        self.has_dependents
+    }
+
+    pub fn note_dependents(&mut self) {
+        self.has_dependents = true;
+    }
+
+    /// No other task waits for it any more; whether one did.
+    pub fn take_dependents(&mut self) -> bool {
+        core::mem::take(&mut self.has_dependents)
+    }
+
+    /// Whether clients that did not submit it wait for its result.
+    pub fn is_awaited(&self) -> bool {
+        self.is_awaited
+    }
+
+    pub fn set_awaited(&mut self, is_awaited: bool) {
+        self.is_awaited = is_awaited;
+    }
+
+    /// Its timer in the set of timers; 0 for none.
+    pub fn timer_at(&self) -> Nanos {
+        self.timer_at
+    }
+
+    pub fn set_timer_at(&mut self, at: Nanos) {
+        self.timer_at = at;
+    }
+
+    /// It has no timer any more; returns the one that it had.
+    pub fn take_timer_at(&mut self) -> Nanos {
+        core::mem::take(&mut self.timer_at)
     }
 
     /// Which engines it does not run on; `None` if it runs anywhere.
@@ -161,8 +382,9 @@ impl TaskTable {
         self.slots.len() - self.free.len()
     }
 
-    /// Adds a task; its `generation` is overwritten.
-    pub fn insert(&mut self, mut task: Task) -> TaskKey {
+    /// Adds a task.
+    pub fn insert(&mut self, task: NewTask) -> TaskKey {
+        let mut task = Task::from(task);
         if let Some(slot) = self.free.pop() {
             let old = &mut self.slots[slot as usize];
             task.generation = old.generation;
@@ -171,7 +393,6 @@ impl TaskTable {
             return key;
         }
         let slot = self.slots.len() as u32;
-        task.generation = 0;
         self.slots.push(task);
         TaskKey::new(slot, 0)
     }
@@ -199,6 +420,11 @@ impl TaskTable {
         self.slots
             .get(key.slot())
             .filter(|t| t.generation == key.generation() && t.state != TaskState::Vacant)
+    }
+
+    /// The task's state, unless the key is stale.
+    pub fn state(&self, key: TaskKey) -> Option<TaskState> {
+        self.get(key).map(Task::state)
     }
 
     /// A task that the caller knows to be live.

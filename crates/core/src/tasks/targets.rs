@@ -2,7 +2,8 @@
 
 use broadleaf_proto::control::TargetSet;
 
-use crate::engines::MAX_ENGINES;
+/// Maximum number of engine slots, and of targets of one request.
+pub(crate) const MAX_ENGINES: u32 = 65_536;
 
 /// Half-open ranges of engines, in target order.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]

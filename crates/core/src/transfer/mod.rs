@@ -25,6 +25,9 @@ pub use self::routes::{Route, Stop};
 pub use self::topology::TopologyChoice;
 use crate::Nanos;
 
+/// Number of finished transfers that are still reported.
+const PAST: usize = 16;
+
 /// Number of earlier hosts, besides the parent and the origin, that a host may turn to.
 const FALLBACKS: usize = 5;
 /// How long a host may be slow before its children are moved.
@@ -325,6 +328,17 @@ impl Transfers {
     /// The object is no longer needed.
     pub fn forget(&mut self, object: ObjectId) {
         self.end(object);
+    }
+
+    /// An object's transfer is over.
+    fn end(&mut self, object: ObjectId) {
+        let Some(transfer) = self.active.remove(&object) else {
+            return;
+        };
+        if self.past.len() == PAST {
+            self.past.pop_front();
+        }
+        self.past.push_back((object, transfer));
     }
 
     /// A host could not get an object from any source; nothing more is expected of it.

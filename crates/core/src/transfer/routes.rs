@@ -6,9 +6,6 @@ use super::cost::Topology;
 use super::{Position, Transfer, Transfers};
 use crate::Nanos;
 
-/// Number of finished transfers that are still reported.
-const PAST: usize = 16;
-
 /// How one object travels.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Route {
@@ -49,17 +46,6 @@ impl Transfers {
     /// What was sent only to measure is over, and interests nobody.
     pub fn forget_probe(&mut self, object: ObjectId) {
         self.active.remove(&object);
-    }
-
-    /// An object's transfer is over.
-    pub(super) fn end(&mut self, object: ObjectId) {
-        let Some(transfer) = self.active.remove(&object) else {
-            return;
-        };
-        if self.past.len() == PAST {
-            self.past.pop_front();
-        }
-        self.past.push_back((object, transfer));
     }
 }
 

@@ -1,7 +1,7 @@
 //! Single messages, each for its decoder alone.
 
 use broadleaf_proto::compact::{Array, NumberKind, Token};
-use broadleaf_proto::control::{self, Hello, Role};
+use broadleaf_proto::control::{self, ForkServerOrder, Hello, Role};
 use broadleaf_proto::error_head::ErrorHead;
 use broadleaf_proto::host::EngineOrder;
 use broadleaf_proto::mover::{Flow, Landing, MoverCommand, MoverRank};
@@ -121,11 +121,11 @@ pub fn control_messages(seeds: &mut Seeds) {
         epoch: 1,
     };
     one("fetch", control::encode(&RelayCommand::Fetch(fetch)));
-    let seat = EngineOrder::Seat {
+    let seat = EngineOrder::ForkServer(ForkServerOrder::Seat {
         engine: EngineId(3),
         world: "world".into(),
         rank: 1,
-    };
+    });
     one("order", control::encode(&RelayCommand::Order(seat)));
     let pull = PayloadCommand::Pull {
         object: ObjectId(7),

@@ -29,8 +29,7 @@ impl Node {
     /// it can be taken back like any other offer.
     pub(crate) fn assign_many(&mut self, mut many: AssignMany) {
         let arguments = self.objects.arguments(&many.payload);
-        let is_here = arguments == Arguments::Here;
-        if is_here {
+        if arguments == Arguments::Here {
             self.objects.import(&mut many.payload);
             self.segments.adopt(NODE, &mut many.payload);
         }
@@ -48,20 +47,18 @@ impl Node {
             let Some(uplink) = self.uplink() else {
                 return;
             };
-            let Some(record) = uplink.relay.on_offered(engine, record, is_here) else {
-                continue;
-            };
-            if record.payload.segments.is_empty() {
-                self.gather(engine, record);
-            } else {
-                self.deliver(engine, &record);
+            match uplink.relay.on_offered(engine, record, &arguments) {
+                Some(Freed::Deliver(engine, record)) if record.payload.segments.is_empty() => {
+                    self.gather(engine, record);
+                }
+                Some(Freed::Deliver(engine, record)) => self.deliver(engine, &record),
+                Some(Freed::GiveUp(engine, record, reason)) => {
+                    self.give_up(engine, &record, reason);
+                }
+                None => {}
             }
         }
         self.deliver_gathered();
-        if matches!(arguments, Arguments::Failed(_)) {
-            // Nothing more arrives for it, so nothing else would give it up.
-            self.hand_over_waiting();
-        }
     }
 
     fn hand_over_waiting(&mut self) {

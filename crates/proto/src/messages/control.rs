@@ -4,7 +4,9 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::chunk::PayloadSecret;
 use crate::ids::{ClientId, EngineId, FunctionId, HostId, OptionsId, SegmentId, TaskSeq};
-pub use crate::messages::fork_server::{ForkServerCommand, ForkServerEvent, ReadWritten, Seen};
+pub use crate::messages::fork_server::{
+    ForkServerCommand, ForkServerEvent, ForkServerOrder, ReadWritten, Seen,
+};
 use crate::messages::mover::MoverRank;
 use crate::messages::resume::SessionKey;
 use crate::wire::DecodeError;

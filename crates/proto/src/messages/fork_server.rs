@@ -7,8 +7,20 @@ use crate::ids::EngineId;
 /// Node to fork server.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ForkServerCommand {
+    /// Carry out an order of the controller.
+    Do(ForkServerOrder),
+    /// End everything and exit.
+    Stop,
+}
+
+/// What the controller orders a fork server to do.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ForkServerOrder {
     /// Start an engine for this slot.
-    Spawn(EngineId),
+    Spawn {
+        /// The slot.
+        engine: EngineId,
+    },
     /// Give this slot to a guest: a rank of a world that has announced itself.
     Seat {
         /// The slot.
@@ -20,8 +32,17 @@ pub enum ForkServerCommand {
     },
     /// Read what an engine has written; answered by [`ForkServerEvent::Written`].
     ReadWritten(ReadWritten),
-    /// End everything and exit.
-    Stop,
+}
+
+impl ForkServerOrder {
+    /// The engine, or its slot.
+    pub fn engine(&self) -> EngineId {
+        match self {
+            Self::Spawn { engine }
+            | Self::Seat { engine, .. }
+            | Self::ReadWritten(ReadWritten { engine, .. }) => *engine,
+        }
+    }
 }
 
 /// A request for what an engine has written: its latest output, and the end of its log.

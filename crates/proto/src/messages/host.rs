@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::ids::{EngineId, TaskKey};
 use crate::limits::CLAIM_SLOTS;
-use crate::messages::control::{EngineInfo, ForkServerEvent, ReadWritten};
+use crate::messages::control::{EngineInfo, ForkServerEvent, ForkServerOrder};
 use crate::messages::engine::EngineEvent;
 use crate::wire::at_most;
 
@@ -47,22 +47,8 @@ pub enum EngineOrder {
         /// The engine.
         engine: EngineId,
     },
-    /// Have the fork server start an engine for this slot.
-    Spawn {
-        /// The slot.
-        engine: EngineId,
-    },
-    /// Have the fork server give a guest this slot.
-    Seat {
-        /// The slot.
-        engine: EngineId,
-        /// The guest's world.
-        world: String,
-        /// Its rank there.
-        rank: u32,
-    },
-    /// Have the fork server read what an engine has written; answered by [`ForkServerEvent::Written`].
-    ReadWritten(ReadWritten),
+    /// For the fork server.
+    ForkServer(ForkServerOrder),
 }
 
 impl EngineOrder {
@@ -72,10 +58,8 @@ impl EngineOrder {
             Self::Revoke { engine, .. }
             | Self::Interrupt { engine, .. }
             | Self::Kill { engine, .. }
-            | Self::Stop { engine }
-            | Self::Spawn { engine }
-            | Self::Seat { engine, .. }
-            | Self::ReadWritten(ReadWritten { engine, .. }) => *engine,
+            | Self::Stop { engine } => *engine,
+            Self::ForkServer(order) => order.engine(),
         }
     }
 }
@@ -151,7 +135,7 @@ impl EngineReport {
 #[allow(clippy::unwrap_used)] // a test fails by panicking
 mod tests {
     use super::*;
-    use crate::messages::control::{decode, encode};
+    use crate::messages::control::{ReadWritten, decode, encode};
 
     #[test]
     fn a_host_lists_no_more_offers_than_a_board_has() {
@@ -179,18 +163,18 @@ mod tests {
                 signal: 9,
             },
             EngineOrder::Stop { engine },
-            EngineOrder::Spawn { engine },
-            EngineOrder::Seat {
+            EngineOrder::ForkServer(ForkServerOrder::Spawn { engine }),
+            EngineOrder::ForkServer(ForkServerOrder::Seat {
                 engine,
                 world: "w".into(),
                 rank: 2,
-            },
-            EngineOrder::ReadWritten(ReadWritten {
+            }),
+            EngineOrder::ForkServer(ForkServerOrder::ReadWritten(ReadWritten {
                 engine,
                 pid: 12,
                 reading: 5,
                 seen: None,
-            }),
+            })),
         ];
         for order in orders {
             assert_eq!(order.engine(), engine);

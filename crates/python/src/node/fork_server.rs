@@ -1,6 +1,6 @@
 //! `_native.ForkServer`: the fork server's connection to its node.
 
-use broadleaf_proto::control::{ForkServerCommand, ForkServerEvent, Role};
+use broadleaf_proto::control::{ForkServerCommand, ForkServerEvent, ForkServerOrder, Role};
 use broadleaf_proto::{EngineId, FrameKind};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -101,17 +101,19 @@ impl ForkServer {
     fn next_command(&self, py: Python<'_>) -> PyResult<Option<String>> {
         let next = self.0.next_command(py, FrameKind::ForkServerCommand)?;
         let json = next.map(|(command, _)| match command {
-            ForkServerCommand::Spawn(engine) => {
+            ForkServerCommand::Do(ForkServerOrder::Spawn { engine }) => {
                 serde_json::json!({"spawn": {"engine": engine.0}})
             }
-            ForkServerCommand::Seat {
+            ForkServerCommand::Do(ForkServerOrder::Seat {
                 engine,
                 world,
                 rank,
-            } => {
+            }) => {
                 serde_json::json!({"seat": {"engine": engine.0, "world": world, "rank": rank}})
             }
-            ForkServerCommand::ReadWritten(read) => serde_json::json!({"read_written": read}),
+            ForkServerCommand::Do(ForkServerOrder::ReadWritten(read)) => {
+                serde_json::json!({"read_written": read})
+            }
             ForkServerCommand::Stop => serde_json::json!({"stop": {}}),
         });
         Ok(json.map(|json| json.to_string()))

@@ -6,7 +6,7 @@ use std::collections::btree_map::Entry;
 use broadleaf_core::relay::{Arguments, Freed, Relay, RelayAction, is_awaited};
 use broadleaf_core::{GivenFunctions, Input, Nanos};
 use broadleaf_proto::Mode;
-use broadleaf_proto::control::{EngineInfo, ForkServerEvent};
+use broadleaf_proto::control::{EngineInfo, ForkServerEvent, ForkServerOrder};
 use broadleaf_proto::host::{EngineOrder, EngineReport};
 use broadleaf_proto::ids::{EngineId, HostId, SegmentId};
 use broadleaf_proto::relay::{HostCounts, RelayCommand};
@@ -411,16 +411,18 @@ impl Cluster {
                 pid,
                 signal,
             } => self.kill(host, engine, pid, signal),
-            EngineOrder::Spawn { engine } => self.spawn_on(host, engine),
-            EngineOrder::Seat {
+            EngineOrder::ForkServer(ForkServerOrder::Spawn { engine }) => {
+                self.spawn_on(host, engine)
+            }
+            EngineOrder::ForkServer(ForkServerOrder::Seat {
                 engine,
                 world,
                 rank,
-            } => {
+            }) => {
                 self.seat(host, engine, &world, rank);
                 Ok(())
             }
-            EngineOrder::ReadWritten(read) => {
+            EngineOrder::ForkServer(ForkServerOrder::ReadWritten(read)) => {
                 if !self.hosts.get(&host).is_some_and(|h| h.has_fork_server) {
                     return Err(format!("{host:?} has no fork server that could read"));
                 }
@@ -481,13 +483,33 @@ impl Cluster {
         let Some(relay) = self.hosts.get_mut(&host) else {
             return Ok(());
         };
-        let is_here = relay.arguments(&record.payload) == Arguments::Here;
+        let arguments = relay.arguments(&record.payload);
         let key = record.key;
-        if let Some(record) = relay.relay.on_offered(engine, record, is_here) {
-            return self.deliver(host, engine, record);
+        if let Some(freed) = relay.relay.on_offered(engine, record, &arguments) {
+            return self.on_freed(host, freed);
         }
-        if self.plan.mutation == Mutation::DeliveredTooSoon && !is_here {
+        if self.plan.mutation == Mutation::DeliveredTooSoon && arguments != Arguments::Here {
             self.relay_reports(host, EngineReport::Delivered { engine, key });
+        }
+        Ok(())
+    }
+
+    /// A task waits no longer.
+    fn on_freed(&mut self, host: HostId, freed: Freed) -> Result<(), String> {
+        match freed {
+            Freed::Deliver(engine, record) => self.deliver(host, engine, record)?,
+            Freed::GiveUp(engine, record, reason) => {
+                let process = self.process_of(host, engine);
+                let process = process.and_then(|pid| self.processes.get_mut(&pid));
+                if process.is_some_and(|p| p.revoke(record.offer)) {
+                    let report = EngineReport::Undeliverable {
+                        engine,
+                        key: record.key,
+                        reason,
+                    };
+                    self.relay_reports(host, report);
+                }
+            }
         }
         Ok(())
     }
@@ -531,25 +553,11 @@ impl Cluster {
         let (objects, mut freed) = (&relay.objects, Vec::new());
         let state = |payload: &Payload| arguments(objects, payload);
         relay.relay.on_objects(state, &mut freed);
-        if in_vain {
+        if in_vain && self.random.chance(50) {
             relay.objects.remove(&object); // The next task that names it has it sent again.
         }
         for freed in freed {
-            match freed {
-                Freed::Deliver(engine, record) => self.deliver(host, engine, record)?,
-                Freed::GiveUp(engine, record, reason) => {
-                    let process = self.process_of(host, engine);
-                    let process = process.and_then(|pid| self.processes.get_mut(&pid));
-                    if process.is_some_and(|p| p.revoke(record.offer)) {
-                        let report = EngineReport::Undeliverable {
-                            engine,
-                            key: record.key,
-                            reason,
-                        };
-                        self.relay_reports(host, report);
-                    }
-                }
-            }
+            self.on_freed(host, freed)?;
         }
         Ok(())
     }

@@ -1,6 +1,7 @@
 use broadleaf_core::{Config, Input, Output};
 use broadleaf_proto::control::{
-    ControlReply, ControlRequest, DeathCause, Event, ForkServerEvent, RefusalReason,
+    ControlReply, ControlRequest, DeathCause, Event, ForkServerEvent, ForkServerOrder,
+    RefusalReason,
 };
 use broadleaf_proto::host::EngineOrder;
 use broadleaf_proto::ids::EngineId;
@@ -18,8 +19,13 @@ fn spawned(mut config: Config, n_engines: u32) -> Bench {
         bench.fork_server(event);
         bench.engine_up(engine);
     }
-    let spawns =
-        bench.take(|o| matches!(o, Output::Order(EngineOrder::Spawn { .. })).then_some(()));
+    let spawns = bench.take(|o| {
+        matches!(
+            o,
+            Output::Order(EngineOrder::ForkServer(ForkServerOrder::Spawn { .. }))
+        )
+        .then_some(())
+    });
     assert_eq!(spawns.len(), n_engines as usize);
     bench.out.clear();
     bench
@@ -131,7 +137,7 @@ fn restarts_wait_longer_each_time_and_end_at_their_cap() {
         assert_eq!(
             count(&mut bench, |o| matches!(
                 o,
-                Output::Order(EngineOrder::Spawn { .. })
+                Output::Order(EngineOrder::ForkServer(ForkServerOrder::Spawn { .. }))
             )),
             1
         );
@@ -178,7 +184,13 @@ fn an_engine_that_gets_no_process_is_tried_again_and_the_others_live_on() {
     bench.submit_with(each(&[0]));
     bench.schedule();
     bench.request(ControlRequest::AddEngines(1));
-    bench.take(|o| matches!(o, Output::Order(EngineOrder::Spawn { .. })).then_some(()));
+    bench.take(|o| {
+        matches!(
+            o,
+            Output::Order(EngineOrder::ForkServer(ForkServerOrder::Spawn { .. }))
+        )
+        .then_some(())
+    });
     let mut waits = Vec::new();
     for _ in 0..3 {
         not_started(&mut bench, 1);
@@ -189,7 +201,7 @@ fn an_engine_that_gets_no_process_is_tried_again_and_the_others_live_on() {
         assert_eq!(
             count(&mut bench, |o| matches!(
                 o,
-                Output::Order(EngineOrder::Spawn { .. })
+                Output::Order(EngineOrder::ForkServer(ForkServerOrder::Spawn { .. }))
             )),
             1
         );
@@ -212,7 +224,10 @@ fn an_engine_that_gets_no_process_in_time_is_given_up() {
     bench.submit_with(each(&[1]));
     let (mut n_attempts, began) = (0, bench.now);
     while count(&mut bench, |o| {
-        matches!(o, Output::Order(EngineOrder::Spawn { .. }))
+        matches!(
+            o,
+            Output::Order(EngineOrder::ForkServer(ForkServerOrder::Spawn { .. }))
+        )
     }) == 1
     {
         n_attempts += 1;
@@ -272,7 +287,7 @@ fn a_restart_keeps_the_slot_and_what_waits_for_it() {
     assert_eq!(
         count(&mut bench, |o| matches!(
             o,
-            Output::Order(EngineOrder::Spawn { .. })
+            Output::Order(EngineOrder::ForkServer(ForkServerOrder::Spawn { .. }))
         )),
         1
     );
@@ -309,7 +324,7 @@ fn more_engines_get_new_slots() {
     let mut bench = spawned(config(), 1);
     bench.request(ControlRequest::AddEngines(2));
     let slots = bench.take(|output| match output {
-        Output::Order(EngineOrder::Spawn { engine }) => Some(engine.0),
+        Output::Order(EngineOrder::ForkServer(ForkServerOrder::Spawn { engine })) => Some(engine.0),
         _ => None,
     });
     assert_eq!(slots, [1, 2]);
@@ -379,7 +394,7 @@ fn what_one_client_tells_others_are_told() {
 /// Engines that were told to start since the last call.
 fn spawns(bench: &mut Bench) -> Vec<u32> {
     bench.take(|output| match output {
-        Output::Order(EngineOrder::Spawn { engine }) => Some(engine.0),
+        Output::Order(EngineOrder::ForkServer(ForkServerOrder::Spawn { engine })) => Some(engine.0),
         _ => None,
     })
 }

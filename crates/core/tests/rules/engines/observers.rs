@@ -1,7 +1,9 @@
 //! What observers are told of hosts, and what nobody owes any more.
 
 use broadleaf_core::{Input, Output};
-use broadleaf_proto::control::{ControlReply, ControlRequest, Event, ForkServerEvent};
+use broadleaf_proto::control::{
+    ControlReply, ControlRequest, Event, ForkServerEvent, ForkServerOrder,
+};
 use broadleaf_proto::host::{EngineOrder, EngineReport};
 use broadleaf_proto::ids::{EngineId, HostId};
 use broadleaf_proto::limits::MAX_WRITTEN_BYTES;
@@ -58,7 +60,7 @@ fn ask(bench: &mut Bench, number: u64, engine: u32) -> Option<u64> {
         request,
     });
     let sent = bench.out.iter().find_map(|output| match output {
-        Output::Order(EngineOrder::ReadWritten(read)) => {
+        Output::Order(EngineOrder::ForkServer(ForkServerOrder::ReadWritten(read))) => {
             Some((read.engine, read.pid, read.reading))
         }
         _ => None,

@@ -2,7 +2,7 @@
 
 use broadleaf_core::{Input, Output};
 use broadleaf_proto::Status;
-use broadleaf_proto::control::{EngineInfo, Event, ForkServerEvent};
+use broadleaf_proto::control::{EngineInfo, Event, ForkServerEvent, ForkServerOrder};
 use broadleaf_proto::host::{EngineOrder, EngineReport};
 use broadleaf_proto::ids::{EngineId, HostId, TaskKey};
 use broadleaf_proto::task::{DoneRecord, OutputRecord, Payload};
@@ -202,7 +202,12 @@ fn names_of_a_relay_are_bounded_and_so_are_its_engines() {
     says(&mut bench, OWN, EngineReport::Up(info));
     assert!(is_expelled(&mut bench, OWN));
     host_up(&mut bench, HostId(4), "greedy", u32::MAX);
-    let spawns = |o: &&Output| matches!(o, Output::Order(EngineOrder::Spawn { .. }));
+    let spawns = |o: &&Output| {
+        matches!(
+            o,
+            Output::Order(EngineOrder::ForkServer(ForkServerOrder::Spawn { .. }))
+        )
+    };
     assert_eq!(bench.out.iter().filter(spawns).count(), 4096);
 }
 

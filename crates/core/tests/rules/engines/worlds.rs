@@ -1,7 +1,9 @@
 //! MPI worlds: slots in the order of ranks, and one end for all.
 
 use broadleaf_core::{Input, Output};
-use broadleaf_proto::control::{ControlRequest, DeathCause, EngineInfo, Event, ForkServerEvent};
+use broadleaf_proto::control::{
+    ControlRequest, DeathCause, EngineInfo, Event, ForkServerEvent, ForkServerOrder,
+};
 use broadleaf_proto::host::{EngineOrder, EngineReport};
 use broadleaf_proto::ids::{EngineId, HostId};
 use broadleaf_proto::{Status, TargetSet};
@@ -28,7 +30,9 @@ fn guest(bench: &mut Bench, host: HostId, world: &str, size: u32, rank: u32) {
 
 fn seats(bench: &mut Bench) -> Vec<(u32, u32)> {
     bench.take(|o| match o {
-        Output::Order(EngineOrder::Seat { engine, rank, .. }) => Some((engine.0, *rank)),
+        Output::Order(EngineOrder::ForkServer(ForkServerOrder::Seat { engine, rank, .. })) => {
+            Some((engine.0, *rank))
+        }
         _ => None,
     })
 }

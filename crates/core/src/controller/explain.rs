@@ -2,17 +2,19 @@
 
 use broadleaf_proto::ids::{ClientId, TaskKey, TaskSeq};
 
+use super::Controller;
+use crate::Nanos;
 use crate::clients::history::Known;
-use crate::engines::{Engine, State};
-use crate::placement::offers::Claim;
+use crate::engines::Engine;
+use crate::engines::offers::Claim;
+use crate::placement::groups::GroupKey;
 use crate::placement::ready::ReadyQueue;
 use crate::tasks::TaskState;
-use crate::{Controller, Nanos, tasks::options};
 
 impl Controller {
     /// Why a task waits, in a sentence. Costs time proportional to the queue it waits in.
     pub fn explain(&self, now: Nanos, client: ClientId, seq: TaskSeq) -> String {
-        let slot = match self.known(client, seq) {
+        let slot = match self.clients.known(client, seq) {
             Known::Unknown => {
                 return format!(
                     "task {} is not known (never submitted, or resolved long ago)",
@@ -35,8 +37,8 @@ impl Controller {
         let Some(task) = self.tasks.get(key) else {
             return format!("task {} is not known", seq.0);
         };
-        let congested = self.clients.get(&client).is_some_and(|c| c.congested);
-        match task.state {
+        let congested = self.clients.is_congested(client);
+        match task.state() {
             TaskState::Waiting => self.explain_wait(client, key),
             TaskState::Ready(_) | TaskState::Pinned(_) if congested => {
                 "waits for its client to read the results it already has".into()
@@ -47,10 +49,10 @@ impl Controller {
                 let up: Vec<_> = self
                     .engines
                     .iter()
-                    .filter(|e| group.key.allows(e.id.0) && e.state == State::Up)
+                    .filter(|e| group.key.allows(e.id().0) && e.is_up())
                     .collect();
                 let engines = engines_in_words(&group.key);
-                let is_late = |e: &&Engine| !self.hosts.fits(e.host, group.key.needs_ns, now);
+                let is_late = |e: &&Engine| !self.hosts.fits(e.host(), group.key.needs_ns, now);
                 if !up.is_empty() && up.iter().all(is_late) {
                     format!("waits for {engines} whose batch job lasts longer than its timeout")
                 } else if up.is_empty() {
@@ -63,18 +65,18 @@ impl Controller {
             }
             TaskState::Pinned(engine) => {
                 let engine = &self.engines[engine.0 as usize];
-                let ahead = self.ahead(&engine.pinned, key);
-                if engine.state == State::Up {
-                    let n = engine.outstanding;
+                let ahead = self.ahead(engine.pinned(), key);
+                if engine.is_up() {
+                    let n = engine.offers().outstanding();
                     format!(
                         "waits for engine {}, which has {}; {ahead}",
-                        engine.id.0,
+                        engine.id().0,
                         tasks(u64::from(n))
                     )
                 } else {
                     format!(
                         "waits for engine {}, which is {}; {ahead}",
-                        engine.id.0,
+                        engine.id().0,
                         engine.state_name()
                     )
                 }
@@ -97,9 +99,9 @@ impl Controller {
             return "waits for dependencies".into();
         };
         let first = wait
-            .pending
+            .pending()
             .iter()
-            .find(|seq| matches!(self.known(client, **seq), Known::Live(_)));
+            .find(|seq| matches!(self.clients.known(client, **seq), Known::Live(_)));
         let others = u64::from(wait.n_pending());
         match first {
             Some(seq) if others > 1 => {
@@ -128,16 +130,16 @@ fn tasks(n: u64) -> String {
 }
 
 fn explain_offer(engine: &Engine, key: TaskKey, offer: u32) -> String {
-    let at = engine.id.0;
-    if engine.suspended(offer).is_some_and(|s| s.waits) {
+    let at = engine.id().0;
+    let offers = engine.offers();
+    if offers.waits(offer) {
         return format!("waits on engine {at} for tasks that it submitted");
     }
-    let is_ahead =
-        |(number, _): &(u32, TaskKey)| engine.suspended(*number).is_none_or(|s| !s.waits);
-    let before = engine.offers().take_while(|(_, k)| *k != key);
+    let is_ahead = |(number, _): &(u32, TaskKey)| !offers.waits(*number);
+    let before = offers.iter().take_while(|(_, k)| *k != key);
     let ahead = before.filter(is_ahead).count();
     let asked = matches!(
-        engine.claim(offer),
+        offers.claim(offer),
         Some(Claim::Revoking(_) | Claim::Returning)
     );
     match ahead {
@@ -150,7 +152,7 @@ fn explain_offer(engine: &Engine, key: TaskKey, offer: u32) -> String {
 /// Number of engines that are listed individually.
 const MAX_NAMED: usize = 64;
 
-fn engines_in_words(key: &options::GroupKey) -> String {
+fn engines_in_words(key: &GroupKey) -> String {
     let list = |ids: &[u32]| {
         let ids: Vec<String> = ids.iter().map(u32::to_string).collect();
         ids.join(", ")

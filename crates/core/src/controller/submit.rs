@@ -1,20 +1,19 @@
 //! Submission: from a record to tasks in a queue, or to their refusal.
 
 use broadleaf_proto::RefusedRun;
-use broadleaf_proto::control::{self, RefusalReason, TaskOptions};
-use broadleaf_proto::ids::{ClientId, EngineId, OptionsId, TaskKey, TaskSeq};
+use broadleaf_proto::control::{RefusalReason, TaskOptions};
+use broadleaf_proto::ids::{ClientId, EngineId, TaskKey, TaskSeq};
 use broadleaf_proto::limits::DEPENDENCY_BYTES;
 use broadleaf_proto::task::{Payload, Status, SubmitRecord};
 use smallvec::SmallVec;
 
+use super::Controller;
 use crate::clients::history::Known;
-use crate::clients::{Client, Defined};
-use crate::engines::Engine;
+use crate::clients::{DefinedFunction, DefinedOptions};
 use crate::tasks::dependencies::{Kind, Verdict, Wait};
 use crate::tasks::targets::Targets;
-use crate::tasks::{Stopping, Task, TaskState};
-use crate::timers::Timer;
-use crate::{Controller, Nanos, Output};
+use crate::tasks::{NewTask, TaskState};
+use crate::{Nanos, Output};
 
 /// No client counts this far, so the number after one never overflows.
 pub(crate) const LAST_SEQ: TaskSeq = TaskSeq(1 << 62);
@@ -37,15 +36,6 @@ fn refuse_target(refused: &mut Vec<RefusedRun>, seq: TaskSeq, target: EngineId) 
         n_tasks: 1,
         reason: RefusalReason::NoSuchEngine(target),
     });
-}
-
-/// A refusal's payload.
-pub(crate) fn refusal_payload(reason: &RefusalReason) -> Payload {
-    Payload {
-        bytes: control::encode(reason).into(),
-        segments: SmallVec::new(),
-        lease: None,
-    }
 }
 
 /// What all parts of one record share.
@@ -89,20 +79,8 @@ impl Submission {
 }
 
 impl Controller {
-    /// The slot of defined options, or why and for how many parts a record that names them is refused.
-    fn slot_of(&self, defined: Option<Defined>) -> Result<u32, (usize, RefusalReason)> {
-        match defined {
-            Some(Defined::At(slot)) => Ok(slot),
-            Some(Defined::OverLimit(n_parts)) => {
-                let n = n_parts.unwrap_or_else(|| self.hopeful_engines().count());
-                Err((n.max(1), RefusalReason::OverLimit))
-            }
-            None => Err((1, RefusalReason::Undefined)),
-        }
-    }
-
     /// Handles a record of tasks; `missing` says why their arguments are not there, if they are not.
-    pub(crate) fn on_submit(
+    pub(super) fn on_submit(
         &mut self,
         now: Nanos,
         client: ClientId,
@@ -110,11 +88,11 @@ impl Controller {
         missing: Option<String>,
         out: &mut Vec<Output>,
     ) {
-        let Some(known) = self.clients.get(&client) else {
+        let Some(known) = self.clients.get(client) else {
             self.totals.ignored += 1;
             return;
         };
-        if known.history.get(record.seq) != Known::Unknown || record.seq > LAST_SEQ {
+        if known.known(record.seq) != Known::Unknown || record.seq > LAST_SEQ {
             // This number was used before (answering it would resolve that task twice), or is
             // absurd. Numbers need not arrive in order: a client's threads take them before they
             // send.
@@ -122,18 +100,14 @@ impl Controller {
             return;
         }
         let seq = record.seq;
-        let defined = match record.options {
-            OptionsId(0) => Some(Defined::At(0)),
-            id => known.options.get(&id).copied(),
-        };
-        let options = match self.slot_of(defined) {
+        let function = known.function(record.function);
+        let options = match self.slot_of(known.options(record.options)) {
             Ok(slot) => slot,
             Err((n_parts, reason)) => {
                 self.refuse_unseen(client, seq, n_parts, reason, out);
                 return;
             }
         };
-        let function = known.functions.get(&record.function).copied();
         let balanced = self.options.is_balanced(options);
         let targets = if balanced {
             Targets::default()
@@ -146,9 +120,9 @@ impl Controller {
         let objection = match function {
             _ if n_parts == 0 => Some(RefusalReason::NoEngines),
             None => Some(RefusalReason::Undefined),
-            Some(None) => Some(RefusalReason::OverLimit),
-            Some(Some(_)) if missing.is_some() => missing.map(RefusalReason::Undeliverable),
-            Some(Some(_)) => self
+            Some(DefinedFunction::OverLimit) => Some(RefusalReason::OverLimit),
+            Some(_) if missing.is_some() => missing.map(RefusalReason::Undeliverable),
+            Some(_) => self
                 .objection(client, n_parts, &record.payload, n_dependencies)
                 .or_else(|| {
                     let mut dependencies = record.after.iter().chain(&record.follow);
@@ -156,13 +130,13 @@ impl Controller {
                     is_later.then_some(RefusalReason::InvalidDependency)
                 }),
         };
-        let (None, Some(Some(function))) = (&objection, function) else {
+        let (None, Some(DefinedFunction::At(function))) = (&objection, function) else {
             let reason = objection.unwrap_or(RefusalReason::Undefined);
             self.refuse_unseen(client, seq, n_parts.max(1), reason, out);
             return;
         };
         let mut others = (1..n_parts as u64).map(|part| TaskSeq(seq.0 + part));
-        if others.any(|seq| self.known(client, seq) != Known::Unknown) {
+        if others.any(|seq| self.clients.known(client, seq) != Known::Unknown) {
             self.totals.ignored += 1;
             return;
         }
@@ -190,7 +164,7 @@ impl Controller {
         // If a part is refused now, the others are reported one by one: nothing is stored for it.
         let all_there = targets.iter().all(|e| self.is_hopeful_slot(EngineId(e)));
         if all_there && self.options.at(options).options.coalesce {
-            let id = self.reply_groups.begin(client, seq, n_parts);
+            let id = self.clients.begin_reply_group(client, seq, n_parts);
             submission.reply_group = Some(id);
         }
         // The arguments exist once, however many engines share them.
@@ -216,25 +190,20 @@ impl Controller {
         }
     }
 
-    fn hopeful_engines(&self) -> impl Iterator<Item = u32> {
-        let hopeful = self.engines.iter().filter(|e| e.takes_pinned());
-        hopeful.map(|e| e.id.0)
-    }
-
-    /// Whether an engine exists or will come.
-    pub(crate) fn is_hopeful_slot(&self, engine: EngineId) -> bool {
-        let engine = self.engines.get(engine.0 as usize);
-        engine.is_some_and(Engine::takes_pinned)
-    }
-
-    /// Targets of mode `Each`, in target order.
-    fn targets_now(&self, options: u32) -> Targets {
-        let targets = self.options.at(options).targets.clone();
-        targets.unwrap_or_else(|| Targets::of_sorted(self.hopeful_engines()))
+    /// The slot of defined options, or why and for how many parts a record that names them is refused.
+    fn slot_of(&self, defined: Option<DefinedOptions>) -> Result<u32, (usize, RefusalReason)> {
+        match defined {
+            Some(DefinedOptions::At(slot)) => Ok(slot),
+            Some(DefinedOptions::OverLimit(n_parts)) => {
+                let n = n_parts.unwrap_or_else(|| self.hopeful_engines().count());
+                Err((n.max(1), RefusalReason::OverLimit))
+            }
+            None => Err((1, RefusalReason::Undefined)),
+        }
     }
 
     /// Accepts a part that passed all checks.
-    pub(crate) fn submit_part(
+    pub(super) fn submit_part(
         &mut self,
         now: Nanos,
         whole: &Submission,
@@ -246,37 +215,21 @@ impl Controller {
         self.functions.retain(whole.function);
         self.functions.begin(whole.function);
         self.options.retain(whole.options);
-        let key = self.tasks.insert(Task {
-            generation: 0,
-            state: TaskState::Detached,
-            client: Some(whole.client),
+        let key = self.tasks.insert(NewTask {
+            client: whole.client,
             seq: part.seq,
             reply_group: whole.reply_group,
             function: whole.function,
             options: whole.options,
             depth: whole.depth,
-            retries_left: self.options.at(whole.options).options.retries,
-            stopping: Stopping::No,
-            interrupted: false,
-            stalled: false,
-            is_travelling: false,
-            has_dependents: false,
-            is_awaited: false,
+            retries: self.options.at(whole.options).options.retries,
             pinned: part.pinned,
-            restrictions: None,
             inline_bytes: part.inline_bytes,
             submitted_ns: now,
-            offered_ns: 0,
-            timer_at: 0,
             payload: part.payload,
         });
-        if let Some(client) = self.clients.get_mut(&whole.client) {
-            client.outstanding_tasks += 1;
-            let in_segments = client.ranges.name(&self.tasks.at(key).payload);
-            let bytes = part.inline_bytes.wrapping_add(in_segments);
-            client.outstanding_bytes = client.outstanding_bytes.wrapping_add(bytes);
-            client.history.submit(part.seq, key.slot() as u32);
-        }
+        let (slot, payload) = (key.slot() as u32, &self.tasks.at(key).payload());
+        (self.clients).submit(whole.client, part.seq, slot, part.inline_bytes, payload);
         if has_dependencies {
             self.await_dependencies(now, whole, key, out);
         } else {
@@ -284,54 +237,29 @@ impl Controller {
         }
     }
 
-    /// Whether this payload would exceed the client's limit on unresolved bytes. If the client has no other unresolved
-    /// bytes, it is always accepted, as the arguments of one task or of all parts of a broadcast: it could never be
-    /// sent otherwise. Bytes that it names are not others, even if other tasks name them too: it adds nothing to them, and
-    /// the next calls with the same large value must not wait until the first have ended. A very large payload is accepted beside a small one as well, so that it need not wait for the
-    /// end of a long task with a small argument. (Clients do the same, with slightly stricter thresholds: what they
-    /// let through is never refused.)
-    fn is_over_bytes(&self, client: &Client, payload: &Payload, dependency_bytes: u64) -> bool {
-        let max_bytes = self.config.max_outstanding_bytes;
-        if dependency_bytes > max_bytes {
-            return true; // Such tasks can be split up.
-        }
-        let added_bytes = client.ranges.weigh(payload);
-        let added_bytes = added_bytes.saturating_add(payload.bytes.len() as u64);
-        let added_bytes = added_bytes.saturating_add(dependency_bytes);
-        if client.outstanding_bytes.saturating_add(added_bytes) <= max_bytes {
-            return false;
-        }
-        let named_bytes = client.ranges.weigh_named(payload);
-        let others_bytes = client.outstanding_bytes.saturating_sub(named_bytes);
-        let are_few = others_bytes <= max_bytes / 8;
-        let is_much_beside_few = are_few && added_bytes > max_bytes / 2;
-        others_bytes > 0
-            && others_bytes.saturating_add(added_bytes) > max_bytes
-            && !is_much_beside_few
-    }
-
     /// Why this many tasks of a client with this payload cannot be accepted; `None` if they can.
-    pub(crate) fn objection(
+    pub(super) fn objection(
         &self,
         client: ClientId,
         n_parts: usize,
         payload: &Payload,
         n_dependencies: usize,
     ) -> Option<RefusalReason> {
-        if self.supervisor.stopping {
+        if self.supervisor.is_stopping() {
             return Some(RefusalReason::Stopping);
         }
-        let client = self.clients.get(&client)?;
-        let n_tasks = client.outstanding_tasks.saturating_add(n_parts as u64);
+        let client = self.clients.get(client)?;
+        let n_tasks = client.outstanding_tasks().saturating_add(n_parts as u64);
         let n_dependencies = (n_dependencies as u64).saturating_mul(n_parts as u64);
         let dependency_bytes = n_dependencies.saturating_mul(DEPENDENCY_BYTES);
+        let max_bytes = self.config.max_outstanding_bytes;
         let is_over = n_tasks > self.config.max_outstanding_tasks
-            || self.is_over_bytes(client, payload, dependency_bytes);
+            || client.is_over_bytes(max_bytes, payload, dependency_bytes);
         is_over.then_some(RefusalReason::OverLimit)
     }
 
     /// Refuses tasks with consecutive numbers that never became tasks.
-    pub(crate) fn refuse_unseen(
+    pub(super) fn refuse_unseen(
         &mut self,
         client: ClientId,
         first: TaskSeq,
@@ -342,9 +270,7 @@ impl Controller {
         let n = n_tasks as u64;
         self.totals.submitted += n;
         self.totals.resolved[Status::Refused as usize] += n;
-        if let Some(known) = self.clients.get_mut(&client) {
-            known.history.refuse(first, n);
-        }
+        self.clients.refuse(client, first, n);
         let record = RefusedRun {
             seq: first,
             n_tasks: n_tasks as u32,
@@ -372,7 +298,7 @@ impl Controller {
         let named = named.chain(whole.follow.iter().map(|seq| (Kind::Follow, *seq)));
         let mut live: SmallVec<[(Kind, u32); 4]> = SmallVec::new();
         for (kind, seq) in named {
-            match self.known(whole.client, seq) {
+            match self.clients.known(whole.client, seq) {
                 Known::Live(slot) => {
                     wait.note_pending(seq);
                     live.push((kind, slot));
@@ -391,73 +317,15 @@ impl Controller {
                 for (kind, slot) in live {
                     self.dependencies.depend(key, kind, slot);
                     if let Some(on) = self.tasks.key_at(slot) {
-                        self.tasks.at(on).has_dependents = true;
+                        self.tasks.at(on).note_dependents();
                     }
                 }
                 self.dependencies.wait(key, wait);
-                self.tasks.at(key).state = TaskState::Waiting;
+                self.tasks.at(key).enter(TaskState::Waiting);
                 if let Some(timeout_ns) = dependency_timeout_ns {
                     self.set_timer(key, now.saturating_add(timeout_ns));
                 }
             }
-        }
-    }
-
-    /// A task's dependencies are met: restricts its engines to those it follows.
-    pub(crate) fn follow(&mut self, key: TaskKey, wait: Wait, out: &mut Vec<Output>) {
-        let engines = wait.into_engines();
-        let task = self.tasks.at(key);
-        if !engines.is_empty() {
-            let elsewhere = task.pinned.is_some_and(|e| !engines.contains(&e.0));
-            task.restrict().followed = Some(engines);
-            if elsewhere {
-                self.refuse(key, &RefusalReason::ImpossibleDependency, out);
-                return;
-            }
-        }
-        self.make_ready(key, false, out);
-    }
-
-    /// Notifies the dependents of tasks that ended, and theirs in turn.
-    pub(crate) fn settle(&mut self, out: &mut Vec<Output>) {
-        while let Some(ended) = self.resolved.pop_front() {
-            for (key, kind) in self.dependencies.forget_dependents(ended.slot) {
-                let Some(wait) = self.dependencies.get_mut(key) else {
-                    continue; // It stopped waiting for another reason.
-                };
-                wait.count(kind, ended.status, ended.engine);
-                let verdict = wait.verdict();
-                if verdict == Verdict::Pending {
-                    continue;
-                }
-                self.clear_timer(key);
-                if let Some(wait) = self.dependencies.forget(key) {
-                    self.tasks.at(key).state = TaskState::Detached;
-                    if verdict == Verdict::Met {
-                        self.follow(key, wait, out);
-                    } else {
-                        self.refuse(key, &RefusalReason::ImpossibleDependency, out);
-                    }
-                }
-            }
-        }
-        while let Some(client) = self.departed.pop() {
-            self.remove_client(client);
-        }
-    }
-
-    /// Sets a task's only timer.
-    pub(crate) fn set_timer(&mut self, key: TaskKey, at: Nanos) {
-        self.clear_timer(key);
-        let at = at.max(1);
-        self.tasks.at(key).timer_at = at;
-        self.timers.set(at, Timer::Task(key));
-    }
-
-    pub(crate) fn clear_timer(&mut self, key: TaskKey) {
-        let at = core::mem::take(&mut self.tasks.at(key).timer_at);
-        if at != 0 {
-            self.timers.cancel(at, Timer::Task(key));
         }
     }
 }

@@ -5,18 +5,19 @@ use broadleaf_proto::host::EngineOrder;
 use broadleaf_proto::ids::{ClientId, EngineId, TaskSeq};
 use broadleaf_proto::limits::{MAX_COALESCED_PARTS, MAX_NESTING};
 
+use super::Controller;
+use super::submit::LAST_SEQ;
 use crate::clients::history::Known;
 use crate::engines::State;
 use crate::tasks::Stopping;
-use crate::tasks::submit::LAST_SEQ;
 use crate::tasks::targets::Targets;
-use crate::{Controller, Nanos, Output};
+use crate::{Nanos, Output};
 
 /// Number of engines that a reply lists individually.
 const MAX_NAMED: usize = 64;
 
 impl Controller {
-    pub(crate) fn on_request(
+    pub(super) fn on_request(
         &mut self,
         now: Nanos,
         client: ClientId,
@@ -24,7 +25,7 @@ impl Controller {
         request: ControlRequest,
         out: &mut Vec<Output>,
     ) {
-        if !self.clients.contains_key(&client) {
+        if !self.clients.contains(client) {
             self.totals.ignored += 1;
             return;
         }
@@ -40,7 +41,7 @@ impl Controller {
             ControlRequest::Interrupt(targets) => self.interrupt_engines(&targets, out),
             ControlRequest::Signal(targets, signal) => self.signal_engines(&targets, signal, out),
             ControlRequest::AddEngines(_) | ControlRequest::RestartEngines(_)
-                if self.supervisor.stopping =>
+                if self.supervisor.is_stopping() =>
             {
                 ControlReply::Failed("the cluster is stopping".into())
             }
@@ -64,9 +65,7 @@ impl Controller {
             ControlRequest::Explain(seq) => ControlReply::Text(self.explain(now, client, seq)),
             ControlRequest::QueueStatus => ControlReply::Queues(self.queues()),
             ControlRequest::Leave => {
-                if let Some(client) = self.clients.get_mut(&client) {
-                    client.leaves = true;
-                }
+                self.clients.let_leave(client);
                 ControlReply::Done
             }
             ControlRequest::Prepare {
@@ -103,14 +102,14 @@ impl Controller {
                 self.forget_kept(names);
                 ControlReply::Done
             }
-            ControlRequest::Notice { about, text } => self.notices.keep(about, text),
+            ControlRequest::Notice { about, text } => self.clients.keep_notice(about, text),
             ControlRequest::Written { engine, seen } => {
                 match self.read_written(client, number, engine, seen, out) {
                     Some(reply) => reply,
                     None => return, // The host of the engine answers.
                 }
             }
-            ControlRequest::Noticed(about) => ControlReply::Text(self.notices.about(&about)),
+            ControlRequest::Noticed(about) => ControlReply::Text(self.clients.notice_about(&about)),
             ControlRequest::Status
             | ControlRequest::Trace
             | ControlRequest::Watch { .. }
@@ -141,7 +140,7 @@ impl Controller {
         out: &mut Vec<Output>,
     ) -> ControlReply {
         self.at_engines(targets, false, |this, index| {
-            let there = this.engines[index].state != State::Gone;
+            let there = this.engines[index].state() != State::Gone;
             for index in this.of_same_world(index) {
                 this.stop_engine(now, index, false, out);
             }
@@ -157,7 +156,7 @@ impl Controller {
     ) -> ControlReply {
         self.at_engines(targets, true, |this, index| {
             // Only the process that started a world can start it again.
-            if this.engines[index].guest.is_none() {
+            if this.engines[index].guest().is_none() {
                 this.stop_engine(now, index, true, out);
             }
             true
@@ -168,8 +167,8 @@ impl Controller {
         self.at_engines(targets, false, |this, index| {
             let engine = &this.engines[index];
             let connected = engine.is_connected();
-            if let Some((key, offer)) = engine.current().filter(|_| connected) {
-                let id = engine.id;
+            if let Some((key, offer)) = engine.offers().current().filter(|_| connected) {
+                let id = engine.id();
                 this.interrupt(id, key, offer, out);
             }
             connected
@@ -187,7 +186,7 @@ impl Controller {
             let connected = engine.is_connected();
             if connected {
                 out.push(Output::Order(EngineOrder::Kill {
-                    engine: engine.id,
+                    engine: engine.id(),
                     pid: engine.pid(),
                     signal,
                 }));
@@ -205,7 +204,7 @@ impl Controller {
         out: &mut Vec<Output>,
     ) {
         for seq in seqs {
-            if let Known::Live(slot) = self.known(client, *seq)
+            if let Known::Live(slot) = self.clients.known(client, *seq)
                 && let Some(key) = self.tasks.key_at(slot)
             {
                 self.cancel(now, key, how, out);
@@ -227,8 +226,8 @@ impl Controller {
             let meant = self
                 .engines
                 .iter()
-                .filter(|e| e.state != State::Gone || with_dead && e.is_revivable);
-            Targets::of_sorted(meant.map(|e| e.id.0))
+                .filter(|e| !e.is_gone() || with_dead && e.is_revivable());
+            Targets::of_sorted(meant.map(|e| e.id().0))
         });
         let mut missing = Vec::new();
         let mut n_unnamed = 0;
@@ -256,12 +255,14 @@ impl Controller {
 
     /// The queue of each existing engine: (engine, queued, running, completed).
     fn queues(&self) -> Vec<(EngineId, u64, u64, u64)> {
-        let there = self.engines.iter().filter(|e| e.state != State::Gone);
+        let there = self.engines.iter().filter(|e| !e.is_gone());
         there
             .map(|e| {
-                let running = u64::from(e.outstanding.min(1));
-                let queued = u64::from(e.outstanding) - running + e.pinned.len() as u64;
-                (e.id, queued, running + e.n_waiting() as u64, e.completed)
+                let outstanding = u64::from(e.offers().outstanding());
+                let running = outstanding.min(1);
+                let queued = outstanding - running + e.pinned().len() as u64;
+                let n_waiting = e.offers().n_waiting() as u64;
+                (e.id(), queued, running + n_waiting, e.completed())
             })
             .collect()
     }

@@ -1,15 +1,13 @@
-//! What hosts report about their engines. Whoever has the engines' key can act as a relay, so a relay is believed only
-//! about its own host and its engines, and no number in its reports may exceed what was sent there. A relay that reports
-//! anything else is expelled.
+//! What hosts report about their engines.
 
 use broadleaf_proto::control::ForkServerEvent;
 use broadleaf_proto::host::EngineReport;
-use broadleaf_proto::ids::{EngineId, HostId, TaskKey};
+use broadleaf_proto::ids::HostId;
 use broadleaf_proto::limits::{CLAIM_SLOTS, LAST_OUTPUT_BYTES, MAX_HOST_NAME_BYTES};
 
-use crate::engines::Engine;
-use crate::tasks::TaskState;
-use crate::{Controller, Nanos, Output};
+use super::Controller;
+use crate::engines::unclaimed::Unclaimed;
+use crate::{Nanos, Output};
 
 /// Maximum length of an engine's unique name, in bytes.
 const MAX_UUID_BYTES: usize = 64;
@@ -24,61 +22,8 @@ fn keep_end(text: &mut String, max_bytes: usize) {
     text.drain(..cut.unwrap_or(0));
 }
 
-/// The offers of an engine that were never started, when its link is gone.
-#[derive(Debug, Default)]
-pub(crate) struct Unclaimed {
-    /// Sorted.
-    listed: Vec<u32>,
-    /// The first offer that had not reached its board, and how many those are.
-    on_the_way: (u32, u32),
-}
-
-impl Unclaimed {
-    pub fn new(mut listed: Vec<u32>, on_the_way: (u32, u32)) -> Self {
-        listed.sort_unstable();
-        Self { listed, on_the_way }
-    }
-
-    pub fn contains(&self, offer: u32) -> bool {
-        let (first, n) = self.on_the_way;
-        offer.wrapping_sub(first) < n || self.listed.binary_search(&offer).is_ok()
-    }
-}
-
-impl Engine {
-    /// How many of the open offers had not reached its board, given the number after the last one that had. `None` for
-    /// a number that was never offered, or that cannot have been the last.
-    fn n_on_the_way(&self, next_offer: u32) -> Option<u32> {
-        let n = self.next_offer().wrapping_sub(next_offer);
-        (n as usize <= self.offers.len()).then_some(n)
-    }
-}
-
 impl Controller {
-    /// Whether an engine has been offered an unfinished task: only then is its value worth fetching.
-    pub fn is_offered(&self, engine: EngineId, key: TaskKey) -> bool {
-        let task = self.tasks.get(key);
-        task.is_some_and(|task| matches!(task.state, TaskState::Offered(at, _) if at == engine))
-    }
-
-    /// Whether what a host reports about an engine is to be believed.
-    pub(crate) fn may_report(
-        &mut self,
-        host: HostId,
-        engine: EngineId,
-        out: &mut Vec<Output>,
-    ) -> bool {
-        if !self.knows(host) {
-            return false;
-        }
-        let is_its_own = self.host_of(engine) == host;
-        if !is_its_own {
-            self.expel(host, out);
-        }
-        is_its_own
-    }
-
-    pub(crate) fn on_report(
+    pub(super) fn on_report(
         &mut self,
         now: Nanos,
         host: HostId,
@@ -110,7 +55,7 @@ impl Controller {
                     self.totals.ignored += 1;
                     return;
                 };
-                let n = known.n_on_the_way(next_offer);
+                let n = known.offers().n_on_the_way(next_offer);
                 let Some(n) = n.filter(|_| unclaimed_offers.len() <= CLAIM_SLOTS) else {
                     self.expel(host, out); // The report counts offers that were never made.
                     return;
@@ -147,22 +92,6 @@ impl Controller {
             }
         }
     }
-
-    /// Whether a host is connected; what another one says is too late.
-    pub(crate) fn knows(&mut self, host: HostId) -> bool {
-        let is_up = self.is_host_up(host);
-        self.totals.ignored += u64::from(!is_up);
-        is_up
-    }
-
-    /// Cuts off a relay that reports something impossible. Its engines, and only they, are lost, as if it had died. What
-    /// the controller's own host reports is ignored.
-    pub(crate) fn expel(&mut self, host: HostId, out: &mut Vec<Output>) {
-        self.totals.ignored += 1;
-        if host != HostId::CONTROLLER {
-            out.push(Output::Expel { host });
-        }
-    }
 }
 
 #[cfg(test)]
@@ -176,16 +105,5 @@ mod tests {
         assert_eq!(text, "c");
         keep_end(&mut text, 2);
         assert_eq!(text, "c");
-    }
-
-    #[test]
-    fn offers_on_the_way_are_counted_over_the_end_of_their_numbers() {
-        let unclaimed = Unclaimed {
-            listed: vec![7],
-            on_the_way: (u32::MAX, 3),
-        };
-        let found = [u32::MAX - 1, u32::MAX, 0, 1, 2, 7].map(|offer| unclaimed.contains(offer));
-        assert_eq!(found, [false, true, true, true, false, true]);
-        assert!(!Unclaimed::default().contains(0));
     }
 }

@@ -2,37 +2,20 @@
 //! engine if it is released or its time is nearly over.
 
 use broadleaf_proto::control::{ControlReply, Event, TargetSet};
-use broadleaf_proto::ids::{ClientId, HostId, TaskKey, TaskSeq};
+use broadleaf_proto::ids::{HostId, TaskKey};
 
-use crate::engines::{Engine, State};
-use crate::tasks::TaskState;
+use super::Controller;
+use crate::engines::State;
 use crate::tasks::targets::Targets;
-use crate::{Controller, Nanos, Output};
+use crate::{Nanos, Output};
 
 /// Number of engines that a refusal lists individually.
 const MAX_NAMED: usize = 16;
 
-impl Engine {
-    /// Whether it has finished everything that only it can finish.
-    pub fn is_drained(&self) -> bool {
-        self.outstanding == 0 && self.stack.is_empty() && self.pinned.len() == 0
-    }
-
-    /// Since when it has been idle.
-    pub fn idle_since(&self) -> Option<Nanos> {
-        (self.state == State::Up && self.is_drained()).then_some(self.head_since)
-    }
-
-    /// Whether a client may have left data in its memory: it has received a task addressed to it, or one is queued.
-    fn may_hold_data(&self) -> bool {
-        self.holds_data || self.pinned.len() > 0
-    }
-}
-
 impl Controller {
     /// Releases engines, and hosts together with all their engines. All are released or none:
     /// without `stateless`, none of them may hold a client's data.
-    pub(crate) fn drain(
+    pub(super) fn drain(
         &mut self,
         now: Nanos,
         targets: &TargetSet,
@@ -45,14 +28,14 @@ impl Controller {
             return ControlReply::Failed(format!("no such host: {}", host.0));
         }
         let listed = Targets::of(targets).unwrap_or_else(|| {
-            let there = self.engines.iter().filter(|e| e.state != State::Gone);
-            Targets::of_sorted(there.map(|e| e.id.0))
+            let there = self.engines.iter().filter(|e| !e.is_gone());
+            Targets::of_sorted(there.map(|e| e.id().0))
         });
         let n = self.engines.len();
         if let Some(stranger) = listed.iter().find(|id| *id as usize >= n) {
             return ControlReply::Failed(format!("no such engine: {stranger}"));
         }
-        let of_hosts = (0..n).filter(|index| hosts.contains(&self.engines[*index].host));
+        let of_hosts = (0..n).filter(|index| hosts.contains(&self.engines[*index].host()));
         let named = listed.iter().map(|id| id as usize).chain(of_hosts);
         let mut chosen: Vec<usize> = named.flat_map(|i| self.of_same_world(i)).collect();
         chosen.sort_unstable();
@@ -73,8 +56,8 @@ impl Controller {
     /// Why these engines may not be released, if one holds data.
     fn data_of(&self, chosen: &[usize]) -> Option<String> {
         let engines = chosen.iter().map(|index| &self.engines[*index]);
-        let holding = engines.filter(|e| e.state == State::Up && e.may_hold_data());
-        let names: Vec<String> = holding.map(|e| e.id.0.to_string()).collect();
+        let holding = engines.filter(|e| e.is_up() && e.may_hold_data());
+        let names: Vec<String> = holding.map(|e| e.id().0.to_string()).collect();
         if names.is_empty() {
             return None;
         }
@@ -92,17 +75,17 @@ impl Controller {
     }
 
     /// A host's time is nearly over: it leaves with its last engine.
-    pub(crate) fn on_host_timer(&mut self, now: Nanos, host: HostId, out: &mut Vec<Output>) {
+    pub(super) fn on_host_timer(&mut self, now: Nanos, host: HostId, out: &mut Vec<Output>) {
         self.hosts.clear_timer(host);
         self.hosts.release(host);
         for index in 0..self.engines.len() {
-            if self.engines[index].host == host {
+            if self.engines[index].host() == host {
                 self.drain_engine(now, index, None, out);
             }
         }
         // An MPI world that is partly on other hosts ends as a whole.
         for index in 0..self.engines.len() {
-            if self.engines[index].state == State::Draining {
+            if self.engines[index].state() == State::Draining {
                 for other in self.of_same_world(index) {
                     self.drain_engine(now, other, None, out);
                 }
@@ -119,30 +102,29 @@ impl Controller {
         out: &mut Vec<Output>,
     ) {
         let engine = &mut self.engines[index];
-        engine.restart = Some(false);
-        engine.is_revivable = false;
-        match engine.state {
+        engine.release();
+        match engine.state() {
             State::Up => {
-                engine.state = State::Draining;
-                let id = engine.id;
+                engine.begin_draining();
+                let id = engine.id();
                 // Latest first: each goes to the front of its queue, which thus keeps its order.
-                let movable: Vec<(u32, TaskKey)> = engine.movable().collect();
+                let movable: Vec<(u32, TaskKey)> = engine.offers().movable().collect();
                 for (offer, key) in movable.into_iter().rev() {
                     self.take_back(id, key, offer, out);
                 }
-                self.supervisor.drains = true;
-                self.announce(&Event::EngineLeaving(id), out);
+                self.supervisor.note_draining();
+                self.clients.announce(&Event::EngineLeaving(id), out);
             }
             State::Starting { .. } | State::Restarting => {
-                self.supervisor.drains = true;
+                self.supervisor.note_draining();
                 self.stop_engine(now, index, false, out);
             }
-            State::Gone => self.supervisor.drains = true, // Perhaps the last of its host.
+            State::Gone => self.supervisor.note_draining(), // Perhaps the last of its host.
             State::Draining | State::Leaving | State::Dying => {}
         }
         let engine = &self.engines[index];
-        let sooner = |at: &Nanos| engine.timer_at == 0 || *at < engine.timer_at;
-        if engine.state == State::Draining
+        let sooner = |at: &Nanos| engine.timer_at() == 0 || *at < engine.timer_at();
+        if engine.state() == State::Draining
             && let Some(at) = stop_by.filter(sooner)
         {
             self.set_engine_timer(index, at);
@@ -150,8 +132,8 @@ impl Controller {
     }
 
     /// Makes engines leave that have finished, and hosts leave that have no engines left.
-    pub(crate) fn release_drained(&mut self, now: Nanos, out: &mut Vec<Output>) {
-        if !self.supervisor.drains {
+    pub(super) fn release_drained(&mut self, now: Nanos, out: &mut Vec<Output>) {
+        if !self.supervisor.some_drain() {
             return;
         }
         let mut world = 0..0;
@@ -164,11 +146,11 @@ impl Controller {
             world = self.of_same_world(index);
             let is_done = |i: usize| {
                 let engine = &self.engines[i];
-                engine.state != State::Up && engine.is_drained()
+                !engine.is_up() && engine.is_drained()
             };
             if world.clone().all(is_done) {
                 for rank in world.clone() {
-                    if self.engines[rank].state == State::Draining {
+                    if self.engines[rank].state() == State::Draining {
                         self.stop_engine(now, rank, false, out);
                     }
                 }
@@ -181,39 +163,7 @@ impl Controller {
                 out.push(Output::Release { host });
             }
         }
-        self.supervisor.drains =
-            self.engines.n_draining() > 0 || self.hosts.releasing().next().is_some();
-    }
-
-    /// A client starts engines if there are none, or stops doing so: decides whether load-balanced tasks wait for them.
-    pub(crate) fn await_engines(&mut self, client: ClientId, awaits: bool, out: &mut Vec<Output>) {
-        let known = self.clients.get_mut(&client);
-        let Some(known) = known.filter(|c| c.awaits_engines != awaits) else {
-            return;
-        };
-        known.awaits_engines = awaits;
-        if awaits {
-            self.n_awaiting += 1;
-            return;
-        }
-        self.n_awaiting -= 1;
-        if self.n_awaiting == 0 {
-            self.refuse_hopeless(out);
-        }
-    }
-
-    /// From now on some hosts end by themselves: queued tasks that may take long go only to hosts where they fit.
-    pub(crate) fn regroup_timed(&mut self, out: &mut Vec<Output>) {
-        let timed = |options: u32| self.options.at(options).options.timeout_ns.is_some();
-        let queued = self.tasks.iter();
-        let queued =
-            queued.filter(|(_, t)| matches!(t.state, TaskState::Ready(_)) && timed(t.options));
-        let mut keys: Vec<(TaskSeq, TaskKey)> = queued.map(|(key, t)| (t.seq, key)).collect();
-        keys.sort_unstable();
-        for (_, key) in keys {
-            self.detach(key);
-            let key = self.tasks.rename(key);
-            self.make_ready(key, false, out);
-        }
+        let some_drain = self.engines.n_draining() > 0 || self.hosts.releasing().next().is_some();
+        self.supervisor.set_draining(some_drain);
     }
 }

@@ -46,7 +46,7 @@ impl NumberSet {
 
 /// Engines by a small number: those with the same number are in one list, in the order in which they came.
 #[derive(Clone, Debug, Default)]
-pub(super) struct ByNumber {
+pub(crate) struct ByNumber {
     /// First and last of each list.
     lists: Vec<(u32, u32)>,
     /// A bit for each list that is not empty.

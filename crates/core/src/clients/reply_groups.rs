@@ -6,22 +6,23 @@ use broadleaf_proto::limits::MAX_COALESCED_BYTES;
 use broadleaf_proto::task::ResultRecord;
 use slab::Slab;
 
-use crate::{Controller, Output};
+use crate::Output;
+use crate::check::{Violation, ensure};
 
 /// The results so far of one request.
 #[derive(Clone, Debug)]
-pub(crate) struct ReplyGroup {
-    pub client: ClientId,
-    pub first_seq: TaskSeq,
+struct ReplyGroup {
+    client: ClientId,
+    first_seq: TaskSeq,
     /// By part.
     results: Vec<Option<ResultRecord>>,
-    pub n_missing: u64,
+    n_missing: u64,
     inline_bytes: usize,
 }
 
 /// Every coalescing request that is not complete.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct ReplyGroups(Slab<ReplyGroup>);
+pub(super) struct ReplyGroups(Slab<ReplyGroup>);
 
 impl ReplyGroups {
     pub fn begin(&mut self, client: ClientId, first_seq: TaskSeq, n_parts: usize) -> u32 {
@@ -33,21 +34,14 @@ impl ReplyGroups {
             inline_bytes: 0,
         }) as u32
     }
-    pub fn iter(&self) -> impl Iterator<Item = (u32, &ReplyGroup)> {
-        self.0
-            .iter()
-            .map(|(id, reply_group)| (id as u32, reply_group))
-    }
     /// The client is gone: nobody will ask for what was collected.
     pub fn drop_client(&mut self, client: ClientId) {
         self.0.retain(|_, reply_group| reply_group.client != client);
     }
-}
 
-impl Controller {
     /// Sends a result to its client, or holds it until the results it is coalesced with have
     /// arrived.
-    pub(crate) fn deliver(
+    pub fn deliver(
         &mut self,
         client: ClientId,
         reply_group: Option<u32>,
@@ -58,7 +52,7 @@ impl Controller {
             out.push(Output::Result { client, record });
             return;
         };
-        let found = &mut self.reply_groups.0[id as usize];
+        let found = &mut self.0[id as usize];
         let part = (record.seq.0 - found.first_seq.0) as usize;
         found.inline_bytes += record.payload.bytes.len();
         let before = found.results[part].replace(record);
@@ -67,7 +61,7 @@ impl Controller {
         if found.n_missing > 0 {
             return;
         }
-        let complete = self.reply_groups.0.remove(id as usize);
+        let complete = self.0.remove(id as usize);
         let results = complete.results.into_iter().flatten();
         if complete.inline_bytes > MAX_COALESCED_BYTES {
             out.extend(results.map(|record| Output::Result { client, record }));
@@ -75,5 +69,19 @@ impl Controller {
             let record = CoalescedRecord::pack(results.collect());
             out.push(Output::Coalesced { client, record });
         }
+    }
+
+    /// Verifies the number of missing results against the number of a group's unfinished tasks.
+    pub fn check(&self, n_unfinished: impl Fn(u32, ClientId) -> u64) -> Result<(), Violation> {
+        for (id, reply_group) in &self.0 {
+            let n = n_unfinished(id as u32, reply_group.client);
+            ensure(n == reply_group.n_missing && n > 0, || {
+                format!(
+                    "the request {:?} lacks {} results of {n} tasks",
+                    reply_group.first_seq, reply_group.n_missing
+                )
+            })?;
+        }
+        Ok(())
     }
 }

@@ -5,13 +5,13 @@ use broadleaf_proto::ids::{EngineId, FunctionId, HostId, TaskKey};
 use broadleaf_proto::task::AssignRecord;
 use smallvec::SmallVec;
 
+use super::Controller;
+use crate::engines::offers::Claim;
 use crate::engines::{Choice, Engine};
-use crate::placement::offers::Claim;
-use crate::placement::ready::{GroupId, Rank};
-use crate::tasks::TaskState;
-use crate::tasks::options::ALL;
+use crate::placement::groups::ALL;
 use crate::tasks::targets::Targets;
-use crate::{Controller, Nanos, Output};
+use crate::tasks::{GroupId, Rank};
+use crate::{Nanos, Output};
 
 /// Idle engines for which nothing is found to take back, before looking at others is left for another time.
 const MAX_VAIN_THIEVES: usize = 16;
@@ -30,7 +30,7 @@ enum Robbed {
 impl Controller {
     /// Places ready tasks; called once after a batch of inputs, and after [`Self::on_deadline`].
     pub fn schedule(&mut self, now: Nanos, out: &mut Vec<Output>) {
-        self.look_again_at = None;
+        self.timers.end_look(Nanos::MAX);
         self.place_pinned(now, out);
         self.release_drained(now, out);
         if self.config.steal {
@@ -47,15 +47,10 @@ impl Controller {
         }
     }
 
-    /// Somebody could do something for waiting tasks at that time.
-    fn look_again(&mut self, at: Option<Nanos>) {
-        self.look_again_at = self.look_again_at.into_iter().chain(at).min();
-    }
-
     /// Tasks of mode `Each` go before load-balanced ones.
     fn place_pinned(&mut self, now: Nanos, out: &mut Vec<Output>) {
         while let Some(index) = self.engines.next_for_pinned() {
-            let key = self.engines[index as usize].pinned.pop(&self.tasks);
+            let key = self.engines[index as usize].pinned_mut().pop(&self.tasks);
             let key = key.expect("invariant: an engine that may get a task of its own has one");
             self.offer(now, index, key, out);
         }
@@ -86,11 +81,11 @@ impl Controller {
     /// The engine for a task that may run anywhere: the least loaded one, unless it is short. `None` if it had better wait
     /// until an engine that is awake has room, or is found to be stuck.
     fn engine_for(&mut self, key: TaskKey, least_loaded: u32) -> Option<u32> {
-        let function = self.tasks.at(key).function;
+        let function = self.tasks.at(key).function();
         if self.short_ns(function) == 0 {
             let telling = self.functions.tells_more(function).filter(|id| {
                 let engine = &self.engines[id.0 as usize];
-                engine.is_idle() && engine.stack.is_empty() && engine.has_room()
+                engine.is_idle() && engine.offers().is_empty() && engine.has_room()
             });
             return Some(telling.map_or(least_loaded, |id| id.0));
         }
@@ -115,11 +110,11 @@ impl Controller {
     fn put_back(&mut self, key: TaskKey) {
         let task = self.tasks.at(key);
         let rank = task.rank(&self.options);
-        if let Some(client) = task.client {
+        if let Some(client) = task.client() {
             self.groups.queue(ALL).put_back(rank, client, key);
         }
         let late_at = self.engines.next_late_at(self.config.steal_after_ns);
-        self.look_again(late_at);
+        self.timers.look_again(late_at);
     }
 
     /// With several groups, the highest rank goes first, and at equal rank the group of all engines goes last.
@@ -164,14 +159,16 @@ impl Controller {
         let hosts = &self.hosts;
         let avoid = key.avoid.filter(|avoid| {
             let is_other = |e: &Engine| {
-                e.id.0 != *avoid && key.allows(e.id.0) && hosts.fits(e.host, key.needs_ns, now)
+                e.id().0 != *avoid
+                    && key.allows(e.id().0)
+                    && hosts.fits(e.host(), key.needs_ns, now)
             };
             self.engines.some_up(key.only.as_ref(), is_other)
         });
         let allows = |engine: &Engine| {
-            avoid != Some(engine.id.0)
-                && key.allows(engine.id.0)
-                && hosts.fits(engine.host, key.needs_ns, now)
+            avoid != Some(engine.id().0)
+                && key.allows(engine.id().0)
+                && hosts.fits(engine.host(), key.needs_ns, now)
         };
         let n_only = key.only.as_ref().map_or(usize::MAX, Targets::len);
         let mut only = key.only.as_ref().map(Targets::iter);
@@ -183,36 +180,28 @@ impl Controller {
 
     /// Offers a queued task to an engine that has room.
     fn offer(&mut self, now: Nanos, engine_index: u32, key: TaskKey, out: &mut Vec<Output>) {
-        let function = self.tasks.at(key).function;
+        let function = self.tasks.at(key).function();
         let short_ns = self.short_ns(function);
         let task = self.tasks.at(key);
         let engine = &mut self.engines[engine_index as usize];
-        let id = engine.id;
-        task.is_travelling = engine.host != HostId::CONTROLLER && !task.payload.segments.is_empty();
-        let offer = engine.offer(key, task.pinned.is_none(), task.depth, short_ns);
-        task.offered_ns = now;
-        task.state = TaskState::Offered(id, offer);
-        engine.holds_data |= task.pinned.is_some();
-        let (options, depth) = (task.options, task.depth);
-        let payload = task.payload.clone();
-        self.tick += 1;
-        engine.last_used = self.tick;
+        let id = engine.id();
+        let is_travelling =
+            engine.host() != HostId::CONTROLLER && !task.payload().segments.is_empty();
+        self.totals.assigned += 1;
+        let offer = engine.offer(key, task, short_ns, self.totals.assigned);
+        task.offer(id, offer, now, is_travelling);
+        let (options, depth) = (task.options(), task.depth());
+        let payload = task.payload().clone();
         if !engine.knows(function) {
             engine.learn(function);
             self.functions.note_taught(function, id.0);
             let record = self.functions.record(function);
             out.push(Output::Function { engine: id, record });
         }
-        let is_head = if engine.stack.is_empty() {
-            engine.outstanding == 1
-        } else {
-            engine.head() == Some((key, offer))
-        };
-        if is_head {
+        if engine.offers().is_head(key, offer) {
             engine.begin_head(now);
             self.time_head(now, id);
         }
-        self.totals.assigned += 1;
         let record = AssignRecord {
             key,
             offer,
@@ -258,7 +247,7 @@ impl Controller {
             if !victims.any(|victim| self.steal_from(now, victim, EngineId(thief), out)) {
                 n_vain += 1;
                 // The rest, too, is looked at again then.
-                self.look_again(Some(now + patience_ns));
+                self.timers.look_again(Some(now + patience_ns));
                 if n_vain == MAX_VAIN_THIEVES {
                     break;
                 }
@@ -266,7 +255,7 @@ impl Controller {
         }
         if self.engines.may_steal() {
             let late_at = self.engines.next_late_at(patience_ns);
-            self.look_again(late_at);
+            self.timers.look_again(late_at);
         }
     }
 
@@ -274,13 +263,13 @@ impl Controller {
     /// run for long; and for whom.
     fn is_worth_robbing(&self, engine: &Engine) -> Option<Robbed> {
         let patience_ns = self.config.steal_after_ns;
-        if engine.n_long > 0 {
-            let is_worth = engine.tail_ns(engine.mean_task_ns) >= patience_ns;
+        if engine.offers().n_long() > 0 {
+            let is_worth = engine.tail_ns(engine.mean_task_ns()) >= patience_ns;
             return is_worth.then_some(Robbed::Always);
         }
         // They were short when they were placed; what counts is what will become of them once they are taken back.
-        let (_, latest) = engine.stealable().next()?;
-        let function = self.tasks.get(latest)?.function;
+        let (_, latest) = engine.offers().stealable().next()?;
+        let function = self.tasks.get(latest)?.function();
         let tail_ns = engine.tail_ns(self.functions.recent_ns(function));
         if self.short_ns(function) == 0 {
             return (tail_ns >= patience_ns).then_some(Robbed::Always);
@@ -297,16 +286,17 @@ impl Controller {
         thief: EngineId,
         out: &mut Vec<Output>,
     ) -> bool {
-        let state = &self.engines[victim.0 as usize];
-        let half = state.n_stealable().div_ceil(2) as usize;
-        let taken: Vec<(u32, TaskKey)> = state
+        let victim_engine = &self.engines[victim.0 as usize];
+        let half = victim_engine.n_stealable().div_ceil(2) as usize;
+        let taken: Vec<(u32, TaskKey)> = victim_engine
+            .offers()
             .stealable()
             .filter(|(_, key)| self.may_move_to(now, *key, thief))
             .take(half)
             .collect();
         for (offer, key) in &taken {
-            let state = &mut self.engines[victim.0 as usize];
-            state.set_claim(*offer, Claim::Revoking(Some(thief)));
+            let offers = self.engines[victim.0 as usize].offers_mut();
+            offers.set_claim(*offer, Claim::Revoking(Some(thief)));
             out.push(Output::Order(EngineOrder::Revoke {
                 engine: victim,
                 key: *key,
@@ -314,24 +304,23 @@ impl Controller {
             }));
         }
         self.totals.steals += taken.len() as u64;
-        self.engines[thief.0 as usize].stealing += taken.len() as u32;
+        self.engines[thief.0 as usize].begin_steals(taken.len() as u32);
         !taken.is_empty()
     }
 
     /// Whether an offered load-balanced task could run on another engine, and its client can take the result.
-    pub(crate) fn may_move_to(&self, now: Nanos, key: TaskKey, engine: EngineId) -> bool {
+    pub(super) fn may_move_to(&self, now: Nanos, key: TaskKey, engine: EngineId) -> bool {
         let Some(task) = self.tasks.get(key) else {
             return false;
         };
-        let congested = task
-            .client
-            .and_then(|c| self.clients.get(&c))
-            .is_some_and(|c| c.congested);
-        let set = self.options.at(task.options);
+        let congested = task.client().is_some_and(|c| self.clients.is_congested(c));
+        let set = self.options.at(task.options());
         let targets = set.targets.as_ref();
         !congested
             && (self.hosts).fits(self.host_of(engine), set.options.timeout_ns, now)
-            && self.engines[engine.0 as usize].accepts(task.depth)
+            && self.engines[engine.0 as usize]
+                .offers()
+                .accepts(task.depth())
             && (task.restrictions()).is_none_or(|restrictions| restrictions.allows(engine))
             && targets.is_none_or(|t| t.contains(engine.0))
     }

@@ -4,21 +4,20 @@
 //! A death arrives as two notices in either order: the link closes, and the fork server sees the process exit. Each
 //! waits for the other for a limited time.
 
-use broadleaf_proto::control::{DeathCause, Event, RefusalReason};
+use broadleaf_proto::control::{Event, RefusalReason};
 use broadleaf_proto::ids::{EngineId, TaskKey};
 use broadleaf_proto::task::Status;
 
-use crate::engines::reports::Unclaimed;
-use crate::engines::{Engine, Exit, State};
+use super::Controller;
+use crate::engines::Engine;
+use crate::engines::unclaimed::Unclaimed;
+use crate::results::Outcome;
 use crate::tasks::dependencies::NOWHERE;
-use crate::tasks::settle::Outcome;
 use crate::tasks::{Stopping, TaskState};
-use crate::{Controller, Nanos, Output};
-
-const MINUTE_NS: Nanos = 60_000_000_000;
+use crate::{Nanos, Output};
 
 impl Controller {
-    pub(crate) fn on_engine_down(
+    pub(super) fn on_engine_down(
         &mut self,
         now: Nanos,
         id: EngineId,
@@ -32,37 +31,38 @@ impl Controller {
         }
         self.drop_link(now, index, unclaimed, out);
         self.note_end_of_world(index);
-        let told = self.can_spawn(self.engines[index].host);
+        let told = self.can_spawn(self.engines[index].host());
         let engine = &mut self.engines[index];
-        let no_events = engine.exit.is_some() || engine.spawned_pid == 0 || !told;
+        let no_events = engine.has_exited() || engine.spawned_pid() == 0 || !told;
         if no_events {
             self.bury(now, index, out); // Nothing more will be reported.
             return;
         }
-        engine.state = State::Dying;
+        engine.begin_dying();
         let told_by = now.saturating_add(self.config.certificate_wait_ns);
         self.set_engine_timer(index, told_by);
     }
 
     /// The link is gone: offers that were never started are queued again; started ones are retried, ended or put into
     /// kept as orphans until the cause is known.
-    pub(crate) fn drop_link(
+    pub(super) fn drop_link(
         &mut self,
         now: Nanos,
         index: usize,
         unclaimed: &Unclaimed,
         out: &mut Vec<Output>,
     ) {
-        self.engines[index].link_down = true;
-        let id = self.engines[index].id;
-        let offers: Vec<(u32, TaskKey)> = self.engines[index].offers().collect();
+        self.engines[index].drop_link();
+        let id = self.engines[index].id();
+        let offers: Vec<(u32, TaskKey)> = self.engines[index].offers().iter().collect();
+        let mut orphans = Vec::new();
         // Latest first: each goes to the front of its queue, which thus keeps its order.
         for (offer, key) in offers.into_iter().rev() {
             self.unoffer(now, key, id, offer);
             let task = self.tasks.at(key);
             let started = !unclaimed.contains(offer);
-            match (task.stopping, started) {
-                _ if task.client.is_none() => self.discard(key, out),
+            match (task.stopping(), started) {
+                _ if task.client().is_none() => self.discard(key, out),
                 (Stopping::Asked | Stopping::Cancel, _) => {
                     let at = if started { id } else { NOWHERE };
                     self.resolve(key, Outcome::bare(Status::Cancelled, at), out);
@@ -70,34 +70,34 @@ impl Controller {
                 (Stopping::Timeout, true) => {
                     self.resolve(key, Outcome::bare(Status::Timeout, id), out);
                 }
-                (_, true) if task.retries_left > 0 && !self.supervisor.stopping => {
+                (_, true) if task.may_retry() && !self.supervisor.is_stopping() => {
                     self.retry(key, id, out);
                 }
                 (_, true) => {
-                    task.state = TaskState::Orphaned(id);
-                    self.engines[index].orphans.push(key);
+                    task.enter(TaskState::Orphaned(id));
+                    orphans.push(key);
                 }
                 (_, false) => {
-                    task.stopping = Stopping::No;
+                    task.stop(Stopping::No);
                     let key = self.tasks.rename(key);
                     self.make_ready(key, true, out);
                 }
             }
         }
-        self.engines[index].orphans.reverse();
+        self.engines[index].add_orphans(orphans.into_iter().rev());
     }
 
     fn lose_orphans(&mut self, index: usize, out: &mut Vec<Output>) {
         let engine = &mut self.engines[index];
-        let id = engine.id;
-        for key in core::mem::take(&mut engine.orphans) {
+        let id = engine.id();
+        for key in engine.take_orphans() {
             self.lose(key, id, true, out);
         }
     }
 
     /// No process could be created for an engine: memory or the number of processes is exhausted,
     /// perhaps only for now.
-    pub(crate) fn on_not_started(
+    pub(super) fn on_not_started(
         &mut self,
         now: Nanos,
         id: EngineId,
@@ -105,44 +105,30 @@ impl Controller {
         out: &mut Vec<Output>,
     ) {
         let index = id.0 as usize;
-        let awaited = self.engines.get_mut(index).filter(|engine| {
-            engine.state == (State::Starting { spawn_sent: true }) && engine.spawned_pid == 0
-        });
-        let Some(engine) = awaited else {
+        let engine = self.engines.get_mut(index);
+        if engine.is_some_and(|engine| engine.on_not_started(reason)) {
+            self.bury(now, index, out);
+        } else {
             self.totals.ignored += 1;
-            return;
-        };
-        engine.failed_starts += 1;
-        engine.exit = Some(Exit {
-            cause: DeathCause::NotStarted,
-            last_output: reason,
-        });
-        self.bury(now, index, out);
+        }
     }
 
     /// The engine is dead and no more will be known: certifies the death and decides what comes next.
-    pub(crate) fn bury(&mut self, now: Nanos, index: usize, out: &mut Vec<Output>) {
+    pub(super) fn bury(&mut self, now: Nanos, index: usize, out: &mut Vec<Output>) {
         self.clear_engine_timer(index);
         self.lose_orphans(index, out);
         let engine = &mut self.engines[index];
         let mut certificate = engine.certificate(false);
         if certificate.host.is_empty() {
             // It was never up to say so itself.
-            certificate.host = self.hosts.name(engine.host);
+            certificate.host = self.hosts.name(engine.host());
         }
-        engine.last_death = Some((certificate.clone(), now));
-        engine.is_revivable = engine.is_spawned() && engine.restart != Some(false);
-        self.announce(&Event::EngineDown(certificate), out);
+        engine.note_death(now, certificate.clone());
+        self.clients.announce(&Event::EngineDown(certificate), out);
         self.end_world(now, index, out);
         match self.restart_delay_ns(now, index) {
             Some(delay_ns) => {
-                let engine = &mut self.engines[index];
-                engine.reset(&self.config);
-                engine.state = State::Restarting;
-                if engine.failed_starts == 0 {
-                    engine.restart_times.push_back(now);
-                    engine.restarts += 1;
-                }
+                self.engines[index].begin_restart(now, &self.config);
                 self.set_engine_timer(index, now.saturating_add(delay_ns));
             }
             None => self.give_up(index, out),
@@ -153,35 +139,30 @@ impl Controller {
     fn restart_delay_ns(&mut self, now: Nanos, index: usize) -> Option<Nanos> {
         let has_host = self.has_host(index);
         let engine = &mut self.engines[index];
-        if self.supervisor.stopping || !has_host || engine.guest.is_some() {
+        if self.supervisor.is_stopping() || !has_host || engine.guest().is_some() {
             return None;
         }
-        if engine.restart == Some(false) {
+        if engine.restart() == Some(false) {
             return None;
         }
-        if engine.failed_starts > 0 {
-            let delay_ns = self.backoff_ns(self.engines[index].failed_starts - 1);
+        let failed_starts = engine.failed_starts();
+        if failed_starts > 0 {
+            let delay_ns = self.backoff_ns(failed_starts - 1);
             let engine = &mut self.engines[index];
-            if now.saturating_add(delay_ns) < engine.start_by {
+            if engine.may_retry_at(now.saturating_add(delay_ns)) {
                 return Some(delay_ns);
             }
-            engine.failed_starts = 0;
+            engine.forget_failed_starts();
         }
         let engine = &mut self.engines[index];
-        if engine.restart == Some(true) {
+        if engine.restart() == Some(true) {
             return Some(0);
         }
         // Nobody can restart one that was started by hand.
         if !engine.is_spawned() || !self.config.restart_engines {
             return None;
         }
-        while let Some(at) = engine.restart_times.front() {
-            if now.saturating_sub(*at) < MINUTE_NS {
-                break;
-            }
-            engine.restart_times.pop_front();
-        }
-        let n = engine.restart_times.len() as u32;
+        let n = engine.recent_restarts(now);
         if n >= self.config.max_restarts_per_minute {
             return None;
         }
@@ -200,18 +181,17 @@ impl Controller {
     }
 
     /// Nothing will start this engine again: ends the tasks that waited for it.
-    pub(crate) fn give_up(&mut self, index: usize, out: &mut Vec<Output>) {
+    pub(super) fn give_up(&mut self, index: usize, out: &mut Vec<Output>) {
         self.clear_engine_timer(index);
-        let id = self.engines[index].id;
-        self.engines[index].failed_starts = 0;
-        self.engines[index].state = State::Gone;
-        let waiting: Vec<TaskKey> = self.engines[index].pinned.keys(&self.tasks).collect();
+        let id = self.engines[index].id();
+        self.engines[index].give_up();
+        let waiting: Vec<TaskKey> = self.engines[index].pinned().keys(&self.tasks).collect();
         for key in waiting {
             self.detach(key);
             let engine = &self.engines[index];
-            if self.supervisor.stopping {
+            if self.supervisor.is_stopping() {
                 self.refuse(key, &RefusalReason::Stopping, out);
-            } else if engine.info.is_none() && engine.exit.is_none() {
+            } else if engine.info().is_none() && !engine.has_exited() {
                 // It never existed: there is no death to certify.
                 self.refuse(key, &RefusalReason::NoSuchEngine(id), out);
             } else {
@@ -221,21 +201,5 @@ impl Controller {
         self.engines[index].reset(&self.config);
         self.refuse_hopeless(out);
         self.try_finish(out);
-    }
-
-    /// Ends tasks that are queued for engines that will not come.
-    pub(crate) fn refuse_hopeless(&mut self, out: &mut Vec<Output>) {
-        let hopeless: Vec<u32> = self.groups.iter().map(|(group, _)| group).collect();
-        for group in hopeless {
-            if self.is_hopeful(group) {
-                continue;
-            }
-            let keys: Vec<TaskKey> = self.groups.at(group).queue.keys(&self.tasks).collect();
-            for key in keys {
-                self.detach(key);
-                let reason = self.why_hopeless(key);
-                self.refuse(key, &reason, out);
-            }
-        }
     }
 }

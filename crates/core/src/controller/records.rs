@@ -5,13 +5,14 @@ use std::collections::BTreeSet;
 use broadleaf_proto::control::{TaskName, TaskRecord};
 use broadleaf_proto::ids::TaskKey;
 
-use crate::Controller;
+use super::Controller;
+use crate::clients::history::Known;
 use crate::tasks::dependencies::NOWHERE;
 use crate::tasks::{Task, TaskState};
 
 impl Controller {
     /// What is known about these tasks, or about all.
-    pub(crate) fn records(&self, names: Option<Vec<TaskName>>) -> Vec<TaskRecord> {
+    pub(super) fn records(&self, names: Option<Vec<TaskName>>) -> Vec<TaskRecord> {
         let Some(names) = names else {
             let live = self
                 .tasks
@@ -20,7 +21,7 @@ impl Controller {
             let stored = self
                 .result_store
                 .iter()
-                .map(|task| self.stored_record(task));
+                .map(|task| task.record(self.label(task.options())));
             return live.chain(stored).collect();
         };
         let stored = self.result_store.find(&names);
@@ -30,41 +31,56 @@ impl Controller {
                 .live(name)
                 .and_then(|key| Some((key, self.tasks.get(key)?)));
             live.and_then(|(key, task)| self.live_record(key, task))
-                .or_else(|| stored.get(&name).map(|task| self.stored_record(task)))
+                .or_else(|| {
+                    stored
+                        .get(&name)
+                        .map(|task| task.record(self.label(task.options())))
+                })
         };
         in_order.into_iter().filter_map(record).collect()
     }
 
     fn live_record(&self, key: TaskKey, task: &Task) -> Option<TaskRecord> {
-        let engine = match task.state {
+        let engine = match task.state() {
             TaskState::Offered(engine, _)
             | TaskState::Pinned(engine)
             | TaskState::Orphaned(engine) => engine,
             _ => NOWHERE,
         };
         Some(TaskRecord {
-            client: task.client?,
-            seq: task.seq,
+            client: task.client()?,
+            seq: task.seq(),
             status: None,
             engine,
             is_running: self.is_running(key, task),
-            submitted_ns: task.submitted_ns,
+            submitted_ns: task.submitted_ns(),
             started_ns: 0,
             completed_ns: 0,
-            label: self.options.at(task.options).options.label.clone(),
+            label: self.label(task.options()),
             has_result: true,
             can_run_again: true,
         })
     }
 
+    fn label(&self, options: u32) -> String {
+        self.options.at(options).options.label.clone()
+    }
+
     /// Whether a task has started and not ended: it waits for others, or it is first on its engine's board and its
     /// arguments have arrived. For an idle engine that is about to claim it, this is true a moment too early.
-    pub(crate) fn is_running(&self, key: TaskKey, task: &Task) -> bool {
-        let TaskState::Offered(engine, offer) = task.state else {
+    pub(super) fn is_running(&self, key: TaskKey, task: &Task) -> bool {
+        let TaskState::Offered(engine, offer) = task.state() else {
             return false;
         };
         let engine = &self.engines[engine.0 as usize];
         let is_first = engine.head() == Some((key, offer));
-        !task.is_travelling && (is_first || engine.suspended(offer).is_some())
+        !task.is_travelling() && (is_first || engine.offers().has_waited(offer))
+    }
+
+    pub(super) fn live(&self, (client, seq): TaskName) -> Option<TaskKey> {
+        match self.clients.known(client, seq) {
+            Known::Live(slot) => self.tasks.key_at(slot),
+            _ => None,
+        }
     }
 }
