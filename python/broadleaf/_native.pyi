@@ -92,6 +92,9 @@ class ClientHooks(Protocol):
     def on_output(self, seq: int, part: int, stream: int, data: bytes) -> None:
         """Live output of part `part` of the request whose `Pending.seq` is `seq`; called only while
         `Link.live_output` is true."""
+    def show_output(self) -> None:
+        """Tasks of a `Submitter` with `show_output` have written. Returns once all that `Link.show_next` gives has been
+        shown, also by other threads."""
 
 @final
 class Link:
@@ -112,6 +115,8 @@ class Link:
     def max_outstanding_bytes(self) -> int: ...
     @property
     def max_outstanding_tasks(self) -> int: ...
+    def show_next(self, show: Callable[[int, int, bytes], None]) -> bool:
+        """Calls `show(seq, stream, data)` for the oldest output that is to be shown; returns whether there was any."""
     def define_options(self, options: str) -> int:
         """Interns task options given as JSON with the fields of TaskOptions; returns their id."""
     @property
@@ -186,10 +191,12 @@ class Submitter:
         coalesce: bool = False,
         delivery: str = "private",
         histories: Sequence[History] = ...,
+        show_output: bool = False,
     ) -> Submitter:
         """`n_targets` is 0 for load-balanced tasks, and otherwise the number of targets of mode 'each'. `coalesce` is
         the option of that name. `delivery` says what engines may do with the large buffers they get: 'private',
-        'readonly' or 'shared'; other values raise ValueError. `histories` record every task.
+        'readonly' or 'shared'; other values raise ValueError. `histories` record every task. With `show_output`,
+        `ClientHooks.show_output` is called when its tasks write, and before a wait for them ends.
         """
     def __call__(
         self,

@@ -153,6 +153,7 @@ class Submitter:
         coalesce: bool = False,
         delivery: str = "private",
         histories: tuple[History, ...] = (),
+        show_output: bool = False,  # tasks write nothing here
     ) -> None:
         self.histories = histories
         self.link, self.result_type, self.origin, self.n_targets = link, result_type, origin, n_targets

@@ -189,7 +189,7 @@ def _shared(v: Values) -> Any:
 
 
 def _many_same(v: Values) -> Any:
-    return [v.inner()] * v.rng.choice((2, 3, 100))
+    return [v.inner()] * v.rng.choice((2, 3, 100) if v.depth <= 0 else (2, 3))
 
 
 def _recursive_list(v: Values) -> Any:
@@ -243,8 +243,14 @@ def _json(v: Values) -> Any:
     """What JSON could say, in which some parts occur several times."""
     whole = v.rng.choice((7, 1 << 40, -(1 << 63)))
     parts: list[Any] = [None, True, whole, _float(v), v.text()[:20], v.rng.randbytes(3)]
+    # What Python makes a text of, as of an exception's arguments, it writes out: parts of parts of parts fill the memory.
+    n_texts = [1] * len(parts)
     for _ in range(v.rng.choice((3, 10, 40))):
-        some = [v.rng.choice(parts) for _ in range(v.rng.choice((0, 1, 3, 300)))]
+        chosen = v.rng.choices(range(len(parts)), k=v.rng.choice((0, 1, 3, 300)))
+        while sum(n_texts[i] for i in chosen) > 100_000:
+            chosen = chosen[: len(chosen) // 2]
+        n_texts.append(1 + sum(n_texts[i] for i in chosen))
+        some = [parts[i] for i in chosen]
         names = v.rng.choice((("a", "b", "c"), ("a", "c", "b"), (1, "x", (2, "y"))))
         parts.append(v.rng.choice((some, tuple(some), dict(zip(names, some, strict=False)))))
     return parts[6:]

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, overload
 from broadleaf import _native, standard_descriptors
 from broadleaf.client.connection import Hooks, LinkEnd, connection_text, profile_name, tunnel_to
 from broadleaf.client.control import KnownResults, RegisteredResults
+from broadleaf.client.display.own_streams import OwnStreams
 from broadleaf.client.display.reprs import PublicNames, client_in_words
 from broadleaf.client.failures import connection_error, death_certificate
 from broadleaf.client.interactive import Interactive
@@ -113,6 +114,7 @@ class Client(RegisteredResults, Interactive, PublicNames):
             "live_output",
             "native",
             "on_event",
+            "own_streams",
             "request",
             "resolve_targets",
             "result_types",
@@ -181,6 +183,8 @@ class Client(RegisteredResults, Interactive, PublicNames):
                 raise connection_error(error) from error
             why = why or (explained(error) if isinstance(error, OSError) else str(error))
             raise ClusterConnectionError(f"no connection to the cluster: {why}") from error
+        self.own_streams: OwnStreams = OwnStreams(self.link)
+        """Where what tasks of pools write is shown."""
         self._cluster_id = str(connection.get("cluster_id", ""))
         known_path = map(os_text_from_json, connection.get("search_path", ()))
         self.local_modules: LocalModules = LocalModules(self.link, known_path, ships_local, hooks.note_shipped)

@@ -193,6 +193,12 @@ class Hooks:
         if client is not None:
             client.on_event(kind, json.loads(body) if body else None)
 
+    def show_output(self) -> None:
+        """Shows what tasks of pools have written, on this process's own streams."""
+        client = self._client()
+        if client is not None:
+            client.own_streams.catch_up()
+
     def on_wait_behind_others(self) -> None:
         """A call has waited for a second after Ctrl-C has left tasks behind."""
         client = self._client()

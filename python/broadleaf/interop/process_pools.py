@@ -171,8 +171,8 @@ class Pool:
 
     Without `client` it starts a cluster on this host, which ends with the pool. Functions need not be importable:
     those of a script or notebook, lambdas and closures are sent, too. If a call raises an exception, the same exception
-    is raised here, with the engine's traceback as its cause. As in `multiprocessing`, the end of a `with` block
-    terminates the pool: take the values inside.
+    is raised here, with the engine's traceback as its cause. What calls print appears here as it arrives, and before
+    their values. As in `multiprocessing`, the end of a `with` block terminates the pool: take the values inside.
 
     Args:
         processes: Number of engines; None: one for each core, or all engines of `client`.
@@ -184,7 +184,8 @@ class Pool:
         client: The client whose engines are used; they remain when the pool ends.
 
     Raises:
-        ValueError: There cannot be so many processes, or an argument has a meaning that engines do not have.
+        ValueError: `processes` is less than 1 or more than the client has engines, or an argument asks for something
+            that engines do not do.
         TypeError: `initializer` cannot be called.
         RemoteError: The initializer raised an exception on an engine; a `CompositeError` if it did so on several.
         ClusterStartError: The cluster could not start.
@@ -219,6 +220,7 @@ class Pool:
         try:
             targets = None if processes is None else _some_engines(client, processes)
             self._view: LoadBalancedView = client.load_balanced_view(targets)
+            self._view.shows_output = True
             if initializer is not None:
                 initialize(self._view, initializer, tuple(initargs))
         except BaseException:
@@ -490,7 +492,8 @@ class Pool:
 def _some_engines(client: Client, processes: int) -> list[int]:
     ids = client.ids
     if processes > len(ids):
-        raise ValueError(f"there are only {len(ids)} engines for {processes} processes")
+        n_engines = f"{len(ids)} engine{'' if len(ids) == 1 else 's'}"
+        raise ValueError(f"a pool of {processes} processes needs as many engines, and the client has {n_engines}")
     return ids[:processes]
 
 
@@ -498,7 +501,8 @@ class ProcessPoolExecutor(ViewExecutor):
     """`concurrent.futures.ProcessPoolExecutor` whose processes are the engines of a cluster of its own.
 
     The cluster is on this host, and ends with the executor. For a cluster that outlives the executor, use
-    `Client.executor`. Functions need not be importable. If an engine dies, only the call that it was running fails.
+    `Client.executor`. Functions need not be importable. What calls print appears here as it arrives, and before their
+    values. If an engine dies, only the call that it was running fails.
 
     Args:
         max_workers: Number of engines; None: one for each core.
@@ -509,7 +513,7 @@ class ProcessPoolExecutor(ViewExecutor):
         max_tasks_per_child: Only None: engines are not replaced.
 
     Raises:
-        ValueError: There cannot be so many workers, or an argument has a meaning that engines do not have.
+        ValueError: `max_workers` is less than 1, or an argument asks for something that engines do not do.
         TypeError: `initializer` cannot be called.
         RemoteError: The initializer raised an exception on an engine; a `CompositeError` if it did so on several.
         ClusterStartError: The cluster could not start.
@@ -536,6 +540,7 @@ class ProcessPoolExecutor(ViewExecutor):
         _check_processes("max_tasks_per_child", max_tasks_per_child, "mp_context", mp_context)
         self._cluster = Cluster(n=max_workers)
         view = self._cluster.start_and_connect_sync().load_balanced_view()
+        view.shows_output = True
         try:
             super().__init__(view, initializer, initargs)
         except BaseException:

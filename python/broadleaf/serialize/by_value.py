@@ -15,7 +15,8 @@ import io
 import marshal
 import pickle
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from enum import Enum
 from types import BuiltinFunctionType, CodeType, FunctionType, MemberDescriptorType, ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -33,7 +34,7 @@ from broadleaf.serialize.namespace import (
     token_of,
 )
 from broadleaf.serialize.picklers import INBAND_BUFFER_BYTES, keep_out_of_band, reducers
-from broadleaf.serialize.snapshot import Snapshot, function_key, is_importable, sent_code, single
+from broadleaf.serialize.snapshot import Snapshot, function_key, is_importable, is_package, sent_code, single
 from broadleaf.serialize.unfindable import (
     advice_on,
     is_binary,
@@ -313,6 +314,66 @@ def kind_of_generator(obj: Any) -> str | None:
     return None
 
 
+# Submodules that a function reaches through the name of their package.
+#
+# `import urllib.error` binds `urllib` only. Another process that imports `urllib` need not have its submodule.
+
+
+_used_names: WeakKeyDictionary[CodeType, frozenset[str]] = WeakKeyDictionary()
+
+
+class _WithSubmodules:
+    """Pickles as the fills of a function whose packages need these submodules."""
+
+    __slots__ = ("_fills", "_names")
+
+    def __init__(self, names: list[str], fills: dict[str, Any]) -> None:
+        self._names = names
+        self._fills = fills
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return with_submodules, (self._names, self._fills)
+
+
+def with_submodules(names: list[str], fills: dict[str, Any]) -> dict[str, Any]:
+    """Imports modules, those that can be imported here, and returns `fills`."""
+    for name in names:
+        # Whatever uses it will miss it. The function may also mean something else by its name.
+        with suppress(Exception):
+            importlib.import_module(name)
+    return fills
+
+
+def _submodules(function: FunctionType, values: Iterable[Any]) -> list[str]:
+    """The loaded submodules that code of `function` may reach through packages among `values`."""
+    used = used_names(function.__code__)
+    by_value = modules_not_by_name()
+    return [
+        name
+        for value in values
+        if is_package(value)
+        for name in _loaded_within(value.__name__, used)
+        if not is_not_by_name(name, by_value)
+    ]
+
+
+def _loaded_within(package: str, used: frozenset[str]) -> Iterator[str]:
+    for name in used:
+        inner = f"{package}.{name}"
+        if type(sys.modules.get(inner)) is ModuleType:
+            yield inner
+            yield from _loaded_within(inner, used)
+
+
+def used_names(code: CodeType) -> frozenset[str]:
+    """The names of globals and attributes in `code` and the code nested in it."""
+    names = _used_names.get(code)
+    if names is None:
+        nested = [used_names(constant) for constant in code.co_consts if isinstance(constant, CodeType)]
+        names = _used_names[code] = frozenset(code.co_names).union(*nested)
+    return names
+
+
 # Globals of `__main__` that are about the process that has them, not the program.
 INTERPRETERS_NAMES = frozenset(
     {
@@ -450,16 +511,21 @@ class ValuePickler(_Pickler):
         if self._snapshot is not None:
             self._snapshot.add_function(function, names)
         key = function_key(function)
+        cells = _cell_contents(function)
+        fills, left_out = self._fills(function, names)
+        seen = (*fills.values(), *(value for _, value in cells), *_default_values(function))
+        submodules = _submodules(function, seen)
         state = (
             key,
             function.__qualname__,
             function.__defaults__,
             function.__kwdefaults__,
-            _cell_contents(function),
+            cells,
             function.__dict__,
             function.__annotations__,
             function.__doc__,
-            *self._fills(function, names),
+            _WithSubmodules(submodules, fills) if submodules else fills,
+            left_out,
         )
         made_of = (sent_code(function.__code__)[0], function.__name__, key)
         return make_function, made_of, state, None, None, set_function_state
@@ -509,6 +575,11 @@ def _cell_contents(function: FunctionType) -> list[tuple[int, Any]]:
             # Not assigned yet in the enclosing function, so it is empty there too.
             continue
     return contents
+
+
+def _default_values(function: FunctionType) -> Iterator[Any]:
+    yield from function.__defaults__ or ()
+    yield from (function.__kwdefaults__ or {}).values()
 
 
 def make_function(code_bytes: bytes, name: str, key: bytes | None) -> FunctionType:

@@ -58,10 +58,15 @@ def is_constant(value: Any) -> bool:
     return False
 
 
+def is_package(value: Any) -> bool:
+    """Whether `value` is a module that has submodules."""
+    return type(value) is ModuleType and "__path__" in value.__dict__
+
+
 class Snapshot:
     """The values that went into one pickle, and where they came from."""
 
-    __slots__ = ("_cells", "_functions", "_globals", "complete", "holds_state")
+    __slots__ = ("_cells", "_functions", "_globals", "_n_modules", "complete", "holds_state")
 
     def __init__(self) -> None:
         self.complete: bool = True
@@ -71,6 +76,8 @@ class Snapshot:
         self._functions: list[tuple[FunctionType, CodeType, Any]] = []
         self._globals: list[tuple[dict[str, Any], str, Any]] = []
         self._cells: list[tuple[CellType, Any]] = []
+        # How many modules were loaded, if a function has a package, whose submodules go in as far as they are loaded.
+        self._n_modules: int | None = None
 
     def add_function(self, function: FunctionType, names: tuple[str, ...]) -> None:
         """Records a function sent by value: its code, defaults, closure and the globals it refers to."""
@@ -83,6 +90,7 @@ class Snapshot:
             if value is not _MISSING and not is_constant(value):
                 self.complete = False
             self._globals.append((known, name, value))
+            self._note_package(value)
         if function.__closure__ and rebinds_outer_variables(function.__code__):
             self.complete, self.holds_state = False, True
         for cell in function.__closure__ or ():
@@ -90,16 +98,25 @@ class Snapshot:
             if value is not _MISSING and not is_constant(value):
                 self.complete, self.holds_state = False, True
             self._cells.append((cell, value))
+            self._note_package(value)
+        for value in function.__defaults__ or ():
+            self._note_package(value)
+
+    def _note_package(self, value: Any) -> None:
+        if is_package(value):
+            self._n_modules = len(sys.modules)
 
     @property
     def fixed(self) -> bool:
         """Whether only the function's own, unchanging parts went in."""
-        return self.complete and not self._globals and not self._cells and len(self._functions) == 1
+        own = not self._globals and not self._cells and self._n_modules is None
+        return self.complete and own and len(self._functions) == 1
 
     def holds(self) -> bool:
         """Whether pickling again would give the same result."""
         return (
             self.complete
+            and self._n_modules in (None, len(sys.modules))
             and all(f.__code__ is code and f.__defaults__ is defaults for f, code, defaults in self._functions)
             and all(known.get(name, _MISSING) is value for known, name, value in self._globals)
             and all(_contents(cell) is value for cell, value in self._cells)

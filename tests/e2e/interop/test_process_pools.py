@@ -190,7 +190,7 @@ def test_a_pool_starts_and_stops_engines_of_its_own():
 def test_a_pool_of_some_engines_of_a_client(rc):
     with ipp.Pool(2, client=rc) as pool:
         assert set(pool.map(engine_process, range(100), 1)) <= set(rc[:2].apply_sync(engine_process))
-    with pytest.raises(ValueError, match="there are only 4 engines for 5 processes"):
+    with pytest.raises(ValueError, match="a pool of 5 processes needs as many engines, and the client has 4 engines"):
         ipp.Pool(5, client=rc)
 
 

@@ -11,7 +11,7 @@ use broadleaf_proto::control::{self, ControlReply, ControlRequest, DefineOptions
 use broadleaf_proto::limits::{MAX_LABEL_BYTES, MAX_OPTIONS_BYTES};
 use broadleaf_proto::task::PREPARATION;
 use broadleaf_proto::{FrameKind, HostId, OptionsId, TaskOptions};
-use pyo3::exceptions::{PyTimeoutError, PyValueError};
+use pyo3::exceptions::{PyKeyboardInterrupt, PyTimeoutError, PyValueError};
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::intern;
 use pyo3::prelude::*;
@@ -20,7 +20,7 @@ use rustc_hash::FxHashMap;
 use rustix::event::{EventfdFlags, eventfd};
 
 use super::incoming::far::FarValues;
-use super::incoming::tell::tell;
+use super::incoming::tell::{report, tell};
 use super::outgoing::functions::Functions;
 use super::rejoin::{IDLE_S, Rejoin, heal};
 use super::requests::begun;
@@ -89,6 +89,34 @@ impl Link {
     }
 
     fn wait_and_look(
+        &self,
+        py: Python<'_>,
+        timeout_s: Option<f64>,
+        looks: impl FnOnce() -> Looks,
+        is_done: &(dyn Fn() -> bool + Sync),
+    ) -> PyResult<bool> {
+        let waited = self.wait_unshown(py, timeout_s, looks, is_done)?;
+        if self.shared.unshown.has_some() {
+            self.show_output(py)?;
+        }
+        Ok(waited)
+    }
+
+    /// Returns once everything that was written has been shown, which another thread may be doing: what follows a wait
+    /// comes after the output of what was waited for.
+    fn show_output(&self, py: Python<'_>) -> PyResult<()> {
+        let hooks = self.hooks.bind(py);
+        match hooks.call_method0(intern!(py, "show_output")) {
+            Err(error) if error.is_instance_of::<PyKeyboardInterrupt>(py) => Err(error),
+            Err(error) => {
+                report(py, error, hooks);
+                Ok(())
+            }
+            Ok(_) => Ok(()),
+        }
+    }
+
+    fn wait_unshown(
         &self,
         py: Python<'_>,
         timeout_s: Option<f64>,
@@ -377,6 +405,10 @@ impl Link {
     #[setter]
     fn set_live_output(&self, on: bool) {
         self.shared.live_output.store(on, Ordering::Relaxed);
+    }
+
+    fn show_next(&self, show: &Bound<'_, PyAny>) -> PyResult<bool> {
+        self.shared.unshown.show_next(show)
     }
 
     fn define_options(&self, py: Python<'_>, options: &str) -> PyResult<u32> {

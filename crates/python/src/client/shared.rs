@@ -19,6 +19,7 @@ use pyo3::prelude::*;
 use rustix::event::PollFlags;
 
 use super::incoming::far::{Arrived, FarValues};
+use super::incoming::shown::Unshown;
 use super::requests::request::Request;
 use super::waiting::Bell;
 use super::wire::Wire;
@@ -52,12 +53,17 @@ pub struct Incoming {
     pub notices: Vec<Notice>,
     /// Live output: request, part, record.
     pub output: Vec<(Arc<Request>, usize, OutputRecord)>,
+    /// There is output for this process's own streams.
+    pub is_to_show: bool,
 }
 
 impl Incoming {
     /// Whether Python need not be called.
     pub fn is_empty(&self) -> bool {
-        self.callbacks.is_empty() && self.notices.is_empty() && self.output.is_empty()
+        self.callbacks.is_empty()
+            && self.notices.is_empty()
+            && self.output.is_empty()
+            && !self.is_to_show
     }
 }
 
@@ -145,6 +151,8 @@ pub struct Shared {
     pub callbacks: AtomicUsize,
     /// Live output is wanted.
     pub live_output: AtomicBool,
+    /// Output for this process's own streams.
+    pub unshown: Unshown,
     /// Settings.
     pub tuning: Tuning,
     /// Counters.
@@ -193,6 +201,7 @@ impl Shared {
             closed: AtomicBool::new(false),
             callbacks: AtomicUsize::new(0),
             live_output: AtomicBool::new(false),
+            unshown: Unshown::default(),
             tuning,
             counters: Counters::default(),
         })

@@ -74,6 +74,10 @@ class LoadBalancedView(View):
     retries: Flag = Flag(0, "Number of times a task is retried after it raises or its engine dies.", _count)
     priority: Flag = Flag(0, "Waiting tasks with a higher priority start first.", int)
 
+    shows_output: bool = False
+    """Whether what tasks write is written to this process's own streams, as pools do. Set before the first task."""
+    _internal_names = frozenset(("shows_output",))
+
     _submit_one: Any
     _submit_mapped: Any
     _after: Seqs
@@ -110,8 +114,9 @@ class LoadBalancedView(View):
         one = Origin(client, None, True, label=self.label, timeout_s=self.timeout, retries=self.retries)
         mapped = Origin(client, None, False, label=self.label, timeout_s=self.timeout, retries=self.retries)
         histories = (client.tasks.history, self._submitted)
-        self._submit_mapped = submitter(client.link, types.mapped, mapped, options, 0, histories=histories)
-        self._submit_one = submitter(client.link, types.single, one, options, 0, histories=histories)
+        shown: dict[str, Any] = {"histories": histories, "show_output": self.shows_output}
+        self._submit_mapped = submitter(client.link, types.mapped, mapped, options, 0, **shown)
+        self._submit_one = submitter(client.link, types.single, one, options, 0, **shown)
 
     @overload
     def apply_async(self, function: AsyncFunction[Returned], /, *args: Any, **kwargs: Any) -> AsyncResult[Returned]: ...

@@ -90,6 +90,10 @@ impl Shared {
                     };
                     let index = request.index(record.task);
                     request.on_output(index, &record);
+                    if request.is_shown {
+                        self.unshown.add(&record);
+                        incoming.is_to_show = true;
+                    }
                     if self.live_output.load(Ordering::Relaxed) {
                         incoming.output.push((request, index, record));
                     }

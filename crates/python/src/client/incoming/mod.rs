@@ -2,5 +2,6 @@
 
 pub(in crate::client) mod dispatch;
 pub(in crate::client) mod far;
+pub(in crate::client) mod shown;
 pub(in crate::client) mod subscription;
 pub(in crate::client) mod tell;

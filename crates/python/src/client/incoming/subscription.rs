@@ -23,7 +23,7 @@ impl Shared {
         self.wire.with(|net| {
             self.append_submissions(net);
             let first = self.next_seq.fetch_add(n as u64, Ordering::Relaxed);
-            let request = Arc::new(Request::new(first, wall_ns(), Parts::new(n)));
+            let request = Arc::new(Request::new(first, wall_ns(), false, Parts::new(n)));
             let parts = Submitted {
                 seq: first,
                 len: n,

@@ -28,6 +28,11 @@ pub fn tell(py: Python<'_>, hooks: &Py<PyAny>, incoming: Incoming) {
             report(py, error, hooks);
         }
     }
+    if incoming.is_to_show
+        && let Err(error) = hooks.call_method0(intern!(py, "show_output"))
+    {
+        report(py, error, hooks);
+    }
     for callback in incoming.callbacks {
         if let Err(error) = callback.call0(py) {
             report(py, error, callback.bind(py));
@@ -47,7 +52,7 @@ impl Shared {
 
 /// Reports what a callback raised. Ctrl-C does not belong to the callback: it is raised again in whatever waits for the
 /// link.
-fn report(py: Python<'_>, error: PyErr, callback: &Bound<'_, PyAny>) {
+pub fn report(py: Python<'_>, error: PyErr, callback: &Bound<'_, PyAny>) {
     let error = if error.is_instance_of::<PyKeyboardInterrupt>(py) {
         match py
             .import(intern!(py, "_thread"))

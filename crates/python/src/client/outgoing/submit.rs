@@ -45,6 +45,8 @@ pub struct Submitter {
     n_targets: usize,
     /// The results arrive together.
     coalesce: bool,
+    /// What its tasks write is shown by this process.
+    show_output: bool,
     /// How the buffers of its calls are delivered.
     way: Way,
     /// The client's and the view's.
@@ -314,7 +316,7 @@ impl Submitter {
             let (request, sending) = {
                 let mut batch = lock(&link.shared.batch);
                 let request = match &submitting.pending {
-                    None => Self::new_request(link, submitting.n_calls * n, replies.coalesce),
+                    None => self.new_request(link, submitting.n_calls * n, replies.coalesce),
                     Some(pending) => Arc::clone(pending.get().request()?),
                 };
                 let head = Head {
@@ -350,7 +352,7 @@ impl Submitter {
     }
 
     /// A request with the next `len` numbers.
-    fn new_request(link: &Link, len: usize, coalesce: bool) -> Arc<Request> {
+    fn new_request(&self, link: &Link, len: usize, coalesce: bool) -> Arc<Request> {
         let base = link
             .shared
             .next_seq
@@ -360,7 +362,7 @@ impl Submitter {
         } else {
             Parts::new(len)
         };
-        Arc::new(Request::new(base, wall_ns(), parts))
+        Arc::new(Request::new(base, wall_ns(), self.show_output, parts))
     }
 }
 
@@ -374,7 +376,7 @@ impl Submitter {
     }
 
     #[new]
-    #[pyo3(signature = (link, result_type, origin, options_id, n_targets, coalesce = false, delivery = "private", histories = Vec::new()))]
+    #[pyo3(signature = (link, result_type, origin, options_id, n_targets, coalesce = false, delivery = "private", histories = Vec::new(), show_output = false))]
     #[expect(clippy::too_many_arguments, reason = "they are Python's")]
     fn new(
         link: Py<Link>,
@@ -385,6 +387,7 @@ impl Submitter {
         coalesce: bool,
         delivery: &str,
         histories: Vec<Py<History>>,
+        show_output: bool,
     ) -> PyResult<Self> {
         let delivery = match delivery {
             "private" => Delivery::Private,
@@ -403,6 +406,7 @@ impl Submitter {
             options: OptionsId(options_id),
             n_targets,
             coalesce,
+            show_output,
             way: Way {
                 delivery,
                 // A call with one target is often one of many with the same argument.

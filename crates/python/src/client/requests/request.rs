@@ -19,17 +19,20 @@ pub struct Request {
     pub len: usize,
     /// Wall clock at submission, ns since 1970.
     pub submitted_ns: u64,
+    /// Whether what its tasks write is shown by this process.
+    pub is_shown: bool,
     done: AtomicUsize,
     parts: Mutex<Parts<Py<PyAny>>>,
 }
 
 impl Request {
     /// A request none of whose parts is resolved.
-    pub fn new(base: u64, submitted_ns: u64, parts: Parts<Py<PyAny>>) -> Self {
+    pub fn new(base: u64, submitted_ns: u64, is_shown: bool, parts: Parts<Py<PyAny>>) -> Self {
         Self {
             base,
             len: parts.len(),
             submitted_ns,
+            is_shown,
             done: AtomicUsize::new(0),
             parts: Mutex::new(parts),
         }
