@@ -73,13 +73,53 @@ pub(crate) struct Guest {
 }
 
 /// One engine slot.
+///
+/// What every task reads and writes comes first and lies together: long tasks are spread over all engines, and with
+/// thousands of them none of this is in the processor's cache.
 #[derive(Clone, Debug)]
+#[repr(C, align(64))]
 #[expect(clippy::struct_excessive_bools, reason = "they are independent facts")]
 pub(crate) struct Engine {
     pub id: EngineId,
     /// The host of its slot.
     pub host: HostId,
     pub state: State,
+    /// Whether it received a task addressed to it, which may have left data in its memory.
+    pub holds_data: bool,
+    /// Whether it was noted that its oldest offer started long ago.
+    pub is_late: bool,
+    pub(crate) first_offer: u32,
+    /// Offers that are neither done nor taken back nor waiting for other tasks.
+    pub outstanding: u32,
+    /// Offers that could be taken back for another engine.
+    pub(crate) takeable: u32,
+    /// Unfinished offers whose tasks are not known to be short.
+    pub(crate) n_long: u32,
+    /// Offers being taken back that later ones must not overtake: those of mode `Each`.
+    pub returning: u32,
+    /// Revokes under way on its behalf.
+    pub stealing: u32,
+    pub window: u32,
+    /// Its offers in order, without those of `stack`.
+    pub(crate) offers: VecDeque<Offer>,
+    /// Its unfinished tasks that have waited for others, each started while the previous one waited.
+    pub(crate) stack: Vec<Suspended>,
+    /// How long the offers that `n_long` does not count take, estimated from earlier tasks of their functions.
+    pub(crate) short_ns: Nanos,
+    /// When its oldest offer is believed to have started.
+    pub head_since: Nanos,
+    /// The scheduler's counter when it was last given a task.
+    pub last_used: u64,
+    pub mean_task_ns: u64,
+    pub completed: u64,
+    pub busy_ns: u64,
+    known_functions: NumberSet,
+    /// Those of them that it has run.
+    tried_functions: NumberSet,
+    /// Tasks that must run here.
+    pub pinned: ReadyQueue,
+    /// Output of its task that was not sent to the client.
+    pub unread: Unread,
     /// The rank that owns the slot as long as the cluster lasts; `None` for engines that fork servers start.
     pub guest: Option<Guest>,
     /// Its timer in the set of timers; 0 for none.
@@ -108,42 +148,6 @@ pub(crate) struct Engine {
     pub restart_times: VecDeque<Nanos>,
     /// Tasks that ran on it when it died.
     pub orphans: Vec<TaskKey>,
-    /// Output of its task that was not sent to the client.
-    pub unread: Unread,
-    /// Whether it received a task addressed to it, which may have left data in its memory.
-    pub holds_data: bool,
-    /// Tasks that must run here.
-    pub pinned: ReadyQueue,
-    /// Its offers in order, without those of `stack`.
-    pub(crate) offers: VecDeque<Offer>,
-    pub(crate) first_offer: u32,
-    /// Its unfinished tasks that have waited for others, each started while the previous one waited.
-    pub(crate) stack: Vec<Suspended>,
-    /// Offers that are neither done nor taken back nor waiting for other tasks.
-    pub outstanding: u32,
-    /// Offers that could be taken back for another engine.
-    pub(crate) takeable: u32,
-    /// Unfinished offers whose tasks are not known to be short.
-    pub(crate) n_long: u32,
-    /// How long the other unfinished offers take, estimated from earlier tasks of their functions.
-    pub(crate) short_ns: Nanos,
-    /// Offers being taken back that later ones must not overtake: those of mode `Each`.
-    pub returning: u32,
-    /// The scheduler's counter when it was last given a task.
-    pub last_used: u64,
-    /// Revokes under way on its behalf.
-    pub stealing: u32,
-    /// When its oldest offer is believed to have started.
-    pub head_since: Nanos,
-    /// Whether that was noted to be long ago.
-    pub is_late: bool,
-    pub window: u32,
-    pub mean_task_ns: u64,
-    known_functions: NumberSet,
-    /// Those of them that it has run.
-    tried_functions: NumberSet,
-    pub completed: u64,
-    pub busy_ns: u64,
     pub restarts: u64,
 }
 
