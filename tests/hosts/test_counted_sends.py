@@ -49,8 +49,10 @@ def sends_of_a_broadcast(n_engines):
 def test_one_host_is_a_tree_of_depth_0(n_engines):
     sent_own, sent_node = sends_of_a_broadcast(n_engines)
     assert (sent_own, sent_node) == (1, n_engines)
-    assert sent_own + sent_node == plan.sends(n_engines, depth=0)
+    assert sent_own + sent_node == plan.broadcast_sends(n_engines) == plan.sends(n_engines, depth=0)
 
 
-def test_eight_engines_of_a_host_are_sent_nothing():
-    assert sends_of_a_broadcast(8) == (1, 0)
+@pytest.mark.parametrize("n_engines", [plan.LANE_ENGINES, 2 * plan.LANE_ENGINES])
+def test_many_engines_of_a_host_are_sent_nothing_but_woken_once(n_engines):
+    assert sends_of_a_broadcast(n_engines) == (1, 0)
+    assert plan.broadcast_sends(n_engines) == 1 + 1

@@ -59,6 +59,26 @@ def test_the_answer_is_in_words():
     assert not re.search(r"arity|depth|scheduler|leaves|formula\b", text.replace("--tables shows every depth", ""))
 
 
+@pytest.mark.parametrize(
+    ("engines", "hosts", "sends", "messages", "wakes_all"),
+    [
+        (7, None, 8, 8, False),
+        (8, None, 2, 2, True),
+        (64, 16, 21, 81, False),
+        (80, 10, 12, 21, True),
+        (3, 16, 5, 7, False),
+    ],
+)
+def test_what_broadleaf_sends_is_beside_the_trees(engines, hosts, sends, messages, wakes_all):
+    options = ["--engines", str(engines), *(["--hosts", str(hosts), "--bytes", "64MB"] if hosts else [])]
+    text = run(*options)
+    (row,) = [line for line in lines(text) if line.startswith("Broadleaf, engines on ")]
+    assert re.search(rf" {sends} sends +\S+ \S+ +{messages}$", row)
+    assert ("one send wakes all" in text) == wakes_all
+    ours = json.loads(run(*options, "--json"))["broadleaf"]
+    assert (ours["sends"], ours["messages"]) == (sends, messages)
+
+
 def test_few_engines_need_no_tree():
     text = run("--engines", "3")
     assert "no tree is faster" in text
@@ -79,7 +99,7 @@ def test_few_and_many_engines(engines):
     assert [row["depth"] for row in found["depths"] if row["best"]] == [plan.best_depth(int(engines)).depth]
     assert sum(row["best"] for row in found["arities"]) == 1
     assert "best" in run("--engines", engines, "--tables")
-    assert "no scheme takes fewer" in run("--engines", engines)
+    assert "no tree takes fewer" in run("--engines", engines)
 
 
 def test_a_payload_to_hosts():

@@ -142,6 +142,26 @@ def test_rounds_if_everyone_passes_it_on(engines):
     assert plan.binomial_rounds(engines) == rounds
 
 
+def test_broadleaf_wakes_many_engines_of_a_host_together():
+    assert [plan.broadcast_sends(n) for n in (1, 7, 8, 1000)] == [2, 8, 2, 2]
+    assert [plan.host_sends(n) for n in (plan.LANE_ENGINES - 1, plan.LANE_ENGINES)] == [7, 1]
+    assert (plan.broadcast_sends(64, hosts=16), plan.broadcast_messages(64, hosts=16)) == (1 + 16 + 4, 1 + 16 + 64)
+    assert (plan.broadcast_sends(80, hosts=10), plan.broadcast_messages(80, hosts=10)) == (1 + 10 + 1, 1 + 10 + 10)
+
+
+def test_hosts_with_fewer_engines_may_be_the_slower_ones():
+    # Seven of the nine hosts have 8 engines, two have 7.
+    assert plan.broadcast_sends(70, hosts=9) == 1 + 9 + 7
+    assert plan.broadcast_messages(70, hosts=9) == 1 + 9 + 7 * 1 + 2 * 7
+
+
+@given(st.integers(1, 3000), st.integers(0, 300))
+def test_no_host_sends_more_messages_than_it_has_engines(engines, hosts):
+    hosts = min(hosts, engines)
+    sends, messages = plan.broadcast_sends(engines, hosts), plan.broadcast_messages(engines, hosts)
+    assert 2 + hosts <= sends <= messages <= 1 + hosts + engines
+
+
 def test_direct_view():
     assert (plan.direct_sends(100), plan.direct_messages(100)) == (100, 200)
 
@@ -154,6 +174,13 @@ def test_wrong_numbers_are_refused_by_name(arguments, message):
     for function in (plan.sends, plan.smooth_sends, plan.messages, plan.Tree):
         with pytest.raises(ValueError, match=message):
             function(*arguments)
+
+
+@pytest.mark.parametrize(("engines", "hosts"), [(0, 0), (4, -1), (4, 5)])
+def test_hosts_without_engines_are_refused(engines, hosts):
+    for function in (plan.broadcast_sends, plan.broadcast_messages):
+        with pytest.raises(ValueError, match="engines must be|hosts must be from 0 to"):
+            function(engines, hosts)
 
 
 def test_costs_are_above_zero():

@@ -4,39 +4,56 @@ const NONE: u32 = u32::MAX;
 
 /// A set, one bit for each number up to the largest.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct NumberSet(Vec<u64>);
+pub(crate) struct NumberSet {
+    /// Those below 64, which lie here because most sets have no others.
+    low: u64,
+    rest: Vec<u64>,
+}
 
 impl NumberSet {
     pub fn contains(&self, number: u32) -> bool {
-        let word = self.0.get(number as usize / 64);
-        word.is_some_and(|word| word >> (number % 64) & 1 == 1)
+        let word = match number / 64 {
+            0 => self.low,
+            index => self.rest.get(index as usize - 1).copied().unwrap_or(0),
+        };
+        word >> (number % 64) & 1 == 1
     }
 
     /// Adds a number; true if it was not there.
     pub fn insert(&mut self, number: u32) -> bool {
-        let index = number as usize / 64;
-        if index >= self.0.len() {
-            self.0.resize(index + 1, 0);
-        }
-        let (word, bit) = (&mut self.0[index], 1 << (number % 64));
+        let word = match (number / 64) as usize {
+            0 => &mut self.low,
+            n_rest => {
+                if n_rest > self.rest.len() {
+                    self.rest.resize(n_rest, 0);
+                }
+                &mut self.rest[n_rest - 1]
+            }
+        };
+        let bit = 1 << (number % 64);
         let is_new = *word & bit == 0;
         *word |= bit;
         is_new
     }
 
     pub fn remove(&mut self, number: u32) {
-        if let Some(word) = self.0.get_mut(number as usize / 64) {
+        let word = match (number / 64) as usize {
+            0 => Some(&mut self.low),
+            n_rest => self.rest.get_mut(n_rest - 1),
+        };
+        if let Some(word) = word {
             *word &= !(1 << (number % 64));
         }
     }
 
     pub fn clear(&mut self) {
-        self.0.clear();
+        self.low = 0;
+        self.rest.clear();
     }
 
     /// In ascending order.
     pub fn iter(&self) -> impl Iterator<Item = u32> {
-        let words = (0..).zip(&self.0);
+        let words = (0..).zip(std::iter::once(&self.low).chain(&self.rest));
         words.flat_map(|(index, word): (u32, &u64)| {
             let bits = (0..64).filter(|bit| *word >> *bit & 1 == 1);
             bits.map(move |bit| index * 64 + bit)
@@ -182,6 +199,25 @@ fn bits(index: usize, word: u64) -> impl Iterator<Item = u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn sets_have_numbers_on_both_sides_of_a_word() {
+        let mut set = NumberSet::default();
+        for number in [200, 63, 64, 0] {
+            assert!(!set.contains(number));
+            set.remove(number);
+            assert!(set.insert(number) && !set.insert(number));
+        }
+        assert_eq!(set.iter().collect::<Vec<_>>(), [0, 63, 64, 200]);
+        set.remove(63);
+        set.remove(200);
+        assert_eq!(
+            [0, 63, 64, 128, 200].map(|n| set.contains(n)),
+            [true, false, true, false, false]
+        );
+        set.clear();
+        assert_eq!(set.iter().count(), 0);
+    }
 
     #[test]
     fn lists_keep_their_order_and_their_numbers() {

@@ -95,6 +95,8 @@ def command(
 
 
 def _show_ways(found: dict[str, Any], latency_us: float) -> None:
+    from broadleaf.plan import LANE_ENGINES
+
     engines = found["engines"]
     out = console()
     out.print(f"Sending a small message to {count(engines, 'engine')}", style="bold")
@@ -109,9 +111,13 @@ def _show_ways(found: dict[str, Any], latency_us: float) -> None:
         name = f"a tree of {row['arity']} branches, {count(row['depth'], 'level')} deep"
         table.add_row(name, count(row["sends"], "send"), _time(row["sends"], latency_us), f"{row['messages']:,}", mark,
                       style="bold" if mark else None)  # fmt: skip
+    ours = found["broadleaf"]
+    where = count(ours["hosts"], "host") if ours["hosts"] else "one host"
+    table.add_row(f"Broadleaf, engines on {where}", count(ours["sends"], "send"), _time(ours["sends"], latency_us),
+                  f"{ours['messages']:,}", "")  # fmt: skip
     fewest = found["fewest_rounds"]
     table.add_row("every process that has it, to others", count(fewest, "send"), _time(fewest, latency_us),
-                  f"{engines:,}", "no scheme takes fewer")  # fmt: skip
+                  f"{engines:,}", "no tree takes fewer")  # fmt: skip
     out.print(table)
     out.print(_verdict(found), markup=False)
     out.print()
@@ -120,6 +126,8 @@ def _show_ways(found: dict[str, Any], latency_us: float) -> None:
     if shown:
         out.print("In a tree of K branches, the client tells a first member, and each member tells K others.")
         out.print("The members on the last level tell the engines.")
+    if -(-engines // max(ours["hosts"], 1)) >= LANE_ENGINES:
+        out.print(f"From {LANE_ENGINES} on, engines of one host read the message in shared memory: one send wakes all.")
     if "transfer" not in found:
         out.print("Engines on one host share one copy of large data: to plan for that, give --hosts and --bytes.")
     out.print("--tables shows every depth, with the formulas.")
@@ -184,7 +192,7 @@ def _show_tables(found: dict[str, Any]) -> None:
     )
     out.print("optimum, minimum: the lowest point of the corrected formula, depth not rounded")
     out.print(
-        f"if every process that has the message passed it on: {found['fewest_rounds']} sends; no scheme needs fewer"
+        f"if every process that has the message passed it on: {found['fewest_rounds']} sends; no tree needs fewer"
     )
 
 

@@ -10,12 +10,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from broadleaf.plan.cost import (
+    LANE_ENGINES,
     Shape,
     best_depth,
     best_shape,
     binomial_rounds,
+    broadcast_messages,
+    broadcast_sends,
     direct_messages,
     direct_sends,
+    host_sends,
     messages,
     min_sends,
     optimum_depth,
@@ -31,6 +35,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ALGORITHMS",
+    "LANE_ENGINES",
     "RUNNABLE",
     "HostBytes",
     "Link",
@@ -40,11 +45,14 @@ __all__ = [
     "best_depth",
     "best_shape",
     "binomial_rounds",
+    "broadcast_messages",
+    "broadcast_sends",
     "choose",
     "direct_messages",
     "direct_sends",
     "draw",
     "host_bytes",
+    "host_sends",
     "messages",
     "min_sends",
     "optimum_depth",

@@ -6,6 +6,8 @@ the root, so k**d leaves; a depth of 0 is one scheduler that sends to every engi
 
 Source of the model: the page "Broadcast View" of IPython Parallel's documentation, whose text counts as `sends` does
 and whose formula (`published_sends`) does not. `broadleaf.plan.tree` counts the same sends one by one.
+
+Broadleaf sends small messages to every host and wakes a host's engines together (`broadcast_sends`).
 """
 
 from __future__ import annotations
@@ -13,9 +15,14 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+LANE_ENGINES = 8
+"""So many engines of one host get a small broadcast from memory that they share, and wake up together."""
+
 
 def sends(engines: int, arity: int = 2, depth: int = 1) -> int:
     """Number of sends, one after another, until the last engine has the message.
+
+    This is a tree in which every engine is sent a message of its own; what Broadleaf sends is `broadcast_sends`.
 
     S = 1 + k d + ceil(N / k**d): one at the client, k at every level of schedulers, and those of one leaf, the last of
     which has the largest share.
@@ -94,6 +101,64 @@ def direct_sends(engines: int) -> int:
     """
     check(engines)
     return engines
+
+
+def host_sends(engines: int) -> int:
+    """Sends with which a host gives a small broadcast to all its engines.
+
+    Fewer than `LANE_ENGINES` are sent it one after another. More find it in memory that they share with the host, and
+    one wake-up tells all of them, which counts as one send.
+
+    Args:
+        engines: Number of engines on the host.
+
+    Returns:
+        The number of sends.
+
+    Raises:
+        ValueError: There is no engine.
+    """
+    check(engines)
+    return engines if engines < LANE_ENGINES else 1
+
+
+def broadcast_sends(engines: int, hosts: int = 0) -> int:
+    """Sends of a small broadcast in Broadleaf, one after another, until the last engine has it.
+
+    S = 1 + H + `host_sends` of the slowest host: one at the client, one from the controller to every other host, and
+    those of the host that is told last, which may be the slowest. No engine passes it on.
+
+    Args:
+        engines: Number of engines, N, evenly spread over the hosts.
+        hosts: Number of hosts that the engines run on besides the controller's, H; 0 if all run on the controller's.
+
+    Returns:
+        The number of sends.
+
+    Raises:
+        ValueError: There is no engine, or the number of hosts is negative or above that of engines.
+
+    Example:
+        >>> ipp.plan.broadcast_sends(100)
+        2
+    """
+    return 1 + hosts + max(map(host_sends, _shares(engines, hosts)))
+
+
+def broadcast_messages(engines: int, hosts: int = 0) -> int:
+    """Messages of a small broadcast in Broadleaf in total: `broadcast_sends` with the sends of every host.
+
+    Args:
+        engines: Number of engines, evenly spread over the hosts.
+        hosts: Number of hosts that the engines run on besides the controller's; 0 if all run on the controller's.
+
+    Returns:
+        The number of messages.
+
+    Raises:
+        ValueError: There is no engine, or the number of hosts is negative or above that of engines.
+    """
+    return 1 + hosts + sum(n_hosts * host_sends(share) for share, n_hosts in _shares(engines, hosts).items())
 
 
 def messages(engines: int, arity: int = 2, depth: int = 1) -> int:
@@ -278,6 +343,17 @@ def check(engines: float, arity: float = 2, depth: float = 0) -> None:
         raise ValueError(f"arity must be at least 2, not {arity}")
     if depth < 0:
         raise ValueError(f"depth must not be negative, but is {depth}")
+
+
+def _shares(engines: int, hosts: int) -> dict[int, int]:
+    """By number of engines, how many hosts have as many."""
+    check(engines)
+    if not 0 <= hosts <= engines:
+        raise ValueError(f"hosts must be from 0 to the number of engines, {engines}, not {hosts}")
+    n_hosts = max(hosts, 1)
+    share, n_larger = divmod(engines, n_hosts)
+    found = {share: n_hosts - n_larger, share + 1: n_larger}
+    return {share: n for share, n in found.items() if n}
 
 
 def leaves(arity: int, depth: int) -> int:

@@ -95,10 +95,16 @@ def algorithms(hosts: int, n_bytes: int, link: transfer.Link) -> list[dict[str, 
 def everything(engines: int, arity: int, hosts: int | None, n_bytes: int | None, link: transfer.Link) -> dict[str, Any]:
     """The output of `broadleaf plan --json`; without `transfer` if hosts or bytes are not given."""
     best = cost.best_shape(engines)
+    hosts_used = min(hosts or 0, engines)
     found: dict[str, Any] = {
         "engines": engines,
         "arity": arity,
         "direct": {"sends": cost.direct_sends(engines), "messages": cost.direct_messages(engines)},
+        "broadleaf": {
+            "hosts": hosts_used,
+            "sends": cost.broadcast_sends(engines, hosts_used),
+            "messages": cost.broadcast_messages(engines, hosts_used),
+        },
         "best": {"arity": best.arity, "depth": best.depth, "sends": best.sends},
         "fewest_rounds": cost.binomial_rounds(engines),
         "depths": depths(engines, arity),

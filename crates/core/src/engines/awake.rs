@@ -173,11 +173,22 @@ impl Wakefulness {
     }
 
     pub fn move_to(&mut self, id: u32, before: &Spot, now: &Spot) {
+        // Most moves do not change it.
+        let slots = [before.host, now.host];
+        let could_wake = slots.map(|slot| self.can_wake_in(slot));
         self.leave(id, before, now);
         self.enter(id, before, now);
-        for slot in [before.host, now.host].into_iter().flatten() {
-            self.note_whether_can_wake(slot);
+        for (slot, could_wake) in slots.into_iter().zip(could_wake) {
+            if let Some(changed) = slot.filter(|_| self.can_wake_in(slot) != could_wake) {
+                self.note_whether_can_wake(changed);
+            }
         }
+    }
+
+    /// Whether the load of the host in this slot lets an engine be woken there.
+    fn can_wake_in(&self, slot: Option<u32>) -> bool {
+        let load = slot.and_then(|slot| self.loads.get(slot as usize));
+        load.is_some_and(|load| load.can_wake())
     }
 
     fn leave(&mut self, id: u32, before: &Spot, now: &Spot) {

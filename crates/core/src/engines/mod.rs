@@ -73,13 +73,41 @@ pub(crate) struct Guest {
 }
 
 /// One engine slot.
+///
+/// What every task reads and writes comes first and lies together: long tasks are spread over all engines, and with
+/// thousands of them none of this is in the processor's cache.
 #[derive(Clone, Debug)]
+#[repr(C, align(64))]
 #[expect(clippy::struct_excessive_bools, reason = "they are independent facts")]
 pub(crate) struct Engine {
     id: EngineId,
     /// The host of its slot.
     host: HostId,
     state: State,
+    /// Its host does not answer at the moment: it gets nothing new, and nothing is taken back from it.
+    is_away: bool,
+    /// Whether it received a task addressed to it, which may have left data in its memory.
+    holds_data: bool,
+    /// Whether it was noted that its oldest offer started long ago.
+    is_late: bool,
+    /// Revokes under way on its behalf.
+    stealing: u32,
+    window: u32,
+    offers: Offers,
+    /// When its oldest offer is believed to have started.
+    head_since: Nanos,
+    /// Number of offers that had been made to all engines when it was last given a task.
+    last_used: u64,
+    mean_task_ns: u64,
+    completed: u64,
+    busy_ns: u64,
+    known_functions: NumberSet,
+    /// Those of them that it has run.
+    tried_functions: NumberSet,
+    /// Tasks that must run here.
+    pinned: ReadyQueue,
+    /// Output of its task that was not sent to the client.
+    unread: Unread,
     /// The rank that owns the slot as long as the cluster lasts; `None` for engines that fork servers start.
     guest: Option<Guest>,
     /// Its timer in the set of timers; 0 for none.
@@ -98,8 +126,6 @@ pub(crate) struct Engine {
     restart: Option<bool>,
     /// Dead, and included when all engines are restarted: it was not stopped for good.
     is_revivable: bool,
-    /// Its host does not answer at the moment: it gets nothing new, and nothing is taken back from it.
-    is_away: bool,
     /// Its last death, and when that was.
     last_death: Option<(DeathCertificate, Nanos)>,
     /// Number of consecutive failures to create a process for it.
@@ -110,28 +136,6 @@ pub(crate) struct Engine {
     restart_times: VecDeque<Nanos>,
     /// Tasks that ran on it when it died.
     orphans: Vec<TaskKey>,
-    /// Output of its task that was not sent to the client.
-    unread: Unread,
-    /// Whether it received a task addressed to it, which may have left data in its memory.
-    holds_data: bool,
-    /// Tasks that must run here.
-    pinned: ReadyQueue,
-    offers: Offers,
-    /// Number of offers that had been made to all engines when it was last given a task.
-    last_used: u64,
-    /// Revokes under way on its behalf.
-    stealing: u32,
-    /// When its oldest offer is believed to have started.
-    head_since: Nanos,
-    /// Whether that was noted to be long ago.
-    is_late: bool,
-    window: u32,
-    mean_task_ns: u64,
-    known_functions: NumberSet,
-    /// Those of them that it has run.
-    tried_functions: NumberSet,
-    completed: u64,
-    busy_ns: u64,
     restarts: u64,
 }
 
