@@ -18,6 +18,7 @@ mod lane;
 pub mod liveness;
 mod message;
 mod placement;
+pub mod recording;
 pub mod relay;
 pub mod returning;
 mod tasks;

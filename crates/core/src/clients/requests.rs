@@ -115,6 +115,8 @@ impl Controller {
             | ControlRequest::Trace
             | ControlRequest::Watch { .. }
             | ControlRequest::SetLog { .. }
+            | ControlRequest::Recording { .. }
+            | ControlRequest::Recorded { .. }
             | ControlRequest::Config => {
                 ControlReply::Failed("not answered by the controller".into())
             }
