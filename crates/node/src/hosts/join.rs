@@ -4,6 +4,7 @@ use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs};
 use std::time::{Duration, Instant};
 
 use broadleaf_core::liveness::Liveness;
+use broadleaf_core::recording::Start;
 use broadleaf_net::proof::DialProof;
 use broadleaf_net::seal::generate_secret;
 use broadleaf_net::tls::{ClientTls, KeyError, ServerTls};
@@ -18,6 +19,7 @@ use crate::error::{NodeError, io_error};
 use crate::hosts::uplink::{NodeRole, Uplink};
 use crate::node::Node;
 use crate::payload::{Dialer, Plane, Setup};
+use crate::recording::Recording;
 
 /// How long the controller may take to accept a relay.
 const DIAL_TIME: Duration = Duration::from_secs(10);
@@ -196,7 +198,9 @@ impl Node {
             .start(host, plane.map_err(io_error("starting the payload plane"))?);
         self.watch_plane()?;
         let token = self.add_peer(link, PeerRole::Controller)?;
-        self.role = NodeRole::Relay(Uplink::new(token, host));
+        let options = &self.config.options;
+        self.recording = Recording::begin(options, Start::Relay, Some(&relay.name))?;
+        self.role = NodeRole::Relay(Uplink::new(token, host, self.recording.clone()));
         self.read_clock();
         self.liveness = Liveness::listening(self.config.options.host_timeout_ns());
         self.liveness.on_up(self.now_ns, HostId::CONTROLLER);
