@@ -215,8 +215,8 @@ OPTIONS: dict[str, Option] = {
         Option("trace_events", "int", 65_536, "node", "Number of events that the event ring keeps.",
                maximum=_HISTORY_TASKS),
         Option("record_inputs", "str", "", "node", "The file in which the controller records its inputs from its start "
-               "on, for a bug report, without data and code. Each relay writes another one on its own host, named after "
-               "the host. Empty = none."),
+               "on, without data and code, for a bug report. Each relay writes one on its own host, named after "
+               "that host. Empty = none."),
         Option("record_inputs_bytes", "int", 256 * _MIB, "node", "Maximum size of each of these files, in bytes. Then "
                "recording ends.", minimum=1, maximum=_ANY_BYTES),
         # Liveness and failure

@@ -34,7 +34,7 @@ def test_what_was_recorded_of_a_short_attack_is_replayed(tmp_path, monkeypatch):
     assert not soak.run(5.0, seed=2)["wrong"]
     recordings = sorted(tmp_path.iterdir())
     assert len(recordings) == 2, recordings
-    replay = "cargo run --profile tests --locked --quiet --package broadleaf-sim -- replay".split()
+    replay = ["cargo", "run", "--profile", "tests", "--locked", "--quiet", "--package", "broadleaf-sim", "--", "replay"]
     for path in recordings:
         # The first one may have to wait until it is compiled.
         done = subprocess.run([*replay, path], cwd=ROOT, capture_output=True, text=True, timeout=600, check=False)

@@ -185,10 +185,7 @@ impl Machines {
                 "recorded were {}, but it returned {}{}",
                 told(Some(recorded)),
                 told(found.as_ref()),
-                shown
-                    .iter()
-                    .map(|output| format!("\n  {output}"))
-                    .collect::<String>()
+                shown.join("")
             )),
         }
     }
@@ -277,11 +274,15 @@ fn run_controller(
         }
         Call::Returning(_) | Call::Relay(_) => {}
     }
-    shown.extend(out.iter().take(SHOWN_OUTPUTS).map(recording::shown));
+    let lines = out.iter().take(SHOWN_OUTPUTS);
+    shown.extend(lines.map(|output| format!("\n  {}", recording::shown(output))));
     let checked = controller.check();
-    let checked = checked.and_then(|()| match is_schedule {
-        true => controller.check_waits(now),
-        false => Ok(()),
+    let checked = checked.and_then(|()| {
+        if is_schedule {
+            controller.check_waits(now)
+        } else {
+            Ok(())
+        }
     });
     checked.map_err(|violation| violation.to_string())
 }

@@ -23,14 +23,12 @@ if TYPE_CHECKING:
 @click.option("--inputs", is_flag=True, help="Write what the controller has been told instead, for a bug report. The "
               "cluster must have been started with the option record_inputs.")  # fmt: skip
 @click.option("--stop", is_flag=True, help="With --inputs, also end the recording.")
-def command(
-    file: Path, profile: str, cluster_id: str | None, url: str | None, inputs: bool, stop: bool
-) -> None:
+def command(file: Path, profile: str, cluster_id: str | None, url: str | None, inputs: bool, stop: bool) -> None:
     """Write what happened in a cluster to FILE.
 
-    By default this is a trace of the events that the controller remembers, which Perfetto and chrome://tracing open. With
-    --inputs it is a recording of everything that the controller has been told since the cluster started, without data,
-    code and output. Developers of Broadleaf can run it again.
+    By default this is a trace of the events that the controller remembers, which Perfetto and chrome://tracing open.
+    With --inputs it is a recording of everything that the controller has been told since the cluster started, without
+    data, code and output. Developers of Broadleaf can run it again.
     """
     if stop and not inputs:
         raise click.UsageError("--stop needs --inputs", click.get_current_context())

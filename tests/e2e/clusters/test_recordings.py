@@ -151,10 +151,13 @@ def test_relays_record_on_their_own_hosts(tmp_path):
         assert all(np.array_equal(got, array) for got in rc[:].apply_sync(lambda x: x, array))
         done = CliRunner().invoke(group, ["trace", "--inputs", str(tmp_path / "sent.txt")])
         assert done.exit_code == 0, done.output
-        assert "Relays have their own recordings" in done.output and "inputs.txt.far" in done.output
+        assert "Relays have their own recordings" in done.output
+        assert "inputs.txt.far" in done.output
     text = (tmp_path / "inputs.txt.far").read_text()
     assert json.loads(text.splitlines()[1])["start"] == "relay"
-    found = {kind if isinstance(kind, str) else next(iter(kind)) for _, call, _ in calls(text) for kind in call.values()}
+    found = {
+        kind if isinstance(kind, str) else next(iter(kind)) for _, call, _ in calls(text) for kind in call.values()
+    }
     assert {"on_function", "on_order", "on_report", "on_offered", "on_objects", "on_fork_server_up"} <= found
     whole = text + path.read_text()
     assert "horse" not in whole
@@ -171,10 +174,12 @@ def test_the_command_writes_events_and_inputs(tmp_path):
         assert json.loads(events.read_text())["traceEvents"]
         done = run(group, ["trace", "--inputs", "--stop", str(sent)])
         assert done.exit_code == 0, done.output
-        assert done.output.startswith(f"{sent}: ") and " inputs, " in done.output
+        assert done.output.startswith(f"{sent}: ")
+        assert " inputs, " in done.output
         assert sent.read_text() == kept.read_text()
         done = run(group, ["trace", "--stop", str(sent)])
-        assert done.exit_code == 2 and "--stop needs --inputs" in done.output
+        assert done.exit_code == 2
+        assert "--stop needs --inputs" in done.output
     with ipp.Cluster(n=1, record_inputs=str(kept), record_inputs_bytes=2000):
         done = run(group, ["trace", "--inputs", str(sent)])
         assert "The recording ended at its maximum size of 2 kB" in done.output

@@ -117,9 +117,7 @@ impl Controller {
             | ControlRequest::SetLog { .. }
             | ControlRequest::Recording { .. }
             | ControlRequest::Recorded { .. }
-            | ControlRequest::Config => {
-                ControlReply::Failed("not answered by the controller".into())
-            }
+            | ControlRequest::Config => ControlReply::Failed("only a node answers this".into()),
         };
         out.push(Output::Reply {
             client,

@@ -2,6 +2,12 @@
 //! functions' bodies, and with dashes in place of texts. Names of hosts, worlds and preparations stay, because machines
 //! compare them.
 
+#![expect(
+    clippy::ref_option,
+    clippy::trivially_copy_pass_by_ref,
+    reason = "serde calls these functions with a reference to a field"
+)]
+
 use broadleaf_proto::control::{
     ControlReply, ControlRequest, DeathCertificate, DefineOptions, Event, ForkServerEvent,
     RefusalReason,

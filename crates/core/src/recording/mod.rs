@@ -201,19 +201,14 @@ pub struct Unreadable {
     pub reason: String,
 }
 
+/// A line with its number.
+pub type Numbered = Result<(usize, Line), Unreadable>;
+
 /// Reads a recording: its head, and its lines with their numbers.
 ///
 /// # Errors
 /// [`Unreadable`] if the first lines are not those of a recording of this format.
-pub fn read(
-    text: &str,
-) -> Result<
-    (
-        Head,
-        impl Iterator<Item = Result<(usize, Line), Unreadable>>,
-    ),
-    Unreadable,
-> {
+pub fn read(text: &str) -> Result<(Head, impl Iterator<Item = Numbered>), Unreadable> {
     let mut lines = (1..).zip(text.lines());
     let title = lines.next().and_then(|(_, line)| line.strip_prefix(TITLE));
     let unreadable = |line, reason| Unreadable { line, reason };
