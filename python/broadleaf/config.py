@@ -214,6 +214,11 @@ OPTIONS: dict[str, Option] = {
                "`stderr` (the node's log), or the path of a file."),
         Option("trace_events", "int", 65_536, "node", "Number of events that the event ring keeps.",
                maximum=_HISTORY_TASKS),
+        Option("record_inputs", "str", "", "node", "The file in which the controller records its inputs from its start "
+               "on, without data and code, for a bug report. Each relay writes one on its own host, named after "
+               "that host. Empty = none."),
+        Option("record_inputs_bytes", "int", 256 * _MIB, "node", "Maximum size of each of these files, in bytes. Then "
+               "recording ends.", minimum=1, maximum=_ANY_BYTES),
         # Liveness and failure
         Option("restart_engines", "bool", False, "node", "Whether an engine that died is started again."),
         Option("max_restarts", "int", 10, "node", "Maximum number of restarts of one engine within a minute. After "
@@ -324,6 +329,7 @@ class Settings:
         return self.to_dict() | {
             "log_level": OPTIONS["log_level"].choices.index(self["log_level"]),
             "pool_max_bytes": self["pool_max_bytes"] or None,
+            "record_inputs": self["record_inputs"] and os.path.abspath(self["record_inputs"]),
         }
 
 

@@ -8,7 +8,8 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from pathlib import Path
+from typing import Any, TypedDict
 
 from broadleaf.errors import BroadleafError, EngineError
 from broadleaf.errors.death_certificate import DeathCertificate
@@ -52,6 +53,33 @@ def status(link: Any, timeout_s: float | None = 10.0) -> dict[str, Any]:
     """Counters of the controller and the engines."""
     counters: dict[str, Any] = json.loads(send(link, "Status", timeout_s))
     return counters
+
+
+class Recording(TypedDict):
+    """What a node records of its inputs."""
+
+    path: str
+    """The file that it writes, on its own host."""
+    calls: int
+    """Number of inputs."""
+    bytes: int
+    """Size of the file."""
+    limit_bytes: int
+    """Maximum size of the file."""
+    ended: str | None
+    """Why nothing more is recorded: 'limit', 'stopped' or an error."""
+
+
+def save_inputs(link: Any, path: str | Path, stop: bool, timeout_s: float | None = 60.0) -> Recording:
+    """Writes the recording of the controller's inputs to a file here; with `stop`, nothing more is recorded."""
+    recording: Recording = json.loads(send(link, {"Recording": {"stop": stop}}, timeout_s))
+    with open(path, "wb") as file:
+        while file.tell() < recording["bytes"]:
+            piece = send(link, {"Recorded": {"from_bytes": file.tell()}}, timeout_s).encode()
+            if not piece:
+                break  # the disk of the controller's host is full
+            file.write(piece)
+    return recording
 
 
 def failures(link: Any, timeout_s: float | None = 10.0) -> list[dict[str, Any]]:

@@ -1,11 +1,13 @@
 //! Settings of the controller. Each is an option that a user may change.
 
 use broadleaf_proto::limits;
+use serde::{Deserialize, Serialize};
 
 use crate::Nanos;
 
 /// Settings of the controller; [`Default`] gives the documented defaults.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 pub struct Config {
     /// Work kept ahead on an engine: the prefetch window is this divided by its mean task time. Default: 8 ms.
     pub prefetch_target_ns: Nanos,

@@ -19,6 +19,7 @@ mod lists;
 pub mod liveness;
 mod message;
 mod placement;
+pub mod recording;
 pub mod redial;
 pub mod relay;
 mod results;

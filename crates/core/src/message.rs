@@ -12,17 +12,21 @@ use broadleaf_proto::task::{
 use broadleaf_proto::{CoalescedRecord, RefusedRun};
 
 use bytes::Bytes;
+use serde::{Deserialize, Serialize};
 
 use crate::Nanos;
+use crate::recording::forms;
 
-/// Something that happened.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// Something that happened. Its serialised form is that of [recordings](crate::recording): it has no contents.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Input {
     /// A client was accepted.
     ClientUp {
         /// Its id, not used before.
         client: ClientId,
         /// Its name, for status.
+        #[serde(serialize_with = "forms::text")]
         name: String,
     },
     /// A client's link closed.
@@ -35,6 +39,7 @@ pub enum Input {
         /// The client.
         client: ClientId,
         /// The function under the client's own id.
+        #[serde(with = "forms::FunctionForm")]
         record: FunctionRecord,
     },
     /// A client defined a set of options.
@@ -42,6 +47,7 @@ pub enum Input {
         /// The client.
         client: ClientId,
         /// The options under the client's own id.
+        #[serde(serialize_with = "forms::define")]
         define: DefineOptions,
     },
     /// A client submitted a task (or one per target). Only queued until
@@ -50,6 +56,7 @@ pub enum Input {
         /// The client.
         client: ClientId,
         /// The task.
+        #[serde(with = "forms::SubmitForm")]
         record: SubmitRecord,
     },
     /// A client submitted tasks whose arguments were sent ahead and did not all arrive, or found no
@@ -58,8 +65,10 @@ pub enum Input {
         /// The client.
         client: ClientId,
         /// The tasks, without their arguments.
+        #[serde(with = "forms::SubmitForm")]
         record: SubmitRecord,
         /// Why.
+        #[serde(serialize_with = "forms::text")]
         reason: String,
     },
     /// A client's outgoing queue became long, or short again: while it is long none of its tasks
@@ -77,6 +86,7 @@ pub enum Input {
         /// The request's number, repeated by the reply.
         number: u64,
         /// The request.
+        #[serde(serialize_with = "forms::request")]
         request: ControlRequest,
     },
     /// An observer looks at the hosts: their figures are asked for.
@@ -135,6 +145,7 @@ pub enum Input {
         /// The host; the controller's own is [`HostId::CONTROLLER`].
         host: HostId,
         /// What.
+        #[serde(serialize_with = "forms::report")]
         report: EngineReport,
     },
     /// A task ended on an engine. An engine may hold it back for at most a few milliseconds while it runs the next
@@ -145,9 +156,11 @@ pub enum Input {
         /// The engine.
         engine: EngineId,
         /// How it ended.
+        #[serde(with = "forms::DoneForm")]
         record: DoneRecord,
         /// Its whole value inline, if that lies in segments, which the result store does not hold for a connected client.
         /// Boxed, because hardly any result has one, and every input is as large as the largest.
+        #[serde(with = "forms::copy")]
         copy: Option<Box<Bytes>>,
     },
     /// A task wrote something.
@@ -157,12 +170,14 @@ pub enum Input {
         /// The engine.
         engine: EngineId,
         /// What; `task` holds a [`TaskKey`](broadleaf_proto::TaskKey).
+        #[serde(with = "forms::OutputForm")]
         record: OutputRecord,
     },
 }
 
-/// Something to do.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// Something to do. Its serialised form is that of [recordings](crate::recording): it has no contents.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Output {
     /// Send a function to an engine; it replaces any function with that id. Comes before the first `Assign` that names
     /// it.
@@ -170,6 +185,7 @@ pub enum Output {
         /// The engine.
         engine: EngineId,
         /// The function under its global id.
+        #[serde(serialize_with = "forms::sent_function")]
         record: FunctionRecord,
     },
     /// Offer a task to an engine: put it on the claim board, then send it.
@@ -177,6 +193,7 @@ pub enum Output {
         /// The engine.
         engine: EngineId,
         /// The task.
+        #[serde(with = "forms::AssignForm")]
         record: AssignRecord,
         /// How its arguments reach the engine's host, if it is another host.
         topology: RequestedTopology,
@@ -205,6 +222,7 @@ pub enum Output {
         /// The client.
         client: ClientId,
         /// The result.
+        #[serde(serialize_with = "forms::result")]
         record: ResultRecord,
     },
     /// Tasks of a client were never accepted. No other result follows.
@@ -212,6 +230,7 @@ pub enum Output {
         /// The client.
         client: ClientId,
         /// Which, and why.
+        #[serde(serialize_with = "forms::refused")]
         record: RefusedRun,
     },
     /// All tasks of a coalescing request are resolved. No other result follows.
@@ -219,6 +238,7 @@ pub enum Output {
         /// The client.
         client: ClientId,
         /// The results.
+        #[serde(serialize_with = "forms::coalesced")]
         record: CoalescedRecord,
     },
     /// A task of a client wrote something.
@@ -226,6 +246,7 @@ pub enum Output {
         /// The client.
         client: ClientId,
         /// What; `task` holds a `TaskSeq`.
+        #[serde(with = "forms::OutputForm")]
         record: OutputRecord,
     },
     /// Tell a client of an event.
@@ -233,15 +254,18 @@ pub enum Output {
         /// The client.
         client: ClientId,
         /// The event.
+        #[serde(serialize_with = "forms::event")]
         event: Event,
     },
-    /// The answer to a request. The driver answers `Status`, `Trace`, `Watch`, `SetLog` and `Config` itself.
+    /// The answer to a request. The driver answers `Status`, `Trace`, `Watch`, `SetLog`, `Recording`, `Recorded` and
+    /// `Config` itself.
     Reply {
         /// The client.
         client: ClientId,
         /// The request's number.
         number: u64,
         /// The answer.
+        #[serde(serialize_with = "forms::reply")]
         reply: ControlReply,
     },
     /// Shutdown is complete.

@@ -13,8 +13,10 @@ use broadleaf_proto::host::{EngineOrder, EngineReport};
 use broadleaf_proto::ids::{EngineId, FunctionId};
 use broadleaf_proto::task::{AssignRecord, FunctionRecord, OutputRecord, Payload};
 use bytes::Bytes;
+use serde::{Deserialize, Serialize};
 
 use crate::clients::unread::Unread;
+use crate::recording::forms;
 
 /// The process of a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,23 +28,28 @@ enum Process {
 }
 
 /// What a task waits for.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Arguments {
     /// All its objects are on this host.
     Here,
     /// Some are on their way.
     Coming,
     /// Some will not arrive; says why.
-    Failed(String),
+    Failed(#[serde(serialize_with = "forms::text")] String),
 }
 
 /// A task that does not wait, or no longer.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub enum Freed {
     /// Send it to its engine.
-    Deliver(EngineId, AssignRecord),
+    Deliver(EngineId, #[serde(with = "forms::AssignForm")] AssignRecord),
     /// Take its offer back, and report it as undeliverable if the engine had not claimed it.
-    GiveUp(EngineId, AssignRecord, String),
+    GiveUp(
+        EngineId,
+        #[serde(with = "forms::AssignForm")] AssignRecord,
+        #[serde(serialize_with = "forms::text")] String,
+    ),
 }
 
 #[derive(Clone, Debug)]
@@ -53,12 +60,12 @@ struct Held {
 }
 
 /// What the driver must do.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub enum RelayAction {
     /// Carry out an order.
     Do(EngineOrder),
     /// Tell the controller.
-    Report(EngineReport),
+    Report(#[serde(serialize_with = "forms::report")] EngineReport),
     /// Have the fork server end the engines, and exit.
     StopForkServer,
     /// End this process: engines do not outlive their fork server.

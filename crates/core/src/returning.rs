@@ -9,14 +9,16 @@ use broadleaf_proto::control::ForkServerEvent;
 use broadleaf_proto::host::EngineReport;
 use broadleaf_proto::ids::{EngineId, HostId, ObjectId, TaskKey};
 use broadleaf_proto::task::{DoneRecord, Payload};
+use serde::Serialize;
 
+use crate::recording::forms;
 use crate::relay::Arguments;
 
 /// What becomes of a task's end.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub enum Ending {
     /// Tell the controller now.
-    Tell(DoneRecord),
+    Tell(#[serde(with = "forms::DoneForm")] DoneRecord),
     /// Fetch these objects from the host, each with its length; the end waits for them.
     Fetch(Vec<(ObjectId, u64)>),
     /// Nobody wants the value: let the host forget these objects.
@@ -26,12 +28,19 @@ pub enum Ending {
 }
 
 /// What the driver must do, in order.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub enum Returned {
     /// Tell the controller that a task ended: its value is here.
-    Done(HostId, EngineId, DoneRecord),
+    Done(
+        HostId,
+        EngineId,
+        #[serde(with = "forms::DoneForm")] DoneRecord,
+    ),
     /// Tell the controller what a host reported.
-    Report(HostId, EngineReport),
+    Report(
+        HostId,
+        #[serde(serialize_with = "forms::report")] EngineReport,
+    ),
     /// Objects are needed no more, neither here nor on the host that they came from.
     Forget(Vec<ObjectId>),
 }

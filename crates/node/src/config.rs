@@ -180,6 +180,10 @@ pub struct NodeOptions {
     pub log_level: u8,
     /// `ring`, `stderr` or a file's path.
     pub log_sink: String,
+    /// The file in which the node's inputs are recorded; empty for none.
+    pub record_inputs: String,
+    /// Maximum size of that file.
+    pub record_inputs_bytes: u64,
 }
 
 impl Default for NodeOptions {
@@ -224,6 +228,8 @@ impl Default for NodeOptions {
             trace_events: 65_536,
             log_level: 2,
             log_sink: "ring".to_owned(),
+            record_inputs: String::new(),
+            record_inputs_bytes: 256 * 1024 * 1024,
         }
     }
 }

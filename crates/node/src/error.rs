@@ -1,6 +1,7 @@
 //! Why a node could not start or continue.
 
 use std::io;
+use std::path::PathBuf;
 
 use broadleaf_net::LinkError;
 use broadleaf_net::seal::SealError;
@@ -15,6 +16,14 @@ pub enum NodeError {
         /// The operation that failed.
         context: &'static str,
         /// How it failed.
+        source: io::Error,
+    },
+    /// The file of a recording cannot be written.
+    #[error("recording inputs in {}: {source}", path.display())]
+    Recording {
+        /// The file.
+        path: PathBuf,
+        /// Why.
         source: io::Error,
     },
     /// The keys cannot be used.

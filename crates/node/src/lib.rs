@@ -14,6 +14,7 @@ mod lane;
 mod node;
 mod outputs;
 pub mod payload;
+mod recording;
 mod reports;
 mod segments;
 mod timing;

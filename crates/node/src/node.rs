@@ -8,6 +8,7 @@ use std::time::Instant;
 
 use broadleaf_core::interrupts::Interrupts;
 use broadleaf_core::liveness::Liveness;
+use broadleaf_core::recording::{Recorded, Start};
 use broadleaf_core::returning::Returning;
 use broadleaf_core::{Controller, Input, Nanos, Output};
 use broadleaf_net::{Link, LinkError, Listener};
@@ -28,6 +29,7 @@ use crate::hosts::objects::Objects;
 use crate::hosts::relays::Relays;
 use crate::hosts::uplink::NodeRole;
 use crate::lane::HostLane;
+use crate::recording::Recording;
 use crate::reports::ring::{Kind, Ring};
 use crate::segments::Segments;
 
@@ -57,7 +59,7 @@ pub struct Node {
     pub(crate) segments: Segments,
     pub(crate) objects: Objects,
     /// Values that come from other hosts, at the controller's node.
-    pub(crate) returning: Returning,
+    pub(crate) returning: Recorded<Returning, Recording>,
     pub(crate) interrupts: Interrupts,
     pub(crate) lane: HostLane,
     pub(crate) finished: bool,
@@ -68,6 +70,7 @@ pub struct Node {
     pub(crate) idle_due_ns: Option<Nanos>,
     pub(crate) now_ns: Nanos,
     pub(crate) ring: Ring,
+    pub(crate) recording: Option<Recording>,
     pub(crate) poller: std::os::fd::OwnedFd,
     pub(crate) unix: Listener,
     pub(crate) tcp: Option<Listener>,
@@ -127,17 +130,26 @@ impl Node {
             }
         };
         let options = &config.options;
+        let core = broadleaf_core::Config {
+            n_cores: n_usable_cores(),
+            ..config.core()
+        };
+        // A relay begins its own when it knows its name.
+        let recording = match config.relay {
+            None => Recording::begin(options, Start::Controller(core.clone()), None)?,
+            Some(_) => None,
+        };
+        let controller = Recorded::new(Controller::new(core), recording.clone());
+        let returning = Recorded::new(Returning::default(), recording.clone());
         Ok(Self {
             lifeline,
-            role: NodeRole::Controller(Box::new(Controller::new(broadleaf_core::Config {
-                n_cores: n_usable_cores(),
-                ..config.core()
-            }))),
+            role: NodeRole::Controller(Box::new(controller)),
             relays: Relays::default(),
             liveness: Liveness::asking(options.host_limits()),
             held_clients: Liveness::listening(options.host_limits()),
             far_clients: FarClients::default(),
             ring: Ring::new(options.trace_events, options.log_level, &options.log_sink),
+            recording,
             outputs: Vec::new(),
             peers: Slab::new(),
             clients: BTreeMap::new(),
@@ -150,7 +162,7 @@ impl Node {
                 config.options.pool_max_bytes,
                 config.options.shared_memory_warm_s,
             ),
-            returning: Returning::default(),
+            returning,
             interrupts: Interrupts::default(),
             lane: HostLane::create()?,
             finished: false,
@@ -249,6 +261,9 @@ impl Node {
             self.trim();
             self.shrink_idle();
             self.flush_dirty();
+            if let Some(recording) = &self.recording {
+                recording.flush();
+            }
         }
         Ok(())
     }

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use std::fmt::Write as _;
 
 use broadleaf_core::interrupts::Interrupts;
+use broadleaf_core::recording::{Recorded, Start};
 use broadleaf_core::relay::Arguments;
 use broadleaf_core::returning::Returning;
 use broadleaf_core::{Controller, Counters, Input, Nanos, Output};
@@ -18,6 +19,7 @@ use crate::peers::hosts::{Host, RelayMessage};
 use crate::peers::known_engines::KnownEngines;
 use crate::peers::worlds::Guest;
 use crate::random::Random;
+use crate::replay::Text;
 use crate::trace::Trace;
 use crate::work::job::Job;
 use crate::work::nested::is_nested;
@@ -142,7 +144,7 @@ pub(crate) struct Cluster {
     pub(crate) random: Random,
     pub(crate) plan: Plan,
     pub(crate) trace: Trace,
-    pub(crate) controller: Controller,
+    pub(crate) controller: Recorded<Controller, Text>,
     pub(crate) events: BinaryHeap<Reverse<Due>>,
     pub(crate) order: u64,
     pub(crate) last_arrival: BTreeMap<Link, Nanos>,
@@ -192,7 +194,7 @@ pub(crate) struct Cluster {
     /// Interrupts that were sent on each host.
     pub(crate) interrupts: BTreeMap<HostId, Interrupts>,
     /// Ends that wait for values from relays' hosts.
-    pub(crate) returning: Returning,
+    pub(crate) returning: Recorded<Returning, Text>,
     /// Those values: which have arrived.
     pub(crate) values: BTreeMap<ObjectId, Arguments>,
     pub(crate) last_value: u64,
@@ -206,14 +208,18 @@ pub(crate) struct Cluster {
     pub(crate) schedule_pending: bool,
     pub(crate) deadline_pending: Option<Nanos>,
     pub(crate) outputs: Vec<Output>,
+    /// Of the controller's node and of each relay, if they are made.
+    pub(crate) recordings: Option<Vec<Text>>,
 }
 
 impl Cluster {
-    pub(crate) fn new(plan: Plan, trace: Trace) -> Self {
+    pub(crate) fn new(plan: Plan, trace: Trace, records: bool) -> Self {
+        let start = Start::Controller(plan.config.clone());
+        let text = records.then(|| Text::begin(start));
         let mut cluster = Self {
             now: 1_000 * MS,
             random: Random::new(plan.seed),
-            controller: Controller::new(plan.config.clone()),
+            controller: Recorded::new(Controller::new(plan.config.clone()), text.clone()),
             trace,
             events: BinaryHeap::new(),
             order: 0,
@@ -247,7 +253,7 @@ impl Cluster {
             reruns: BTreeMap::new(),
             has_interrupted_all: false,
             interrupts: BTreeMap::new(),
-            returning: Returning::default(),
+            returning: Recorded::new(Returning::default(), text.clone()),
             values: BTreeMap::new(),
             last_value: 0,
             owed_values: BTreeMap::new(),
@@ -258,6 +264,7 @@ impl Cluster {
             schedule_pending: false,
             deadline_pending: None,
             outputs: Vec::new(),
+            recordings: text.map(|text| vec![text]),
             plan,
         };
         cluster.after(0, Event::ForkServerStarts);
@@ -284,6 +291,14 @@ impl Cluster {
             cluster.after(at, Event::Lie);
         }
         cluster
+    }
+
+    /// Where a node that starts records, if recordings are made.
+    pub(crate) fn recording(&mut self, start: Start) -> Option<Text> {
+        let recordings = self.recordings.as_mut()?;
+        let text = Text::begin(start);
+        recordings.push(text.clone());
+        Some(text)
     }
 
     /// Runs to the end.

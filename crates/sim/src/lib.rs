@@ -12,6 +12,7 @@ mod lane;
 mod liveness;
 mod peers;
 mod random;
+mod replay;
 mod script;
 mod trace;
 mod work;
@@ -24,6 +25,7 @@ pub use crate::far::values::{FarOutcome, run_far_client};
 pub use crate::lane::{LaneMutation, LaneOutcome, run_lane};
 pub use crate::liveness::{LivenessOutcome, run_liveness};
 use crate::random::Random;
+pub use crate::replay::{Difference, ReplayError, Replayed, replay, replay_inputs};
 use crate::trace::Trace;
 
 /// A fault put into the simulated driver, to check that the simulation finds it.
@@ -179,9 +181,24 @@ pub struct Outcome {
 /// # Errors
 /// The first [`Failure`].
 pub fn run(plan: Plan, print: bool) -> Result<Outcome, Failure> {
-    let mut cluster = Cluster::new(plan, Trace::new(print));
+    let mut cluster = Cluster::new(plan, Trace::new(print), false);
     cluster.run()?;
-    Ok(Outcome {
+    Ok(outcome(&cluster))
+}
+
+/// Runs one plan; returns its results, and the recordings of the controller's node and of each relay.
+///
+/// # Errors
+/// The first [`Failure`].
+pub fn record(plan: Plan) -> Result<(Outcome, Vec<String>), Failure> {
+    let mut cluster = Cluster::new(plan, Trace::new(false), true);
+    cluster.run()?;
+    let recordings = cluster.recordings.iter().flatten().map(replay::Text::read);
+    Ok((outcome(&cluster), recordings.collect()))
+}
+
+fn outcome(cluster: &Cluster) -> Outcome {
+    Outcome {
         trace_hash: cluster.trace.hash(),
         counters: cluster.counters(),
         took_ns: cluster.now,
@@ -190,5 +207,5 @@ pub fn run(plan: Plan, print: bool) -> Result<Outcome, Failure> {
         seated: cluster.seated,
         drained: (cluster.drained, cluster.released),
         rejoined: cluster.rejoined,
-    })
+    }
 }

@@ -27,6 +27,7 @@ _COMMANDS = {
     "top": "Watch a cluster at work.",
     "dashboard": "Serve a page that shows what a cluster is doing.",
     "logs": "Show the log of the controller or of an engine.",
+    "trace": "Write what happened in a cluster to a file.",
     "config": "Show every option, its value and where the value comes from.",
     "plan": "Estimate what it costs to send the same data to many engines.",
     "bench": "Measure Broadleaf on this machine.",

@@ -370,6 +370,24 @@ class Control:
         with open(path, "w", encoding="utf-8") as file:
             file.write(self.request("Trace"))
 
+    def save_inputs(self, path: str, stop: bool = False) -> None:
+        """Writes everything that the controller has been told since the cluster started, for a bug report.
+
+        The cluster must have been started with the option `record_inputs`. The file has no data, no code and no output,
+        but names of hosts and numbers of processes.
+
+        Args:
+            path: The file to write, on this host.
+            stop: Whether to end the recording.
+
+        Raises:
+            RequestFailed: Nothing is recorded.
+            OSError: The file cannot be written.
+            LinkLost: The connection is closed or was lost.
+        """
+        with self.link_errors():
+            requests.save_inputs(self.link, path, stop)
+
 
 # Finds a client's results by their tasks' ids, and tells the controller what to store or forget.
 

@@ -144,6 +144,11 @@ class ControlLink:
         news: dict[str, Any] = json.loads(self.request({"Written": asked}))
         return news
 
+    def save_inputs(self, path: str | Path, stop: bool) -> requests.Recording:
+        """Writes the recording of the controller's inputs to a file here; with `stop`, nothing more is recorded."""
+        with _closed_link():
+            return requests.save_inputs(self._link, path, stop)
+
     def shutdown(self) -> None:
         """Stops the whole cluster; it may be gone before it answers."""
         self.request("Shutdown", 2.0)

@@ -114,9 +114,9 @@ impl Controller {
             | ControlRequest::Trace
             | ControlRequest::Watch { .. }
             | ControlRequest::SetLog { .. }
-            | ControlRequest::Config => {
-                ControlReply::Failed("not answered by the controller".into())
-            }
+            | ControlRequest::Recording { .. }
+            | ControlRequest::Recorded { .. }
+            | ControlRequest::Config => ControlReply::Failed("only a node answers this".into()),
         };
         out.push(Output::Reply {
             client,

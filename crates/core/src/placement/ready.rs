@@ -192,7 +192,7 @@ impl ReadyQueue {
         let levels_agree = self
             .levels
             .values()
-            .all(|l| l.live == l.lanes.iter().map(|lane| lane.live).sum());
+            .all(|l| l.live == l.lanes.iter().map(|lane| lane.live).sum::<usize>());
         lanes_agree && levels_agree && total == self.len
     }
 }

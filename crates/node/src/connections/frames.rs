@@ -127,6 +127,8 @@ impl Node {
                 ControlReply::Text(self.watch_json(after, max_events))
             }
             ControlRequest::Trace => ControlReply::Text(self.ring.chrome_trace()),
+            ControlRequest::Recording { stop } => self.on_recording(stop),
+            ControlRequest::Recorded { from_bytes } => self.recorded(from_bytes),
             ControlRequest::SetLog { level, sink } => match self.ring.set(level, &sink) {
                 Ok(()) => ControlReply::Done,
                 Err(error) => ControlReply::Failed(format!("log sink {sink:?}: {error}")),

@@ -44,10 +44,11 @@ impl Node {
                 depth: many.depth,
                 payload: many.payload.clone(),
             };
+            let now_ns = self.now_ns;
             let Some(uplink) = self.uplink() else {
                 return;
             };
-            match uplink.relay.on_offered(engine, record, &arguments) {
+            match uplink.relay.on_offered(now_ns, engine, record, arguments.clone()) {
                 Some(Freed::Deliver(engine, record)) if record.payload.segments.is_empty() => {
                     self.gather(engine, record);
                 }
@@ -66,7 +67,8 @@ impl Node {
             return;
         };
         let (objects, mut freed) = (&self.objects, Vec::new());
-        (uplink.relay).on_objects(|payload| objects.arguments(payload), &mut freed);
+        let state = |payload: &_| objects.arguments(payload);
+        (uplink.relay).on_objects(self.now_ns, state, &mut freed);
         for freed in freed {
             match freed {
                 Freed::Deliver(engine, mut record) => {
@@ -118,7 +120,7 @@ impl Node {
         let is_wanted = |key| {
             controller.is_some_and(|c| c.host_of(engine) == host && c.is_offered(engine, key))
         };
-        match self.returning.on_done(host, engine, record, is_wanted) {
+        match (self.returning).on_done(self.now_ns, host, engine, record, is_wanted) {
             Ending::Tell(record) => self.input(Input::Done {
                 host,
                 engine,
@@ -157,7 +159,7 @@ impl Node {
     fn take_values(&mut self) {
         let (objects, mut returned) = (&self.objects, Vec::new());
         let state = |payload: &_| objects.arguments(payload);
-        self.returning.on_objects(state, &mut returned);
+        self.returning.on_objects(self.now_ns, state, &mut returned);
         for returned in returned {
             match returned {
                 Returned::Done(host, engine, mut record) => {
@@ -184,7 +186,7 @@ impl Node {
 
     /// A host is gone: its values will not arrive.
     pub(crate) fn drop_values(&mut self, host: HostId) {
-        for object in self.returning.on_host_down(host) {
+        for object in self.returning.on_host_down(self.now_ns, host) {
             self.objects.forget(object, &self.segments);
         }
     }

@@ -5,6 +5,7 @@ use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs};
 use std::time::{Duration, Instant};
 
 use broadleaf_core::liveness::Liveness;
+use broadleaf_core::recording::Start;
 use broadleaf_net::proof::DialProof;
 use broadleaf_net::seal::generate_secret;
 use broadleaf_net::tls::{ClientTls, KeyError, ServerTls};
@@ -20,6 +21,7 @@ use crate::hosts::rejoin::Rejoin;
 use crate::hosts::uplink::{NodeRole, Uplink};
 use crate::node::{Node, REDIAL};
 use crate::payload::{Dialer, Plane, Setup};
+use crate::recording::Recording;
 
 /// How long the controller may take to accept a relay.
 const DIAL_TIME: Duration = Duration::from_secs(10);
@@ -218,7 +220,10 @@ impl Node {
             self.peers[token].link.make_resumable();
             self.watch(rejoin.bell().as_fd(), REDIAL)?;
         }
-        self.role = NodeRole::Relay(Uplink::new(token, host, rejoin));
+        let options = &self.config.options;
+        self.recording = Recording::begin(options, Start::Relay, Some(&relay.name))?;
+        let recording = self.recording.clone();
+        self.role = NodeRole::Relay(Uplink::new(token, host, rejoin, recording));
         self.read_clock();
         self.liveness = Liveness::listening(self.config.options.controller_limits());
         self.liveness.on_up(self.now_ns, HostId::CONTROLLER);

@@ -205,7 +205,7 @@ impl Node {
 
     /// Lets relays drop the bodies of functions that nobody names any more.
     pub(crate) fn forget_functions(&mut self) {
-        let freed = self.role.take_freed_functions();
+        let freed = self.role.take_freed_functions(self.now_ns);
         if freed.is_empty() {
             return;
         }
@@ -289,7 +289,7 @@ impl Node {
     fn on_relay_event(&mut self, host: HostId, event: RelayEvent) -> Result<(), LinkError> {
         match event {
             RelayEvent::Report(report) => {
-                if let Some(report) = self.returning.on_report(host, report) {
+                if let Some(report) = self.returning.on_report(self.now_ns, host, report) {
                     self.input(Input::Report { host, report });
                 }
             }

@@ -3,6 +3,7 @@
 //! Its engines and fork server connect to it as they do to the controller's node. What they report
 //! goes up the link instead of into a controller's machine, and that machine's orders come down.
 
+use broadleaf_core::recording::Recorded;
 use broadleaf_core::relay::{Relay, RelayAction};
 use broadleaf_core::{Controller, Input, Nanos, Output};
 use broadleaf_net::{Frame, LinkError};
@@ -16,24 +17,24 @@ use broadleaf_proto::{DecodeError, EngineId, FrameKind, FunctionId, HostId};
 use crate::hosts::objects::RESULT_CHUNK_BYTES;
 use crate::hosts::rejoin::Rejoin;
 use crate::node::Node;
+use crate::recording::Recording;
 
 /// What a node is in its cluster.
 pub enum NodeRole {
     /// It has the controller.
-    Controller(Box<Controller>),
+    Controller(Box<Recorded<Controller, Recording>>),
     /// It is the relay of another host.
     Relay(Uplink),
 }
 
 /// The relay's connection to its controller, and the state that belongs to it.
-#[derive(Debug)]
 pub struct Uplink {
     /// The connection; `None` once it has closed, because another one may get its token.
     link: Option<usize>,
     /// This host's number.
     pub host: HostId,
     /// What it believes, holds and says.
-    pub relay: Relay,
+    pub relay: Recorded<Relay, Recording>,
     /// How it gets back to the controller.
     pub rejoin: Option<Rejoin>,
 }
@@ -69,9 +70,9 @@ impl NodeRole {
     }
 
     /// Functions that relays need not keep.
-    pub fn take_freed_functions(&mut self) -> Vec<FunctionId> {
+    pub fn take_freed_functions(&mut self, now: Nanos) -> Vec<FunctionId> {
         match self {
-            Self::Controller(controller) => controller.take_freed_functions(),
+            Self::Controller(controller) => controller.take_freed_functions(now),
             Self::Relay(_) => Vec::new(),
         }
     }
@@ -98,11 +99,16 @@ impl NodeRole {
 
 impl Uplink {
     /// A link was just accepted.
-    pub fn new(token: usize, host: HostId, rejoin: Option<Rejoin>) -> Self {
+    pub fn new(
+        token: usize,
+        host: HostId,
+        rejoin: Option<Rejoin>,
+        recording: Option<Recording>,
+    ) -> Self {
         Self {
             link: Some(token),
             host,
-            relay: Relay::default(),
+            relay: Recorded::new(Relay::default(), recording),
             rejoin,
         }
     }
@@ -134,7 +140,7 @@ impl Node {
                 controller.on_input(self.now_ns, input, &mut self.outputs);
             }
             NodeRole::Relay(uplink) => {
-                uplink.relay.on_report(&report);
+                uplink.relay.on_report(self.now_ns, &report);
                 self.tell_controller(&RelayEvent::Report(report));
             }
         }
@@ -184,11 +190,13 @@ impl Node {
             return;
         };
         let queued_bytes = self.peers.get(token).map_or(0, |p| p.link.queued_bytes());
+        let now_ns = self.now_ns;
         let Some(uplink) = self.uplink() else {
             return;
         };
         let is_congested = queued_bytes > limit_bytes;
-        let (notices, record) = uplink.relay.on_output(engine, task, record, is_congested);
+        let (notices, record) =
+            (uplink.relay).on_output(now_ns, engine, task, record, is_congested);
         for record in notices.into_iter().chain(record) {
             self.append(token, FrameKind::Output, |frame| record.encode(frame));
         }
@@ -196,9 +204,9 @@ impl Node {
 
     /// This host's fork server is ready.
     pub(crate) fn on_fork_server_up(&mut self) {
-        let mut actions = Vec::new();
+        let (now_ns, mut actions) = (self.now_ns, Vec::new());
         match self.uplink() {
-            Some(uplink) => uplink.relay.on_fork_server_up(&mut actions),
+            Some(uplink) => uplink.relay.on_fork_server_up(now_ns, &mut actions),
             None => self.input(Input::ForkServerUp),
         }
         for action in actions {
@@ -208,7 +216,8 @@ impl Node {
 
     /// The link of this host's fork server closed.
     pub(crate) fn on_fork_server_down(&mut self) {
-        match self.uplink().map(|u| u.relay.on_fork_server_down()) {
+        let now_ns = self.now_ns;
+        match self.uplink().map(|u| u.relay.on_fork_server_down(now_ns)) {
             Some(action) => self.act(action),
             None => self.input(Input::ForkServerDown),
         }
@@ -244,7 +253,8 @@ impl Node {
 
     /// Ends the relay.
     pub(crate) fn leave(&mut self) {
-        if let Some(action) = self.uplink().map(|u| u.relay.leave()) {
+        let now_ns = self.now_ns;
+        if let Some(action) = self.uplink().map(|u| u.relay.leave(now_ns)) {
             self.act(action);
         }
     }
@@ -262,6 +272,7 @@ impl Node {
 
     /// Handles one frame from the controller.
     pub(crate) fn on_controller_frame(&mut self, frame: Frame) -> Result<(), LinkError> {
+        let now_ns = self.now_ns;
         self.on_controller_heard();
         match frame.kind {
             FrameKind::AssignMany => {
@@ -276,7 +287,7 @@ impl Node {
                 while !reader.is_empty() {
                     let record = FunctionRecord::decode(&mut reader)?;
                     if let Some(uplink) = self.uplink() {
-                        uplink.relay.on_function(record);
+                        uplink.relay.on_function(now_ns, record);
                     }
                 }
             }
@@ -291,9 +302,10 @@ impl Node {
     }
 
     fn obey(&mut self, command: RelayCommand) {
+        let now_ns = self.now_ns;
         match command {
             RelayCommand::Order(order) => {
-                let action = self.uplink().and_then(|u| u.relay.on_order(order));
+                let action = self.uplink().and_then(|u| u.relay.on_order(now_ns, order));
                 if let Some(action) = action {
                     self.act(action);
                 }
@@ -306,7 +318,7 @@ impl Node {
             }
             RelayCommand::ForgetFunctions(ids) => {
                 if let Some(uplink) = self.uplink() {
-                    uplink.relay.forget_functions(&ids);
+                    uplink.relay.forget_functions(now_ns, &ids);
                 }
             }
             RelayCommand::Fetch(fetch) => {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use broadleaf_core::Counters;
-use broadleaf_proto::control::{DeathCause, DeathCertificate};
+use broadleaf_proto::control::{ControlReply, DeathCause, DeathCertificate};
 use serde_json::{Value, json};
 
 use crate::node::Node;
@@ -18,7 +18,29 @@ const STATUS_NAMES: [&str; 7] = [
     "unmet",
 ];
 
+const NO_RECORDING: &str = "this cluster does not record its inputs: a recording begins when the cluster starts, with the option record_inputs";
+
 impl Node {
+    /// Says what is recorded, and records nothing more if that is wanted.
+    pub(crate) fn on_recording(&self, stop: bool) -> ControlReply {
+        let Some(recording) = &self.recording else {
+            return ControlReply::Failed(NO_RECORDING.to_owned());
+        };
+        if stop {
+            recording.stop();
+        }
+        ControlReply::Text(recording.to_json())
+    }
+
+    /// A piece of what was recorded.
+    pub(crate) fn recorded(&self, from_bytes: u64) -> ControlReply {
+        match self.recording.as_ref().map(|r| r.read(from_bytes)) {
+            Some(Ok(lines)) => ControlReply::Text(lines),
+            Some(Err(error)) => ControlReply::Failed(format!("the recording: {error}")),
+            None => ControlReply::Failed(NO_RECORDING.to_owned()),
+        }
+    }
+
     /// Counters of controller, engines and connections as JSON.
     pub(crate) fn status_json(&self) -> String {
         let counters = self

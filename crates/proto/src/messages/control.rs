@@ -461,6 +461,16 @@ pub enum ControlRequest {
     },
     /// The text that is kept about this; empty if there is none.
     Noticed(String),
+    /// What the node records of its inputs, as JSON.
+    Recording {
+        /// Whether it is to record nothing more.
+        stop: bool,
+    },
+    /// A piece of the recording, from this byte on; empty at its end.
+    Recorded {
+        /// Where it begins.
+        from_bytes: u64,
+    },
 }
 
 /// A task of any client.

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 
+use broadleaf_core::recording::{Recorded, Start};
 use broadleaf_core::relay::{Arguments, Freed, Relay, RelayAction, is_awaited};
 use broadleaf_core::{GivenFunctions, Input, Nanos};
 use broadleaf_proto::Mode;
@@ -15,6 +16,7 @@ use broadleaf_proto::task::{AssignRecord, FunctionRecord, Payload};
 use crate::Mutation;
 use crate::cluster::{Cluster, EngineMessage, Event, Link, NodeEvent};
 use crate::peers::engine::{EngineProcess, Slot};
+use crate::replay::Text;
 use crate::work::job::index_of;
 
 const MS: Nanos = 1_000_000;
@@ -31,7 +33,7 @@ pub(crate) struct Host {
     /// Processes that are linked, by slot.
     pub linked: BTreeMap<EngineId, u32>,
     /// The machine that decides there.
-    pub relay: Relay,
+    pub relay: Recorded<Relay, Text>,
     /// Whether its fork server has connected.
     has_fork_server: bool,
     /// Functions that were sent there.
@@ -73,6 +75,7 @@ impl Cluster {
         let host = HostId(self.last_host);
         let relay = Host {
             name,
+            relay: Recorded::new(Relay::default(), self.recording(Start::Relay)),
             ..Host::default()
         };
         self.hosts.insert(host, relay);
@@ -326,7 +329,7 @@ impl Cluster {
 
     /// Relays need not keep functions that nobody names any more.
     pub(crate) fn forget_functions(&mut self) {
-        let freed = self.controller.take_freed_functions();
+        let freed = self.controller.take_freed_functions(self.now);
         if freed.is_empty() {
             return;
         }
@@ -347,9 +350,9 @@ impl Cluster {
             RelayMessage::Assign(engine, record) => {
                 return self.relay_assigns(host, engine, record);
             }
-            RelayMessage::Function(record) => relay.relay.on_function(record),
+            RelayMessage::Function(record) => relay.relay.on_function(self.now, record),
             RelayMessage::Command(RelayCommand::Order(order)) => {
-                return match relay.relay.on_order(order) {
+                return match relay.relay.on_order(self.now, order) {
                     Some(action) => self.relay_acts(host, action),
                     None => Ok(()),
                 };
@@ -361,7 +364,7 @@ impl Cluster {
                 }
             }
             RelayMessage::Command(RelayCommand::ForgetFunctions(ids)) => {
-                relay.relay.forget_functions(&ids);
+                relay.relay.forget_functions(self.now, &ids);
             }
             RelayMessage::Command(RelayCommand::Measure) => {
                 let counts = HostCounts::default();
@@ -439,7 +442,7 @@ impl Cluster {
     /// Something happened to an engine of a relay's host.
     pub(crate) fn relay_reports(&mut self, host: HostId, report: EngineReport) {
         if let Some(relay) = self.hosts.get_mut(&host) {
-            relay.relay.on_report(&report);
+            relay.relay.on_report(self.now, &report);
             self.relay_says(host, Input::Report { host, report });
         }
     }
@@ -451,7 +454,7 @@ impl Cluster {
         };
         relay.has_fork_server = true;
         let mut actions = Vec::new();
-        relay.relay.on_fork_server_up(&mut actions);
+        relay.relay.on_fork_server_up(self.now, &mut actions);
         let mut actions = actions.into_iter();
         actions.try_for_each(|action| self.relay_acts(host, action))
     }
@@ -485,10 +488,11 @@ impl Cluster {
         };
         let arguments = relay.arguments(&record.payload);
         let key = record.key;
-        if let Some(freed) = relay.relay.on_offered(engine, record, &arguments) {
+        let is_here = arguments == Arguments::Here;
+        if let Some(freed) = relay.relay.on_offered(self.now, engine, record, arguments) {
             return self.on_freed(host, freed);
         }
-        if self.plan.mutation == Mutation::DeliveredTooSoon && arguments != Arguments::Here {
+        if self.plan.mutation == Mutation::DeliveredTooSoon && !is_here {
             self.relay_reports(host, EngineReport::Delivered { engine, key });
         }
         Ok(())
@@ -552,7 +556,7 @@ impl Cluster {
         relay.objects.insert(object, state);
         let (objects, mut freed) = (&relay.objects, Vec::new());
         let state = |payload: &Payload| arguments(objects, payload);
-        relay.relay.on_objects(state, &mut freed);
+        relay.relay.on_objects(self.now, state, &mut freed);
         if in_vain && self.random.chance(50) {
             relay.objects.remove(&object); // The next task that names it has it sent again.
         }

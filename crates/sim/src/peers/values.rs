@@ -45,10 +45,12 @@ impl Cluster {
     pub(crate) fn relay_was_heard(&mut self, host: HostId, input: Input) -> Result<(), String> {
         match input {
             Input::Done { engine, record, .. } => self.relay_ends(host, engine, record),
-            Input::Report { report, .. } => match self.returning.on_report(host, report) {
-                Some(report) => self.tell_report(host, report),
-                None => Ok(()),
-            },
+            Input::Report { report, .. } => {
+                match self.returning.on_report(self.now, host, report) {
+                    Some(report) => self.tell_report(host, report),
+                    None => Ok(()),
+                }
+            }
             input => self.feed(input),
         }
     }
@@ -62,7 +64,7 @@ impl Cluster {
         let (key, controller) = (record.key, &self.controller);
         let is_wanted =
             |key| controller.host_of(engine) == host && controller.is_offered(engine, key);
-        match self.returning.on_done(host, engine, record, is_wanted) {
+        match (self.returning).on_done(self.now, host, engine, record, is_wanted) {
             Ending::Tell(record) => self.tell_done(host, engine, record),
             Ending::Fetch(objects) => {
                 self.owed_values.insert((engine, key), host);
@@ -108,7 +110,7 @@ impl Cluster {
             let mut states = states.filter(|state| *state != Arguments::Here);
             states.next().unwrap_or(Arguments::Here)
         };
-        self.returning.on_objects(state, &mut out);
+        self.returning.on_objects(self.now, state, &mut out);
         for returned in out {
             match returned {
                 Returned::Done(host, engine, record) => {
@@ -139,7 +141,7 @@ impl Cluster {
 
     /// A host is gone, and its values with it.
     pub(crate) fn drop_values(&mut self, host: HostId) {
-        for object in self.returning.on_host_down(host) {
+        for object in self.returning.on_host_down(self.now, host) {
             self.values.remove(&object);
         }
         self.owed_values.retain(|_, from| *from != host);
