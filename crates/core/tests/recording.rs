@@ -274,7 +274,7 @@ fn calls() -> Vec<Call> {
         RelayCall::OnOffered {
             engine,
             record: assigned(),
-            arguments: Arguments::Failed("SECRET".to_owned()),
+            arguments: Arguments::Failed(SECRET.to_owned()),
         },
         RelayCall::OnObjects,
         RelayCall::OnOutput {
