@@ -327,7 +327,7 @@ fn an_object_is_not_asked_for_again_by_mpi_while_it_may_still_come() {
     let (flow, _) = flows.receive(0, OBJECT, from, (0, LEN), PIECE).unwrap();
     assert_eq!(flows.receive(0, OBJECT, from, (0, LEN), PIECE), None);
     assert_eq!(flows.stop(0, OBJECT, None), [flow.flow]);
-    assert_eq!(flows.stop(0, OBJECT, None), [], "told once");
+    assert!(flows.stop(0, OBJECT, None).is_empty(), "told once");
     assert!(flows.is_receiving(OBJECT));
     flows.on_ended(flow.flow);
     assert!(!flows.is_receiving(OBJECT));

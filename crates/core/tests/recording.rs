@@ -195,6 +195,8 @@ fn inputs() -> Vec<Input> {
             ends_in_ns: Some(5),
         },
         Input::HostDown { host },
+        Input::HostAway { host },
+        Input::HostBack { host },
         Input::ForkServerUp,
         Input::ForkServerDown,
         Input::HostEnds {
@@ -255,6 +257,8 @@ fn kind(input: &Input) -> usize {
         Input::Report { .. } => 16,
         Input::Done { .. } => 17,
         Input::Output { .. } => 18,
+        Input::HostAway { .. } => 19,
+        Input::HostBack { .. } => 20,
     }
 }
 
@@ -266,7 +270,7 @@ fn calls() -> Vec<Call> {
             ids: vec![FunctionId(4)],
         },
         RelayCall::OnOrder {
-            order: EngineOrder::Spawn { engine },
+            order: EngineOrder::Stop { engine },
         },
         RelayCall::OnForkServerUp,
         RelayCall::OnForkServerDown,
@@ -342,7 +346,7 @@ fn lines_of(rest: &[u8]) -> Vec<Line> {
 #[test]
 fn nothing_that_a_user_sent_or_wrote_is_recorded() {
     let kinds: BTreeSet<usize> = inputs().iter().map(kind).collect();
-    assert_eq!(kinds, (0..19).collect(), "every kind of input");
+    assert_eq!(kinds, (0..21).collect(), "every kind of input");
     for call in calls() {
         let text = text_of(&call);
         assert!(!text.contains(SECRET), "{text}");
