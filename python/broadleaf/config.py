@@ -262,7 +262,7 @@ OPTIONS: dict[str, Option] = {
                "lower level keeps payload moving beside engines that compute; a higher one keeps the round trips of "
                "small tasks short.", maximum=19),
         Option("host_timeout_s", "float", 10.0, "node", "How long a host may be silent before it gets no new tasks, "
-               "in seconds. A host whose connection was reset, and that does not come back within this time, is lost.",
+               "in seconds. A host whose connection was reset is lost after four seconds, or after this time if it is shorter.",
                minimum=1, maximum=_YEAR_S),
         Option("rejoin_timeout_s", "float", 60.0, "node", "How long a host may be silent before it is lost, in seconds; at least "
                "`host_timeout_s`. Until then its engines keep their variables and running tasks, and its relay tries to "

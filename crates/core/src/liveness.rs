@@ -5,7 +5,7 @@
 //! work, and who dials dials again. One that is silent for longer than the second limit is gone. Each is said once.
 //!
 //! A connection may also break. If the other side's system says that it knows no such connection, its process has ended or
-//! dials again at once, so the first limit is the last one. Otherwise a broken connection is no more than silence.
+//! dials again at once, so a short limit is enough. Otherwise a broken connection is no more than silence.
 //!
 //! Silence counts only while this process listened. A process that was stopped (by a signal, a debugger, a machine that
 //! slept) finds its own tick late. It cannot have heard anybody meanwhile, and what was sent to it may still be unread.
@@ -63,6 +63,8 @@ pub struct Limits {
     pub silent_ns: Nanos,
     /// Until it is gone; no less than that.
     pub gone_ns: Nanos,
+    /// Until it is gone if its system does not know the connection any more.
+    pub reset_ns: Nanos,
 }
 
 /// See the module.
@@ -184,7 +186,7 @@ impl Liveness {
             }
             let silence_ns = now - peer.silent_since;
             let gone_ns = if peer.is_reset {
-                limits.silent_ns
+                limits.reset_ns
             } else {
                 limits.gone_ns
             };
@@ -215,6 +217,7 @@ mod tests {
     const LIMITS: Limits = Limits {
         silent_ns: 4 * TICK_NS,
         gone_ns: LIMIT_NS,
+        reset_ns: 4 * TICK_NS,
     };
     const A: HostId = HostId(1);
     const B: HostId = HostId(2);
@@ -287,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn a_host_whose_system_forgot_the_connection_has_the_first_limit_only() {
+    fn a_host_whose_system_forgot_the_connection_has_a_short_limit() {
         let mut machine = Liveness::asking(LIMITS);
         machine.on_up(0, A);
         machine.on_up(0, B);

@@ -18,6 +18,10 @@ pub const BOOKKEEPING_BYTES: usize = 2 * 1024 * 1024;
 /// A relay that has heard nothing for this long dials again: four pings are missing.
 const REDIAL_AFTER_NS: Nanos = 2_000_000_000;
 
+/// How long a peer may take to come back whose system does not know its connection any more: twice as long as a relay takes
+/// to notice that.
+const RESET_NS: Nanos = 2 * REDIAL_AFTER_NS;
+
 /// The configuration is invalid.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
@@ -241,15 +245,16 @@ impl NodeOptions {
         Limits {
             silent_ns,
             gone_ns: silent_ns.max(to_ns(self.rejoin_timeout_s)),
+            reset_ns: silent_ns.min(RESET_NS),
         }
     }
 
     /// How long the controller may be silent, for a relay: it dials again before the controller misses it.
     pub fn controller_limits(&self) -> Limits {
-        let Limits { silent_ns, gone_ns } = self.host_limits();
+        let limits = self.host_limits();
         Limits {
-            silent_ns: silent_ns.min(REDIAL_AFTER_NS),
-            gone_ns,
+            silent_ns: limits.silent_ns.min(REDIAL_AFTER_NS),
+            ..limits
         }
     }
 

@@ -150,6 +150,7 @@ impl World {
         let limits = Limits {
             silent_ns: limit_ns / 4,
             gone_ns: limit_ns,
+            reset_ns: limit_ns,
         };
         let n_relays = 1 + random.below(6) as u32;
         let mut controller = Process::new(Liveness::asking(limits));
