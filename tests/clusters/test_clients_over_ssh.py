@@ -89,7 +89,7 @@ print(rc.ids)
 
 def test_a_client_logs_in_again_when_its_ssh_ends(both_ways):
     program = """
-import os, signal, broadleaf as ipp
+import os, signal, threading, broadleaf as ipp
 
 def login():
     children = open(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read().split()
@@ -101,14 +101,14 @@ def work(i):
     return i
 
 with ipp.Client("ssh://root@n1/default") as rc:
-    again = []
-    rc.on_reconnect(lambda: again.append(1))
+    again = threading.Semaphore(0)
+    rc.on_reconnect(again.release)
     rc[:].push({"kept": 41}, block=True)
     result = rc.load_balanced_view().map_async(work, range(600), chunksize=1)
-    for n in (1, 2):
+    for _ in range(2):
         [ssh] = login()
         os.kill(ssh, signal.SIGKILL)
-        print(rc[0].apply_async(lambda: kept + 1).get(timeout=60), len(again) == n)
+        print(rc[0].apply_async(lambda: kept + 1).get(timeout=60), again.acquire(timeout=30))
     print(result.get(timeout=60) == list(range(600)))
     print(rc[0].apply_sync(lambda: bytes(3 << 20)) == bytes(3 << 20))
 """
