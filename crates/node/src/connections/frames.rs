@@ -39,7 +39,7 @@ impl Node {
             }
             Role::Relay { host } => self.on_relay_frame(host, &frame),
             Role::Controller => self.on_controller_frame(frame),
-            Role::Resuming { link } => self.on_resuming_frame(token, link, &frame),
+            Role::Resuming { session } => self.on_resuming_frame(token, session, &frame),
             Role::Leaving => Ok(()),
             Role::ForkServer => Err(DecodeError::UnknownKind(frame.kind as u8).into()),
         }

@@ -46,8 +46,8 @@ pub enum Role {
     Controller,
     /// Carries on the link of another peer, once it has said where that goes on.
     Resuming {
-        /// The other peer.
-        link: usize,
+        /// The key of that link.
+        session: SessionKey,
     },
     /// Refused or malformed: its last bytes are sent, then it is closed.
     Leaving,

@@ -92,7 +92,7 @@ impl Node {
         };
         self.arrivals.introduce(token);
         let earlier = |(other, peer): (usize, &Peer)| {
-            matches!(peer.role, Role::Resuming { link: of } if of == link).then_some(other)
+            matches!(peer.role, Role::Resuming { session: of } if of == session).then_some(other)
         };
         let earlier: Vec<usize> = self.peers.iter().filter_map(earlier).collect();
         for other in earlier {
@@ -101,7 +101,7 @@ impl Node {
         // From here on nothing more is read from the old connection, so the number holds.
         self.let_go(link);
         let received = self.peers[link].link.received();
-        self.peers[token].role = Role::Resuming { link };
+        self.peers[token].role = Role::Resuming { session };
         self.send(token, FrameKind::Received, &received.encode());
     }
 
@@ -109,14 +109,16 @@ impl Node {
     pub(crate) fn on_resuming_frame(
         &mut self,
         token: usize,
-        link: usize,
+        session: SessionKey,
         frame: &Frame,
     ) -> Result<(), LinkError> {
         if frame.kind != FrameKind::Received {
             return Err(DecodeError::UnknownKind(frame.kind as u8).into());
         }
         let received = Received::decode(&frame.body)?;
-        if let Some(fresh) = self.release_peer(token) {
+        // The link may have been given up meanwhile: then its new connection ends, too.
+        let link = self.sessions.get(&session).copied();
+        if let (Some(fresh), Some(link)) = (self.release_peer(token), link) {
             self.carry_on(link, fresh, received);
         }
         Ok(())
