@@ -186,5 +186,5 @@ def test_compiled_types_under_other_names_than_their_own(rc, route):
 
 
 def test_a_compiled_type_that_no_name_leads_to(rc):
-    with pytest.raises(ipp.SerializationError, match="callable_iterator.*no name leads to"):
+    with pytest.raises(ipp.SerializationError, match=r"callable_iterator.*no name leads to"):
         rc[0].apply_sync(abs, type(iter(abs, 1)))
