@@ -177,7 +177,7 @@ def expected(cases: list[Case]) -> list[list[Outcome]]:
             pickles = map(_pickled, case.items)
             futures.append([pickled and pool.submit(_answer, case.number, pickled) for pickled in pickles])
         return [
-            [pickle.loads(future.result(60)) if future else ("unsendable", []) for future in of_case]
+            [pickle.loads(future.result(600)) if future else ("unsendable", []) for future in of_case]
             for of_case in futures
         ]
 

@@ -84,6 +84,25 @@ def reduce_class(kind: type, reduced: Any) -> Any:
     return make, made_of, (set_state, attributes, slot_state), None, None, set_class_state
 
 
+# `Py_TPFLAGS_IMMUTABLETYPE`, which no class has that a `class` statement made.
+_IMMUTABLE = 1 << 8
+# Where types of the interpreter have a name that is not their own.
+_OTHER_NAMES_IN = ("types", "_collections_abc")
+
+
+def reduce_compiled(kind: type) -> Any:
+    """How to pickle a compiled type that its own name does not lead to, such as that of locks. It has no value that
+    could be sent.
+
+    Raises `pickle.PicklingError` if it is not found under another name.
+    """
+    for module in (kind.__module__, *_OTHER_NAMES_IN):
+        for name, value in list(vars(sys.modules.get(module, object)).items()):
+            if value is kind:
+                return _by_name, (module, name)
+    raise pickle.PicklingError(f"Can't pickle {kind!r}: it is a compiled type that no name leads to")
+
+
 def _slot_names(kind: type) -> list[str] | None:
     """The names of the slots that the class itself has, as they are stored; None if it has a `__dict__` by default."""
     own = vars(kind)
@@ -499,8 +518,10 @@ class ValuePickler(_Pickler):
             return reduced
         reduced = super().reducer_override(obj)
         if isinstance(obj, type):
-            # Else it is pickled by name, or one of Python's own.
-            return reduce_class(obj, reduced) if type(reduced) is tuple and len(reduced) == 6 else reduced
+            if type(reduced) is not tuple or len(reduced) != 6:
+                # It is pickled by name, or one of Python's own.
+                return reduced
+            return reduce_compiled(obj) if obj.__flags__ & _IMMUTABLE else reduce_class(obj, reduced)
         # Functions are then pickled by name.
         if reduced is NotImplemented and self._with_dill and not isinstance(obj, FunctionType):
             return picklers.reduce_with_dill(obj, self.dispatch_table)

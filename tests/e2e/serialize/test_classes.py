@@ -1,5 +1,8 @@
 """Classes of a script, as they are here: with their slots and without what was deleted."""
 
+import threading
+
+import broadleaf as ipp
 import pytest
 from script_routes import ROUTES, script
 
@@ -170,3 +173,18 @@ def test_changes_of_a_class_are_sent(rc):
         names["C"].x = 1
         del names["C"].z
         assert route(rc, names["see"], 0) == (1, 2, None)
+
+
+@pytest.mark.parametrize("route", ROUTES)
+def test_compiled_types_under_other_names_than_their_own(rc, route):
+    """Python's own pickle finds no `_thread.lock`, and no copy could be made of it."""
+    kinds = [type(threading.Lock()), type(iter([])), type({}.keys()), type(lambda: None)]
+    names = script("def f(kinds): return kinds, [kind.__name__ for kind in kinds]")
+    returned, there = ROUTES[route](rc, names["f"], kinds)
+    assert all(kind is back for kind, back in zip(kinds, returned, strict=True))
+    assert there == [kind.__name__ for kind in kinds]
+
+
+def test_a_compiled_type_that_no_name_leads_to(rc):
+    with pytest.raises(ipp.SerializationError, match=r"callable_iterator.*no name leads to"):
+        rc[0].apply_sync(abs, type(iter(abs, 1)))

@@ -85,4 +85,13 @@ def result_types(native: Any) -> ResultTypes:
         part_status = native_status
         status: Any = AsyncResult.status  # pyright: ignore[reportIncompatibleMethodOverride]
 
-    return ResultTypes(SingleResult, PendingResult, MapResult, ExecuteResult, HubResult)
+    types = ResultTypes(SingleResult, PendingResult, MapResult, ExecuteResult, HubResult)
+    public = (AsyncResult, AsyncResult, AsyncMapResult, AsyncExecuteResult, AsyncHubResult)
+    for kind, known_as in zip(types, public, strict=True):
+        # What messages and `help` call them.
+        kind.__name__, kind.__qualname__, kind.__module__ = (
+            known_as.__name__,
+            known_as.__qualname__,
+            known_as.__module__,
+        )
+    return types
