@@ -29,7 +29,7 @@ def test_ctrl_c_at_a_few_moments(kind):
 
 @pytest.mark.timeout(900)
 def test_what_was_recorded_of_a_short_attack_is_replayed(tmp_path, monkeypatch):
-    """Controller and relay do the same again, and the controller's invariants hold after each input."""
+    """Controller and relay do the same again, and the controller's invariants hold."""
     monkeypatch.setenv("BROADLEAF_RECORD_INPUTS", str(tmp_path / "inputs.txt"))
     assert not soak.run(5.0, seed=2)["wrong"]
     recordings = sorted(tmp_path.iterdir())
