@@ -19,6 +19,8 @@ def test_a_short_attack():
 
 
 @pytest.mark.timeout(240)
+# Python drops an interrupt that arrives in the callback of a weak reference, and says so.
+@pytest.mark.filterwarnings("ignore:Exception ignored in:pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("kind", interrupts.KINDS)
 def test_ctrl_c_at_a_few_moments(kind):
     """What it interrupts would take much longer by itself."""

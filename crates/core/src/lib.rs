@@ -13,6 +13,7 @@ mod config;
 mod controller;
 mod counters;
 mod engines;
+mod forms;
 pub mod interrupts;
 mod lane;
 mod lists;

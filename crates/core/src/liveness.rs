@@ -296,13 +296,19 @@ mod tests {
         machine.on_up(0, B);
         run(&mut machine, TICK_NS);
         assert!(machine.on_broken(TICK_NS, A, true));
-        assert!(!machine.on_broken(TICK_NS + 1, A, true), "said once, and counted from the first time");
+        assert!(
+            !machine.on_broken(TICK_NS + 1, A, true),
+            "said once, and counted from the first time"
+        );
         assert!(machine.on_broken(TICK_NS, B, false));
         assert_eq!(gone(&run(&mut machine, 5 * TICK_NS)), 0);
         let verdicts = run(&mut machine, 6 * TICK_NS);
         assert_eq!(gone(&verdicts), 1);
         assert!(verdicts.contains(&Verdict::Gone(A)));
-        assert!(!verdicts.contains(&Verdict::Silent(B)), "that was said when it broke");
+        assert!(
+            !verdicts.contains(&Verdict::Silent(B)),
+            "that was said when it broke"
+        );
         assert!(machine.heard(6 * TICK_NS, B));
     }
 

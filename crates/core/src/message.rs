@@ -15,7 +15,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use crate::Nanos;
-use crate::recording::forms;
+use crate::forms;
 
 /// Something that happened. Its serialised form is that of [recordings](crate::recording): it has no contents.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -36,9 +36,17 @@ enum State {
     /// The link has a connection that speaks.
     Rests,
     /// The next attempt begins then.
-    Pauses { until: Nanos, pause_ns: Nanos, vacant_since: Option<Nanos> },
+    Pauses {
+        until: Nanos,
+        pause_ns: Nanos,
+        vacant_since: Option<Nanos>,
+    },
     /// An attempt is being made; it is the last one if the link spoke meanwhile.
-    Dials { pause_ns: Nanos, vacant_since: Option<Nanos>, is_last: bool },
+    Dials {
+        pause_ns: Nanos,
+        vacant_since: Option<Nanos>,
+        is_last: bool,
+    },
 }
 
 impl Redial {
@@ -148,7 +156,11 @@ mod tests {
     const S: Nanos = 1_000_000_000;
 
     /// Lets attempts fail at once; returns when each was made, and when it gave up.
-    fn attempts(mut machine: Redial, until: Nanos, outcome: impl Fn(Nanos) -> Attempt) -> (Vec<Nanos>, Option<Nanos>) {
+    fn attempts(
+        mut machine: Redial,
+        until: Nanos,
+        outcome: impl Fn(Nanos) -> Attempt,
+    ) -> (Vec<Nanos>, Option<Nanos>) {
         machine.begin(0);
         let mut made = Vec::new();
         while let Some(at) = machine.next_tick().filter(|at| *at <= until) {
@@ -164,7 +176,15 @@ mod tests {
     #[test]
     fn pauses_grow_and_there_is_never_a_long_one() {
         let (made, gave_up) = attempts(Redial::new(0, 2 * S), 60 * S, |_| Attempt::Failed);
-        assert_eq!(made[..4], [S / 20, S / 20 + S / 10, S / 20 + S / 10 + S / 5, S / 20 + S / 10 + 2 * S / 5]);
+        assert_eq!(
+            made[..4],
+            [
+                S / 20,
+                S / 20 + S / 10,
+                S / 20 + S / 10 + S / 5,
+                S / 20 + S / 10 + 2 * S / 5
+            ]
+        );
         assert!(made.windows(2).all(|w| w[1] - w[0] <= S / 4));
         assert_eq!(gave_up, None);
     }
@@ -173,7 +193,13 @@ mod tests {
     fn it_gives_up_only_where_nobody_listens_for_a_while() {
         let (_, gave_up) = attempts(Redial::new(0, 2 * S), 60 * S, |_| Attempt::NobodyListens);
         assert!(gave_up.is_some_and(|at| (2 * S..3 * S).contains(&at)));
-        let cut_between = |at| if at / S % 2 == 0 { Attempt::NobodyListens } else { Attempt::Failed };
+        let cut_between = |at| {
+            if at / S % 2 == 0 {
+                Attempt::NobodyListens
+            } else {
+                Attempt::Failed
+            }
+        };
         let (_, gave_up) = attempts(Redial::new(0, 2 * S), 60 * S, cut_between);
         assert_eq!(gave_up, None);
     }

@@ -16,7 +16,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use crate::clients::unread::Unread;
-use crate::recording::forms;
+use crate::forms;
 
 /// The process of a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

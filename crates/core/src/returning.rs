@@ -11,7 +11,7 @@ use broadleaf_proto::ids::{EngineId, HostId, ObjectId, TaskKey};
 use broadleaf_proto::task::{DoneRecord, Payload};
 use serde::Serialize;
 
-use crate::recording::forms;
+use crate::forms;
 use crate::relay::Arguments;
 
 /// What becomes of a task's end.

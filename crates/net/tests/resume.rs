@@ -21,7 +21,11 @@ impl Side {
     fn new(mut link: Link) -> Self {
         link.set_frame_limit(MAX_FRAME_BYTES);
         link.make_resumable();
-        Self { link, sent: 0, got: 0 }
+        Self {
+            link,
+            sent: 0,
+            got: 0,
+        }
     }
 
     /// Queues a frame with the next number, of about this size.
@@ -30,7 +34,8 @@ impl Side {
         body.resize(8 + bytes, self.sent as u8);
         self.sent += 1;
         if bytes % 2 == 0 {
-            self.link.append(FrameKind::Event, |frame| frame.extend_from_slice(&body));
+            self.link
+                .append(FrameKind::Event, |frame| frame.extend_from_slice(&body));
             self.link.mark();
         } else {
             self.link.send(FrameKind::Event, &body, &[]).unwrap();
@@ -216,5 +221,8 @@ fn a_peer_that_reads_without_saying_so_is_given_up() {
             while b.next_frame().unwrap().is_some() {}
         }
     }
-    assert!(matches!(result, Err(LinkError::Unacknowledged)), "{result:?}");
+    assert!(
+        matches!(result, Err(LinkError::Unacknowledged)),
+        "{result:?}"
+    );
 }

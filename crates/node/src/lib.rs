@@ -19,6 +19,7 @@ mod reports;
 mod segments;
 mod timing;
 
+pub use broadleaf_core::redial;
 pub use broadleaf_core::transfer::values::{ValueCommand, Values};
 pub use broadleaf_net::tls::{derive as derive_keys, generate as generate_keys};
 pub use config::{ConfigError, NodeConfig};

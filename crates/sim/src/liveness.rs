@@ -420,7 +420,9 @@ impl World {
         // A stop counts up to the next tick, and one that ends less than a tick after that goes unnoticed.
         let counted_ns = running - truth.read + 3 * TICK_NS * process.stops;
         if counted_ns <= limit_ns || std::mem::replace(&mut truth.is_silent, true) {
-            return Err(format!("{host:?} misses {peer:?} after {counted_ns} ns of {limit_ns}: {truth:?}"));
+            return Err(format!(
+                "{host:?} misses {peer:?} after {counted_ns} ns of {limit_ns}: {truth:?}"
+            ));
         }
         self.outcome.silent += 1;
         Ok(())

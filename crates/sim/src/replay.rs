@@ -182,7 +182,8 @@ impl Machines {
                     return Err("a call of a controller in the recording of a relay".to_owned());
                 };
                 self.calls += 1;
-                let is_checked = self.calls <= CHECKED_CALLS || self.calls.is_multiple_of(CHECKED_EVERY);
+                let is_checked =
+                    self.calls <= CHECKED_CALLS || self.calls.is_multiple_of(CHECKED_EVERY);
                 run_controller(controller, now, call, is_checked, &mut shown)?;
                 controller.recorder_mut()
             }

@@ -183,6 +183,7 @@ def test_greedy_search_is_caught_in_the_trap():
     assert system.mean_us(found.config) > 1.2 * scenes.best_us(system)
 
 
+@pytest.mark.timeout(180)
 def test_the_default_is_recommended_where_nothing_helps():
     wrong = [not scenes.tuned(scenes.null_landscape(), seed, 120, "random")[0].is_default for seed in range(15)]
     assert sum(wrong) <= 2

@@ -268,10 +268,13 @@ class Client(RegisteredResults, Interactive, PublicNames):
         """Has `callback()` called whenever a broken connection to a controller on another host goes on.
 
         Nothing needs to be done then: views and results stay valid, tasks went on, and what was submitted meanwhile is
-        sent. It runs in a thread of its own, and is returned, so that this can be a decorator.
+        sent. It runs in a thread of its own.
 
         Args:
             callback: Called without arguments.
+
+        Returns:
+            The function, so that `on_reconnect` may be used as a decorator.
         """
         self._on_reconnect.append(callback)
         return callback

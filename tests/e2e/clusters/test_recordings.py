@@ -180,6 +180,7 @@ def test_the_command_writes_events_and_inputs(tmp_path):
         done = run(group, ["trace", "--stop", str(sent)])
         assert done.exit_code == 2
         assert "--stop needs --inputs" in done.output
-    with ipp.Cluster(n=1, record_inputs=str(kept), record_inputs_bytes=2000):
+    with ipp.Cluster(n=1, record_inputs=str(kept), record_inputs_bytes=2000) as rc:
+        rc[0].apply_sync(abs, -1)  # More than fits.
         done = run(group, ["trace", "--inputs", str(sent)])
         assert "The recording ended at its maximum size of 2 kB" in done.output

@@ -6,7 +6,7 @@ use broadleaf_proto::task::{AssignRecord, DoneRecord, FunctionRecord, OutputReco
 use serde::{Deserialize, Serialize};
 
 use crate::Input;
-use crate::recording::forms;
+use crate::forms;
 use crate::relay::Arguments;
 
 /// One call of any machine.

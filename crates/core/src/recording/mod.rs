@@ -17,7 +17,6 @@
 //! return from it. The line `end` is missing if nobody ended the recording before the node ended.
 
 mod call;
-pub(crate) mod forms;
 mod recorded;
 
 use std::io::{self, Write};

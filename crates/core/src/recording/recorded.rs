@@ -9,7 +9,8 @@ use broadleaf_proto::ids::{EngineId, FunctionId, HostId, ObjectId, TaskKey};
 use broadleaf_proto::task::{AssignRecord, DoneRecord, FunctionRecord, OutputRecord, Payload};
 use serde::Serialize;
 
-use crate::recording::{Answer, Call, RelayCall, ReturningCall, Said, forms};
+use crate::forms;
+use crate::recording::{Answer, Call, RelayCall, ReturningCall, Said};
 use crate::relay::{Arguments, Freed, Relay, RelayAction};
 use crate::returning::{Ending, Returned, Returning};
 use crate::{Controller, Input, Nanos, Output};

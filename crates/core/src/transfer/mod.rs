@@ -472,7 +472,10 @@ impl Transfer {
 
     fn can_serve(&self, position: usize, hosts: &BTreeMap<HostId, Host>) -> bool {
         let at = &self.order[position];
-        !at.is_gone && hosts.get(&at.host).is_some_and(|h| h.can_serve && !h.is_away)
+        !at.is_gone
+            && hosts
+                .get(&at.host)
+                .is_some_and(|h| h.can_serve && !h.is_away)
     }
 
     /// Moves every child of this position to the position's own parent.

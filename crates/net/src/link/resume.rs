@@ -170,9 +170,7 @@ impl Link {
             return Ok(Some(frame));
         };
         match frame.kind {
-            FrameKind::Received => self
-                .outbox
-                .on_received(Received::decode(&frame.body)?.0)?,
+            FrameKind::Received => self.outbox.on_received(Received::decode(&frame.body)?.0)?,
             FrameKind::Goodbye => resumable.is_over = true,
             _ => return Ok(Some(frame)),
         }

@@ -94,7 +94,9 @@ pub fn check(config: &NodeConfig, hello: &Hello, link: &Link) -> Result<(), Refu
         }
         Some(_)
             if config.relay.is_some()
-                && (is_client || is_resumed || matches!(hello.role, control::Role::Relay { .. })) =>
+                && (is_client
+                    || is_resumed
+                    || matches!(hello.role, control::Role::Relay { .. })) =>
         {
             identity("this is a relay; connect to the controller")
         }

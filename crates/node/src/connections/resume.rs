@@ -1,6 +1,5 @@
 //! Links that outlive their connection (see [`broadleaf_proto::resume`]): those to relays, and to clients on other hosts.
 
-
 use broadleaf_core::Input;
 use broadleaf_core::liveness::Verdict;
 use broadleaf_net::{Frame, LinkError, generate_session_key};
@@ -8,8 +7,8 @@ use broadleaf_proto::control::{ControlRequest, Refusal, RefusalKind};
 use broadleaf_proto::resume::{Received, SessionKey};
 use broadleaf_proto::{DecodeError, FrameKind, HostId};
 
-use crate::connections::peers::{Peer, Role};
 use crate::connections::handshake::CLIENT_IDLE_S;
+use crate::connections::peers::{Peer, Role};
 use crate::node::Node;
 use crate::reports::ring::Kind;
 
@@ -50,17 +49,18 @@ impl Node {
             // The same, unless something else forwards its bytes, which may end by itself.
             Role::Client {
                 host, is_forwarded, ..
-            } if matches!(error, LinkError::Lost(_)) || is_forwarded =>
-            {
+            } if matches!(error, LinkError::Lost(_)) || is_forwarded => {
                 self.let_go(token);
                 self.held_clients.on_up(self.now_ns, host);
-                self.held_clients.on_broken(self.now_ns, host, error.is_reset());
+                self.held_clients
+                    .on_broken(self.now_ns, host, error.is_reset());
                 self.objects.on_away(host, true);
                 true
             }
             Role::Controller => {
                 self.let_go(token);
-                self.liveness.on_broken(self.now_ns, HostId::CONTROLLER, false);
+                self.liveness
+                    .on_broken(self.now_ns, HostId::CONTROLLER, false);
                 self.dial_again();
                 true
             }
@@ -125,7 +125,12 @@ impl Node {
     }
 
     /// A link goes on over another connection.
-    pub(crate) fn carry_on(&mut self, token: usize, fresh: broadleaf_net::Link, received: Received) {
+    pub(crate) fn carry_on(
+        &mut self,
+        token: usize,
+        fresh: broadleaf_net::Link,
+        received: Received,
+    ) {
         self.let_go(token);
         let Some(peer) = self.peers.get_mut(token) else {
             return;
@@ -137,7 +142,10 @@ impl Node {
             self.on_link_error(token, &error);
             return;
         }
-        if self.watch(self.peers[token].link.as_fd(), token as u64).is_err() {
+        if self
+            .watch(self.peers[token].link.as_fd(), token as u64)
+            .is_err()
+        {
             self.close(token); // The poller has no memory for the connection.
             return;
         }
@@ -166,11 +174,9 @@ impl Node {
             let Verdict::Gone(gone) = verdict else {
                 continue;
             };
-            let of = |(token, peer): (usize, &Peer)| {
-                match peer.role {
-                    Role::Client { client, host, .. } if host == gone => Some((token, client)),
-                    _ => None,
-                }
+            let of = |(token, peer): (usize, &Peer)| match peer.role {
+                Role::Client { client, host, .. } if host == gone => Some((token, client)),
+                _ => None,
             };
             let Some((token, client)) = self.peers.iter().find_map(of) else {
                 continue;

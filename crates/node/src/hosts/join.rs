@@ -1,7 +1,7 @@
 //! How a relay joins its controller's cluster.
 
-use std::os::fd::AsFd;
 use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs};
+use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use broadleaf_core::liveness::Liveness;
@@ -51,11 +51,7 @@ fn dial(
 }
 
 /// Connects to the first address that answers in time.
-pub(crate) fn connect_within(
-    host: &str,
-    port: u16,
-    limit: Duration,
-) -> std::io::Result<TcpStream> {
+pub(crate) fn connect_within(host: &str, port: u16, limit: Duration) -> std::io::Result<TcpStream> {
     let mut last = std::io::Error::new(std::io::ErrorKind::NotFound, "the name has no address");
     for address in (host, port).to_socket_addrs()? {
         match TcpStream::connect_timeout(&address, limit) {
@@ -214,7 +210,9 @@ impl Node {
             .start(host, plane.map_err(io_error("starting the payload plane"))?);
         self.watch_plane()?;
         let token = self.add_peer(link, PeerRole::Controller)?;
-        let rejoin = welcome.session.map(|session| Rejoin::new(session, connect_ns));
+        let rejoin = welcome
+            .session
+            .map(|session| Rejoin::new(session, connect_ns));
         let rejoin = rejoin.transpose()?;
         if let Some(rejoin) = &rejoin {
             self.peers[token].link.make_resumable();

@@ -2,8 +2,8 @@
 
 use std::net::TcpStream;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
 use broadleaf_core::Nanos;
@@ -159,7 +159,10 @@ impl Node {
 
     fn on_attempt(&mut self, attempt: Attempt) {
         let now = self.now_ns;
-        if self.rejoin().is_some_and(|r| r.redial.on_attempt(now, attempt)) {
+        if self
+            .rejoin()
+            .is_some_and(|r| r.redial.on_attempt(now, attempt))
+        {
             self.leave();
         }
     }

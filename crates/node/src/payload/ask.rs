@@ -123,7 +123,10 @@ impl PlaneThread {
         }
         // Connections from before may wait for a long time until they try again, and those that are being made, too.
         let is_all = host == HostId::CONTROLLER;
-        let stale = self.connections.iter().filter(|(_, c)| is_all || c.host == Some(host));
+        let stale = self
+            .connections
+            .iter()
+            .filter(|(_, c)| is_all || c.host == Some(host));
         for token in stale.map(|(token, _)| token).collect::<Vec<_>>() {
             self.close(token, now);
         }

@@ -309,7 +309,14 @@ impl Link {
                 let route = route(&connection).map_err(|error| error.into_py(py))?;
                 let limit = Duration::from_secs_f64(connection.options.rejoin_timeout_s);
                 let hello = &hello;
-                Some(Rejoin::new(route, hello, session, connect_time, limit, is_forwarded))
+                Some(Rejoin::new(
+                    route,
+                    hello,
+                    session,
+                    connect_time,
+                    limit,
+                    is_forwarded,
+                ))
             }
         };
         let far = if welcome.host == HostId::CONTROLLER {

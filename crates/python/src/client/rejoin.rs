@@ -5,8 +5,8 @@ use std::net::TcpStream;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use broadleaf_core::redial::{Attempt, Redial};
 use broadleaf_net::{Link, LinkError, Route, ask_to_resume};
+use broadleaf_node::redial::{Attempt, Redial};
 use broadleaf_proto::control::{Hello, Role};
 use broadleaf_proto::resume::{Received, SessionKey};
 
@@ -102,7 +102,8 @@ impl Rejoin {
             }
             let is_lost;
             match self.attempt(Duration::from_nanos(redial.connect_ns())) {
-                Outcome::Connected(link, theirs) => match shared.wire.resume(*link, theirs, IDLE_S) {
+                Outcome::Connected(link, theirs) => match shared.wire.resume(*link, theirs, IDLE_S)
+                {
                     Ok(()) => {
                         shared.on_resumed();
                         tell(news("link_resumed"));

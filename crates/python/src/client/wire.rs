@@ -89,7 +89,11 @@ impl Wire {
     }
 
     fn unwatch(&self, link: &Link) {
-        let watches = lock(&self.poll_fd).iter().chain(&self.writable).cloned().collect::<SmallVec<[_; 2]>>();
+        let watches = lock(&self.poll_fd)
+            .iter()
+            .chain(&self.writable)
+            .cloned()
+            .collect::<SmallVec<[_; 2]>>();
         for poller in watches {
             // This can only fail for a descriptor that is not registered.
             let _ = epoll::delete(&poller, link.as_fd());
@@ -118,7 +122,10 @@ impl Wire {
         link.suspend();
         self.unwatch(link);
         link.resume(fresh, theirs)?;
-        for (poller, flags) in [(self.poll_fd(), EventFlags::IN), (self.writable.clone(), EventFlags::OUT)] {
+        for (poller, flags) in [
+            (self.poll_fd(), EventFlags::IN),
+            (self.writable.clone(), EventFlags::OUT),
+        ] {
             if let Some(poller) = poller {
                 let data = EventData::new_u64(0);
                 epoll::add(&poller, link.as_fd(), data, flags).map_err(std::io::Error::from)?;

@@ -189,7 +189,12 @@ impl Cluster {
 
     /// The connection to a relay breaks. The link goes on later, or the host is given up.
     pub(crate) fn break_link(&mut self, host: HostId) {
-        if !self.hosts.contains_key(&host) || self.broken.get(&host).is_some_and(|until| *until > self.now) {
+        if !self.hosts.contains_key(&host)
+            || self
+                .broken
+                .get(&host)
+                .is_some_and(|until| *until > self.now)
+        {
             return;
         }
         let lasts = MS + self.random.time(8_000 * MS);

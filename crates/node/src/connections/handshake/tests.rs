@@ -117,12 +117,23 @@ fn roles() -> [(&'static str, Role); 6] {
     let engine = Some(EngineId(0));
     let name = String::new();
     [
-        ("client", Role::Client { name, is_forwarded: false }),
+        (
+            "client",
+            Role::Client {
+                name,
+                is_forwarded: false,
+            },
+        ),
         ("engine", Role::Engine { engine, pid: 1 }),
         ("fork server", Role::ForkServer { pid: 1 }),
         ("relay", relay),
         ("payload", Role::Payload { host: HostId(1) }),
-        ("resume", Role::Resume { session: SessionKey([0; 16]) }),
+        (
+            "resume",
+            Role::Resume {
+                session: SessionKey([0; 16]),
+            },
+        ),
     ]
 }
 
