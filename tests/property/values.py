@@ -243,7 +243,7 @@ def _json(v: Values) -> Any:
     """What JSON could say, in which some parts occur several times."""
     whole = v.rng.choice((7, 1 << 40, -(1 << 63)))
     parts: list[Any] = [None, True, whole, _float(v), v.text()[:20], v.rng.randbytes(3)]
-    # What Python makes a text of, as of an exception's arguments, it writes out: parts of parts of parts fill the memory.
+    # A text of it, as an exception has one of its arguments, writes out parts of parts of parts, and fills the memory.
     n_texts = [1] * len(parts)
     for _ in range(v.rng.choice((3, 10, 40))):
         chosen = v.rng.choices(range(len(parts)), k=v.rng.choice((0, 1, 3, 300)))

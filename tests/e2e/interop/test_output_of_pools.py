@@ -145,8 +145,8 @@ def test_a_stream_that_is_gone(pool, monkeypatch):
     """As after `python program.py >&-`, and in programs without a terminal."""
     monkeypatch.setattr(sys, "stdout", None)
     assert pool.apply(speak, (1,)) == 1
-    closed = open(os.devnull, "w")
-    closed.close()
+    with open(os.devnull, "w") as closed:
+        pass
     monkeypatch.setattr(sys, "stdout", closed)
     assert pool.apply(speak, (1,)) == 1
 
@@ -191,7 +191,6 @@ def test_a_script_prints_what_it_prints_with_processes(tmp_path, name):
         outputs.append([sorted(done.stdout.splitlines()), sorted(done.stderr.splitlines())])
         if module == "broadleaf":
             assert done.stdout.splitlines()[-1] == "total 6"
-    assert outputs[0] == outputs[1] == [
-        ["call 0", "call 1", "call 2", "call 3", "total 6"],
-        ["problem 0", "problem 1", "problem 2", "problem 3"],
-    ]
+    assert outputs[0] == outputs[1]
+    assert outputs[0][0] == ["call 0", "call 1", "call 2", "call 3", "total 6"]
+    assert outputs[0][1] == ["problem 0", "problem 1", "problem 2", "problem 3"]

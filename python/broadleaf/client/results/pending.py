@@ -89,9 +89,5 @@ def result_types(native: Any) -> ResultTypes:
     public = (AsyncResult, AsyncResult, AsyncMapResult, AsyncExecuteResult, AsyncHubResult)
     for kind, known_as in zip(types, public, strict=True):
         # What messages and `help` call them.
-        kind.__name__, kind.__qualname__, kind.__module__ = (
-            known_as.__name__,
-            known_as.__qualname__,
-            known_as.__module__,
-        )
+        kind.__module__, kind.__name__, kind.__qualname__ = known_as.__module__, known_as.__name__, known_as.__name__
     return types
