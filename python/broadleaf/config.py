@@ -262,15 +262,17 @@ OPTIONS: dict[str, Option] = {
                "lower level keeps payload moving beside engines that compute; a higher one keeps the round trips of "
                "small tasks short.", maximum=19),
         Option("host_timeout_s", "float", 10.0, "node", "How long a host may be silent before it gets no new tasks, "
-               "in seconds. A host whose connection was reset is lost after four seconds, or after this time if it is shorter.",
+               "in seconds. A host whose connection was reset is lost after four seconds, or after this time if it is "
+               "shorter.",
                minimum=1, maximum=_YEAR_S),
-        Option("rejoin_timeout_s", "float", 60.0, "node", "How long a host may be silent before it is lost, in seconds; at least "
-               "`host_timeout_s`. Until then its engines keep their variables and running tasks, and its relay tries to "
-               "reach the controller again. Clients on other hosts and their results are kept for the same time.",
+        Option("rejoin_timeout_s", "float", 60.0, "node", "How long a host may be silent before it is lost, in "
+               "seconds; at least `host_timeout_s`. Until then its engines keep their variables and running tasks, and "
+               "its relay tries to reach the controller again. Clients on other hosts and their results are kept for "
+               "the same time.",
                maximum=_YEAR_S),
-        Option("lost_client", "choice", "cancel", "node", "What becomes of the tasks of a client on another host that does "
-               "not come back within `rejoin_timeout_s`: `cancel` those that have not started, or `finish` them and keep the "
-               "results for whoever asks for them by their ids.", choices=("cancel", "finish")),
+        Option("lost_client", "choice", "cancel", "node", "What becomes of the tasks of a client on another host "
+               "that does not come back within `rejoin_timeout_s`: `cancel` those that have not started, or `finish` "
+               "them and keep the results for whoever asks for them by their ids.", choices=("cancel", "finish")),
         Option("drain_s", "float", 30.0, "node", "How long before the end of its batch job a host stops taking "
                "tasks, in seconds; at most a tenth of the job's time. A relay that receives SIGTERM has "
                "the same time to finish its tasks.", maximum=_YEAR_S),

@@ -161,8 +161,10 @@ def stopped(this: Round, pids: list[int], seconds: float) -> Iterator[None]:
 
 
 def relay_of(this: Round) -> list[int]:
-    pids = subprocess.run(["ip", "netns", "pids", this.host.namespace], capture_output=True, text=True, check=True).stdout.split()
-    relays = [int(pid) for pid in pids if b"\0relay\0" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    command = ["ip", "netns", "pids", this.host.namespace]
+    pids = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+    commands = {int(pid): Path(f"/proc/{pid}/cmdline").read_bytes() for pid in pids}
+    relays = [pid for pid, words in commands.items() if b"\0relay\0" in words]
     assert relays, "no relay runs there"
     return relays
 
@@ -235,11 +237,13 @@ def main() -> int:
             for _ in range(arguments.rounds):
                 try:
                     found, served_s = run(name, float(seconds), of_load, random, arguments.limit)
-                except Exception as error:  # noqa: BLE001 - a round that fails is a finding
+                except Exception as error:
                     found, served_s = [repr(error)], float("nan")
                 problems += found
                 served += [served_s] if served_s == served_s else []
-            longest = f", first task after {statistics.median(served):.2f} s, at most {max(served):.2f} s" if served else ""
+            longest = ""
+            if served:
+                longest = f", first task after {statistics.median(served):.2f} s, at most {max(served):.2f} s"
             print(f"{one:20} {of_load:10} {arguments.rounds} rounds{longest}: {problems or 'nothing lost'}", flush=True)
             n_wrong += bool(problems)
     return n_wrong

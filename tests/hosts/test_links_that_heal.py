@@ -1,5 +1,5 @@
-"""Links that break between processes on different hosts, and go on. `tests/attack/links.py` does so for longer, and under
-more loads.
+"""Links that break between processes on different hosts, and go on. `tests/attack/links.py` does so for longer, and
+under more loads.
 """
 
 from __future__ import annotations

@@ -179,7 +179,7 @@ def test_wrong_numbers_are_refused_by_name(arguments, message):
 @pytest.mark.parametrize(("engines", "hosts"), [(0, 0), (4, -1), (4, 5)])
 def test_hosts_without_engines_are_refused(engines, hosts):
     for function in (plan.broadcast_sends, plan.broadcast_messages):
-        with pytest.raises(ValueError, match="engines must be|hosts must be from 0 to"):
+        with pytest.raises(ValueError, match=r"engines must be|hosts must be from 0 to"):
             function(engines, hosts)
 
 

@@ -194,9 +194,10 @@ class Tunnel:
 
     def _command(self) -> list[str]:
         far = self.cluster
-        # A way that leads nowhere any more is noticed soon, so that another one can be opened. The first of two values counts.
-        command = ["ssh", "-o", "ServerAliveInterval=2", *openssh.common_options(self._timeout_s - 1), "-o", "ControlMaster=yes",
-                   "-o", "ControlPersist=no", "-o", f"ControlPath={self._directory}/ssh",
+        # A way that leads nowhere any more is noticed soon, so that another one can be opened. The first of two values
+        # counts.
+        command = ["ssh", "-o", "ServerAliveInterval=2", *openssh.common_options(self._timeout_s - 1),
+                   "-o", "ControlMaster=yes", "-o", "ControlPersist=no", "-o", f"ControlPath={self._directory}/ssh",
                    "-o", "ClearAllForwardings=yes"]  # fmt: skip
         if far.port:
             command += ["-p", str(far.port)]
@@ -336,8 +337,12 @@ class Tunnel:
         self.connection |= {
             "unix_path": None,
             # Where ssh forwards to a socket, it leaves Nagle's algorithm on at this end (channels.c).
-            "tcp": {"host": "127.0.0.1", "port": port, "acknowledges_at_once": self._leads_to_socket,
-                    "is_forwarded": True},
+            "tcp": {
+                "host": "127.0.0.1",
+                "port": port,
+                "acknowledges_at_once": self._leads_to_socket,
+                "is_forwarded": True,
+            },
             "transport": "tcp",
             "reached": f"{there} over ssh to {self.cluster.login}",
         }
