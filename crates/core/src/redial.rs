@@ -193,8 +193,8 @@ mod tests {
     fn it_gives_up_only_where_nobody_listens_for_a_while() {
         let (_, gave_up) = attempts(Redial::new(0, 2 * S), 60 * S, |_| Attempt::NobodyListens);
         assert!(gave_up.is_some_and(|at| (2 * S..3 * S).contains(&at)));
-        let cut_between = |at| {
-            if at / S % 2 == 0 {
+        let cut_between = |at: Nanos| {
+            if (at / S).is_multiple_of(2) {
                 Attempt::NobodyListens
             } else {
                 Attempt::Failed

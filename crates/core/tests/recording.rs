@@ -1,4 +1,5 @@
 //! Recordings have no contents, and are read as they were written.
+#![allow(clippy::unwrap_used)] // a test fails by panicking
 
 use std::collections::BTreeSet;
 
@@ -457,7 +458,7 @@ fn outputs_that_differ_in_more_than_contents_have_other_digests() {
         Output::Assign {
             engine,
             record: assigned(),
-            topology: Default::default(),
+            topology: broadleaf_proto::RequestedTopology::default(),
         },
         Output::Function {
             engine,

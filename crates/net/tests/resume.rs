@@ -33,7 +33,7 @@ impl Side {
         let mut body = self.sent.to_le_bytes().to_vec();
         body.resize(8 + bytes, self.sent as u8);
         self.sent += 1;
-        if bytes % 2 == 0 {
+        if bytes.is_multiple_of(2) {
             self.link
                 .append(FrameKind::Event, |frame| frame.extend_from_slice(&body));
             self.link.mark();
@@ -151,7 +151,7 @@ proptest! {
         let (a, b) = wires.connect();
         let (mut dialler, mut listener) = (Side::new(a), Side::new(b));
         for step in steps {
-            let of = |by_dialler| if by_dialler { 0 } else { 1 };
+            let of = |by_dialler: bool| usize::from(!by_dialler);
             let sides = [&mut dialler, &mut listener];
             match step {
                 Step::Send { by_dialler, bytes } => sides[of(by_dialler)].send(bytes),

@@ -252,7 +252,7 @@ impl Machines {
                 record,
                 arguments,
             } => {
-                relay.on_offered(now, engine, record, arguments);
+                relay.on_offered(now, engine, record, &arguments);
             }
             RelayCall::OnObjects => relay.on_objects(now, repeated(said), &mut Vec::new()),
             RelayCall::OnOutput {

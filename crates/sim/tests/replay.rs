@@ -1,4 +1,5 @@
 //! Recordings of simulated clusters are replayed; what does not go as it was recorded is told.
+#![allow(clippy::unwrap_used)] // a test fails by panicking
 
 use broadleaf_core::recording::End;
 use broadleaf_sim::{Mutation, Plan, ReplayError, record, replay, replay_inputs};

@@ -78,7 +78,6 @@ pub(crate) struct Guest {
 /// thousands of them none of this is in the processor's cache.
 #[derive(Clone, Debug)]
 #[repr(C, align(64))]
-#[expect(clippy::struct_excessive_bools, reason = "they are independent facts")]
 pub(crate) struct Engine {
     id: EngineId,
     /// The host of its slot.

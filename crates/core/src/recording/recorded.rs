@@ -282,14 +282,14 @@ impl<R: Recorder> Recorded<Relay, R> {
         now: Nanos,
         engine: EngineId,
         record: AssignRecord,
-        arguments: Arguments,
+        arguments: &Arguments,
     ) -> Option<Freed> {
         self.begin(now, || RelayCall::OnOffered {
             engine,
             record: record.clone(),
             arguments: arguments.clone(),
         });
-        let freed = self.machine.on_offered(engine, record, &arguments);
+        let freed = self.machine.on_offered(engine, record, arguments);
         self.end(freed.as_slice());
         freed
     }

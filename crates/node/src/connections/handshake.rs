@@ -140,35 +140,7 @@ impl Node {
         };
         match hello.role {
             control::Role::Client { name, is_forwarded } => {
-                let client = ClientId(self.next_client);
-                self.next_client += 1;
-                welcome.client = client;
-                welcome.engines = self
-                    .role
-                    .controller()
-                    .map(broadleaf_core::Controller::engines)
-                    .unwrap_or_default();
-                welcome.host = self.on_client_host(token);
-                if welcome.host != HostId::CONTROLLER {
-                    welcome.payload_secret.clone_from(&self.objects.secret);
-                }
-                self.peers[token].role = Role::Client {
-                    client,
-                    host: welcome.host,
-                    is_forwarded,
-                    congested: false,
-                };
-                self.clients.insert(client, token);
-                self.ring.note(Kind::ClientUp, client.0, 0);
-                if welcome.host != HostId::CONTROLLER {
-                    welcome.session = self.offer_session(token);
-                }
-                self.send(token, FrameKind::Welcome, &control::encode(&welcome));
-                if let Some(peer) = self.peers.get_mut(token).filter(|p| p.session.is_some()) {
-                    peer.link.make_resumable();
-                    peer.link.keep_alive(CLIENT_IDLE_S);
-                }
-                self.input(Input::ClientUp { client, name });
+                self.on_client_hello(token, welcome, name, is_forwarded);
             }
             control::Role::Engine { engine, pid } => {
                 let engine = engine.unwrap_or_else(|| self.vacant_engine());
@@ -222,6 +194,44 @@ impl Node {
             }
         }
         Ok(())
+    }
+
+    fn on_client_hello(
+        &mut self,
+        token: usize,
+        mut welcome: Welcome,
+        name: String,
+        is_forwarded: bool,
+    ) {
+        let client = ClientId(self.next_client);
+        self.next_client += 1;
+        welcome.client = client;
+        welcome.engines = self
+            .role
+            .controller()
+            .map(broadleaf_core::Controller::engines)
+            .unwrap_or_default();
+        welcome.host = self.on_client_host(token);
+        if welcome.host != HostId::CONTROLLER {
+            welcome.payload_secret.clone_from(&self.objects.secret);
+        }
+        self.peers[token].role = Role::Client {
+            client,
+            host: welcome.host,
+            is_forwarded,
+            congested: false,
+        };
+        self.clients.insert(client, token);
+        self.ring.note(Kind::ClientUp, client.0, 0);
+        if welcome.host != HostId::CONTROLLER {
+            welcome.session = self.offer_session(token);
+        }
+        self.send(token, FrameKind::Welcome, &control::encode(&welcome));
+        if let Some(peer) = self.peers.get_mut(token).filter(|p| p.session.is_some()) {
+            peer.link.make_resumable();
+            peer.link.keep_alive(CLIENT_IDLE_S);
+        }
+        self.input(Input::ClientUp { client, name });
     }
 
     /// The relay of another host: its engines may be started from now on.

@@ -48,10 +48,7 @@ impl Node {
             let Some(uplink) = self.uplink() else {
                 return;
             };
-            match uplink
-                .relay
-                .on_offered(now_ns, engine, record, arguments.clone())
-            {
+            match uplink.relay.on_offered(now_ns, engine, record, &arguments) {
                 Some(Freed::Deliver(engine, record)) if record.payload.segments.is_empty() => {
                     self.gather(engine, record);
                 }

@@ -20,6 +20,7 @@ use crate::node::Node;
 use crate::recording::Recording;
 
 /// What a node is in its cluster.
+#[expect(clippy::large_enum_variant, reason = "a node has one")]
 pub enum NodeRole {
     /// It has the controller.
     Controller(Box<Recorded<Controller, Recording>>),

@@ -494,7 +494,7 @@ impl Cluster {
         let arguments = relay.arguments(&record.payload);
         let key = record.key;
         let is_here = arguments == Arguments::Here;
-        if let Some(freed) = relay.relay.on_offered(self.now, engine, record, arguments) {
+        if let Some(freed) = relay.relay.on_offered(self.now, engine, record, &arguments) {
             return self.on_freed(host, freed);
         }
         if self.plan.mutation == Mutation::DeliveredTooSoon && !is_here {
