@@ -44,6 +44,8 @@ FAULTS = {
 }
 AIMS = ("adapt", "scale")
 BACK_S = 120.0
+# A host whose link is cut is lost after this time.
+REJOIN_S = 10.0
 # Slurm looks every 100 s for nodes that did not answer.
 FOUND_S = 200.0
 # How often a round that waits says for what.
@@ -181,7 +183,8 @@ class Rounds:
         self._start(detached=False)
 
     def _start(self, *, detached: bool) -> None:
-        self._cluster = ipp.Cluster(engines=eval(MADE[self._name]), detached=detached)
+        engines = eval(MADE[self._name])
+        self._cluster = ipp.Cluster(engines=engines, detached=detached, rejoin_timeout_s=REJOIN_S)
         self._cluster.start_controller_sync()
         self._client = self._cluster.connect_client_sync()
         self._site = Site(self._name, self._cluster)

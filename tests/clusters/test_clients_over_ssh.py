@@ -292,19 +292,25 @@ os.kill(os.getpid(), signal.SIGKILL)
         client.communicate("\n")
 
 
-def test_a_connection_that_breaks_says_by_which_way_it_went(login_host):
-    program = """
-import os, signal, time, broadleaf as ipp
+def test_a_connection_that_breaks_for_good_says_by_which_way_it_went(cluster_on, ssh_hosts):
+    """Its ssh ends, and it cannot log in again within the limit."""
+    cluster_on("n1", "-n", "1", "-o", "rejoin_timeout_s=2")
+    program = f"""
+import os, signal, subprocess, time, broadleaf as ipp
 rc = ipp.Client("ssh://n1")
 result = rc[0].apply_async(time.sleep, 60)
-children = open(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read().split()
+children = open(f"/proc/{{os.getpid()}}/task/{{os.getpid()}}/children").read().split()
+subprocess.run("ip rule add pref 10 to {ssh_hosts.host('n1').address} unreachable".split(), check=True)
 os.kill(int(children[0]), signal.SIGKILL)
 try:
     result.get(timeout=20)
 except ipp.error.LinkLost as error:
     print(error)
 """
-    assert "over ssh to n1" in login_host.python(program).stdout
+    try:
+        assert "over ssh to n1" in ssh_hosts.python(program).stdout
+    finally:
+        ssh_hosts.run("head", *f"ip rule del pref 10 to {ssh_hosts.host('n1').address} unreachable".split())
 
 
 @pytest.fixture

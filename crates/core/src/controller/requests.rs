@@ -213,11 +213,11 @@ impl Controller {
     }
 
     /// Applies an action to each engine of a target set; the error names those for which it failed. "All" means all
-    /// existing engines, and `with_dead` adds dead ones that could be restarted.
+    /// existing engines or, to restart them, those that are not stopped for good, dead ones as well.
     fn at_engines(
         &mut self,
         targets: &TargetSet,
-        with_dead: bool,
+        is_restart: bool,
         mut action: impl FnMut(&mut Self, usize) -> bool,
     ) -> ControlReply {
         let listed = Targets::of(targets);
@@ -226,7 +226,13 @@ impl Controller {
             let meant = self
                 .engines
                 .iter()
-                .filter(|e| !e.is_gone() || with_dead && e.is_revivable());
+                .filter(|e| {
+                    if is_restart {
+                        e.is_restarted_with_all()
+                    } else {
+                        !e.is_gone()
+                    }
+                });
             Targets::of_sorted(meant.map(|e| e.id().0))
         });
         let mut missing = Vec::new();

@@ -259,9 +259,13 @@ impl Engine {
         self.ended_by_us.as_ref()
     }
 
-    /// Dead, and included when all engines are restarted: it was not stopped for good.
-    pub fn is_revivable(&self) -> bool {
-        self.is_revivable
+    /// Whether a restart of all engines includes it: it has not been stopped for good, and is not being stopped for good.
+    pub fn is_restarted_with_all(&self) -> bool {
+        match self.state {
+            State::Gone => self.is_revivable,
+            State::Leaving | State::Dying => self.restart != Some(false),
+            State::Starting { .. } | State::Up | State::Draining | State::Restarting => true,
+        }
     }
 
     /// Its timer in the set of timers; 0 for none.

@@ -391,6 +391,31 @@ fn what_one_client_tells_others_are_told() {
     assert_eq!(bench.request(asked), [told]);
 }
 
+#[test]
+fn a_restart_of_all_leaves_alone_who_is_just_being_stopped_for_good() {
+    let mut bench = spawned(config(), 2);
+    let one = || TargetSet::Ranges(vec![(EngineId(1), EngineId(2))]);
+    bench.request(ControlRequest::StopEngines(one()));
+    bench.request(ControlRequest::RestartEngines(TargetSet::All));
+    for engine in [0, 1] {
+        bench.exited(engine, 15);
+        bench.engine_down(engine, &[]);
+    }
+    bench.pass(1);
+    assert_eq!(spawns(&mut bench), [0]);
+
+    bench.engine_up(0);
+    bench.request(ControlRequest::RestartEngines(one()));
+    assert_eq!(spawns(&mut bench), [1], "it was asked for by its number");
+    bench.engine_up(1);
+    bench.request(ControlRequest::StopEngines(one()));
+    bench.request(ControlRequest::RestartEngines(one()));
+    bench.exited(1, 15);
+    bench.engine_down(1, &[]);
+    bench.pass(1);
+    assert_eq!(spawns(&mut bench), [1], "and while it was being stopped");
+}
+
 /// Engines that were told to start since the last call.
 fn spawns(bench: &mut Bench) -> Vec<u32> {
     bench.take(|output| match output {
