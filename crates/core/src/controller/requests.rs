@@ -223,16 +223,13 @@ impl Controller {
         let listed = Targets::of(targets);
         let all = listed.is_none();
         let listed = listed.unwrap_or_else(|| {
-            let meant = self
-                .engines
-                .iter()
-                .filter(|e| {
-                    if is_restart {
-                        e.is_restarted_with_all()
-                    } else {
-                        !e.is_gone()
-                    }
-                });
+            let meant = self.engines.iter().filter(|e| {
+                if is_restart {
+                    e.is_restarted_with_all()
+                } else {
+                    !e.is_gone()
+                }
+            });
             Targets::of_sorted(meant.map(|e| e.id().0))
         });
         let mut missing = Vec::new();
