@@ -93,8 +93,8 @@ def failures(link: Any, timeout_s: float | None = 10.0) -> list[dict[str, Any]]:
 
 # What notices are about, besides hosts: who tells them, and what engines wait for.
 STEWARD, WAITING = "steward", "waiting"
-# Schedulers take a while to say how a job ended. Short, because somebody waits for this.
-_NOTICE_S = 6.0
+# The steward tells within seconds what the scheduler says, or that it says nothing. This is for a steward that has died.
+_NOTICE_S = 30.0
 _NOTICE_LOOK_EVERY_S = 0.2
 
 

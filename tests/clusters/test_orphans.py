@@ -187,7 +187,7 @@ def test_jobs_of_other_clusters_of_the_same_id_are_left_alone(slurm):
 
 # The first job that the steward submits is its last deed.
 _STEWARD_CUT_SHORT = """
-import os, pathlib, shutil
+import os, pathlib, shutil, time
 import broadleaf as ipp
 real = shutil.which("sbatch")
 os.environ["PATH"] = "/tmp/once:" + os.environ["PATH"]
@@ -200,6 +200,9 @@ with cluster as client:
     cluster.adapt_sync(2, 2)
     client.wait_for_engines(2, timeout=60)
     assert not program.exists()
+    deadline = time.monotonic() + 60  # the steward finds it when it looks next
+    while len(cluster.blocks()) < 2 and time.monotonic() < deadline:
+        time.sleep(0.1)
     print(len(cluster.blocks()), len(os.popen("squeue -h").readlines()))
 """
 

@@ -70,7 +70,7 @@ def test_a_bar_counts_items_with_rate_and_remaining_time(rc, on_terminal, monkey
         monkeypatch.setitem(sys.modules, "tqdm.std", None)
     lview = rc.load_balanced_view()
     terminal.on_write = start_items
-    lview.map_async(wait_for_quarter, range(100), chunksize=5).wait_interactive(interval=0.01)
+    lview.map_async(wait_for_quarter, range(100), chunksize=25).wait_interactive(interval=0.01)
     shown = terminal.getvalue()
     assert "100/100" in last_line(terminal)
     assert "tasks/s" in shown

@@ -528,7 +528,7 @@ def _load(status: Mapping[str, Any]) -> Load:
 
 # Times after which a scheduler is asked about a job that has lost a host: it notices later than we do.
 _ASK_AFTER_S = (0.7, 2.0, 4.0)
-_ANSWER_WITHIN_S = 5.0
+_ANSWER_AFTER_S = 5.0
 
 
 class Verdicts:
@@ -573,7 +573,7 @@ class Verdicts:
         self._hosts = hosts
         self._ask(now)
         for name, (since, block) in list(self._lost.items()):
-            if why := _why_gone(block, now - since):
+            if why := _why_gone(block, now - since, self._n_asked):
                 self._tell(control, name, why)
                 del self._lost[name]
         self._tell(control, WAITING, waited_for(blocks))
@@ -594,14 +594,14 @@ class Verdicts:
             self._told[about] = text
 
 
-def _why_gone(block: Block, since_s: float) -> str:
-    """Why a host of a block is gone; '' as long as the scheduler may still say it."""
+def _why_gone(block: Block, since_s: float, n_asked: int) -> str:
+    """Why a host of a block is gone; '' as long as the scheduler may still say it, having been asked `n_asked` times."""
     if block.is_over:
         return block.reason
     # Some schedulers show a job that is ending as queued for a moment, so they are asked twice.
     if block.state == "pending" and since_s >= _ASK_AFTER_S[1]:
         return f"it was put back into the queue ({block.reason})"
-    if since_s < _ANSWER_WITHIN_S:
+    if since_s < _ANSWER_AFTER_S or n_asked < len(_ASK_AFTER_S):
         return ""
     return f"the relay there ended, or the connection to it was lost, but {block.id} is still running"
 

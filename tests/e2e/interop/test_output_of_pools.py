@@ -182,11 +182,13 @@ if __name__ == "__main__":
 @pytest.mark.parametrize("name", ["Pool", "ProcessPoolExecutor"])
 def test_a_script_prints_what_it_prints_with_processes(tmp_path, name):
     modules = {"Pool": "multiprocessing", "ProcessPoolExecutor": "concurrent.futures"}
+    # With it, a line is written in pieces, and those of two processes mix.
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
     outputs = []
     for module in (modules[name], "broadleaf"):
         script = tmp_path / "program.py"
         script.write_text(PROGRAM.format(module=module, name=name))
-        done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=100)
+        done = subprocess.run([sys.executable, script], capture_output=True, text=True, env=environment)
         assert done.returncode == 0, done.stderr
         outputs.append([sorted(done.stdout.splitlines()), sorted(done.stderr.splitlines())])
         if module == "broadleaf":
