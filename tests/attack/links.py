@@ -1,13 +1,14 @@
 """Breaks links between real processes on namespaced hosts, and says what that cost.
 
-`links.py --rounds 5 [--fault cut-9] [--load tasks] [--seed 1]`: each round breaks one link or stops one process under a
-load. Within the limit nothing may be lost or run twice, and variables stay. Beyond it, every task of the lost host ends
-once, and soon.
+`links.py --rounds 5 [--fault cut-9] [--load tasks] [--seed 1] [--to FILE]`: each round breaks one link or stops one
+process under a load. Within the limit nothing may be lost or run twice, and variables stay. Beyond it, every task of the
+lost host ends once, and soon. `links.py --table FILE...` makes the notebook's table of such files.
 """
 
 from __future__ import annotations
 
 import argparse
+import ctypes
 import json
 import os
 import signal
@@ -18,11 +19,10 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
-from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
@@ -33,6 +33,9 @@ from bed.network import Host, HostedCluster, Network, wait_until
 HOSTS, ENGINES = 2, 2
 ITEMS = 1500
 ARRAY_BYTES = 200 << 20
+# A loss may be told this long after its limit.
+TOLD_S = 2.0
+CLONE_NEWNET = 0x40000000
 
 
 @dataclass
@@ -41,17 +44,24 @@ class Round:
 
     hosted: HostedCluster
     host: Host
+    client: ipp.Client
     log: Path
     limit_s: float
     problems: list[str] = field(default_factory=list)
 
-    @property
-    def client(self) -> ipp.Client:
-        return self.hosted.client
-
     def expect(self, holds: bool, what: str) -> None:
         if not holds:
             self.problems.append(what)
+
+    def watch(self, seconds: float, engines: list[int]) -> float | None:
+        """Lets the time pass; when these engines were told lost, if they were."""
+        began = time.monotonic()
+        told_s = None
+        while (passed_s := time.monotonic() - began) < seconds:
+            if told_s is None and not set(engines) & set(self.client.ids):
+                told_s = passed_s
+            time.sleep(min(0.02, seconds - passed_s))
+        return told_s
 
 
 Load = Callable[[Round], Callable[[bool], None]]
@@ -87,6 +97,7 @@ def tasks(this: Round) -> Callable[[bool], None]:
         return i * i
 
     result = this.client.load_balanced_view().map_async(work, range(ITEMS), chunksize=1)
+    wait_until(lambda: result.progress > 0, 60, "tasks run")
 
     def check(is_lost: bool) -> None:
         values = result.get(timeout=60 + this.limit_s, return_exceptions=True)
@@ -94,13 +105,20 @@ def tasks(this: Round) -> Callable[[bool], None]:
         failed = [value for value in values if isinstance(value, BaseException)]
         this.expect(not wrong, f"wrong values of {wrong[:3]}")
         this.expect(is_lost or not failed, f"{len(failed)} tasks failed: {failed[:1]}")
-        this.expect(all(isinstance(value, ipp.EngineError) for value in failed), f"failed by {failed[:1]}")
+        strange = [value for value in failed if cause_of(value) != "host_gone"]
+        this.expect(not strange, f"failed by {strange[:1]}")
         ran = Counter(int(line) for line in this.log.read_text().splitlines())
         twice = [i for i, n in ran.items() if n > 1]
         this.expect(not twice, f"tasks ran twice: {twice[:5]}")
         this.expect(is_lost or len(ran) == ITEMS, f"{len(ran)} of {ITEMS} tasks ran")
 
     return check
+
+
+def cause_of(error: BaseException) -> str | None:
+    """What a death certificate says."""
+    certificate = getattr(error, "certificate", None)
+    return None if certificate is None else certificate.cause
 
 
 @load
@@ -135,29 +153,44 @@ def cell(this: Round) -> Callable[[bool], None]:
     return check
 
 
+# Each breaks something when it is entered, and mends it when it is left.
+
+
 @contextmanager
-def cut(this: Round, seconds: float) -> Iterator[None]:
-    network = this.hosted.network
-    network.cut(this.host)
-    time.sleep(seconds)
-    network.join(this.host)
+def cut(this: Round, host: Host) -> Iterator[None]:
+    this.hosted.network.cut(host)
     yield
+    this.hosted.network.join(host)
 
 
 @contextmanager
-def reset(this: Round, _: float) -> Iterator[None]:
+def reset(this: Round) -> Iterator[None]:
     this.hosted.network.execute(this.host.namespace, ["ss", "-K", "-t", "state", "established"])
     yield
 
 
 @contextmanager
-def stopped(this: Round, pids: list[int], seconds: float) -> Iterator[None]:
+def moved(this: Round, host: Host) -> Iterator[None]:
+    """Without a network, then with another address."""
+    this.hosted.network.cut(host)
+    yield
+    this.hosted.network.move(host)
+    this.hosted.network.join(host)
+
+
+@contextmanager
+def stopped(pids: list[int]) -> Iterator[None]:
     for pid in pids:
         os.kill(pid, signal.SIGSTOP)
-    time.sleep(seconds)
+    yield
     for pid in pids:
         os.kill(pid, signal.SIGCONT)
-    yield
+
+
+def stop_this_process(seconds: float) -> None:
+    """The client is this process."""
+    program = 'kill -STOP "$0"; sleep "$1"; kill -CONT "$0"'
+    subprocess.run(["sh", "-c", program, str(os.getpid()), str(seconds)], check=True)
 
 
 def relay_of(this: Round) -> list[int]:
@@ -178,46 +211,108 @@ def engine_of(this: Round) -> list[int]:
     return [pid for engine, _, pid, _ in this.client.link.engines() if engine == first]
 
 
-Fault = Callable[[Round, float], Any]
+Fault = Callable[[Round], AbstractContextManager[None]]
 FAULTS: dict[str, Fault] = {
-    "cut": cut,
+    "cut": lambda this: cut(this, this.host),
     "reset": reset,
-    "stop-relay": lambda this, seconds: stopped(this, relay_of(this), seconds),
-    "stop-controller": lambda this, seconds: stopped(this, controller_of(this), seconds),
-    "stop-engine": lambda this, seconds: stopped(this, engine_of(this), seconds),
+    "stop-relay": lambda this: stopped(relay_of(this)),
+    "stop-controller": lambda this: stopped(controller_of(this)),
+    "stop-engine": lambda this: stopped(engine_of(this)),
+    # Those of a client on a host of its own.
+    "cut-client": lambda this: cut(this, client_host(this.hosted.network)),
+    "move-client": lambda this: moved(this, client_host(this.hosted.network)),
+    "stop-client": lambda this: ExitStack(),
 }
+# What makes a host lost that lasts for longer than the limit.
+LOSES_HOST = ("cut", "stop-relay")
 
 
-def run(fault: str, seconds: float, of_load: str, random: Random, limit_s: float) -> tuple[list[str], float]:
-    """One round: what went wrong, and how long after the link's return the first task of that host had run."""
-    with tempfile.TemporaryDirectory() as directory, Network(HOSTS, rate_mbit=1000) as network:
+def client_host(network: Network) -> Host:
+    return network.hosts[-1]
+
+
+@contextmanager
+def within(namespace: str) -> Iterator[None]:
+    """This thread, and those that it starts, are on that host."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    with open("/proc/thread-self/ns/net") as home, open(f"/run/netns/{namespace}") as other:
+        if libc.setns(other.fileno(), CLONE_NEWNET):
+            raise OSError(ctypes.get_errno(), "setns")
+        try:
+            yield
+        finally:
+            libc.setns(home.fileno(), CLONE_NEWNET)
+
+
+@contextmanager
+def far_client(hosted: HostedCluster) -> Iterator[ipp.Client]:
+    """A client on a host of its own."""
+    connection = json.loads(Path(hosted.cluster.connection_file).read_text())
+    with within(client_host(hosted.network).namespace):
+        with ipp.Client(connection | {"unix_path": None, "transport": "tcp"}) as client:
+            yield client
+
+
+def run(fault: str, seconds: float, of_load: str, random: Random, limit_s: float) -> dict[str, object]:
+    """One round: what went wrong, how long after the link's return the first task of that host had run, and how long
+    after the limit a loss was told.
+    """
+    is_far = fault.endswith("-client")
+    with ExitStack() as stack:
+        directory = stack.enter_context(tempfile.TemporaryDirectory())
+        network = stack.enter_context(Network(HOSTS + is_far, rate_mbit=1000))
         options = {"rejoin_timeout_s": limit_s, "host_timeout_s": min(10.0, limit_s)}
-        with HostedCluster(network, ENGINES, "links", **options) as hosted:
-            this = Round(hosted, network.hosts[1], Path(directory) / "ran", limit_s)
-            this.log.touch()
-            view = this.client[:]
-            view.push({"kept": 41}, block=True)
-            before = {engine: pid for engine, _, pid, _ in this.client.link.engines()}
-            here = hosted.engines_of(this.host)
-            check = LOADS[of_load](this)
-            time.sleep(random.uniform(0, 0.5))
-            is_lost = fault == "cut" and seconds > limit_s
-            began = time.monotonic()
-            with FAULTS[fault](this, seconds):
-                back = time.monotonic()
-            if is_lost:
-                wait_until(lambda: not set(here) & set(this.client.ids), 10, "the loss is told")
-                this.expect(back - began >= limit_s, "the loss was told too early")
-                served_s = float("nan")
-            else:
-                this.client[here[0]].apply_async(int).get(timeout=60)
-                served_s = time.monotonic() - back
-            check(is_lost)
-            after = {engine: pid for engine, _, pid, _ in this.client.link.engines()}
-            if not is_lost:
-                this.expect(after == before, f"engines {before} became {after}")
-                this.expect(view["kept"] == [41] * HOSTS * ENGINES, "a variable is gone")
-            return this.problems, served_s
+        hosts = network.hosts[1 : 1 + HOSTS]
+        hosted = stack.enter_context(HostedCluster(network, ENGINES, "links", hosts, **options))
+        client = stack.enter_context(far_client(hosted)) if is_far else hosted.client
+        this = Round(hosted, hosts[0], client, Path(directory) / "ran", limit_s)
+        this.log.touch()
+        view = client[:]
+        view.push({"kept": 41}, block=True)
+        before = {engine: pid for engine, _, pid, _ in client.link.engines()}
+        here = hosted.engines_of(this.host)
+        check = LOADS[of_load](this)
+        time.sleep(random.uniform(0, 0.5))
+        is_lost = fault in LOSES_HOST and seconds > limit_s
+        began = time.monotonic()
+        with FAULTS[fault](this):
+            if fault == "stop-client":
+                stop_this_process(seconds)
+            told_s = this.watch(began + seconds - time.monotonic(), here)
+        back = time.monotonic()
+        if is_lost:
+            this.expect(told_s is not None, "the loss was not told")
+            late_s = None if told_s is None else told_s - limit_s
+            # The host had last been heard up to half a second before.
+            this.expect(late_s is None or -0.6 < late_s < TOLD_S, f"the loss was told {late_s} s after the limit")
+            served_s = None
+        else:
+            client[here[0]].apply_async(int).get(timeout=60)
+            served_s, late_s = time.monotonic() - back, None
+        check(is_lost)
+        after = {engine: pid for engine, _, pid, _ in client.link.engines()}
+        if is_lost:
+            this.expect(not set(here) & set(after), "the lost host is there again")
+        else:
+            this.expect(after == before, f"engines {before} became {after}")
+            this.expect(view["kept"] == [41] * HOSTS * ENGINES, "a variable is gone")
+        return {"problems": this.problems, "served_s": served_s, "late_s": late_s, "is_lost": is_lost}
+
+
+def table(files: list[Path]) -> str:
+    """Rounds by fault and load, as Markdown."""
+    rounds = [json.loads(line) for file in files for line in file.read_text().splitlines()]
+    lines = ["| Fault | Load | Rounds | Failed | First task after: median, at most | Told after the limit: at most |"]
+    lines.append("| --- | --- | --- | --- | --- | --- |")
+    for fault, of_load in dict.fromkeys((one["fault"], one["load"]) for one in rounds):
+        own = [one for one in rounds if (one["fault"], one["load"]) == (fault, of_load)]
+        served = [one["served_s"] for one in own if one["served_s"] is not None]
+        late = [one["late_s"] for one in own if one["late_s"] is not None]
+        first = f"{statistics.median(served):.2f} s, {max(served):.2f} s" if served else ""
+        told = f"{max(late):.2f} s" if late else ""
+        n_failed = sum(bool(one["problems"]) for one in own)
+        lines.append(f"| {fault} | {of_load} | {len(own)} | {n_failed} | {first} | {told} |")
+    return "\n".join(lines)
 
 
 def main() -> int:
@@ -227,26 +322,30 @@ def main() -> int:
     parser.add_argument("--load", action="append", choices=sorted(LOADS))
     parser.add_argument("--limit", type=float, default=60.0, help="rejoin_timeout_s")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--to", type=Path, help="a file that a line of JSON for each round is added to")
+    parser.add_argument("--table", type=Path, nargs="+", help="print a table of such files, and run nothing")
     arguments = parser.parse_args()
+    if arguments.table:
+        print(table(arguments.table))
+        return 0
     faults = arguments.fault or ["cut-1", "cut-9", "reset-0", "stop-relay-14", "stop-controller-14", "stop-engine-14"]
     random, n_wrong = Random(arguments.seed), 0
-    for one in faults:
-        name, _, seconds = one.rpartition("-")
-        for of_load in arguments.load or LOADS:
-            served, problems = [], []
-            for _ in range(arguments.rounds):
+    for _ in range(arguments.rounds):
+        for one in faults:
+            name, _, seconds = one.rpartition("-")
+            for of_load in arguments.load or LOADS:
+                began = time.time()
                 try:
-                    found, served_s = run(name, float(seconds), of_load, random, arguments.limit)
+                    found = run(name, float(seconds), of_load, random, arguments.limit)
                 except Exception as error:
-                    found, served_s = [repr(error)], float("nan")
-                problems += found
-                served += [served_s] if served_s == served_s else []
-            longest = ""
-            if served:
-                longest = f", first task after {statistics.median(served):.2f} s, at most {max(served):.2f} s"
-            print(f"{one:20} {of_load:10} {arguments.rounds} rounds{longest}: {problems or 'nothing lost'}", flush=True)
-            n_wrong += bool(problems)
-    return n_wrong
+                    found = {"problems": [repr(error)], "served_s": None, "late_s": None}
+                found = {"fault": one, "load": of_load, "at": round(began), **found}
+                print(json.dumps(found), flush=True)
+                if arguments.to:
+                    with arguments.to.open("a") as file:
+                        print(json.dumps(found), file=file)
+                n_wrong += bool(found["problems"])
+    return min(n_wrong, 100)
 
 
 if __name__ == "__main__":

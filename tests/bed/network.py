@@ -192,6 +192,15 @@ class Network:
         """Takes a host's link up again."""
         _run("ip", "-n", self.router, "link", "set", host.port, "up")
 
+    def move(self, host: Host) -> None:
+        """Takes a host's address away and gives it another one, as when a laptop joins another network."""
+        subnet = f"10.77.{100 + host.index}"
+        ends = ((self.router, host.port, "1"), (host.namespace, "eth0", "2"))
+        for namespace, device, last in ends:
+            _run("ip", "-n", namespace, "addr", "flush", "dev", device)
+            _run("ip", "-n", namespace, "addr", "add", f"{subnet}.{last}/30", "dev", device)
+        _run("ip", "-n", host.namespace, "route", "replace", "default", "via", f"{subnet}.1")
+
     def signal(self, host: Host, number: int) -> None:
         """Sends a signal to every process of a host."""
         for pid in _run("ip", "netns", "pids", host.namespace).split():
@@ -225,7 +234,16 @@ class HostedCluster:
     The client connects through the controller's unix socket, which namespaces do not hide.
     """
 
-    def __init__(self, network: Network, engines_per_host: int, name: str = "hosts", /, **options: object) -> None:
+    def __init__(
+        self,
+        network: Network,
+        engines_per_host: int,
+        name: str = "hosts",
+        hosts: Sequence[Host] | None = None,
+        /,
+        **options: object,
+    ) -> None:
+        """`hosts` get relays; all others of the network, by default."""
         from broadleaf import Cluster
 
         self.network = network
@@ -240,7 +258,7 @@ class HostedCluster:
         self.cluster: Cluster = Cluster.from_file(cluster_id=self.cluster_id)
         self.relays: dict[int, subprocess.Popen[bytes]] = {}
         try:
-            for host in network.hosts[1:]:
+            for host in network.hosts[1:] if hosts is None else hosts:
                 self.start_relay(host)
             self.client: Client = self.cluster.connect_client_sync()
             self.client.wait_for_engines(len(self.relays) * engines_per_host, timeout=120)

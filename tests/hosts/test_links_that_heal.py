@@ -184,6 +184,19 @@ def test_a_far_client_goes_on_after_its_connection_broke(far, fault, tls):
     assert program.wait(30) == 0
 
 
+def test_a_far_client_that_gets_another_address_goes_on(far):
+    cluster = far()
+    program = cluster.start(_FAR)
+    assert program.stdout.readline() == "began\n"
+    cluster.network.move(cluster.host)
+    print(file=program.stdin, flush=True)
+    assert program.stdout.readline() == "submitted\n", "a call is taken although there is no connection"
+    print(file=program.stdin, flush=True)
+    assert program.stdout.readline() == "42 True\n"
+    assert program.stdout.readline() == f"{3 << 20} 1\n"
+    assert program.wait(30) == 0
+
+
 @pytest.mark.parametrize("lost_client", ["cancel", "finish"])
 def test_a_far_client_that_does_not_come_back_leaves_what_the_option_says(far, lost_client, tmp_path):
     cluster = far(host_timeout_s=1, rejoin_timeout_s=3, lost_client=lost_client)
