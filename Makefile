@@ -47,7 +47,7 @@ help: ## List the targets
 demo: $(STAMPS)/native ## Start four engines, run a map, print its result and timing
 	@$(BIN)/python examples/demo.py
 
-test: test-rust test-python test-lab ## Run the tests that need nothing but this checkout; TEST_ARGS="tests/e2e -k map" chooses among those of Python
+test: test-rust test-python test-lab ## Run the tests that need nothing but this checkout; TEST_ARGS="-k map" chooses among those of Python
 
 test-all: test test-loom test-sites test-statistics test-peers fuzz ## Run all tests: also with schedulers, SSH, MPI, Dask and Ray, of wheels, IPython Parallel's own, and fuzzing
 

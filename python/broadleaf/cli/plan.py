@@ -117,7 +117,7 @@ def _show_ways(found: dict[str, Any], latency_us: float) -> None:
                   f"{ours['messages']:,}", "")  # fmt: skip
     fewest = found["fewest_rounds"]
     table.add_row("every process that has it, to others", count(fewest, "send"), _time(fewest, latency_us),
-                  f"{engines:,}", "no tree takes fewer")  # fmt: skip
+                  f"{engines:,}", "the fewest possible")  # fmt: skip
     out.print(table)
     out.print(_verdict(found), markup=False)
     out.print()
@@ -136,7 +136,7 @@ def _show_ways(found: dict[str, Any], latency_us: float) -> None:
 def _verdict(found: dict[str, Any]) -> str:
     best, direct = found["best"], found["direct"]["sends"]
     if best["sends"] >= direct or not best["depth"]:
-        return "For so few engines, no tree is faster than the client alone."
+        return "For so few engines, no tree of schedulers is faster than the client alone."
     sooner = direct / best["sends"]
     return f"With the best tree, the last engine gets the message {sooner:.1f} times sooner than from the client alone."
 

@@ -34,7 +34,8 @@ def command(
 ) -> None:
     """Run COMMAND with a cluster on all hosts of an allocation.
 
-    Start it once on each host, as with `srun --ntasks-per-node=1 broadleaf run -- python script.py`. The first process
+    Start `broadleaf run` once on each host, for example with
+    `srun --ntasks-per-node=1 broadleaf run -- python script.py`. The first process
     runs the controller and COMMAND, in which `broadleaf.Client()` connects to the cluster, and ends with the exit code
     of COMMAND; the others provide the engines. Hosts must share the directory of clusters, as they do with a shared
     home directory. If they do not share it, give all of them the same secret in the variable BROADLEAF_SECRET: at least

@@ -58,7 +58,7 @@ def pack_module(module: ModuleType | str) -> PackedModule:
     if name == "broadleaf" or name in sys.stdlib_module_names:
         raise ValueError(f"every engine has its own {name!r}: it is part of Python or of Broadleaf")
     if not name or os.sep in full_name or "\0" in full_name:
-        raise ValueError(f"module {full_name!r} cannot be saved in a file of that name: load it under another name")
+        raise ValueError(f"module {full_name!r} has a name that no file can have: load it under another name")
     loaded = {n: _spec_of(m) for n, m in list(sys.modules.items()) if n == name or n.startswith(f"{name}.")}
     if not isinstance(module, str):
         loaded.setdefault(full_name, _spec_of(module))

@@ -150,7 +150,7 @@ def body(dask, workers):
     for options, cause in [
         ({"client": dask, "workers": ["tcp://127.0.0.1:1"]}, "Dask has no worker tcp://127.0.0.1:1; known: tcp://"),
         ({"client": "tcp://127.0.0.1:1"}, "Dask's scheduler at tcp://127.0.0.1:1 cannot be reached"),
-        ({}, "no Dask scheduler is specified: pass its address or a client"),
+        ({}, "no Dask scheduler is specified: pass a client or the scheduler's address"),
     ]:
         with refused(cause):
             ipp.Cluster(engines=ipp.OnDask(**options)).start_and_connect_sync()

@@ -444,7 +444,7 @@ def test_an_extension_module_is_sent_as_a_file(loaded, tmp_path):
 def test_a_name_that_no_file_can_have(rc, loaded):
     module = loaded("weather/plugin")
     assert rc[0].apply_sync(module.scaled, 2) == 6
-    with pytest.raises(ValueError, match=r"cannot be saved in a file of that name: load it under another"):
+    with pytest.raises(ValueError, match=r"has a name that no file can have: load it under another"):
         rc.ship_module(module)
 
 

@@ -67,9 +67,9 @@ class OnDask(EngineSet):
             raise ClusterStartError('Dask is not installed here: pip install "broadleaf[dask]"') from None
         if not self.client:
             raise ClusterStartError(
-                "no Dask scheduler is specified: pass its address or a client, as "
-                "Cluster(engines=ipp.OnDask(client='tcp://HOST:8786')), with `--set client=tcp://HOST:8786`, or as "
-                "`client` in the table [dask] of config.toml"
+                "no Dask scheduler is specified: pass a client or the scheduler's address, as in "
+                "Cluster(engines=ipp.OnDask(client='tcp://HOST:8786')), or give the address with "
+                "`--set client=tcp://HOST:8786` or as `client` in the [dask] table of config.toml"
             )
         if not isinstance(self.client, str):
             if self.client.asynchronous:

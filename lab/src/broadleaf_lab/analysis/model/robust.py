@@ -50,7 +50,7 @@ class Estimate:
 
 def estimate(linear: Linear, y: np.ndarray, level: np.ndarray | None = None, robust: bool = True) -> Estimate:
     """The MM estimate, or least squares if not `robust` or if the runs fit to the last digit. If the runs of some
-    settings clearly spread more, each run is weighted by the inverse of its variance.
+    settings clearly vary more than the others, each run is weighted by the inverse of its variance.
 
     `level` gives the assumed proportions of the runs' spreads (None: all alike). The variance of random blocks is
     estimated again from the pseudo-values.
