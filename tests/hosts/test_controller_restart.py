@@ -134,7 +134,7 @@ def test_a_host_that_does_not_come_back_is_lost_in_time(hosted):
     kill_controller(cluster)
     cluster.network.signal(cluster.network.hosts[1], signal.SIGKILL)
     client = resume(cluster)
-    waits = client[gone].apply_async(int)
+    waits = client[gone[0]].apply_async(int)
     stays = client[[engine for engine in client.ids if engine not in gone]]
     assert stays.apply(int).get(timeout=30) == [0]
     with pytest.raises(ipp.EngineError, match="host"):
