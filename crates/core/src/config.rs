@@ -64,6 +64,8 @@ pub struct Config {
     /// How long before the end of its batch job a host stops taking new tasks; at most a tenth of the job's time.
     /// Default: 30 s.
     pub drain_ns: Nanos,
+    /// Whether to say what a later controller of this cluster would have to know. Default: false.
+    pub journal: bool,
     /// Seed of the jitter of restarts. Default: 0.
     pub seed: u64,
 }
@@ -96,6 +98,7 @@ impl Default for Config {
             exit_wait_ns: 1_000 * MS,
             start_timeout_ns: 60_000 * MS,
             drain_ns: 30_000 * MS,
+            journal: false,
             seed: 0,
         }
     }

@@ -17,6 +17,7 @@ use broadleaf_proto::ids::{
     EngineId, FunctionHash, FunctionId, OptionsId, SegmentId, TaskKey, TaskSeq,
 };
 use broadleaf_proto::limits::MAX_FRAME_BYTES;
+use broadleaf_proto::relay::Holdings;
 use broadleaf_proto::task::{
     AssignRecord, DoneRecord, FunctionRecord, OutputRecord, Payload, ResultRecord, SegmentRef,
     Status, SubmitRecord,
@@ -275,6 +276,21 @@ pub(crate) fn request<S: Serializer>(request: &ControlRequest, to: S) -> Result<
         | ControlRequest::Recorded { .. }
         | ControlRequest::Noticed(_) => request.serialize(to),
     }
+}
+
+pub(crate) fn holdings<S: Serializer>(holdings: &Holdings, to: S) -> Result<S::Ok, S::Error> {
+    let mut holdings = holdings.clone();
+    for end in &mut holdings.ends {
+        if let ForkServerEvent::Exited { last_output, .. } = end {
+            *last_output = blank(last_output);
+        }
+    }
+    holdings.serialize(to)
+}
+
+pub(crate) fn ends<S: Serializer>(ends: &[ForkServerEvent], to: S) -> Result<S::Ok, S::Error> {
+    // What a process has written is no part of a recording.
+    to.collect_seq(ends.iter().map(ForkServerEvent::engine))
 }
 
 pub(crate) fn report<S: Serializer>(report: &EngineReport, to: S) -> Result<S::Ok, S::Error> {

@@ -15,6 +15,7 @@ mod counters;
 mod engines;
 mod forms;
 pub mod interrupts;
+pub mod journal;
 mod lane;
 mod lists;
 pub mod liveness;

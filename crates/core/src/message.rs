@@ -5,7 +5,7 @@ use broadleaf_proto::control::{
 };
 use broadleaf_proto::host::{EngineOrder, EngineReport};
 use broadleaf_proto::ids::{ClientId, EngineId, HostId};
-use broadleaf_proto::relay::HostCounts;
+use broadleaf_proto::relay::{Holdings, HostCounts};
 use broadleaf_proto::task::{
     AssignRecord, DoneRecord, FunctionRecord, OutputRecord, ResultRecord, SubmitRecord,
 };
@@ -16,6 +16,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::Nanos;
 use crate::forms;
+use crate::journal::{Fact, Members};
 
 /// Something that happened. Its serialised form is that of [recordings](crate::recording): it has no contents.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -105,6 +106,19 @@ pub enum Input {
         n_cores: u32,
         /// Time until it ends by itself, with the batch job that it runs in.
         ends_in_ns: Option<Nanos>,
+    },
+    /// The first input of a controller that was started again: its predecessor's hosts, which are away.
+    Restored {
+        /// The hosts.
+        members: Members,
+    },
+    /// A host from the time of an earlier controller is back; [`Self::HostBack`] follows.
+    HostRejoined {
+        /// The host.
+        host: HostId,
+        /// What it has.
+        #[serde(serialize_with = "forms::holdings")]
+        holdings: Holdings,
     },
     /// A relay does not answer, or the connection to it broke; it may come back.
     HostAway {
@@ -268,6 +282,8 @@ pub enum Output {
         #[serde(serialize_with = "forms::reply")]
         reply: ControlReply,
     },
+    /// A later controller has to know this; only with [`Config::journal`](crate::Config::journal).
+    Note(Fact),
     /// Shutdown is complete.
     Finished,
 }

@@ -6,11 +6,12 @@
 //! and its link may outlive the report of its end. Only a process that the fork server named is signalled, only an engine
 //! whose slot was asked for may connect, and only one that is up has offers to take back.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 
-use broadleaf_proto::control::{ForkServerEvent, ForkServerOrder};
+use broadleaf_proto::control::{EngineInfo, ForkServerEvent, ForkServerOrder};
 use broadleaf_proto::host::{EngineOrder, EngineReport};
-use broadleaf_proto::ids::{EngineId, FunctionId};
+use broadleaf_proto::ids::{EngineId, FunctionId, TaskKey};
+use broadleaf_proto::relay::{HeldEngine, HeldLink};
 use broadleaf_proto::task::{AssignRecord, FunctionRecord, OutputRecord, Payload};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -72,13 +73,47 @@ pub enum RelayAction {
     End,
 }
 
+/// What a later controller would have to be told.
+#[derive(Clone, Debug, Default)]
+struct Kept {
+    /// Offers to each engine that is up whose ends were not reported.
+    unfinished: BTreeMap<EngineId, BTreeMap<TaskKey, u32>>,
+    /// How the last process of each slot that has none now has ended.
+    ends: BTreeMap<EngineId, ForkServerEvent>,
+}
+
+/// An engine's board, once what it had not begun was taken back.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Board {
+    /// The engine.
+    pub engine: EngineId,
+    /// The number of its next offer.
+    pub next_offer: u32,
+    /// The offers that were taken back.
+    pub taken_back: Vec<u32>,
+}
+
+/// What is left from the time of an earlier controller.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Inheritance {
+    /// The engines: the new controller is told of them first.
+    pub engines: Vec<HeldEngine>,
+    /// Ends of processes that it is told of next.
+    #[serde(serialize_with = "forms::ends")]
+    pub ends: Vec<ForkServerEvent>,
+    /// Tasks that were taken back.
+    pub taken_back: Vec<(EngineId, TaskKey)>,
+}
+
 /// See the module.
 #[derive(Clone, Debug, Default)]
 pub struct Relay {
     has_fork_server: bool,
     slots: BTreeMap<EngineId, Process>,
-    /// Engines whose link is open.
-    up: BTreeSet<EngineId>,
+    /// Engines whose link is open, and what each said of itself.
+    up: BTreeMap<EngineId, EngineInfo>,
+    /// What a later controller would have to be told; `None` if there will be none.
+    kept: Option<Kept>,
     /// Tasks of each engine, in order, from the first one whose arguments are not here.
     held: BTreeMap<EngineId, VecDeque<Held>>,
     /// Bodies of functions, for engines that will need them.
@@ -95,7 +130,57 @@ pub fn is_awaited(record: &AssignRecord) -> bool {
 impl Relay {
     /// Whether an engine may say hello for this slot.
     pub fn expects(&self, engine: EngineId) -> bool {
-        self.slots.contains_key(&engine) && !self.up.contains(&engine)
+        self.slots.contains_key(&engine) && !self.up.contains_key(&engine)
+    }
+
+    /// The controller keeps a journal: if it ends, another one may ask for what is here.
+    pub fn outlive_controller(&mut self) {
+        self.kept = Some(Kept::default());
+    }
+
+    /// Another controller has taken the place of the one that this relay had. Its engines have nothing left that they have
+    /// not begun, as `boards` says.
+    pub fn on_restarted(&mut self, boards: &[Board]) -> Inheritance {
+        // What these are for, the earlier controller knew.
+        self.held.clear();
+        self.functions.clear();
+        self.unread.clear();
+        let kept = self.kept.get_or_insert_default();
+        let (mut links, mut taken_back) = (BTreeMap::new(), Vec::new());
+        for board in boards {
+            let unfinished = kept.unfinished.entry(board.engine).or_default();
+            unfinished.retain(|key, offer| {
+                let is_begun = !board.taken_back.contains(offer);
+                if !is_begun {
+                    taken_back.push((board.engine, *key));
+                }
+                is_begun
+            });
+            let offers = unfinished.iter().map(|(key, offer)| (*offer, *key));
+            let mut unfinished: Vec<(u32, TaskKey)> = offers.collect();
+            unfinished.sort_unstable_by_key(|(offer, _)| offer.wrapping_sub(board.next_offer));
+            if let Some(info) = self.up.get(&board.engine) {
+                let link = HeldLink {
+                    info: info.clone(),
+                    next_offer: board.next_offer,
+                    unfinished,
+                };
+                links.insert(board.engine, link);
+            }
+        }
+        let engines = self.slots.iter().map(|(engine, process)| HeldEngine {
+            engine: *engine,
+            pid: match process {
+                Process::Started(pid) => *pid,
+                Process::Wanted | Process::Starting => 0,
+            },
+            link: links.remove(engine),
+        });
+        Inheritance {
+            engines: engines.collect(),
+            ends: kept.ends.values().cloned().collect(),
+            taken_back,
+        }
     }
 
     /// The body of a function came, for engines that will need it.
@@ -120,7 +205,7 @@ impl Relay {
     pub fn on_order(&mut self, order: EngineOrder) -> Option<RelayAction> {
         let is_to_do = match &order {
             // After the engine's end there is nothing to answer: the controller knows what it left unclaimed.
-            EngineOrder::Revoke { engine, .. } => self.up.contains(engine),
+            EngineOrder::Revoke { engine, .. } => self.up.contains_key(engine),
             EngineOrder::Kill { engine, pid, .. } => {
                 self.slots.get(engine) == Some(&Process::Started(*pid))
             }
@@ -157,18 +242,26 @@ impl Relay {
     pub fn on_report(&mut self, report: &EngineReport) {
         match report {
             EngineReport::Up(info) => {
-                self.up.insert(info.engine);
+                self.up.insert(info.engine, info.clone());
             }
             EngineReport::Down { engine, .. } => {
                 self.up.remove(engine);
                 self.held.remove(engine);
                 self.unread.remove(engine);
+                if let Some(kept) = &mut self.kept {
+                    kept.unfinished.remove(engine);
+                }
             }
             EngineReport::ForkServer(event) => self.on_process(event),
+            EngineReport::Revoked {
+                engine,
+                key,
+                won: true,
+            }
+            | EngineReport::Undeliverable { engine, key, .. } => self.on_end(*engine, *key),
             EngineReport::Revoked { .. }
             | EngineReport::Waits { .. }
-            | EngineReport::Delivered { .. }
-            | EngineReport::Undeliverable { .. } => {}
+            | EngineReport::Delivered { .. } => {}
         }
     }
 
@@ -200,7 +293,25 @@ impl Relay {
         }
     }
 
+    /// An offer needs no further report.
+    fn on_end(&mut self, engine: EngineId, key: TaskKey) {
+        if let Some(kept) = &mut self.kept
+            && let Some(unfinished) = kept.unfinished.get_mut(&engine)
+        {
+            unfinished.remove(&key);
+        }
+    }
+
     fn on_process(&mut self, event: &ForkServerEvent) {
+        if let Some(kept) = &mut self.kept
+            && let Some(engine) = event.engine()
+        {
+            match event {
+                ForkServerEvent::Exited { .. } => drop(kept.ends.insert(engine, event.clone())),
+                ForkServerEvent::Spawned(..) => drop(kept.ends.remove(&engine)),
+                _ => {}
+            }
+        }
         match event {
             ForkServerEvent::Spawned(engine, pid) => {
                 self.slots.insert(*engine, Process::Started(*pid));
@@ -226,6 +337,10 @@ impl Relay {
         record: AssignRecord,
         arguments: &Arguments,
     ) -> Option<Freed> {
+        if let Some(kept) = &mut self.kept {
+            let unfinished = kept.unfinished.entry(engine).or_default();
+            unfinished.insert(record.key, record.offer);
+        }
         let is_here = *arguments == Arguments::Here;
         if let Some(queue) = self.held.get_mut(&engine) {
             queue.push_back(Held { record, is_here });
@@ -277,6 +392,9 @@ impl Relay {
             && self.unread.entry(engine).or_default().count(written)
         {
             return (Vec::new(), None);
+        }
+        if record.is_none() {
+            self.on_end(engine, TaskKey(task));
         }
         let unread = self.unread.remove(&engine);
         let notices = unread.map(|mut unread| unread.take(task, engine));

@@ -3,10 +3,11 @@
 
 use std::collections::BTreeSet;
 
+use broadleaf_core::journal::{Member, Members};
 use broadleaf_core::recording::{
     self, Answer, Call, End, Head, Line, RelayCall, ReturningCall, Said, Start,
 };
-use broadleaf_core::relay::Arguments;
+use broadleaf_core::relay::{Arguments, Board};
 use broadleaf_core::{Config, Input, Output};
 use broadleaf_proto::control::{
     ControlReply, ControlRequest, DefineOptions, EngineInfo, Event, ForkServerEvent, TaskOptions,
@@ -15,7 +16,7 @@ use broadleaf_proto::host::{EngineOrder, EngineReport};
 use broadleaf_proto::ids::{
     ClientId, EngineId, FunctionHash, FunctionId, HostId, OptionsId, SegmentId, TaskKey, TaskSeq,
 };
-use broadleaf_proto::relay::HostCounts;
+use broadleaf_proto::relay::{HeldEngine, Holdings, HostCounts};
 use broadleaf_proto::task::{
     AssignRecord, DoneRecord, FunctionRecord, OutputRecord, Payload, ResultRecord, SegmentRef,
     Status, SubmitRecord,
@@ -198,6 +199,29 @@ fn inputs() -> Vec<Input> {
         Input::HostDown { host },
         Input::HostAway { host },
         Input::HostBack { host },
+        Input::Restored {
+            members: Members {
+                n_before: 1,
+                hosts: vec![Member {
+                    host,
+                    name: "node1".into(),
+                    slots: vec![(engine, None)],
+                }],
+            },
+        },
+        Input::HostRejoined {
+            host,
+            holdings: Holdings {
+                n_cores: 4,
+                ends_in_ns: Some(5),
+                engines: vec![HeldEngine {
+                    engine,
+                    pid: 7,
+                    link: None,
+                }],
+                ends: Vec::new(),
+            },
+        },
         Input::ForkServerUp,
         Input::ForkServerDown,
         Input::HostEnds {
@@ -260,12 +284,22 @@ fn kind(input: &Input) -> usize {
         Input::Output { .. } => 18,
         Input::HostAway { .. } => 19,
         Input::HostBack { .. } => 20,
+        Input::Restored { .. } => 21,
+        Input::HostRejoined { .. } => 22,
     }
 }
 
 fn calls() -> Vec<Call> {
     let (host, engine) = (HOST, ENGINE);
     let relay = [
+        RelayCall::OutliveController,
+        RelayCall::OnRestarted {
+            boards: vec![Board {
+                engine,
+                next_offer: 5,
+                taken_back: vec![4],
+            }],
+        },
         RelayCall::OnFunction { record: function() },
         RelayCall::ForgetFunctions {
             ids: vec![FunctionId(4)],
@@ -347,7 +381,7 @@ fn lines_of(rest: &[u8]) -> Vec<Line> {
 #[test]
 fn nothing_that_a_user_sent_or_wrote_is_recorded() {
     let kinds: BTreeSet<usize> = inputs().iter().map(kind).collect();
-    assert_eq!(kinds, (0..21).collect(), "every kind of input");
+    assert_eq!(kinds, (0..23).collect(), "every kind of input");
     for call in calls() {
         let text = text_of(&call);
         assert!(!text.contains(SECRET), "{text}");

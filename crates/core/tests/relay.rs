@@ -5,7 +5,7 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 
-use broadleaf_core::relay::{Arguments, Freed, Relay, RelayAction};
+use broadleaf_core::relay::{Arguments, Board, Freed, Relay, RelayAction};
 use broadleaf_proto::control::{EngineInfo, ForkServerEvent, ForkServerOrder, ReadWritten};
 use broadleaf_proto::host::{EngineOrder, EngineReport};
 use broadleaf_proto::ids::{EngineId, FunctionHash, FunctionId, SegmentId, TaskKey};
@@ -337,4 +337,55 @@ fn output_that_is_not_read_is_dropped_and_said() {
     pass(&mut relay, Some(written(b"e")), true);
     down(&mut relay, ENGINE);
     assert_eq!(pass(&mut relay, Some(written(b"f")), false), [&b"f"[..]]);
+}
+
+#[test]
+fn what_is_left_for_another_controller_is_what_engines_have_begun() {
+    let mut relay = relay();
+    relay.outlive_controller();
+    for engine in [ENGINE, OTHER] {
+        relay.on_order(spawn(engine));
+        says(&mut relay, ForkServerEvent::Spawned(engine, PID));
+        up(&mut relay, engine);
+    }
+    for offer in 0..4 {
+        let record = AssignRecord {
+            key: TaskKey(10 + u64::from(offer)),
+            offer,
+            ..task(0, None)
+        };
+        relay.on_offered(ENGINE, record, &Arguments::Here);
+    }
+    relay.on_output(ENGINE, 10, None, false);
+    relay.on_report(&EngineReport::Revoked {
+        engine: ENGINE,
+        key: TaskKey(13),
+        won: true,
+    });
+    down(&mut relay, OTHER);
+    let exited = ForkServerEvent::Exited {
+        engine: OTHER,
+        pid: PID,
+        code: Some(1),
+        signal: None,
+        out_of_memory: false,
+        last_output: String::new(),
+    };
+    says(&mut relay, exited.clone());
+    let left = relay.on_restarted(&[Board {
+        engine: ENGINE,
+        next_offer: 4,
+        taken_back: vec![2],
+    }]);
+    let [engine] = &left.engines[..] else {
+        panic!("{left:?}");
+    };
+    let link = engine.link.as_ref().unwrap();
+    assert_eq!(
+        (engine.engine, engine.pid, link.next_offer),
+        (ENGINE, PID, 4)
+    );
+    assert_eq!(link.unfinished, [(1, TaskKey(11))]);
+    assert_eq!(left.taken_back, [(ENGINE, TaskKey(12))]);
+    assert_eq!(left.ends, [exited]);
 }

@@ -10,6 +10,8 @@ use broadleaf_net::tls::{KeyError, ServerTls};
 use broadleaf_shm::WARM_SECONDS;
 use serde::{Deserialize, Serialize};
 
+use crate::journal::JournalConfig;
+
 /// Heap that is touched before the first task: stored tasks, events and task numbers of about the
 /// first ten thousand tasks then cause no page faults, and later ones cause one in about thirty
 /// tasks.
@@ -176,6 +178,8 @@ pub struct NodeOptions {
     pub rejoin_timeout_s: f64,
     /// What becomes of the tasks of a client on another host that does not come back in time: `cancel` or `finish`.
     pub lost_client: String,
+    /// Whether the controller keeps a journal: `off`, `on`, or `sync`.
+    pub journal: String,
     /// Number of outgoing bytes of a client above which none of its tasks is started.
     pub congestion_bytes: usize,
     /// Number of events in the ring.
@@ -228,6 +232,7 @@ impl Default for NodeOptions {
             host_timeout_s: 10.0,
             rejoin_timeout_s: 60.0,
             lost_client: "cancel".to_owned(),
+            journal: "off".to_owned(),
             congestion_bytes: 64 * 1024 * 1024,
             trace_events: 65_536,
             log_level: 2,
@@ -290,6 +295,9 @@ pub struct NodeConfig {
     pub lifeline_fd: Option<i32>,
     /// Where to listen for TCP, if at all.
     pub tcp: Option<TcpConfig>,
+    /// Where the controller keeps its journal, if it does.
+    #[serde(default)]
+    pub journal: Option<JournalConfig>,
     /// The cluster that this node joins as a relay, if it is one.
     pub relay: Option<RelayConfig>,
     /// Keys, for every connection.
@@ -367,6 +375,7 @@ impl NodeConfig {
             stop_grace_ns: to_ns(o.stop_grace_s),
             start_timeout_ns: to_ns(o.start_timeout_s),
             n_engines: self.n_engines,
+            journal: self.journal.is_some(),
             ..Config::default()
         }
     }

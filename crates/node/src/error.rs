@@ -26,6 +26,14 @@ pub enum NodeError {
         /// Why.
         source: io::Error,
     },
+    /// The journal cannot be read or written.
+    #[error("the journal {}: {source}", path.display())]
+    Journal {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
     /// The keys cannot be used.
     #[error("keys of the node: {0}")]
     Tls(#[from] KeyError),

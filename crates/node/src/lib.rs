@@ -10,6 +10,7 @@ mod connections;
 mod error;
 mod hosts;
 mod interrupts;
+mod journal;
 mod lane;
 mod node;
 mod outputs;

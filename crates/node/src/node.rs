@@ -28,6 +28,7 @@ use crate::error::{NodeError, io_error};
 use crate::hosts::objects::Objects;
 use crate::hosts::relays::Relays;
 use crate::hosts::uplink::NodeRole;
+use crate::journal::Journal;
 use crate::lane::HostLane;
 use crate::recording::Recording;
 use crate::reports::ring::{Kind, Ring};
@@ -71,6 +72,8 @@ pub struct Node {
     pub(crate) now_ns: Nanos,
     pub(crate) ring: Ring,
     pub(crate) recording: Option<Recording>,
+    /// What a later controller has to know.
+    pub(crate) journal: Option<Journal>,
     pub(crate) poller: std::os::fd::OwnedFd,
     pub(crate) unix: Listener,
     pub(crate) tcp: Option<Listener>,
@@ -141,7 +144,13 @@ impl Node {
         };
         let controller = Recorded::new(Controller::new(core), recording.clone());
         let returning = Recorded::new(Returning::default(), recording.clone());
-        Ok(Self {
+        let journal = config.journal.clone();
+        let syncs = config.options.journal == "sync";
+        let journal = journal
+            .map(|journal| Journal::open(journal, syncs))
+            .transpose()?;
+        let (journal, members) = journal.unzip();
+        let mut node = Self {
             lifeline,
             role: NodeRole::Controller(Box::new(controller)),
             relays: Relays::default(),
@@ -150,6 +159,7 @@ impl Node {
             far_clients: FarClients::default(),
             ring: Ring::new(options.trace_events, options.log_level, &options.log_sink),
             recording,
+            journal,
             outputs: Vec::new(),
             peers: Slab::new(),
             clients: BTreeMap::new(),
@@ -183,7 +193,11 @@ impl Node {
                 .nodename()
                 .to_string_lossy()
                 .into_owned(),
-        })
+        };
+        if let Some(members) = members {
+            node.restore(members);
+        }
+        Ok(node)
     }
 
     fn announce_ready(&self) -> Result<(), NodeError> {

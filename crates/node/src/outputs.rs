@@ -118,6 +118,7 @@ impl Node {
             Output::StopForkServer => self.tell_fork_server(&ForkServerCommand::Stop),
             Output::Expel { host } => return self.close_relay(host, true),
             Output::Release { host } => return self.close_relay(host, false),
+            Output::Note(fact) => self.note(fact),
             Output::Finished => self.finished = true,
         }
         false

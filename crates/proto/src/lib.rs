@@ -42,4 +42,4 @@ pub use records::{coalesced, error_head, refused, spans, task};
 pub use wire::DecodeError;
 
 /// Version of the wire protocol; peers must match it exactly.
-pub const PROTOCOL_VERSION: u32 = 26;
+pub const PROTOCOL_VERSION: u32 = 27;

@@ -209,6 +209,7 @@ impl Cluster {
                 Output::Measure { host } => self.ask_for_figures(host)?,
                 Output::Expel { host } => self.expel(host),
                 Output::Release { host } => self.release_host(host),
+                Output::Note(_) => {} // There is no later controller.
                 Output::Finished => self.finished = true,
             }
         }

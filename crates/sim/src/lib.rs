@@ -13,6 +13,7 @@ mod liveness;
 mod peers;
 mod random;
 mod replay;
+mod restart;
 mod script;
 mod trace;
 mod work;
@@ -26,6 +27,7 @@ pub use crate::lane::{LaneMutation, LaneOutcome, run_lane};
 pub use crate::liveness::{LivenessOutcome, run_liveness};
 use crate::random::Random;
 pub use crate::replay::{Difference, ReplayError, Replayed, replay, replay_inputs};
+pub use crate::restart::{RestartMutation, RestartOutcome, run_restart};
 use crate::trace::Trace;
 
 /// A fault put into the simulated driver, to check that the simulation finds it.

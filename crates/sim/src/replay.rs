@@ -234,6 +234,10 @@ impl Machines {
     fn run_relay(&mut self, now: Nanos, call: RelayCall, said: &[Said]) -> Option<&mut Latest> {
         let relay = &mut self.relay;
         match call {
+            RelayCall::OutliveController => relay.outlive_controller(now),
+            RelayCall::OnRestarted { boards } => {
+                relay.on_restarted(now, &boards);
+            }
             RelayCall::OnFunction { record } => relay.on_function(now, record),
             RelayCall::ForgetFunctions { ids } => relay.forget_functions(now, &ids),
             RelayCall::OnOrder { order } => {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -51,6 +52,8 @@ def _assigned(texts: tuple[str, ...], hint: str) -> dict[str, Any]:
 )
 @click.option("--detach/--foreground", default=True, show_default=True,
               help="Return once the cluster is running, or wait and stop it on Ctrl-C.")  # fmt: skip
+@click.option("--resume", is_flag=True, help="Start the controller of a cluster again that kept a journal and was "
+              "killed. Its engines on other hosts keep their variables.")  # fmt: skip
 @profile_option
 @click.option("--cluster-id", default="default", show_default=True, metavar="ID", callback=checked_cluster_id,
               help="Id of the cluster, unique in its profile.")  # fmt: skip
@@ -61,7 +64,7 @@ def _assigned(texts: tuple[str, ...], hint: str) -> dict[str, Any]:
               help="Set an option that `broadleaf config show` lists. May be repeated.")  # fmt: skip
 def command(n: int | None, detach: bool, profile: str, cluster_id: str, tcp: str | None, restart: bool | None,
             options: tuple[str, ...], engines: str | None, hosts: str | None, set_options: tuple[str, ...],
-            dry_run: bool) -> None:  # fmt: skip
+            dry_run: bool, resume: bool) -> None:  # fmt: skip
     """Start a cluster whose controller is on this host.
 
     It runs until `broadleaf stop`, or with --foreground until Ctrl-C. Programs connect to it with broadleaf.Client(),
@@ -70,6 +73,13 @@ def command(n: int | None, detach: bool, profile: str, cluster_id: str, tcp: str
     from broadleaf.cluster import Cluster
 
     look_in_working_directory()
+    if resume:
+        given: dict[str, object] = {"-n": n, "--engines": engines, "--hosts": hosts, "--tcp": tcp, "--restart": restart}
+        given |= {"--option": options, "--set": set_options, "--dry-run": dry_run}
+        if wrong := [name for name, value in given.items() if value]:
+            raise click.UsageError(f"{', '.join(wrong)}: a resumed cluster keeps the options that it was started with")
+        resume_cluster(Cluster.from_file(profile=profile, cluster_id=cluster_id), detach)
+        return
     arguments = _assigned(options, "--option")
     for_set = _assigned(set_options, "--set")
     if hosts is not None:
@@ -90,24 +100,37 @@ def command(n: int | None, detach: bool, profile: str, cluster_id: str, tcp: str
     run_cluster(cluster, detach)
 
 
+def resume_cluster(cluster: Cluster, detach: bool) -> None:
+    """Starts a cluster's controller again, and says how to use it; without `detach` it returns as `run_cluster` does."""
+    cluster.detached = detach
+    _run(cluster, detach, cluster.resume_controller_sync, lambda: "runs again; its hosts are awaited")
+
+
 def run_cluster(cluster: Cluster, detach: bool) -> None:
     """Starts a cluster and says how to use it.
 
     Without `detach` it returns once the cluster is stopped, from here or elsewhere; it fails if the cluster ends by
     itself.
     """
+
+    def start() -> None:
+        try:
+            cluster.start_cluster_sync()
+            cluster.wait_for_engines_sync()
+        except BaseException as error:
+            cluster.stop_after(error)
+            raise
+
+    _run(cluster, detach, start, lambda: f"is running with {count(cluster.n, 'engine')}")
+
+
+def _run(cluster: Cluster, detach: bool, start: Callable[[], object], state: Callable[[], str]) -> None:
     stop = _StopSignals()
     started = time.perf_counter()
-    try:
-        cluster.start_cluster_sync()
-        cluster.wait_for_engines_sync()
-    except BaseException as error:
-        cluster.stop_after(error)
-        raise
+    start()
     stop.note_started()
     elapsed_s = time.perf_counter() - started
-    engines = count(cluster.n, "engine")
-    click.echo(f"cluster {cluster.cluster_id!r} is running with {engines} (started in {duration(elapsed_s)})")
+    click.echo(f"cluster {cluster.cluster_id!r} {state()} (started in {duration(elapsed_s)})")
     click.echo(f"  connect:  broadleaf.Client({_client_arguments(cluster.profile, cluster.cluster_id)})")
     click.echo(f"  file:     {cluster.connection_file}")
     if detach:

@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 from broadleaf import config, standard_descriptors
 from broadleaf.cluster import addresses
 from broadleaf.cluster.control import ControlLink, Targets
-from broadleaf.cluster.controller import Controller
+from broadleaf.cluster.controller import Controller, Restart
+from broadleaf.cluster.credentials import Credentials
 from broadleaf.cluster.cores import engine_count, usable_cores
 from broadleaf.cluster.coroutines import ClusterCoroutines
 from broadleaf.cluster.elastic import Elastic
@@ -35,7 +36,6 @@ from broadleaf.state.files import ClusterFile, StateLock
 
 if TYPE_CHECKING:
     from broadleaf.client.client import Client
-    from broadleaf.cluster.credentials import Credentials
     from broadleaf.config import Settings
 
 
@@ -468,6 +468,60 @@ class Cluster(ClusterCoroutines, OwnDashboard):
         self._share_state()
         if is_remote:
             self._elastic.look_after_jobs()
+
+    def resume_controller_sync(self) -> Self:
+        """Starts the controller again after it has ended without being stopped: it was killed, or its machine was.
+
+        Engines on other hosts that come back within `rejoin_timeout_s` keep their ids, their variables and the tasks
+        that they run; nobody gets the values of these tasks. Engines on the controller's host are started anew. Clients
+        of the earlier controller have lost their connections: connect new ones.
+
+        Returns:
+            The cluster itself.
+
+        Raises:
+            ClusterStateError: It is running, its controller kept no journal (option `journal`), or it was started on
+                another host.
+            ClusterStartError: It does not start; the message contains the end of the log. It may be tried again.
+        """
+        with self.lock:
+            former = self._started()
+            if former.running():
+                raise ClusterStateError(f"cluster {self.cluster_id!r} is running; there is nothing to resume")
+            restart = Restart.read(self.cluster_dir)
+            if restart is None:
+                raise ClusterStateError(
+                    f"cluster {self.cluster_id!r} of profile {self.profile!r} has no journal, so its controller cannot "
+                    "be started again; start clusters with the option journal=on for that"
+                )
+            self._refuse_other_hosts_directory()
+            standard_descriptors.occupy()
+            former.end(keeps_journal=True)
+            files.remove_cluster_files(former.run_dir, former.run_dir)
+            if restart.tcp_port is not None:
+                # Its relays know no other one.
+                host, _, _ = self.settings["listen"].rpartition(":")
+                self._arguments["listen"] = f"{host}:{restart.tcp_port}"
+                self.settings = config.resolve(self._arguments, files.profile_dir(self.profile))
+            self._controller = Controller.start(
+                self.cluster_id,
+                self.cluster_dir,
+                self.settings,
+                n_engines=restart.n_engines,
+                engine_env=restart.engine_env,
+                detached=self.detached,
+                meanwhile=lambda: import_module("broadleaf.client.client"),
+                credentials=Credentials(self.cluster_id, restart.keys),
+                resumes=True,
+            )
+            self._owner_pid = os.getpid()
+            self.write_cluster_file()
+            if not self.detached:
+                stop_at_exit(self)
+        self._share_state()
+        if self.engines_from.is_remote:
+            self._elastic.look_after_jobs()
+        return self
 
     def write_cluster_file(self) -> None:
         """Writes `cluster_file`, which describes the cluster to other processes."""

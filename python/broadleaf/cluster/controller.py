@@ -8,7 +8,7 @@ import signal
 import weakref
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from broadleaf.cluster import addresses
 from broadleaf.cluster.credentials import Credentials, listen_address
@@ -16,7 +16,33 @@ from broadleaf.cluster.fork_servers import ChildProcess, HostPlan, log_tail
 from broadleaf.config import Settings
 from broadleaf.serialize.search_path import search_path
 from broadleaf.state import files
-from broadleaf.state.directories import make_run_dir
+from broadleaf.state.directories import make_run_dir, read_json, write_json
+from broadleaf.text import os_text_from_json, os_text_to_json
+
+
+class Restart(NamedTuple):
+    """What a controller needs, beside its journal, to take the place of another one."""
+
+    keys: Mapping[str, Mapping[str, str]]
+    tcp_port: int | None
+    n_engines: int
+    """Engines on the controller's host."""
+    engine_env: Mapping[str, str]
+
+    def write(self, cluster_dir: Path) -> None:
+        """Writes it where `read` finds it."""
+        variables = {os_text_to_json(name): os_text_to_json(value) for name, value in self.engine_env.items()}
+        write_json(cluster_dir / files.RESTART_FILE, self._asdict() | {"engine_env": variables})
+
+    @classmethod
+    def read(cls, cluster_dir: Path) -> Restart | None:
+        """That of a cluster whose controller kept a journal; None if there is none."""
+        if not (cluster_dir / files.RESTART_FILE).exists() or not (cluster_dir / files.JOURNAL).exists():
+            return None
+        state = read_json(cluster_dir / files.RESTART_FILE)
+        variables = state.pop("engine_env")
+        decoded = {os_text_from_json(name): os_text_from_json(value) for name, value in variables.items()}
+        return cls(**state, engine_env=decoded)
 
 
 class Controller:
@@ -43,11 +69,13 @@ class Controller:
         detached: bool,
         meanwhile: Callable[[], object],
         credentials: Credentials | None = None,
+        resumes: bool = False,
     ) -> Controller:
         """Starts the fork server with `n_engines` of this host, calls `meanwhile`, waits until its node listens, and
-        writes the connection files; with fresh keys, unless `credentials` are given.
+        writes the connection files; with fresh keys, unless `credentials` are given. With `resumes` it takes the place
+        of the one that has kept the journal.
 
-        Raises `ClusterStartError`, and leaves nothing behind then.
+        Raises `ClusterStartError`, and leaves nothing behind then, except for the journal.
         """
         if settings["listen"] and not settings["tls"]:
             addresses.warn_of_plaintext()
@@ -55,7 +83,8 @@ class Controller:
         controller = cls(cluster_id, cluster_dir, run_dir, 0, 0)
         try:
             credentials = credentials or Credentials.generate(cluster_id)
-            readiness = controller._start_host(credentials, settings, n_engines, engine_env, detached, meanwhile)
+            plan = controller._plan(credentials, settings, n_engines, engine_env, resumes)
+            readiness = controller._start_host(plan, settings, detached, meanwhile)
             controller.node_pid = readiness["pid"]
             credentials.write(
                 cluster_dir,
@@ -65,8 +94,10 @@ class Controller:
                 tcp_port=readiness.get("tcp_port"),
                 engine_env=engine_env,
             )
+            if settings["journal"] != "off":
+                Restart(credentials.keys, readiness.get("tcp_port"), n_engines, engine_env).write(cluster_dir)
         except BaseException:
-            controller.end()
+            controller.end(keeps_journal=resumes)
             raise
         return controller
 
@@ -127,8 +158,9 @@ class Controller:
         # Below 0, the fork server itself was killed, and the node ended with it.
         return code if code is not None and code >= 0 else None
 
-    def end(self) -> None:
-        """Kills every process of the cluster's session and removes the files."""
+    def end(self, *, keeps_journal: bool = False) -> None:
+        """Kills every process of the cluster's session and removes the files, except for the logs and the journal with
+        `keeps_journal`."""
         self.release()
         if self._child is not None:
             self._child.kill()  # it may be too young for its environment to identify it
@@ -139,7 +171,7 @@ class Controller:
                 for pid in members:
                     _kill_and_wait(pid)
             self.wait(None)
-        files.remove_cluster_files(self.cluster_dir, self.run_dir)
+        files.remove_cluster_files(self.cluster_dir, self.run_dir, keep_logs=keeps_journal)
 
     def release(self) -> None:
         """Closes the lifeline."""
@@ -160,18 +192,21 @@ class Controller:
     def _unix_path(self) -> str:
         return str(self.run_dir / "node.sock")
 
-    def _start_host(
+    def _plan(
         self,
         credentials: Credentials,
         settings: Settings,
         n_engines: int,
         engine_env: Mapping[str, str],
-        detached: bool,
-        meanwhile: Callable[[], object],
-    ) -> dict[str, Any]:
-        plan = HostPlan(
+        resumes: bool,
+    ) -> HostPlan:
+        journal = {"path": str(self.cluster_dir / files.JOURNAL), "resume": resumes}
+        return HostPlan(
             connection=credentials.connection("engine", settings, unix_path=self._unix_path()),
-            part={"tcp": listen_address(settings)},
+            part={
+                "tcp": listen_address(settings),
+                "journal": journal if settings["journal"] != "off" else None,
+            },
             keys=credentials.keys,
             n_engines=n_engines,
             run_dir=self.run_dir,
@@ -179,6 +214,10 @@ class Controller:
             sys_path=search_path(),
             engine_env=engine_env,
         )
+
+    def _start_host(
+        self, plan: HostPlan, settings: Settings, detached: bool, meanwhile: Callable[[], object]
+    ) -> dict[str, Any]:
         started = plan.start(self.log(), with_lifeline=not detached)
         self._child = started.child
         self._lifeline = started.lifeline

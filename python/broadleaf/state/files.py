@@ -102,7 +102,8 @@ class StateLock:
 #
 # - ``client.json`` and ``engine.json``, the connection files: whoever can read one may use the cluster, -
 # ``cluster.json``, what the cluster is, - ``owner.json``, which host and container it runs on, - ``node.log``, the
-# output of the node and the fork server, - ``steward.lock`` and ``steward.json``, with which processes find the one
+# output of the node and the fork server, - ``journal`` and ``restart.json``, with the option `journal`: what a controller
+# needs that is started again, - ``steward.lock`` and ``steward.json``, with which processes find the one
 # that looks after a cluster's jobs or scales it, ``steward-order.json``, what it is to do, and ``steward.log``, its
 # output, - ``state.lock``, held by a process that changes the state of such a cluster, - ``block-<id>.log``, the output
 # of a batch job or an ssh connection; ``order-<set>.json``, with which jobs join; and   ``block-<id>.sh``, which some
@@ -120,6 +121,10 @@ CLIENT_FILE = "client.json"
 ENGINE_FILE = "engine.json"
 CLUSTER_FILE = "cluster.json"
 NODE_LOG = "node.log"
+JOURNAL = "journal"
+"""Which hosts and engines a controller has, and the keys of their links."""
+RESTART_FILE = "restart.json"
+"""What a controller needs beside it to take the place of another one."""
 BLOCK_LOG = "block-{}.log"
 BLOCK_SCRIPT = "block-{}.sh"
 ORDER_FILE = "order-{}.json"
@@ -243,6 +248,9 @@ def remove_cluster_files(cluster_path: str | Path, run_dir: str | Path, keep_log
             cluster_path / CLUSTER_FILE,
             cluster_path / NODE_LOG,
             cluster_path / STEWARD_LOG,
+            cluster_path / JOURNAL,
+            cluster_path / f"{JOURNAL}.new",
+            cluster_path / RESTART_FILE,
             *cluster_path.glob(BLOCK_LOG.format("*")),
         ]
         dead += [path for path in run_dir.glob("*") if not path.is_dir()]

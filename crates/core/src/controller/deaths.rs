@@ -184,6 +184,7 @@ impl Controller {
     pub(super) fn give_up(&mut self, index: usize, out: &mut Vec<Output>) {
         self.clear_engine_timer(index);
         let id = self.engines[index].id();
+        self.note_slot_gone(index, out);
         self.engines[index].give_up();
         let waiting: Vec<TaskKey> = self.engines[index].pinned().keys(&self.tasks).collect();
         for key in waiting {

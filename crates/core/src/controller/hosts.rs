@@ -11,6 +11,7 @@ use super::Controller;
 use crate::engines::host_table::NewHost;
 use crate::engines::unclaimed::Unclaimed;
 use crate::engines::{Engine, State};
+use crate::journal::Fact;
 use crate::tasks::TaskState;
 use crate::tasks::targets::MAX_ENGINES;
 use crate::timers::Timer;
@@ -41,6 +42,7 @@ impl Controller {
         }
         let n_engines = n_engines.min(MAX_HOST_ENGINES);
         self.engines.set_cores(host, n_cores);
+        self.note(out, || Fact::HostUp(host, name.clone()));
         let former = self.hosts.add(now, host, name, ends_in_ns);
         self.expect_end(now, host, out);
         let mut slots: Vec<usize> = (0..self.engines.len())
@@ -66,7 +68,7 @@ impl Controller {
     }
 
     /// If the host ends by itself, its engines are drained before that, and queued long tasks go to other hosts.
-    fn expect_end(&mut self, now: Nanos, host: HostId, out: &mut Vec<Output>) {
+    pub(super) fn expect_end(&mut self, now: Nanos, host: HostId, out: &mut Vec<Output>) {
         let Some((ends_at, had_ns)) = self.hosts.time_of(host) else {
             return;
         };
@@ -119,6 +121,7 @@ impl Controller {
             self.totals.ignored += 1;
             return;
         };
+        self.note(out, || Fact::HostDown(host));
         if timer_at != 0 {
             self.timers.cancel(timer_at, Timer::Host(host));
         }

@@ -67,6 +67,12 @@ impl Controller {
                 };
                 self.on_host_up(now, host, new, out);
             }
+            Input::Restored { members } => self.on_restored(now, members),
+            Input::HostRejoined { host, holdings } => {
+                if self.knows(host) {
+                    self.on_host_rejoined(now, host, &holdings, out);
+                }
+            }
             Input::HostAway { host } => self.on_host_away(host, true),
             Input::HostBack { host } => self.on_host_away(host, false),
             Input::HostDown { host } => self.on_host_down(now, host, out),

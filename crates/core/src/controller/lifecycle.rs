@@ -24,6 +24,7 @@ impl Controller {
     /// Makes the fork server start an engine, now or once it is connected.
     pub(super) fn start(&mut self, now: Nanos, index: usize, out: &mut Vec<Output>) {
         let spawn_sent = self.can_spawn(self.engines[index].host());
+        self.note_slot(index, out);
         let engine = &mut self.engines[index];
         engine.await_hello(spawn_sent);
         if spawn_sent {
@@ -66,6 +67,7 @@ impl Controller {
             self.stop_engine(now, index, false, out);
             return;
         }
+        self.note_engine(&info, out);
         self.clients.announce(&Event::EngineUp(info), out);
         self.prepare_engine(id, out);
     }

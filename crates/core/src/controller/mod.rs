@@ -24,6 +24,7 @@ mod references;
 mod reports;
 mod requests;
 mod resolve;
+mod restarts;
 mod results;
 mod schedule;
 mod slots;

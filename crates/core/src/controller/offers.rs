@@ -18,7 +18,7 @@ const MAX_UNMET_BYTES: usize = 2048;
 impl Controller {
     /// Whether an engine has been offered an unfinished task: only then is its value worth fetching.
     pub fn is_offered(&self, engine: EngineId, key: TaskKey) -> bool {
-        let task = self.tasks.get(key);
+        let task = self.tasks.get(self.tasks.named(key));
         task.is_some_and(|task| matches!(task.state(), TaskState::Offered(at, _) if at == engine))
     }
 
@@ -110,7 +110,7 @@ impl Controller {
         copy: Option<Box<Bytes>>,
         out: &mut Vec<Output>,
     ) {
-        let key = record.key;
+        let key = self.tasks.named(record.key);
         let offered = self.tasks.state(key);
         let Some(TaskState::Offered(at, offer)) = offered else {
             self.totals.ignored += 1;

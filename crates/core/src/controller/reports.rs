@@ -3,14 +3,13 @@
 use broadleaf_proto::control::ForkServerEvent;
 use broadleaf_proto::host::EngineReport;
 use broadleaf_proto::ids::HostId;
-use broadleaf_proto::limits::{CLAIM_SLOTS, LAST_OUTPUT_BYTES, MAX_HOST_NAME_BYTES};
+use broadleaf_proto::limits::{CLAIM_SLOTS, LAST_OUTPUT_BYTES};
 
 use super::Controller;
+use super::trust::is_believable;
 use crate::engines::unclaimed::Unclaimed;
 use crate::{Nanos, Output};
 
-/// Maximum length of an engine's unique name, in bytes.
-const MAX_UUID_BYTES: usize = 64;
 /// Bytes that are not text take three bytes as text.
 const MAX_LAST_OUTPUT_BYTES: usize = 3 * LAST_OUTPUT_BYTES;
 const MAX_REASON_BYTES: usize = 4096;
@@ -39,7 +38,7 @@ impl Controller {
         }
         match report {
             EngineReport::Up(info) => {
-                if info.uuid.len() > MAX_UUID_BYTES || info.host.len() > MAX_HOST_NAME_BYTES {
+                if !is_believable(&info) {
                     self.expel(host, out);
                     return;
                 }

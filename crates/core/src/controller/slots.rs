@@ -1,9 +1,12 @@
 //! Engine slots: which there are, and which may be taken.
 
+use broadleaf_proto::control::EngineInfo;
 use broadleaf_proto::ids::{EngineId, HostId};
 
 use super::Controller;
+use crate::Output;
 use crate::engines::{Engine, State};
+use crate::journal::Fact;
 use crate::tasks::targets::{MAX_ENGINES, Targets};
 
 impl Controller {
@@ -101,5 +104,35 @@ impl Controller {
     /// Whether the host of an engine is being released.
     pub(super) fn is_host_released(&self, index: usize) -> bool {
         self.is_host_up(self.engines[index].host()) && !self.has_host(index)
+    }
+
+    /// Says what a later controller has to know, if there may be one.
+    pub(super) fn note(&self, out: &mut Vec<Output>, fact: impl FnOnce() -> Fact) {
+        if self.config.journal {
+            out.push(Output::Note(fact()));
+        }
+    }
+
+    /// An engine is to be started in a slot of a relay's host.
+    pub(super) fn note_slot(&self, index: usize, out: &mut Vec<Output>) {
+        let engine = &self.engines[index];
+        if engine.host() != HostId::CONTROLLER {
+            self.note(out, || Fact::Slot(engine.id(), engine.host()));
+        }
+    }
+
+    /// An engine of a relay's host is up.
+    pub(super) fn note_engine(&self, info: &EngineInfo, out: &mut Vec<Output>) {
+        if self.host_of(info.engine) != HostId::CONTROLLER {
+            self.note(out, || Fact::EngineUp(info.clone()));
+        }
+    }
+
+    /// Nothing will fill a slot of a relay's host.
+    pub(super) fn note_slot_gone(&self, index: usize, out: &mut Vec<Output>) {
+        let engine = &self.engines[index];
+        if engine.host() != HostId::CONTROLLER {
+            self.note(out, || Fact::SlotGone(engine.id()));
+        }
     }
 }

@@ -1,10 +1,20 @@
 //! Whom to believe. Whoever has the engines' key can act as a relay, so a relay is believed only about its own host and its
 //! engines, and no number in its reports may exceed what was sent there. A relay that reports anything else is expelled.
 
+use broadleaf_proto::control::EngineInfo;
 use broadleaf_proto::ids::{EngineId, HostId};
+use broadleaf_proto::limits::MAX_HOST_NAME_BYTES;
 
 use super::Controller;
 use crate::Output;
+
+/// Maximum length of an engine's unique name, in bytes.
+const MAX_UUID_BYTES: usize = 64;
+
+/// Whether an engine can have said this of itself.
+pub(super) fn is_believable(info: &EngineInfo) -> bool {
+    info.uuid.len() <= MAX_UUID_BYTES && info.host.len() <= MAX_HOST_NAME_BYTES
+}
 
 impl Controller {
     /// Whether what a host reports about an engine is to be believed.

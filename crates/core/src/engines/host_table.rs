@@ -47,9 +47,22 @@ pub(crate) struct Hosts {
     releasing: BTreeSet<HostId>,
     /// Number of connected ones that end by themselves.
     n_ending: usize,
+    /// Those of an earlier controller that have yet to say what they have.
+    inherited: BTreeSet<HostId>,
 }
 
 impl Hosts {
+    /// A host of an earlier controller, which may come back.
+    pub fn inherit(&mut self, now: Nanos, host: HostId, name: String) {
+        self.add(now, host, name, None);
+        self.inherited.insert(host);
+    }
+
+    /// A host says what it has: whether it is one of those that have yet to do so.
+    pub fn take_inherited(&mut self, host: HostId) -> bool {
+        self.inherited.remove(&host)
+    }
+
     /// Whether this relay is connected.
     pub fn is_up(&self, host: HostId) -> bool {
         self.by_id.get(&host).is_some_and(|h| h.is_up)
@@ -94,6 +107,7 @@ impl Hosts {
     pub fn lose(&mut self, host: HostId) -> Option<Nanos> {
         let gone = self.by_id.get_mut(&host).filter(|h| h.is_up)?;
         gone.is_up = false;
+        self.inherited.remove(&host);
         let timer_at = core::mem::take(&mut gone.timer_at);
         self.recount();
         Some(timer_at)

@@ -323,6 +323,36 @@ impl Offers {
         (n as usize <= self.sequence.len()).then_some(n)
     }
 
+    /// Whether an engine can have begun these offers, if this is the number of its next one.
+    pub fn may_have_begun(mut begun: impl Iterator<Item = u32>, next_offer: u32) -> bool {
+        let to_next = |number: u32| next_offer.wrapping_sub(number);
+        let mut previous = CLAIM_SLOTS as u32 + 1;
+        begun.all(|number| {
+            let later = to_next(number) < core::mem::replace(&mut previous, to_next(number));
+            later && to_next(number) > 0
+        })
+    }
+
+    /// Takes over what the engine has begun for an earlier controller, in order; nothing else is offered to it.
+    pub fn adopt(&mut self, begun: &[(u32, TaskKey)], next_offer: u32) {
+        self.clear();
+        self.first = begun.first().map_or(next_offer, |(number, _)| *number);
+        let mut begun = begun.iter().peekable();
+        for at in 0..next_offer.wrapping_sub(self.first) {
+            let number = self.first.wrapping_add(at);
+            let begun = begun.next_if(|(begun, _)| *begun == number);
+            self.outstanding += u32::from(begun.is_some());
+            self.n_long += u32::from(begun.is_some());
+            self.sequence.push_back(Offer {
+                key: begun.map(|(_, key)| *key),
+                claim: Claim::Claimed,
+                movable: false,
+                depth: 0,
+                short_ns: 0,
+            });
+        }
+    }
+
     /// Forgets all offers.
     pub fn clear(&mut self) {
         let mut sequence = core::mem::take(&mut self.sequence);

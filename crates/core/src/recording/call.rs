@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::Input;
 use crate::forms;
-use crate::relay::Arguments;
+use crate::relay::{Arguments, Board};
 
 /// One call of any machine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -54,6 +54,10 @@ pub enum ReturningCall {
 #[serde(rename_all = "snake_case")]
 #[expect(missing_docs, reason = "they are the arguments of the methods")]
 pub enum RelayCall {
+    OutliveController,
+    OnRestarted {
+        boards: Vec<Board>,
+    },
     OnFunction {
         #[serde(with = "forms::FunctionForm")]
         record: FunctionRecord,

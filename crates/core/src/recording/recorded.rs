@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use crate::forms;
 use crate::recording::{Answer, Call, RelayCall, ReturningCall, Said};
-use crate::relay::{Arguments, Freed, Relay, RelayAction};
+use crate::relay::{Arguments, Board, Freed, Inheritance, Relay, RelayAction};
 use crate::returning::{Ending, Returned, Returning};
 use crate::{Controller, Input, Nanos, Output};
 
@@ -214,6 +214,23 @@ impl<R: Recorder> Recorded<Relay, R> {
         if let Some(recorder) = &mut self.recorder {
             recorder.answer(Answer::of(outputs));
         }
+    }
+
+    /// [`Relay::outlive_controller`].
+    pub fn outlive_controller(&mut self, now: Nanos) {
+        self.begin(now, || RelayCall::OutliveController);
+        self.machine.outlive_controller();
+        self.end::<()>(&[]);
+    }
+
+    /// [`Relay::on_restarted`].
+    pub fn on_restarted(&mut self, now: Nanos, boards: &[Board]) -> Inheritance {
+        self.begin(now, || RelayCall::OnRestarted {
+            boards: boards.to_vec(),
+        });
+        let inheritance = self.machine.on_restarted(boards);
+        self.end(slice::from_ref(&inheritance));
+        inheritance
     }
 
     /// [`Relay::on_function`].

@@ -5,6 +5,8 @@ pub(crate) mod functions;
 pub(crate) mod options;
 pub(crate) mod targets;
 
+use std::collections::BTreeMap;
+
 use broadleaf_proto::ids::{ClientId, EngineId, TaskKey, TaskSeq};
 use broadleaf_proto::task::Payload;
 use smallvec::SmallVec;
@@ -370,16 +372,44 @@ impl Task {
     }
 }
 
+/// The part of a generation that says how many controllers there were before, so that their keys are not those of this one.
+const OF_CONTROLLER: u32 = 0xff00_0000;
+
+fn next_generation(generation: u32) -> u32 {
+    generation & OF_CONTROLLER | generation.wrapping_add(1) & !OF_CONTROLLER
+}
+
 /// Slots with generations and a free list.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct TaskTable {
     slots: Vec<Task>,
     free: Vec<u32>,
+    first_generation: u32,
+    /// Tasks that earlier controllers began, by the keys that those gave them.
+    adopted: BTreeMap<TaskKey, TaskKey>,
 }
 
 impl TaskTable {
     pub fn len(&self) -> usize {
         self.slots.len() - self.free.len()
+    }
+
+    /// There were so many controllers before this one. Comes before the first task.
+    pub fn begin_after(&mut self, n_controllers: u32) {
+        self.first_generation = n_controllers << OF_CONTROLLER.trailing_zeros();
+    }
+
+    /// A task has another key at its engine: an earlier controller's.
+    pub fn adopt(&mut self, former: TaskKey, key: TaskKey) {
+        self.adopted.insert(former, key);
+    }
+
+    /// The key of a task that an engine names.
+    pub fn named(&self, key: TaskKey) -> TaskKey {
+        if self.adopted.is_empty() {
+            return key;
+        }
+        self.adopted.get(&key).copied().unwrap_or(key)
     }
 
     /// Adds a task.
@@ -393,15 +423,16 @@ impl TaskTable {
             return key;
         }
         let slot = self.slots.len() as u32;
+        task.generation = self.first_generation;
         self.slots.push(task);
-        TaskKey::new(slot, 0)
+        TaskKey::new(slot, self.first_generation)
     }
 
     /// Frees a live task's slot and returns its payload.
     pub fn remove(&mut self, key: TaskKey) -> Payload {
         let task = self.at(key);
         task.state = TaskState::Vacant;
-        task.generation = task.generation.wrapping_add(1);
+        task.generation = next_generation(task.generation);
         task.restrictions = None;
         let payload = core::mem::take(&mut task.payload);
         self.free.push(key.slot() as u32);
@@ -411,7 +442,7 @@ impl TaskTable {
     /// Gives a live task a new key, which makes the old one stale.
     pub fn rename(&mut self, key: TaskKey) -> TaskKey {
         let task = self.at(key);
-        task.generation = task.generation.wrapping_add(1);
+        task.generation = next_generation(task.generation);
         TaskKey::new(key.slot() as u32, task.generation)
     }
 

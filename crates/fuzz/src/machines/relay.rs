@@ -125,6 +125,7 @@ impl Trial {
         match event {
             RelayEvent::Report(report) => self.tell(Input::Report { host, report }),
             RelayEvent::EndsSoon { ends_in_ns } => self.tell(Input::HostEnds { host, ends_in_ns }),
+            RelayEvent::Rejoined(holdings) => self.tell(Input::HostRejoined { host, holdings }),
             RelayEvent::Measured(counts) => self.tell(Input::Measured { host, counts }),
             RelayEvent::Fetched(progress) => {
                 self.transfers

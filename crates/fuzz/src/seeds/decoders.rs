@@ -94,6 +94,7 @@ pub fn control_messages(seeds: &mut Seeds) {
             n_cores: 8,
             listen: Some("node7:4000".into()),
             ends_in_ns: Some(3_600_000_000_000),
+            former: None,
         },
     };
     one("hello", control::encode(&hello));

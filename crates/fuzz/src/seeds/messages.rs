@@ -8,7 +8,7 @@ use broadleaf_proto::engine::EngineEvent;
 use broadleaf_proto::host::EngineReport;
 use broadleaf_proto::layout::{COMPOUND, ValueHead};
 use broadleaf_proto::mover::MoverRank;
-use broadleaf_proto::relay::{HostCounts, Progress, RelayEvent};
+use broadleaf_proto::relay::{HeldEngine, HeldLink, Holdings, HostCounts, Progress, RelayEvent};
 use broadleaf_proto::task::{DoneRecord, FunctionRecord, OutputRecord, Payload, ResultRecord};
 use broadleaf_proto::{
     ClientId, EngineId, FunctionHash, FunctionId, HostId, Mode, ObjectId, OptionsId, RefusedRun,
@@ -193,6 +193,20 @@ pub fn relay_events(engine: EngineId, key: TaskKey) -> Vec<RelayEvent> {
             engines: vec![(engine, 50_000_000)],
             ..HostCounts::default()
         }),
+        RelayEvent::Rejoined(Holdings {
+            n_cores: 2,
+            ends_in_ns: None,
+            engines: vec![HeldEngine {
+                engine,
+                pid: 1002,
+                link: Some(HeldLink {
+                    info: world::info(engine.0),
+                    next_offer: 5,
+                    unfinished: vec![(3, key)],
+                }),
+            }],
+            ends: Vec::new(),
+        }),
     ]
 }
 
@@ -231,6 +245,7 @@ pub fn welcome() -> Welcome {
         engines: vec![world::info(0)],
         payload_secret: None,
         session: None,
+        keeps_journal: false,
     }
 }
 

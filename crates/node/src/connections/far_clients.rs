@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 
+use broadleaf_core::journal::Fact;
 use broadleaf_core::transfer::cost::Topology;
 use broadleaf_core::transfer::{TopologyChoice, TransferCommand};
 use broadleaf_core::uploads::Uploads;
@@ -57,6 +58,7 @@ impl Node {
             return HostId::CONTROLLER;
         }
         let host = self.relays.next_host();
+        self.note(Fact::HostNumber(host));
         self.far_clients.coming.insert(host, BTreeMap::new());
         self.objects.transfers.on_client_up(host);
         host

@@ -3,6 +3,7 @@
 use std::os::fd::AsFd;
 
 use broadleaf_core::Input;
+use broadleaf_core::journal::Fact;
 use broadleaf_net::tls::{ClusterKeys, KeyPair, PeerKey};
 use broadleaf_net::{Frame, Link, LinkError};
 use broadleaf_proto::control::{self, Hello, Refusal, RefusalKind, Welcome};
@@ -137,6 +138,7 @@ impl Node {
             engines: Vec::new(),
             payload_secret: None,
             session: None,
+            keeps_journal: self.journal.is_some(),
         };
         match hello.role {
             control::Role::Client { name, is_forwarded } => {
@@ -205,6 +207,7 @@ impl Node {
     ) {
         let client = ClientId(self.next_client);
         self.next_client += 1;
+        self.note(Fact::ClientNumber(client));
         welcome.client = client;
         welcome.engines = self
             .role
@@ -242,13 +245,24 @@ impl Node {
             n_cores,
             listen,
             ends_in_ns,
+            former,
         } = role
         else {
             return;
         };
-        self.give_up_silent(&name);
+        let awaited = former.map(|session| self.relays.awaited.get(&session).cloned());
+        if let Some(None) = awaited {
+            let message = "the cluster has given this host up".to_owned();
+            self.refuse(token, &refuse(RefusalKind::Session, message));
+            return;
+        }
+        let former = awaited.flatten().map(|(host, _)| host);
+        match former {
+            None => self.give_up_silent(&name),
+            Some(host) => self.drop_earlier_attempt(host),
+        }
         let controller = self.role.controller();
-        if controller.is_none_or(|c| c.has_host_named(&name)) {
+        if former.is_none() && controller.is_none_or(|c| c.has_host_named(&name)) {
             let message = format!(
                 "a relay named {name:?} is already connected; give this one another --name, or \
                 wait until the loss of the other one is noticed"
@@ -261,8 +275,12 @@ impl Node {
             return;
         }
         let can_serve = listen.is_some();
-        let host = self.relays.insert(token, name.clone(), listen);
-        self.liveness.on_up(self.now_ns, host);
+        let is_rejoining = former.is_some();
+        let host = former.unwrap_or_else(|| self.relays.next_host());
+        (self.relays).insert(host, token, name.clone(), listen, is_rejoining);
+        if !is_rejoining {
+            self.liveness.on_up(self.now_ns, host);
+        }
         self.objects.transfers.on_host_up(host, can_serve);
         welcome.host = host;
         welcome.payload_secret.clone_from(&self.objects.secret);
@@ -271,6 +289,12 @@ impl Node {
         self.send(token, FrameKind::Welcome, &control::encode(&welcome));
         if let Some(peer) = self.peers.get_mut(token).filter(|p| p.session.is_some()) {
             peer.link.make_resumable();
+        }
+        if let Some(session) = self.peers.get(token).and_then(|peer| peer.session) {
+            self.note(Fact::Session(host, session));
+        }
+        if is_rejoining {
+            return; // It says next what it has.
         }
         self.input(Input::HostUp {
             host,
@@ -281,13 +305,26 @@ impl Node {
         });
     }
 
+    /// A relay that has yet to say what it has dials again.
+    fn drop_earlier_attempt(&mut self, host: HostId) {
+        if let Some(earlier) = self.relays.links.remove(&host) {
+            self.peers[earlier.token].role = Role::Leaving;
+            self.close(earlier.token);
+        }
+    }
+
     /// A relay of this name has come: one that had it and is silent has been replaced.
     fn give_up_silent(&mut self, name: &str) {
         let silent = |(host, link): (&HostId, &RelayLink)| {
             (link.name == name && self.liveness.is_silent(*host)).then_some(link.token)
         };
+        let mut awaited = self.relays.awaited.values();
+        let awaited = awaited.find_map(|(host, other)| (other == name).then_some(*host));
         if let Some(token) = self.relays.links.iter().find_map(silent) {
             self.close(token);
+            self.carry_out();
+        } else if let Some(host) = awaited {
+            self.on_relay_gone(host);
             self.carry_out();
         }
     }

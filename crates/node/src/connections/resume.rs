@@ -2,6 +2,7 @@
 
 use broadleaf_core::Input;
 use broadleaf_core::liveness::Verdict;
+use broadleaf_net::tls::PeerKey;
 use broadleaf_net::{Frame, LinkError, generate_session_key};
 use broadleaf_proto::control::{ControlRequest, Refusal, RefusalKind};
 use broadleaf_proto::resume::{Received, SessionKey};
@@ -85,8 +86,14 @@ impl Node {
         let link = self.sessions.get(&session).copied();
         let key = self.peers[token].link.peer_key();
         let Some(link) = link.filter(|link| self.peers[*link].link.peer_key() == key) else {
-            let message = "the cluster does not know this link, or has given it up".to_owned();
-            let kind = RefusalKind::Session;
+            let is_relay = key == Some(PeerKey::Engine);
+            let (kind, message) = if is_relay && self.relays.awaited.contains_key(&session) {
+                (RefusalKind::Restarted, "the controller was started again")
+            } else {
+                let message = "the cluster does not know this link, or has given it up";
+                (RefusalKind::Session, message)
+            };
+            let message = message.to_owned();
             self.refuse(token, &Refusal { kind, message });
             return;
         };

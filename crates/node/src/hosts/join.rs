@@ -4,6 +4,7 @@ use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs};
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
+use broadleaf_core::journal::Fact;
 use broadleaf_core::liveness::Liveness;
 use broadleaf_core::recording::Start;
 use broadleaf_net::proof::DialProof;
@@ -12,6 +13,7 @@ use broadleaf_net::tls::{ClientTls, KeyError, ServerTls};
 use broadleaf_net::{DialSecurity, Link, LinkError, Listener, Readiness, Route};
 use broadleaf_proto::control::{self, Hello, Refusal, Role, Welcome};
 use broadleaf_proto::proof::DialKey;
+use broadleaf_proto::resume::SessionKey;
 use broadleaf_proto::{FrameKind, HostId, PROTOCOL_VERSION, limits};
 
 use crate::config::{NodeConfig, RelayConfig, n_usable_cores};
@@ -38,16 +40,42 @@ fn dial(
     let deadline = Instant::now() + DIAL_TIME;
     let stream = connect_within(&relay.controller.0, relay.controller.1, DIAL_TIME)
         .map_err(io_error("dialing the controller"))?;
-    let role = Role::Relay {
+    let role = role_of(config, relay, listen(&stream)?, None);
+    introduce(stream, config, relay, role, deadline)
+}
+
+/// Introduces this host to a controller that has taken the place of the one whose link had the key `former`.
+///
+/// # Errors
+/// As [`dial`].
+pub(crate) fn dial_successor(
+    config: &NodeConfig,
+    relay: &RelayConfig,
+    listen: Option<String>,
+    former: SessionKey,
+    connect_time: Duration,
+) -> Result<(Link, Welcome), NodeError> {
+    let deadline = Instant::now() + DIAL_TIME;
+    let stream = connect_within(&relay.controller.0, relay.controller.1, connect_time)
+        .map_err(io_error("dialing the controller"))?;
+    let role = role_of(config, relay, listen, Some(former));
+    introduce(stream, config, relay, role, deadline)
+}
+
+fn role_of(
+    config: &NodeConfig,
+    relay: &RelayConfig,
+    listen: Option<String>,
+    former: Option<SessionKey>,
+) -> Role {
+    Role::Relay {
         name: relay.name.clone(),
         n_engines: config.n_engines,
         n_cores: n_usable_cores(),
-        listen: listen(&stream)?,
+        listen,
         ends_in_ns: relay.ends_in_ns(),
-    };
-    let link = upstream_security(config, relay)?.link(stream);
-    let link = link.map_err(io_error("dialing the controller"))?;
-    introduce(link, config, role, deadline)
+        former,
+    }
 }
 
 /// Connects to the first address that answers in time.
@@ -99,11 +127,14 @@ pub(crate) fn hello(config: &NodeConfig, role: Role) -> Hello {
 }
 
 fn introduce(
-    mut link: Link,
+    stream: TcpStream,
     config: &NodeConfig,
+    relay: &RelayConfig,
     role: Role,
     deadline: Instant,
 ) -> Result<(Link, Welcome), NodeError> {
+    let link = upstream_security(config, relay)?.link(stream);
+    let mut link = link.map_err(io_error("dialing the controller"))?;
     link.send(
         FrameKind::Hello,
         &control::encode(&hello(config, role)),
@@ -170,7 +201,7 @@ impl Node {
             return Ok(());
         };
         let config = &self.config;
-        let mut listener = None;
+        let (mut listener, mut address) = (None, None);
         let mut controller = None;
         let begun = Instant::now();
         let mut connect_ns = 0;
@@ -184,6 +215,7 @@ impl Node {
             let listening = listen_for_relays(config, &relay, own.ip())?;
             Ok(listening.map(|(ours, told)| {
                 listener = Some(ours);
+                address = Some(told.clone());
                 told
             }))
         })?;
@@ -212,7 +244,7 @@ impl Node {
         let token = self.add_peer(link, PeerRole::Controller)?;
         let rejoin = welcome
             .session
-            .map(|session| Rejoin::new(session, connect_ns));
+            .map(|session| Rejoin::new(session, connect_ns, address, welcome.keeps_journal));
         let rejoin = rejoin.transpose()?;
         if let Some(rejoin) = &rejoin {
             self.peers[token].link.make_resumable();
@@ -223,6 +255,10 @@ impl Node {
         let recording = self.recording.clone();
         self.role = NodeRole::Relay(Uplink::new(token, host, rejoin, recording));
         self.read_clock();
+        let now_ns = self.now_ns;
+        if let Some(uplink) = self.uplink().filter(|_| welcome.keeps_journal) {
+            uplink.relay.outlive_controller(now_ns);
+        }
         self.liveness = Liveness::listening(self.config.options.controller_limits());
         self.liveness.on_up(self.now_ns, HostId::CONTROLLER);
         self.host = relay.name;
@@ -240,7 +276,17 @@ impl Node {
         let host = HostId::CONTROLLER;
         let is_encrypted = self.config.tcp.as_ref().is_none_or(|tcp| tcp.tls);
         self.objects.is_encrypted = is_encrypted;
-        self.objects.secret = is_encrypted.then(generate_secret).transpose()?;
+        let known = self
+            .journal
+            .as_ref()
+            .and_then(|j| j.facts().secret().cloned());
+        self.objects.secret = match known.filter(|_| is_encrypted) {
+            Some(known) => Some(known),
+            None => is_encrypted.then(generate_secret).transpose()?,
+        };
+        if let Some(secret) = self.objects.secret.clone() {
+            self.note(Fact::Secret(secret));
+        }
         let plane = Plane::start(Setup {
             hello: hello(&self.config, Role::Payload { host }),
             listener: None,

@@ -105,6 +105,21 @@ impl Objects {
         self.plane = Some(plane);
     }
 
+    /// There were so many controllers before: their objects have other names than this one's.
+    pub fn begin_after(&mut self, n_controllers: u32) {
+        self.last = u64::from(n_controllers as u8) << 32;
+    }
+
+    /// At a relay: the controller that knew what is on its way, and what nobody needs any more, is gone.
+    pub fn begin_anew(&mut self, segments: &Segments) {
+        for object in self.first_of.keys().copied().collect::<Vec<_>>() {
+            self.on_dropped(object);
+        }
+        for object in self.incoming.keys().copied().collect::<Vec<_>>() {
+            self.forget(object, segments);
+        }
+    }
+
     /// Sends a command to the payload plane, if there is one.
     pub fn order(&self, order: PlaneCommand) {
         if let Some(plane) = &self.plane {

@@ -8,15 +8,18 @@ use std::time::{Duration, Instant};
 
 use broadleaf_core::Nanos;
 use broadleaf_core::redial::{Attempt, Redial};
+use broadleaf_core::relay::Board;
 use broadleaf_net::{Link, LinkError, ask_to_resume};
-use broadleaf_proto::HostId;
-use broadleaf_proto::control::{Hello, Role};
+use broadleaf_proto::control::{RefusalKind, Role, Welcome};
+use broadleaf_proto::relay::{Holdings, RelayEvent};
 use broadleaf_proto::resume::{Received, SessionKey};
+use broadleaf_proto::{EngineId, HostId};
 use rustix::event::{EventfdFlags, eventfd};
 
-use crate::config::{NodeConfig, RelayConfig};
+use crate::config::{NodeConfig, RelayConfig, n_usable_cores};
+use crate::connections::peers::Role as PeerRole;
 use crate::error::{NodeError, io_error};
-use crate::hosts::join::{connect_within, hello, upstream_security};
+use crate::hosts::join::{connect_within, dial_successor, hello, upstream_security};
 use crate::node::Node;
 
 /// How long an attempt waits for an answer once it is connected, at least: a controller that is busy answers late.
@@ -29,6 +32,8 @@ enum Outcome {
     /// A connection on which the controller has said what it has received.
     Connected(Box<Link>, Received),
     Failed(Attempt),
+    /// A connection to a controller that has taken the place of the earlier one.
+    Joined(Box<(Link, Welcome)>),
     /// The controller has given this host up.
     Refused,
 }
@@ -38,6 +43,8 @@ pub struct Rejoin {
     /// Decides when to dial.
     redial: Redial,
     session: SessionKey,
+    /// Where other relays reach this one.
+    listen: Option<String>,
     outcomes: Receiver<Outcome>,
     sender: Sender<Outcome>,
     bell: Arc<OwnedFd>,
@@ -50,17 +57,27 @@ impl std::fmt::Debug for Rejoin {
 }
 
 impl Rejoin {
-    /// Of a relay that has just joined; `connect_ns` is how long that took to connect.
+    /// Of a relay that has just joined, and that other relays reach at `listen`; `connect_ns` is how long that took to
+    /// connect. A controller with a journal may be started again although nobody listens for a while.
     ///
     /// # Errors
     /// [`NodeError`] if the process is out of descriptors.
-    pub fn new(session: SessionKey, connect_ns: Nanos) -> Result<Self, NodeError> {
+    pub fn new(
+        session: SessionKey,
+        connect_ns: Nanos,
+        listen: Option<String>,
+        keeps_journal: bool,
+    ) -> Result<Self, NodeError> {
         let (sender, outcomes) = channel();
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
         let bell = eventfd(0, flags).map_err(io_error("eventfd"))?;
         Ok(Self {
-            redial: Redial::new(connect_ns, VACANT_NS),
+            redial: Redial::new(
+                connect_ns,
+                if keeps_journal { Nanos::MAX } else { VACANT_NS },
+            ),
             session,
+            listen,
             outcomes,
             sender,
             bell: Arc::new(bell),
@@ -77,9 +94,11 @@ impl Rejoin {
 fn attempt(
     config: &NodeConfig,
     relay: &RelayConfig,
-    hello: &Hello,
+    session: SessionKey,
+    listen: Option<String>,
     connect_time: Duration,
 ) -> Outcome {
+    let hello = hello(config, Role::Resume { session });
     let stream = match connect_within(&relay.controller.0, relay.controller.1, connect_time) {
         Ok(stream) => stream,
         Err(error) if error.kind() == std::io::ErrorKind::ConnectionRefused => {
@@ -90,10 +109,17 @@ fn attempt(
     let dial = |stream: TcpStream| -> Result<(Link, Received), LinkError> {
         let security = upstream_security(config, relay).map_err(std::io::Error::other)?;
         let deadline = Instant::now() + ANSWER_TIME.max(connect_time * 4);
-        ask_to_resume(security.link(stream)?, hello, deadline)
+        ask_to_resume(security.link(stream)?, &hello, deadline)
     };
     match dial(stream) {
         Ok((link, received)) => Outcome::Connected(Box::new(link), received),
+        Err(LinkError::Refused(refusal)) if refusal.kind == RefusalKind::Restarted => {
+            match dial_successor(config, relay, listen, session, connect_time) {
+                Ok(joined) => Outcome::Joined(Box::new(joined)),
+                Err(NodeError::Refused(_)) => Outcome::Refused,
+                Err(_) => Outcome::Failed(Attempt::Failed),
+            }
+        }
         Err(LinkError::Refused(_)) => Outcome::Refused,
         Err(_) => Outcome::Failed(Attempt::Failed),
     }
@@ -139,17 +165,15 @@ impl Node {
         }
         let connect_time = Duration::from_nanos(rejoin.redial.connect_ns());
         let (sender, bell) = (rejoin.sender.clone(), Arc::clone(&rejoin.bell));
-        let role = Role::Resume {
-            session: rejoin.session,
-        };
+        let (session, listen) = (rejoin.session, rejoin.listen.clone());
         let Some(relay) = self.config.relay.clone() else {
             return;
         };
-        let (config, hello) = (self.config.clone(), hello(&self.config, role));
+        let config = self.config.clone();
         let thread = std::thread::Builder::new().name("redial".to_owned());
         let spawned = thread.spawn(move || {
             // The receiver lives as long as the node.
-            let _ = sender.send(attempt(&config, &relay, &hello, connect_time));
+            let _ = sender.send(attempt(&config, &relay, session, listen, connect_time));
             let _ = rustix::io::write(bell.as_fd(), &1_u64.to_ne_bytes());
         });
         if spawned.is_err() {
@@ -178,6 +202,10 @@ impl Node {
         for outcome in outcomes {
             match outcome {
                 Outcome::Connected(link, received) => self.resume_uplink(*link, received),
+                Outcome::Joined(joined) => {
+                    let (link, welcome) = *joined;
+                    self.follow_successor(link, &welcome);
+                }
                 Outcome::Failed(attempt) => self.on_attempt(attempt),
                 Outcome::Refused => self.leave(),
             }
@@ -197,5 +225,75 @@ impl Node {
             rejoin.redial.on_resumed();
         }
         self.carry_on(token, fresh, received);
+    }
+
+    /// Another controller has taken the place of the earlier one, and has accepted this relay: tells it what is here.
+    fn follow_successor(&mut self, mut link: Link, welcome: &Welcome) {
+        let former = self.controller_link();
+        let is_same = self.uplink().is_some_and(|u| u.host == welcome.host);
+        let (Some(former), Some(session), true) = (former, welcome.session, is_same) else {
+            self.leave();
+            return;
+        };
+        // With the link goes what the earlier controller was not told.
+        self.release_peer(former);
+        link.make_resumable();
+        let Ok(token) = self.add_peer(link, PeerRole::Controller) else {
+            self.leave(); // The poller has no memory for the connection.
+            return;
+        };
+        if let Some(uplink) = self.uplink() {
+            uplink.follow(token);
+        }
+        if let Some(rejoin) = self.rejoin() {
+            rejoin.session = session;
+            rejoin.redial.on_resumed();
+        }
+        self.liveness.heard(self.now_ns, HostId::CONTROLLER);
+        self.objects.on_away(HostId::CONTROLLER, false);
+        self.tell_successor();
+        if let Err(error) = self.read(token) {
+            self.on_link_error(token, &error);
+        }
+    }
+
+    fn tell_successor(&mut self) {
+        let now_ns = self.now_ns;
+        let boards = self.take_back_all();
+        // It was told when the node started.
+        let ends_in_ns = self.config.relay.as_ref().and_then(RelayConfig::ends_in_ns);
+        let ends_in_ns = ends_in_ns.map(|ns| ns.saturating_sub(now_ns));
+        let Some(uplink) = self.uplink() else {
+            return;
+        };
+        let left = uplink.relay.on_restarted(now_ns, &boards);
+        for (engine, key) in left.taken_back {
+            self.lane.on_end(engine, key);
+        }
+        self.objects.begin_anew(&self.segments);
+        self.tell_controller(&RelayEvent::Rejoined(Holdings {
+            n_cores: n_usable_cores(),
+            ends_in_ns,
+            engines: left.engines,
+            ends: left.ends,
+        }));
+    }
+
+    /// Takes everything back that engines have not begun.
+    fn take_back_all(&self) -> Vec<Board> {
+        let board_of = |(engine, token): (&EngineId, &usize)| match &self.peers[*token].role {
+            PeerRole::Engine {
+                board, next_offer, ..
+            } => {
+                let unclaimed = board.unclaimed(*next_offer).into_iter();
+                Some(Board {
+                    engine: *engine,
+                    next_offer: *next_offer,
+                    taken_back: unclaimed.filter(|offer| board.revoke(*offer)).collect(),
+                })
+            }
+            _ => None,
+        };
+        self.engines.iter().filter_map(board_of).collect()
     }
 }

@@ -3,17 +3,20 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use broadleaf_core::journal::Members;
 use broadleaf_core::liveness::Verdict;
 use broadleaf_core::{GivenFunctions, Input};
 use broadleaf_net::{Frame, LinkError};
 use broadleaf_proto::host::EngineOrder;
 use broadleaf_proto::relay::{self, AssignMany, Progress, RelayCommand, RelayEvent, RelayedDone};
+use broadleaf_proto::resume::SessionKey;
 use broadleaf_proto::task::{FunctionRecord, OutputRecord};
 use broadleaf_proto::wire::Reader;
 use broadleaf_proto::{
     AssignRecord, DecodeError, EngineId, FrameKind, HostId, ObjectId, RequestedTopology,
 };
 
+use crate::journal::Journal;
 use crate::node::Node;
 
 /// Number of records of one batch that are searched for one to join.
@@ -36,6 +39,8 @@ pub struct RelayLink {
     pub given: GivenFunctions,
     /// Payload that it received: objects, bytes over the wire, changes of parent, corrupt chunks.
     pub fetched: Fetched,
+    /// It has yet to say what it has from the time of an earlier controller.
+    pub is_rejoining: bool,
 }
 
 /// What a relay has fetched so far.
@@ -66,13 +71,21 @@ pub struct Relays {
     pub probe: Option<(ObjectId, HostId)>,
     /// Hosts with assignments that are not written yet.
     unsent: BTreeSet<HostId>,
+    /// Hosts of an earlier controller that have not come back, with their names, by the keys of their links.
+    pub awaited: BTreeMap<SessionKey, (HostId, String)>,
     last: u32,
 }
 
 impl Relays {
-    /// Adds a relay; returns its host's number.
-    pub fn insert(&mut self, token: usize, name: String, listen: Option<String>) -> HostId {
-        let host = self.next_host();
+    /// Adds a relay.
+    pub fn insert(
+        &mut self,
+        host: HostId,
+        token: usize,
+        name: String,
+        listen: Option<String>,
+        is_rejoining: bool,
+    ) {
         let link = RelayLink {
             token,
             name,
@@ -81,13 +94,16 @@ impl Relays {
             round_trip_ns: 0,
             given: GivenFunctions::default(),
             fetched: Fetched::default(),
+            is_rejoining,
         };
         self.links.insert(host, link);
-        host
     }
-}
 
-impl Relays {
+    /// Numbers up to this one were given by earlier controllers.
+    pub fn begin_after(&mut self, last: HostId) {
+        self.last = last.0;
+    }
+
     /// An unused number for a host, or for a client on one.
     pub fn next_host(&mut self) -> HostId {
         self.last += 1;
@@ -254,6 +270,9 @@ impl Node {
 
     /// Handles one frame from a relay. The controller judges what it says about engines.
     pub(crate) fn on_relay_frame(&mut self, host: HostId, frame: &Frame) -> Result<(), LinkError> {
+        if self.relays.links.get(&host).is_some_and(|l| l.is_rejoining) {
+            return self.on_rejoined(host, frame);
+        }
         self.on_host_heard(host);
         let mut reader = Reader::new(frame.body.clone());
         match frame.kind {
@@ -336,13 +355,65 @@ impl Node {
                 self.input(Input::HostEnds { host, ends_in_ns });
             }
             RelayEvent::Measured(counts) => self.input(Input::Measured { host, counts }),
+            RelayEvent::Rejoined(_) => return Err(DecodeError::Malformed.into()),
         }
         Ok(())
     }
 
-    /// A relay's connection is gone.
+    /// The first frame of a relay that this controller has inherited.
+    fn on_rejoined(&mut self, host: HostId, frame: &Frame) -> Result<(), LinkError> {
+        let mut events = relay::messages(&frame.body);
+        let first = events.next().transpose()?;
+        let (FrameKind::RelayEvent, Some(RelayEvent::Rejoined(holdings))) = (frame.kind, first)
+        else {
+            return Err(DecodeError::Malformed.into());
+        };
+        if let Some(link) = self.relays.links.get_mut(&host) {
+            link.is_rejoining = false;
+        }
+        self.relays
+            .awaited
+            .retain(|_, (awaited, _)| *awaited != host);
+        self.input(Input::HostRejoined { host, holdings });
+        self.on_host_heard(host);
+        for event in events {
+            self.on_relay_event(host, event?)?;
+        }
+        Ok(())
+    }
+
+    /// This node has the controller, and an earlier one had these hosts: they may come back.
+    pub(crate) fn restore(&mut self, members: Members) {
+        let Some(facts) = self.journal.as_ref().map(Journal::facts) else {
+            return;
+        };
+        self.relays.begin_after(facts.last_host());
+        self.next_client = facts.next_client().0;
+        self.objects.begin_after(members.n_before);
+        let names: BTreeMap<HostId, &String> =
+            members.hosts.iter().map(|m| (m.host, &m.name)).collect();
+        for (session, host) in facts.sessions() {
+            if let Some(name) = names.get(&host) {
+                let name = (*name).clone();
+                self.relays.awaited.insert(session, (host, name));
+            }
+        }
+        self.read_clock();
+        for member in &members.hosts {
+            self.liveness.on_up(self.now_ns, member.host);
+            self.liveness.on_broken(self.now_ns, member.host, false);
+        }
+        if members.n_before > 0 {
+            self.input(Input::Restored { members });
+        }
+    }
+
+    /// A relay's connection is gone, or it has not come back to the controller that was started again.
     pub(crate) fn on_relay_gone(&mut self, host: HostId) {
         self.relays.links.remove(&host);
+        self.relays
+            .awaited
+            .retain(|_, (awaited, _)| *awaited != host);
         self.liveness.on_down(host);
         self.relays.unsent.remove(&host);
         self.drop_values(host);
@@ -370,11 +441,10 @@ impl Node {
                 Verdict::Silent(HostId::CONTROLLER) => self.dial_again(),
                 Verdict::Silent(host) => self.on_host_silent(host),
                 Verdict::Gone(HostId::CONTROLLER) => self.leave(),
-                Verdict::Gone(host) => {
-                    if let Some(token) = self.relays.links.get(&host).map(|link| link.token) {
-                        self.close(token);
-                    }
-                }
+                Verdict::Gone(host) => match self.relays.links.get(&host).map(|link| link.token) {
+                    Some(token) => self.close(token),
+                    None => self.on_relay_gone(host),
+                },
             }
         }
     }

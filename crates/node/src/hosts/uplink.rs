@@ -113,6 +113,11 @@ impl Uplink {
             rejoin,
         }
     }
+
+    /// Another controller has taken the place of the earlier one.
+    pub fn follow(&mut self, token: usize) {
+        self.link = Some(token);
+    }
 }
 
 impl Node {

@@ -152,6 +152,7 @@ impl PlaneThread {
             engines: Vec::new(),
             payload_secret: None,
             session: None,
+            keeps_journal: false,
         };
         let body = control::encode(&welcome);
         connection.link.send(FrameKind::Welcome, &body, &[])

@@ -64,6 +64,9 @@ pub enum Role {
         listen: Option<String>,
         /// Time until it ends by itself, with the batch job that it runs in.
         ends_in_ns: Option<u64>,
+        /// Its link to the controller's predecessor, which keeps a journal: the relay has engines from then, and tells of
+        /// them with [`RelayEvent::Rejoined`](crate::relay::RelayEvent::Rejoined).
+        former: Option<SessionKey>,
     },
     /// Fetches and serves payload, on a connection in addition to the relay's own.
     Payload {
@@ -117,6 +120,8 @@ pub struct Welcome {
     pub payload_secret: Option<PayloadSecret>,
     /// Resumes this link over another connection (relays, and clients on other hosts).
     pub session: Option<SessionKey>,
+    /// Whether the controller keeps a journal: if it ends, it may be started again.
+    pub keeps_journal: bool,
 }
 
 /// Why a connection was refused.
@@ -143,6 +148,8 @@ pub enum RefusalKind {
     Malformed,
     /// The link that is to be resumed is not known here, or no longer.
     Session,
+    /// The link belonged to this controller's predecessor: join anew.
+    Restarted,
 }
 
 /// What a client knows about an engine.

@@ -8,7 +8,8 @@ use bytes::BufMut;
 use serde::{Deserialize, Serialize};
 
 use crate::ids::{EngineId, FunctionId, HostId, ObjectId, TaskKey};
-use crate::limits::{MAX_RELAYED_ENGINES, MAX_RESUMPTIONS};
+use crate::limits::{CLAIM_SLOTS, MAX_RELAYED_ENGINES, MAX_RESUMPTIONS};
+use crate::messages::control::{EngineInfo, ForkServerEvent};
 use crate::messages::host::{EngineOrder, EngineReport};
 use crate::messages::mover::{Landing, MoverRank};
 use crate::records::task::{DoneRecord, Payload, check, depth};
@@ -98,6 +99,47 @@ pub enum RelayEvent {
     },
     /// The answer to a request to measure the host.
     Measured(HostCounts),
+    /// The first event for a controller that was started again.
+    Rejoined(Holdings),
+}
+
+/// What a relay has from the time of an earlier controller.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Holdings {
+    /// Number of cores that its engines may use.
+    pub n_cores: u32,
+    /// Time until the host ends by itself, with the batch job that it runs in.
+    pub ends_in_ns: Option<u64>,
+    /// Its engines, in order.
+    #[serde(deserialize_with = "at_most::<_, _, MAX_RELAYED_ENGINES>")]
+    pub engines: Vec<HeldEngine>,
+    /// The ends of the last processes of other slots. The earlier controller may have been told.
+    #[serde(deserialize_with = "at_most::<_, _, MAX_RELAYED_ENGINES>")]
+    pub ends: Vec<ForkServerEvent>,
+}
+
+/// An engine from the time of an earlier controller.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HeldEngine {
+    /// Its slot.
+    pub engine: EngineId,
+    /// The process that the fork server named; 0 for none so far.
+    pub pid: u32,
+    /// What it runs; `None` until it has said hello.
+    pub link: Option<HeldLink>,
+}
+
+/// What an engine runs that is up.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HeldLink {
+    /// The content of its hello.
+    pub info: EngineInfo,
+    /// The number of its next offer.
+    pub next_offer: u32,
+    /// Offers that it has begun and whose ends were not reported, in order, with the earlier controller's names for their
+    /// tasks. Nothing else is offered to it.
+    #[serde(deserialize_with = "at_most::<_, _, CLAIM_SLOTS>")]
+    pub unfinished: Vec<(u32, TaskKey)>,
 }
 
 /// What a host's kernel has counted since it booted, and what is so now; 0 where it does not tell.

@@ -5,4 +5,5 @@ mod lives;
 mod observers;
 mod preparations;
 mod relays;
+mod restarts;
 mod worlds;

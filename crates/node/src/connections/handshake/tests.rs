@@ -113,6 +113,7 @@ fn roles() -> [(&'static str, Role); 6] {
         n_cores: 1,
         listen: None,
         ends_in_ns: None,
+        former: None,
     };
     let engine = Some(EngineId(0));
     let name = String::new();

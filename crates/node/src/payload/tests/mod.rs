@@ -90,6 +90,7 @@ pub(super) fn welcome(mut link: Link) -> Link {
         engines: Vec::new(),
         payload_secret: None,
         session: None,
+        keeps_journal: false,
     };
     link.send(FrameKind::Welcome, &control::encode(&welcome), &[])
         .unwrap();
