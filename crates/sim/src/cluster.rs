@@ -31,7 +31,9 @@ const MS: Nanos = 1_000_000;
 const LONGEST_RUN_NS: Nanos = 3_600_000 * MS;
 /// And for every host, so many more.
 const MAX_STEPS: u64 = 400_000;
-const MAX_STEPS_A_HOST: u64 = 2_000;
+const MAX_STEPS_A_HOST: u64 = 10_000;
+/// A run that does not end names at most so many clients, and engines.
+const MAX_NAMED: usize = 20;
 
 /// Messages on one link arrive in order; messages on different links may overtake each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -339,7 +341,9 @@ impl Cluster {
 
     pub(crate) fn what_hangs(&self) -> String {
         let mut text = "waits forever:".to_string();
-        for client in self.clients.values().filter(|c| c.alive) {
+        let waits =
+            |c: &&Client| c.alive && (c.unresolved().next().is_some() || !c.requests.is_empty());
+        for client in self.clients.values().filter(waits).take(MAX_NAMED) {
             for seq in client.unresolved().take(3) {
                 let why = self.controller.explain(self.now, client.id, seq);
                 let _ = write!(text, " client {} task {}: {why};", client.id.0, seq.0);
@@ -352,7 +356,11 @@ impl Cluster {
                 );
             }
         }
-        let _ = write!(text, " engines: {:?}", self.controller.counters().engines);
+        let engines = self.controller.counters().engines;
+        let busy: Vec<_> = (engines.iter().filter(|e| e.outstanding > 0))
+            .take(MAX_NAMED)
+            .collect();
+        let _ = write!(text, " engines: {busy:?}");
         text
     }
 
@@ -448,9 +456,9 @@ impl Cluster {
     fn link_of(event: &Event) -> Option<HostId> {
         match event {
             Event::Relay(host, _)
-            | Event::Node(
-                NodeEvent::FromRelay(host, _) | NodeEvent::Link(LinkInput::Pong(host)),
-            ) => Some(*host),
+            | Event::Node(NodeEvent::FromRelay(host, _) | NodeEvent::Link(LinkInput::Pong(host))) => {
+                Some(*host)
+            }
             _ => None,
         }
     }
@@ -472,9 +480,9 @@ impl Cluster {
                 | LinkEvent::AttemptFails(host, _)
                 | LinkEvent::Answered(host, ..),
             ) => Actor::Relay(*host),
-            Event::Client(client, _) | Event::ClientActs(client) | Event::ClientAborts(client, _) => {
-                Actor::Client(*client)
-            }
+            Event::Client(client, _)
+            | Event::ClientActs(client)
+            | Event::ClientAborts(client, _) => Actor::Client(*client),
             Event::Engine(pid, _)
             | Event::TaskEnds(pid, _)
             | Event::TaskNests(pid, _)

@@ -162,6 +162,7 @@ impl Plan {
             n_clients: 2,
             bursts: 6,
             n_worlds: 0,
+            nests: false,
             n_faults: 10,
             n_lies: 0,
             breaking_link_percent: 70,

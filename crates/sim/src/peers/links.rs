@@ -500,7 +500,9 @@ impl Cluster {
 
     fn judge_hosts(&mut self) -> Result<(), String> {
         let mut verdicts = Vec::new();
-        self.links_to_hosts.liveness.on_tick(self.now, &mut verdicts);
+        self.links_to_hosts
+            .liveness
+            .on_tick(self.now, &mut verdicts);
         for verdict in verdicts {
             match verdict {
                 Verdict::Ask(host) => {
@@ -652,7 +654,8 @@ impl Cluster {
             return Ok(());
         };
         let since = self.now.saturating_sub(HOST_LIMITS.gone_ns + SLACK_NS);
-        let outage_ns = covered(&link.outages, since, self.now) + covered(&links.controller_stops, since, self.now);
+        let outage_ns = covered(&link.outages, since, self.now)
+            + covered(&links.controller_stops, since, self.now);
         if outage_ns < HOST_LIMITS.gone_ns / 2 {
             return Err(format!(
                 "{host:?} leaves although it could not hear anything for only {outage_ns} ns: {link:?}"

@@ -346,7 +346,9 @@ impl Cluster {
             Some(host) => Actor::Relay(host),
         };
         let links = &self.links_to_hosts;
-        let stopped_until = links.last_stop(node).max(links.last_stop(Actor::Engine(pid)));
+        let stopped_until = links
+            .last_stop(node)
+            .max(links.last_stop(Actor::Engine(pid)));
         if stopped_until + INTERRUPTED_NS > self.now {
             let delay = stopped_until + INTERRUPTED_NS - self.now;
             self.after(delay, Event::HasActed(pid, offer));
