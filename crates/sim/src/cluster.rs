@@ -17,6 +17,7 @@ use crate::peers::client::{Circumstances, Client, Copy, Original, check_running}
 use crate::peers::engine::{EngineProcess, MAX_HELD_NS};
 use crate::peers::hosts::{Host, RelayMessage};
 use crate::peers::known_engines::KnownEngines;
+use crate::peers::links::{Actor, LinkEvent, LinkInput, Links};
 use crate::peers::worlds::Guest;
 use crate::random::Random;
 use crate::replay::Text;
@@ -28,7 +29,11 @@ use crate::{Failure, Plan};
 const MS: Nanos = 1_000_000;
 /// No run may take longer than this on the virtual clock: nothing waits forever.
 const LONGEST_RUN_NS: Nanos = 3_600_000 * MS;
+/// And for every host, so many more.
 const MAX_STEPS: u64 = 400_000;
+const MAX_STEPS_A_HOST: u64 = 10_000;
+/// A run that does not end names at most so many clients, and engines.
+const MAX_NAMED: usize = 20;
 
 /// Messages on one link arrive in order; messages on different links may overtake each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -83,9 +88,9 @@ pub(crate) enum Event {
     ClientAborts(ClientId, Vec<TaskSeq>),
     Fault,
     Lie,
-    LinkBreaks(HostId),
-    /// The driver misses a host, or hears from it again.
-    Away(HostId, bool),
+    Link(LinkEvent),
+    /// Some process is stopped, or a client's connection breaks.
+    StopSome,
 }
 
 /// What arrives at the driver.
@@ -99,6 +104,7 @@ pub(crate) enum NodeEvent {
     Answer(u32),
     FromForkServer(ForkServerEvent),
     FromRelay(HostId, Input),
+    Link(LinkInput),
     ForkServerClosed,
     Schedule,
     Deadline,
@@ -150,12 +156,7 @@ pub(crate) struct Cluster {
     pub(crate) last_arrival: BTreeMap<Link, Nanos>,
     /// Links that lose all messages from now on.
     pub(crate) cut: BTreeSet<Link>,
-    /// Until when the link to a host carries nothing: what is sent arrives later, in order.
-    pub(crate) broken: BTreeMap<HostId, Nanos>,
-    /// Hosts that the driver believes to be away.
-    pub(crate) away: BTreeSet<HostId>,
-    /// How often a link went on after it had been broken.
-    pub(crate) rejoined: u32,
+    pub(crate) links_to_hosts: Links,
     pub(crate) processes: BTreeMap<u32, EngineProcess>,
     pub(crate) next_pid: u32,
     pub(crate) runs: u64,
@@ -208,6 +209,8 @@ pub(crate) struct Cluster {
     pub(crate) schedule_pending: bool,
     pub(crate) deadline_pending: Option<Nanos>,
     pub(crate) outputs: Vec<Output>,
+    /// Events that the controller's node has handled.
+    pub(crate) n_handled: u64,
     /// Of the controller's node and of each relay, if they are made.
     pub(crate) recordings: Option<Vec<Text>>,
 }
@@ -225,9 +228,7 @@ impl Cluster {
             order: 0,
             last_arrival: BTreeMap::new(),
             cut: BTreeSet::new(),
-            broken: BTreeMap::new(),
-            away: BTreeSet::new(),
-            rejoined: 0,
+            links_to_hosts: Links::default(),
             processes: BTreeMap::new(),
             next_pid: 100,
             runs: 0,
@@ -264,6 +265,7 @@ impl Cluster {
             schedule_pending: false,
             deadline_pending: None,
             outputs: Vec::new(),
+            n_handled: 0,
             recordings: text.map(|text| vec![text]),
             plan,
         };
@@ -286,6 +288,10 @@ impl Cluster {
             let at = cluster.random.below(cluster.plan.busy_ns);
             cluster.after(at, Event::Fault);
         }
+        for _ in 0..cluster.plan.n_stops {
+            let at = cluster.random.below(cluster.plan.busy_ns);
+            cluster.after(at, Event::StopSome);
+        }
         for _ in 0..cluster.plan.n_lies {
             let at = cluster.random.below(cluster.plan.busy_ns);
             cluster.after(at, Event::Lie);
@@ -304,13 +310,14 @@ impl Cluster {
     /// Runs to the end.
     pub(crate) fn run(&mut self) -> Result<(), Failure> {
         let mut steps = 0;
+        let max_steps = MAX_STEPS + MAX_STEPS_A_HOST * u64::from(self.plan.n_hosts);
         while !self.finished {
             let Some(Reverse(due)) = self.events.pop() else {
                 return Err(self.failure(&self.what_hangs()));
             };
             steps += 1;
             self.now = self.now.max(due.at);
-            if steps > MAX_STEPS || self.now > LONGEST_RUN_NS {
+            if steps > max_steps || self.now > LONGEST_RUN_NS {
                 return Err(self.failure(&self.what_hangs()));
             }
             self.trace.note(self.now, &due.event);
@@ -334,7 +341,9 @@ impl Cluster {
 
     pub(crate) fn what_hangs(&self) -> String {
         let mut text = "waits forever:".to_string();
-        for client in self.clients.values().filter(|c| c.alive) {
+        let waits =
+            |c: &&Client| c.alive && (c.unresolved().next().is_some() || !c.requests.is_empty());
+        for client in self.clients.values().filter(waits).take(MAX_NAMED) {
             for seq in client.unresolved().take(3) {
                 let why = self.controller.explain(self.now, client.id, seq);
                 let _ = write!(text, " client {} task {}: {why};", client.id.0, seq.0);
@@ -347,7 +356,11 @@ impl Cluster {
                 );
             }
         }
-        let _ = write!(text, " engines: {:?}", self.controller.counters().engines);
+        let engines = self.controller.counters().engines;
+        let busy: Vec<_> = (engines.iter().filter(|e| e.outstanding > 0))
+            .take(MAX_NAMED)
+            .collect();
+        let _ = write!(text, " engines: {busy:?}");
         text
     }
 
@@ -372,6 +385,7 @@ impl Cluster {
     }
 
     pub(crate) fn check_end(&self) -> Result<(), String> {
+        self.controller.check().map_err(|v| v.to_string())?;
         for client in self.clients.values().filter(|c| c.alive) {
             if !self.is_orphaned
                 && let Some(seq) = client.unresolved().next()
@@ -423,32 +437,74 @@ impl Cluster {
         let delay = 1 + self.random.time(longest);
         let earliest = self.last_arrival.get(&link).copied().unwrap_or(0) + 1;
         let at = earliest.max(self.now + delay);
-        let at = at.max(self.broken_until(link).map_or(0, |until| until + 1));
+        let at = at.max(self.sent_at(link) + 1);
         self.last_arrival.insert(link, at);
         self.after(at - self.now, event);
     }
 
-    /// Until when this link carries nothing.
-    fn broken_until(&self, link: Link) -> Option<Nanos> {
-        let (Link::ToHost(host) | Link::FromHost(host)) = link else {
-            return None;
-        };
-        let until = self.broken.get(&host).copied();
-        until.filter(|until| *until > self.now)
+    /// When what is sent now over a link gets on its way.
+    fn sent_at(&self, link: Link) -> Nanos {
+        let links = &self.links_to_hosts;
+        match link {
+            Link::FromHost(host) => links.last_stop(Actor::Relay(host)),
+            Link::ToClient(client) | Link::FromClient(client) => links.client_until(client),
+            _ => 0,
+        }
     }
 
-    /// The link over which something arrives, if it can break.
-    fn link_of(event: &Event) -> Option<Link> {
+    /// The host over whose link something arrives.
+    fn link_of(event: &Event) -> Option<HostId> {
         match event {
-            Event::Relay(host, _) => Some(Link::ToHost(*host)),
-            Event::Node(NodeEvent::FromRelay(host, _)) => Some(Link::FromHost(*host)),
+            Event::Relay(host, _)
+            | Event::Node(NodeEvent::FromRelay(host, _) | NodeEvent::Link(LinkInput::Pong(host))) => {
+                Some(*host)
+            }
             _ => None,
         }
     }
 
+    /// The process that handles an event.
+    fn actor_of(event: &Event) -> Option<Actor> {
+        Some(match event {
+            Event::Node(_) => Actor::Controller,
+            Event::Interrupts(host) if *host == HostId::CONTROLLER => Actor::Controller,
+            Event::Relay(host, _)
+            | Event::RelayForkServerStarts(host)
+            | Event::ObjectArrives(host, _)
+            | Event::Interrupts(host)
+            | Event::HostIsTold(host, _)
+            | Event::Link(
+                LinkEvent::RelayTick(host)
+                | LinkEvent::RelayLost(host, _)
+                | LinkEvent::Dials(host)
+                | LinkEvent::AttemptFails(host, _)
+                | LinkEvent::Answered(host, ..),
+            ) => Actor::Relay(*host),
+            Event::Client(client, _)
+            | Event::ClientActs(client)
+            | Event::ClientAborts(client, _) => Actor::Client(*client),
+            Event::Engine(pid, _)
+            | Event::TaskEnds(pid, _)
+            | Event::TaskNests(pid, _)
+            | Event::GoOn(pid)
+            | Event::Flush(pid, _) => Actor::Engine(*pid),
+            _ => return None,
+        })
+    }
+
     pub(crate) fn step(&mut self, event: Event) -> Result<(), String> {
-        if let Some(until) = Self::link_of(&event).and_then(|link| self.broken_until(link)) {
-            // It was on its way when the link broke, and is sent again.
+        if let Some(host) = Self::link_of(&event) {
+            if self.links_to_hosts.is_given_up(host) {
+                return Ok(());
+            }
+            if !self.links_to_hosts.carries(self.now, host) {
+                self.links_to_hosts.hold(host, event);
+                return Ok(());
+            }
+        }
+        let stopped = Self::actor_of(&event);
+        let stopped = stopped.and_then(|actor| self.links_to_hosts.goes_on_at(self.now, actor));
+        if let Some(until) = stopped {
             self.after(until - self.now, event);
             return Ok(());
         }
@@ -506,8 +562,8 @@ impl Cluster {
             Event::ClientActs(client) => self.client_acts(client),
             Event::ClientAborts(client, seqs) => self.cancel_seqs(client, seqs),
             Event::Fault => self.fault(),
-            Event::LinkBreaks(host) => self.break_link(host),
-            Event::Away(host, is_away) => self.host_is_away(host, is_away)?,
+            Event::Link(event) => self.on_link_event(event)?,
+            Event::StopSome => self.stop_some(),
             Event::Lie => self.lie(),
         }
         Ok(())

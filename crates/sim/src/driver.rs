@@ -19,7 +19,13 @@ impl Cluster {
     pub(crate) fn node(&mut self, event: NodeEvent) -> Result<(), String> {
         match event {
             NodeEvent::Input(input) => {
+                if let Input::HostUp { host, .. } = input {
+                    self.on_link_up(host);
+                }
                 if let Input::HostDown { host } = input {
+                    if !self.on_link_down(host) {
+                        return Ok(());
+                    }
                     self.drop_values(host);
                 }
                 self.feed(input)?;
@@ -27,7 +33,9 @@ impl Cluster {
             NodeEvent::FromForkServer(event) => {
                 self.own_host_reports(EngineReport::ForkServer(event))?;
             }
+            NodeEvent::Link(input) => self.on_link_input(input)?,
             NodeEvent::FromRelay(host, input) => {
+                self.on_host_heard(host)?;
                 if let Input::Measured { .. } = input
                     && let Some(relay) = self.hosts.get_mut(&host)
                 {
@@ -72,8 +80,10 @@ impl Cluster {
             NodeEvent::Schedule => {
                 self.schedule_pending = false;
                 self.controller.schedule(self.now, &mut self.outputs);
-                let waits = self.controller.check_waits(self.now);
-                waits.map_err(|v| v.to_string())?;
+                if self.n_handled.is_multiple_of(self.plan.check_every) {
+                    let waits = self.controller.check_waits(self.now);
+                    waits.map_err(|v| v.to_string())?;
+                }
                 self.carry_out()?;
             }
             NodeEvent::Deadline => {
@@ -83,8 +93,11 @@ impl Cluster {
                 self.want_schedule();
             }
         }
-        self.controller.check().map_err(|v| v.to_string())?;
-        self.check_values()?;
+        self.n_handled += 1;
+        if self.n_handled.is_multiple_of(self.plan.check_every) {
+            self.controller.check().map_err(|v| v.to_string())?;
+            self.check_values()?;
+        }
         if let Some(at) = self.controller.next_deadline()
             && self.deadline_pending.is_none_or(|pending| at < pending)
         {
@@ -320,8 +333,8 @@ impl Cluster {
     }
 
     pub(crate) fn expel(&mut self, host: HostId) {
-        self.expelled += u32::from(self.hosts.contains_key(&host));
-        self.lose_host(host);
+        self.expelled += u32::from(!self.links_to_hosts.is_given_up(host));
+        self.close_host(host);
     }
 
     pub(crate) fn link_to(&self, engine: EngineId) -> Result<u32, String> {

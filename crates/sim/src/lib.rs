@@ -83,10 +83,16 @@ pub struct Plan {
     pub nests: bool,
     /// Number of kills and lost links.
     pub n_faults: u32,
+    /// Percentage of relays whose link breaks, perhaps again and again.
+    pub breaking_link_percent: u64,
+    /// Number of times that a process is stopped, or a client's connection breaks.
+    pub n_stops: u32,
     /// Number of lies that relays tell.
     pub n_lies: u32,
     /// Time within which faults and lies occur.
     pub busy_ns: Nanos,
+    /// The controller's invariants are checked after every so many events: a check takes longer the more engines there are.
+    pub check_every: u64,
     /// Percentage of engines that end before their hello.
     pub bad_start_percent: u64,
     /// Percentage of attempts to start an engine in which no process can be created.
@@ -130,17 +136,41 @@ impl Plan {
             bursts: 12,
             nests: random.chance(60),
             n_faults: if calm { 0 } else { random.below(12) as u32 },
+            breaking_link_percent: 40,
+            n_stops: Random::new(seed ^ 0x5709).below(12).saturating_sub(5) as u32,
             n_lies: if random.chance(30) {
                 random.below(40) as u32
             } else {
                 0
             },
             busy_ns: 2_000 * MS,
+            check_every: 1,
             bad_start_percent: if calm { 0 } else { 5 },
             no_process_percent: if calm { 0 } else { 5 },
             ending_host_percent: Random::new(seed ^ 0xe2d).below(3) * 40,
             n_worlds: Random::new(seed ^ 0x5eed).below(5).saturating_sub(2) as u32,
             mutation,
+        }
+    }
+}
+
+impl Plan {
+    /// Many hosts, most of whose links break, and several processes that are stopped.
+    pub fn of_many_hosts(seed: u64, n_hosts: u32) -> Self {
+        let plan = Self::of_seed(seed, Mutation::None);
+        Self {
+            n_hosts,
+            engines_per_host: 1,
+            n_clients: 2,
+            bursts: 6,
+            n_worlds: 0,
+            nests: false,
+            n_faults: 10,
+            n_lies: 0,
+            breaking_link_percent: 70,
+            n_stops: n_hosts / 10,
+            check_every: 5000,
+            ..plan
         }
     }
 }
@@ -174,8 +204,12 @@ pub struct Outcome {
     pub seated: u32,
     /// Requests to drain engines, and hosts that were released.
     pub drained: (u32, u32),
-    /// Links to hosts that broke and went on.
+    /// Links to hosts that went on after the host had been missed.
     pub rejoined: u32,
+    /// Hosts that were given up.
+    pub given_up: u32,
+    /// Processes that were stopped for a while.
+    pub stops: u32,
 }
 
 /// Runs one plan.
@@ -208,6 +242,8 @@ fn outcome(cluster: &Cluster) -> Outcome {
         expelled: cluster.expelled,
         seated: cluster.seated,
         drained: (cluster.drained, cluster.released),
-        rejoined: cluster.rejoined,
+        rejoined: cluster.links_to_hosts.rejoined,
+        given_up: cluster.links_to_hosts.lost,
+        stops: cluster.links_to_hosts.stops,
     }
 }

@@ -16,6 +16,7 @@ use broadleaf_proto::task::{AssignRecord, FunctionRecord, Payload};
 use crate::Mutation;
 use crate::cluster::{Cluster, EngineMessage, Event, Link, NodeEvent};
 use crate::peers::engine::{EngineProcess, Slot};
+use crate::peers::links::{LinkEvent, LinkInput};
 use crate::replay::Text;
 use crate::work::job::index_of;
 
@@ -63,6 +64,7 @@ pub(crate) enum RelayMessage {
     Assign(EngineId, AssignRecord),
     Function(FunctionRecord),
     Command(RelayCommand),
+    Ping,
 }
 
 impl Cluster {
@@ -81,9 +83,10 @@ impl Cluster {
         self.hosts.insert(host, relay);
         let starts_in = self.random.time(50 * MS);
         self.after(starts_in, Event::RelayForkServerStarts(host));
-        if self.random.chance(40) {
+        self.open_link(host, name);
+        if self.random.chance(self.plan.breaking_link_percent) {
             let breaks_in = self.random.below(self.plan.busy_ns);
-            self.after(breaks_in, Event::LinkBreaks(host));
+            self.after(breaks_in, Event::Link(LinkEvent::Breaks(host)));
         }
         let ends_in_ns = self.end_of_host(host);
         let up = Input::HostUp {
@@ -141,8 +144,9 @@ impl Cluster {
     pub(crate) fn release_host(&mut self, host: HostId) {
         if self.hosts.contains_key(&host) {
             self.released += 1;
-            self.lose_host(host);
-            self.host_losses -= 1; // No engine was lost with it.
+            if self.close_host(host) {
+                self.host_losses -= 1; // No engine was lost with it.
+            }
         }
     }
 
@@ -163,7 +167,7 @@ impl Cluster {
             return Err(format!("a task for {engine:?}, which is {}", known.state));
         }
         let host = self.controller.host_of(engine);
-        if self.away.contains(&host) {
+        if self.links_to_hosts.is_away(host) {
             return Err(format!("a task for {engine:?}, whose host is away"));
         }
         let ends_at = counters.hosts.iter().find(|h| h.host == host);
@@ -187,65 +191,29 @@ impl Cluster {
         self.host_says(host, NodeEvent::FromRelay(host, input));
     }
 
-    /// The connection to a relay breaks. The link goes on later, or the host is given up.
-    pub(crate) fn break_link(&mut self, host: HostId) {
-        if !self.hosts.contains_key(&host)
-            || self
-                .broken
-                .get(&host)
-                .is_some_and(|until| *until > self.now)
-        {
-            return;
-        }
-        let lasts = MS + self.random.time(8_000 * MS);
-        let missed_after = self.random.time(2_000 * MS);
-        self.broken.insert(host, self.now + lasts);
-        if missed_after < lasts {
-            self.after(missed_after, Event::Away(host, true));
-        }
-        if self.random.chance(25) {
-            self.cut.insert(Link::FromHost(host));
-            self.cut.insert(Link::ToHost(host));
-            self.after(lasts, Event::HostEnds(host));
-        } else {
-            self.after(lasts, Event::Away(host, false));
-        }
-    }
-
-    /// The driver misses a host, or hears from it again.
-    pub(crate) fn host_is_away(&mut self, host: HostId, is_away: bool) -> Result<(), String> {
-        if !self.hosts.contains_key(&host) {
-            return Ok(());
-        }
-        if is_away {
-            let counters = self.counters();
-            if !counters.hosts.iter().any(|h| h.host == host) {
-                return Ok(()); // Its first message is on its way.
-            }
-            self.away.insert(host);
-        } else if !self.away.remove(&host) {
-            return Ok(()); // It was back before anybody missed it.
-        }
-        self.rejoined += u32::from(!is_away);
-        let input = if is_away {
-            Input::HostAway { host }
-        } else {
-            Input::HostBack { host }
-        };
-        self.node(NodeEvent::Input(input))
-    }
-
-    /// The link to a relay is lost, and its engines with it: at once, or when they notice.
+    /// A relay is gone, and its engines with it: at once, or when they notice.
     pub(crate) fn lose_host(&mut self, host: HostId) {
-        let Some(gone) = self.hosts.remove(&host) else {
+        let Some(name) = self.hosts.get(&host).map(|relay| relay.name) else {
             return;
         };
+        if self.end_link(host) {
+            self.cut.remove(&Link::FromHost(host));
+            self.host_says(host, NodeEvent::Input(Input::HostDown { host }));
+            // The next relay with its name connects once the driver has noticed the end of this one.
+            let seen = self.last_arrival[&Link::FromHost(host)] - self.now;
+            let delay = seen + 1 + self.random.time(500 * MS);
+            self.after(delay, Event::HostStarts(name));
+        }
+        self.end_host(host);
+    }
+
+    /// The processes of a host end.
+    pub(crate) fn end_host(&mut self, host: HostId) {
+        if self.hosts.remove(&host).is_none() {
+            return;
+        }
         self.interrupts.remove(&host);
-        self.broken.remove(&host);
-        self.away.remove(&host);
         self.host_losses += 1;
-        self.cut.remove(&Link::FromHost(host));
-        self.host_says(host, NodeEvent::Input(Input::HostDown { host }));
         self.cut.insert(Link::FromHost(host));
         self.cut.insert(Link::ToHost(host));
         let at_once = self.random.chance(50);
@@ -263,10 +231,6 @@ impl Cluster {
             };
             self.after(delay, Event::EngineExits(pid, 1));
         }
-        // The next relay with its name connects once the driver has noticed the end of this one.
-        let seen = self.last_arrival[&Link::FromHost(host)] - self.now;
-        let delay = seen + 1 + self.random.time(500 * MS);
-        self.after(delay, Event::HostStarts(gone.name));
     }
 
     /// Sends a task to the relay of an engine.
@@ -328,7 +292,7 @@ impl Cluster {
         self.tell_relay(host, RelayMessage::Command(command));
     }
 
-    fn tell_relay(&mut self, host: HostId, message: RelayMessage) {
+    pub(crate) fn tell_relay(&mut self, host: HostId, message: RelayMessage) {
         self.send(Link::ToHost(host), Event::Relay(host, message));
     }
 
@@ -348,10 +312,12 @@ impl Cluster {
     }
 
     pub(crate) fn relay_gets(&mut self, host: HostId, message: RelayMessage) -> Result<(), String> {
+        self.on_controller_heard(host);
         let Some(relay) = self.hosts.get_mut(&host) else {
             return Ok(());
         };
         match message {
+            RelayMessage::Ping => self.host_says(host, NodeEvent::Link(LinkInput::Pong(host))),
             RelayMessage::Assign(engine, record) => {
                 return self.relay_assigns(host, engine, record);
             }

@@ -13,6 +13,7 @@ use bytes::Bytes;
 use crate::Mutation;
 use crate::cluster::{Cluster, EngineMessage, Event, Link, NodeEvent};
 use crate::peers::engine::{EngineProcess, Running};
+use crate::peers::links::Actor;
 use crate::peers::values::object_of;
 use crate::work::job::{Fate, JOB_OUTPUT_BYTES, Job, Preparation, index_of};
 
@@ -128,6 +129,11 @@ impl Cluster {
     }
 
     pub(crate) fn engine_gets(&mut self, pid: u32, message: EngineMessage) -> Result<(), String> {
+        let stopped = self.links_to_hosts.goes_on_at(self.now, Actor::Engine(pid));
+        if let Some(until) = stopped {
+            self.after(until - self.now, Event::Engine(pid, message));
+            return Ok(());
+        }
         let Some(process) = self.processes.get_mut(&pid).filter(|p| p.alive) else {
             return Ok(());
         };
@@ -333,7 +339,21 @@ impl Cluster {
     }
 
     /// By now a task that heeds interrupts must have acted on one.
-    pub(crate) fn has_acted(&self, pid: u32, offer: u32) -> Result<(), String> {
+    pub(crate) fn has_acted(&mut self, pid: u32, offer: u32) -> Result<(), String> {
+        let host = self.processes.get(&pid).map(|p| p.host);
+        let node = match host {
+            Some(HostId::CONTROLLER) | None => Actor::Controller,
+            Some(host) => Actor::Relay(host),
+        };
+        let links = &self.links_to_hosts;
+        let stopped_until = links
+            .last_stop(node)
+            .max(links.last_stop(Actor::Engine(pid)));
+        if stopped_until + INTERRUPTED_NS > self.now {
+            let delay = stopped_until + INTERRUPTED_NS - self.now;
+            self.after(delay, Event::HasActed(pid, offer));
+            return Ok(());
+        }
         let process = self.processes.get(&pid).filter(|p| p.alive);
         let process = process.filter(|p| self.process_of(p.host, p.engine) == Some(pid));
         let mut tasks = process.into_iter().flat_map(EngineProcess::tasks);
@@ -454,7 +474,9 @@ impl Cluster {
             return;
         };
         process.flushing.on_flushed(None);
-        if let Some(oldest) = process.finished.first().filter(|_| process.alive) {
+        let stopped_until = self.links_to_hosts.last_stop(Actor::Engine(pid));
+        let oldest = process.finished.first().filter(|_| process.alive);
+        if let Some(oldest) = oldest.filter(|oldest| oldest.completed_ns > stopped_until) {
             let held_ns = self.now - oldest.completed_ns;
             self.longest_held_ns = self.longest_held_ns.max(held_ns);
         }
