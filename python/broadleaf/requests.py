@@ -93,7 +93,7 @@ def failures(link: Any, timeout_s: float | None = 10.0) -> list[dict[str, Any]]:
 
 # What notices are about, besides hosts: who tells them, and what engines wait for.
 STEWARD, WAITING = "steward", "waiting"
-# The steward tells within seconds what the scheduler says, or that it says nothing. This is for a steward that has died.
+# The steward tells within seconds what the scheduler says, or that it says nothing. This is for one that has died.
 _NOTICE_S = 30.0
 _NOTICE_LOOK_EVERY_S = 0.2
 

@@ -1,8 +1,8 @@
 """Breaks links between real processes on namespaced hosts, and says what that cost.
 
 `links.py --rounds 5 [--fault cut-9] [--load tasks] [--seed 1] [--to FILE]`: each round breaks one link or stops one
-process under a load. Within the limit nothing may be lost or run twice, and variables stay. Beyond it, every task of the
-lost host ends once, and soon. `links.py --table FILE...` makes the notebook's table of such files.
+process under a load. Within the limit nothing may be lost or run twice, and variables stay. Beyond it, every task of
+the lost host ends once, and soon. `links.py --table FILE...` makes the notebook's table of such files.
 """
 
 from __future__ import annotations

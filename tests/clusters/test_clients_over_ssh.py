@@ -300,7 +300,7 @@ import os, signal, subprocess, time, broadleaf as ipp
 rc = ipp.Client("ssh://n1")
 result = rc[0].apply_async(time.sleep, 60)
 children = open(f"/proc/{{os.getpid()}}/task/{{os.getpid()}}/children").read().split()
-subprocess.run("ip rule add pref 10 to {ssh_hosts.host('n1').address} unreachable".split(), check=True)
+subprocess.run("ip rule add pref 10 to {ssh_hosts.host("n1").address} unreachable".split(), check=True)
 os.kill(int(children[0]), signal.SIGKILL)
 try:
     result.get(timeout=20)

@@ -101,7 +101,7 @@ def command(n: int | None, detach: bool, profile: str, cluster_id: str, tcp: str
 
 
 def resume_cluster(cluster: Cluster, detach: bool) -> None:
-    """Starts a cluster's controller again, and says how to use it; without `detach` it returns as `run_cluster` does."""
+    """Starts a cluster's controller again and says how to use it. Without `detach`, returns as `run_cluster` does."""
     cluster.detached = detach
     _run(cluster, detach, cluster.resume_controller_sync, lambda: "runs again; its hosts are awaited")
 

@@ -20,9 +20,9 @@ from broadleaf import config, standard_descriptors
 from broadleaf.cluster import addresses
 from broadleaf.cluster.control import ControlLink, Targets
 from broadleaf.cluster.controller import Controller, Restart
-from broadleaf.cluster.credentials import Credentials
 from broadleaf.cluster.cores import engine_count, usable_cores
 from broadleaf.cluster.coroutines import ClusterCoroutines
+from broadleaf.cluster.credentials import Credentials
 from broadleaf.cluster.elastic import Elastic
 from broadleaf.cluster.engine_sets import Block, EngineSet, describe, described, make_engine_set, split_options
 from broadleaf.cluster.session import session_environment

@@ -595,7 +595,7 @@ class Verdicts:
 
 
 def _why_gone(block: Block, since_s: float, n_asked: int) -> str:
-    """Why a host of a block is gone; '' as long as the scheduler may still say it, having been asked `n_asked` times."""
+    """Why a host of a block is gone; '' as long as the scheduler, asked `n_asked` times so far, may still say it."""
     if block.is_over:
         return block.reason
     # Some schedulers show a job that is ending as queued for a moment, so they are asked twice.

@@ -100,14 +100,16 @@ class StateLock:
 #
 # Each cluster has a directory of its own under its profile, ``<base>/profiles/<profile>/<cluster_id>``, which holds
 #
-# - ``client.json`` and ``engine.json``, the connection files: whoever can read one may use the cluster, -
-# ``cluster.json``, what the cluster is, - ``owner.json``, which host and container it runs on, - ``node.log``, the
-# output of the node and the fork server, - ``journal`` and ``restart.json``, with the option `journal`: what a controller
-# needs that is started again, - ``steward.lock`` and ``steward.json``, with which processes find the one
-# that looks after a cluster's jobs or scales it, ``steward-order.json``, what it is to do, and ``steward.log``, its
-# output, - ``state.lock``, held by a process that changes the state of such a cluster, - ``block-<id>.log``, the output
-# of a batch job or an ssh connection; ``order-<set>.json``, with which jobs join; and   ``block-<id>.sh``, which some
-# jobs run,
+# - ``client.json`` and ``engine.json``, the connection files: whoever can read one may use the cluster,
+# - ``cluster.json``, what the cluster is,
+# - ``owner.json``, which host and container it runs on,
+# - ``node.log``, the output of the node and the fork server,
+# - ``journal`` and ``restart.json``, with the option `journal`: what a controller needs that is started again,
+# - ``steward.lock`` and ``steward.json``, by which processes find the one that looks after a cluster's jobs or scales
+#   it, ``steward-order.json``, what it is to do, and ``steward.log``, its output,
+# - ``state.lock``, held by a process that changes the state of such a cluster,
+# - ``block-<id>.log``, the output of a batch job or an ssh connection; ``order-<set>.json``, with which jobs join; and
+#   ``block-<id>.sh``, which some jobs run,
 #
 # and a run directory, which holds the socket, the engines' logs, the modules that clients have sent, and another
 # ``owner.json``. The run directory is where only this user can create files: under ``$XDG_RUNTIME_DIR``, or in

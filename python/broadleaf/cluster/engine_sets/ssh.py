@@ -86,8 +86,8 @@ class SSH(ProcessSet):
         """Raises `ClusterStartError` without hosts, or if the program is missing."""
         if not self._parsed:
             raise ClusterStartError(
-                "no hosts are specified for SSH: pass them, as in Cluster(engines=ipp.SSH(['a', 'b:16'])), or give them "
-                "with `--hosts a,b:16` or as `hosts` in the [ssh] table of config.toml"
+                "no hosts are specified for SSH: pass them, as in Cluster(engines=ipp.SSH(['a', 'b:16'])), or give "
+                "them with `--hosts a,b:16` or as `hosts` in the [ssh] table of config.toml"
             )
         if not openssh.is_installed():
             raise ClusterStartError("the program `ssh` was not found on this host: install the OpenSSH client")
