@@ -22,14 +22,16 @@ def states(cluster: HostedCluster) -> Counter[str]:
     return Counter(engine["state"] for engine in cluster.cluster.status_sync()["engines"])
 
 
-def begin(cluster: HostedCluster, log: Path, n_tasks: int = 1500):
-    """Tasks that leave a line each, and that are running."""
-    name = str(log)
+def begin(cluster: HostedCluster, log: Path, n_tasks: int = 1500, gate: Path | None = None):
+    """Tasks that leave a line each, and that are running. From the 200th on, they wait until the file `gate` is there."""
+    name, waits_for = str(log), str(gate or log)
 
     def work(i: int) -> int:
         import os
         import time
 
+        while i >= 200 and not os.path.exists(waits_for):
+            time.sleep(0.002)
         descriptor = os.open(name, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
         os.write(descriptor, f"{i}\n".encode())
         os.close(descriptor)
@@ -54,10 +56,11 @@ def test_a_host_whose_link_is_cut_for_a_while_keeps_everything(hosted, tmp_path)
     view = cluster.client[:]
     view.push({"kept": 41}, block=True)
     pids = view.apply_sync(os.getpid)
-    result = begin(cluster, tmp_path / "ran")
+    result = begin(cluster, tmp_path / "ran", gate=tmp_path / "gate")
     cluster.network.cut(host)
     wait_until(lambda: states(cluster)["away"] == 2, 30, "the host is away")
     done = result.progress
+    (tmp_path / "gate").touch()
     wait_until(lambda: result.progress > done + 50, 30, "engines of the other host take what was not sent to this one")
     cluster.network.join(host)
     expect_once(result, tmp_path / "ran")
