@@ -151,6 +151,36 @@ fn requests() -> Vec<ControlRequest> {
     ]
 }
 
+/// What a controller that was started again is told.
+fn after_a_restart() -> [Input; 2] {
+    let (host, engine) = (HOST, ENGINE);
+    [
+        Input::Restored {
+            members: Members {
+                n_before: 1,
+                hosts: vec![Member {
+                    host,
+                    name: "node1".into(),
+                    slots: vec![(engine, None)],
+                }],
+            },
+        },
+        Input::HostRejoined {
+            host,
+            holdings: Holdings {
+                n_cores: 4,
+                ends_in_ns: Some(5),
+                engines: vec![HeldEngine {
+                    engine,
+                    pid: 7,
+                    link: None,
+                }],
+                ends: Vec::new(),
+            },
+        },
+    ]
+}
+
 /// Inputs of every kind, with a secret wherever something comes from a user.
 fn inputs() -> Vec<Input> {
     let (client, host, engine) = (CLIENT, HOST, ENGINE);
@@ -199,29 +229,6 @@ fn inputs() -> Vec<Input> {
         Input::HostDown { host },
         Input::HostAway { host },
         Input::HostBack { host },
-        Input::Restored {
-            members: Members {
-                n_before: 1,
-                hosts: vec![Member {
-                    host,
-                    name: "node1".into(),
-                    slots: vec![(engine, None)],
-                }],
-            },
-        },
-        Input::HostRejoined {
-            host,
-            holdings: Holdings {
-                n_cores: 4,
-                ends_in_ns: Some(5),
-                engines: vec![HeldEngine {
-                    engine,
-                    pid: 7,
-                    link: None,
-                }],
-                ends: Vec::new(),
-            },
-        },
         Input::ForkServerUp,
         Input::ForkServerDown,
         Input::HostEnds {
@@ -247,6 +254,7 @@ fn inputs() -> Vec<Input> {
             record: written(),
         },
     ];
+    inputs.extend(after_a_restart());
     inputs.extend(
         reports()
             .into_iter()

@@ -35,15 +35,12 @@ impl Controller {
                 };
                 self.clear_engine_timer(index);
                 let engine = &mut self.engines[index];
-                match info {
-                    Some(info) => {
-                        engine.seat(member.host, info.pid);
-                        engine.on_hello(now, info, &self.config);
-                    }
-                    None => {
-                        engine.move_to(member.host);
-                        self.await_start(now, index, false);
-                    }
+                if let Some(info) = info {
+                    engine.seat(member.host, info.pid);
+                    engine.on_hello(now, info, &self.config);
+                } else {
+                    engine.move_to(member.host);
+                    self.await_start(now, index, false);
                 }
                 self.engines[index].set_away(true);
             }

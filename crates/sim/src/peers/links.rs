@@ -46,7 +46,7 @@ pub(crate) enum Actor {
 }
 
 /// What happens to links.
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) enum LinkEvent {
     /// The network of a host is cut, or its connection is reset.
     Breaks(HostId),
