@@ -23,7 +23,7 @@ def states(cluster: HostedCluster) -> Counter[str]:
 
 
 def begin(cluster: HostedCluster, log: Path, n_tasks: int = 1500, gate: Path | None = None):
-    """Tasks that leave a line each, and that are running. From the 200th on, they wait until the file `gate` is there."""
+    """Tasks that leave a line each, and that are running. From the 200th on, they wait for the file `gate`."""
     name, waits_for = str(log), str(gate or log)
 
     def work(i: int) -> int:
