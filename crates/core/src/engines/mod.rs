@@ -188,9 +188,12 @@ impl Engine {
         self.host
     }
 
-    /// Its slot belongs to another host from now on.
+    /// Its slot belongs to another host from now on, which answers.
     pub fn move_to(&mut self, host: HostId) {
-        self.host = host;
+        if self.host != host {
+            self.host = host;
+            self.is_away = false;
+        }
     }
 
     /// Whether its host does not answer at the moment.
@@ -345,7 +348,7 @@ impl Engine {
 
     /// A rank's process has asked for its slot.
     pub fn seat(&mut self, host: HostId, pid: u32) {
-        self.host = host;
+        self.move_to(host);
         self.spawned_pid = pid;
         self.await_hello(true);
     }
