@@ -103,11 +103,12 @@ def noticed(link: Any, about: str, timeout_s: float | None = 10.0) -> str:
     return str(send(link, {"Noticed": about}, timeout_s))
 
 
-def why_gone(link: Any, host: str) -> str:
-    """Why a host is gone, in the words of the scheduler; '' if nobody knows. Waits for whoever is asking it."""
+def why_gone(link: Any, host: str, has_steward: bool = False) -> str:
+    """Why a host is gone, in the words of the scheduler; '' if nobody knows. Waits for whoever is asking it; with
+    `has_steward` also for a steward that has told nothing yet, because it has just been started."""
     give_up_at = time.monotonic() + _NOTICE_S
     while not (text := noticed(link, host)):
-        if time.monotonic() > give_up_at or not noticed(link, STEWARD):
+        if time.monotonic() > give_up_at or not (has_steward or noticed(link, STEWARD)):
             return ""
         time.sleep(_NOTICE_LOOK_EVERY_S)
     return text

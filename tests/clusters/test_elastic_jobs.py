@@ -152,7 +152,7 @@ os.kill(os.getpid(), 9)
         assert pending.isdigit(), killed.stderr
         check_nothing_is_left(slurm)
         # Nobody waits until it starts and finds no controller.
-        assert pending not in slurm.run("head", "squeue", "-h", "-o", "%i").stdout.split()
+        assert until(lambda: pending not in slurm.run("head", "squeue", "-h", "-o", "%i").stdout.split(), 60)
     finally:
         slurm.run("head", "scancel", holder.strip())
 

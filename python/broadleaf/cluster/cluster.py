@@ -1156,7 +1156,7 @@ class Cluster(ClusterCoroutines, OwnDashboard):
         if not self._elastic.may_have_steward_process:
             return why_gone(self, host)
         with self.control() as control:
-            return control.why_gone(host)
+            return control.why_gone(host, self._elastic.has_steward_process)
 
     def control(self, timeout_s: float = 10.0) -> ControlLink:
         """A connection for control requests; use it as a context manager.

@@ -123,10 +123,11 @@ class ControlLink:
         """Tells every client something that only whoever starts the engines knows; '' takes it back."""
         self.request({"Notice": {"about": about, "text": text}})
 
-    def why_gone(self, host: str) -> str:
-        """Why a host is gone, as the steward tells it; '' if nobody knows."""
+    def why_gone(self, host: str, has_steward: bool) -> str:
+        """Why a host is gone, as the steward tells it; '' if nobody knows. `has_steward` says whether there is one: it
+        may have told nothing yet."""
         with _closed_link():
-            return requests.why_gone(self._link, host)
+            return requests.why_gone(self._link, host, has_steward)
 
     def status(self) -> dict[str, Any]:
         """Counters of controller and engines."""

@@ -126,6 +126,11 @@ class Elastic:
         return kind.is_adoptable and (kind.is_remote or self._cluster.detached)
 
     @property
+    def has_steward_process(self) -> bool:
+        """Whether there is such a process now."""
+        return self.may_have_steward_process and StewardProcess(self._cluster.cluster_dir).pid() is not None
+
+    @property
     def keeps_its_size(self) -> bool:
         """Whether a process of its own scales the cluster, so that this one may end."""
         return self.may_have_steward_process and StewardProcess(self._cluster.cluster_dir).scales
