@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
+from broadleaf import requests
 from broadleaf.cluster import steward as steward_module
 from broadleaf.cluster.engine_sets.base import Block, EngineSet, block_and_life
 from broadleaf.cluster.scaling import Aim
@@ -311,3 +312,12 @@ def test_a_job_that_could_not_be_started_on_its_host_and_is_put_back_is_replaced
     cluster.engines += ["n2a:jobs-2", "n2b:jobs-2"]
     step(cluster, 4, steward)
     assert (cluster.submitted, kind.cancelled) == ([2, 2], ["jobs-1"])
+
+
+@pytest.mark.parametrize("has_steward", [True, False])
+def test_the_cause_of_a_lost_host_is_awaited_from_a_steward_that_has_just_been_started(monkeypatch, has_steward):
+    """It has not even told that it is there. Without one, nobody is waited for."""
+    told = iter(["", "", "job 3: it was cancelled"])
+    monkeypatch.setattr(requests, "noticed", lambda _link, about: next(told) if about == "n1" else "")
+    cause = requests.why_gone(None, "n1", has_steward)
+    assert cause == ("job 3: it was cancelled" if has_steward else "")
