@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import atexit as _atexit
 import sys as _sys
 from importlib import import_module as _import_module
 from typing import TYPE_CHECKING
@@ -310,6 +311,16 @@ _sys.meta_path.append(_OldPaths)
 
 # Programs that import joblib later find the backends too.
 _offer_backends()
+
+
+def _close_clients() -> None:
+    clients = _sys.modules.get("broadleaf.client.client")
+    if clients is not None:
+        clients.close_all_at_exit()
+
+
+# Registered here, and so called after what the program registers: that may use its clients.
+_atexit.register(_close_clients)
 
 
 def __getattr__(name: str) -> Any:

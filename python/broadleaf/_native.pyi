@@ -163,6 +163,8 @@ class Link:
         """Waits until all of these tasks are resolved, regardless of others."""
     def counters(self) -> dict[str, int]: ...
     def close(self) -> None: ...
+    def close_at_exit(self) -> None:
+        """Closes the connection and waits for its threads; calls nobody back, because the interpreter is ending."""
 
 @final
 class History:

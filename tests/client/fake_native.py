@@ -121,6 +121,8 @@ class Link(Requests):
                     self.cluster.queue.remove(task)
             self.cluster.resolve(task, (LOST, b"", []), -1, 0)
 
+    close_at_exit = close
+
 
 class History:
     def __init__(self, limit: int) -> None:

@@ -117,6 +117,28 @@ with ipp.Client("ssh://root@n1/default") as rc:
     assert until(lambda: not both_ways.processes("head")), "an ssh is left"
 
 
+def test_a_client_logs_in_again_if_ssh_ends_after_its_connections(both_ways):
+    """A process that is killed closes its sockets first: whoever asks at once finds it running."""
+    program = """
+import os, signal, broadleaf as ipp
+from broadleaf.client import tunnel
+
+has_ended, asked = tunnel.Tunnel.is_open, []
+
+def is_open(self):
+    asked.append(has_ended(self))
+    return len(asked) < 3 or has_ended(self)
+
+tunnel.Tunnel.is_open = is_open
+with ipp.Client("ssh://root@n1/default") as rc:
+    [ssh] = [int(pid) for pid in open(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read().split()
+             if open(f"/proc/{pid}/comm").read() == "ssh\\n"]
+    os.kill(ssh, signal.SIGKILL)
+    print(rc[0].apply_async(abs, -42).get(timeout=60), len(asked) >= 3)
+"""
+    assert both_ways.python(program).stdout == "42 True\n"
+
+
 def test_large_values_travel_both_ways_and_a_task_is_aborted(both_ways):
     program = """
 import time, numpy as np, broadleaf as ipp
@@ -146,8 +168,10 @@ def test_the_socket_takes_tls_whatever_the_option_says(cluster_on, ssh_hosts):
 def test_a_copy_of_the_connection_file_goes_through_the_login_host(both_ways):
     file = both_ways.path("n1", "/root/.local/state/broadleaf/profiles/default/default/client.json").read_text()
     both_ways.write("head", "/root/copy.json", file, 0o600)
-    program = "import broadleaf as ipp; print(ipp.Client('copy.json', sshserver='n1')[:].apply_sync(lambda: 6 * 7))"
-    assert both_ways.python(program).stdout == "[42, 42]\n"
+    program = "import broadleaf as ipp; rc = ipp.Client('copy.json', sshserver='n1'); print(rc[:].apply_sync(abs, -42))"
+    for _ in range(4):  # that the client is not closed is nobody's concern
+        done = both_ways.python(program)
+        assert (done.stdout, done.stderr) == ("[42, 42]\n", "")
 
 
 def test_a_file_is_named_where_logins_do_not_know_the_directory(ssh_hosts):

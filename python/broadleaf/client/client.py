@@ -13,6 +13,7 @@ from concurrent.futures import Future
 from concurrent.futures import wait as wait_for_futures
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal, Self, overload
+from weakref import WeakSet
 
 from broadleaf import _native, standard_descriptors
 from broadleaf.client.connection import Hooks, LinkEnd, connection_text, profile_name, tunnel_to
@@ -53,6 +54,8 @@ if TYPE_CHECKING:
 _CLUSTER_KEY_CHARACTERS = 16
 # Time between two logins to a host that cannot be reached.
 _TUNNEL_RETRY_S = 1.0
+# While a link through ssh is broken, how often it is looked whether ssh has ended.
+_TUNNEL_LOOK_S = 0.05
 # Number of deaths that a client remembers.
 _CERTIFICATES = 256
 
@@ -162,6 +165,7 @@ class Client(RegisteredResults, Interactive, PublicNames):
         self._debugging: Debugging | None = None
         self._view_of_submit: LoadBalancedView | None = None
         self._on_reconnect: list[Callable[[], object]] = []
+        self._goes_on, self._tunnel_lock = threading.Event(), threading.Lock()
         self._listeners = 0
         self._listeners_lock = threading.Lock()
         self._tunnel = tunnel_to(connection_info, profile, cluster_id, sshserver, sshkey, ssh_args, timeout)
@@ -183,6 +187,7 @@ class Client(RegisteredResults, Interactive, PublicNames):
                 raise connection_error(error) from error
             why = why or (explained(error) if isinstance(error, OSError) else str(error))
             raise ClusterConnectionError(f"no connection to the cluster: {why}") from error
+        _connected.add(self)
         self.own_streams: OwnStreams = OwnStreams(self.link)
         """Where what tasks of pools write is shown."""
         self._cluster_id = str(connection.get("cluster_id", ""))
@@ -218,6 +223,13 @@ class Client(RegisteredResults, Interactive, PublicNames):
     def closed(self) -> bool:
         """Whether the connection is closed, from this side or by its loss."""
         return self.link.closed
+
+    def close_at_exit(self) -> None:
+        """Closes the connection of a process that ends: none of its threads calls Python any more."""
+        self.link_end.closed_here = True
+        self.link.close_at_exit()
+        if self._tunnel is not None:
+            self._tunnel.close()
 
     def close(self, linger: Any = None) -> None:
         """Closes the connection; unresolved results then raise `LinkLost`. May be called again.
@@ -258,8 +270,10 @@ class Client(RegisteredResults, Interactive, PublicNames):
         elif kind == "link_broken":
             self._log("the connection to the controller is broken; trying to reach it again")
             if self._tunnel is not None:
-                threading.Thread(target=self._reopen_tunnel, name="broadleaf-tunnel", daemon=True).start()
+                self._goes_on.clear()
+                threading.Thread(target=self._keep_tunnel_open, name="broadleaf-tunnel", daemon=True).start()
         elif kind == "link_resumed":
+            self._goes_on.set()
             self._log("connected to the controller again")
             for callback in tuple(self._on_reconnect):
                 callback()
@@ -285,17 +299,24 @@ class Client(RegisteredResults, Interactive, PublicNames):
 
         logging.getLogger("broadleaf.client").warning("%s", message)
 
-    def _reopen_tunnel(self) -> None:
-        """Logs in again until that succeeds or the link is lost."""
+    def _keep_tunnel_open(self) -> None:
+        """Logs in again whenever ssh has ended, until the link goes on or is lost.
+
+        ssh's connections are closed a moment before ssh itself has ended, and it may also end later.
+        """
         tunnel = self._tunnel
-        while tunnel is not None and not self.link.closed and not tunnel.is_open():
-            try:
-                tunnel.reopen()
-            except ClusterConnectionError as error:
-                self._log(str(error))
-                time.sleep(_TUNNEL_RETRY_S)
-        if tunnel is not None and self.link.closed:
-            tunnel.close()
+        assert tunnel is not None
+        with self._tunnel_lock:
+            while not self._goes_on.wait(_TUNNEL_LOOK_S) and not self.link.closed:
+                if tunnel.is_open():
+                    continue
+                try:
+                    tunnel.reopen()
+                except (ClusterConnectionError, OSError) as error:
+                    self._log(str(error))
+                    self._goes_on.wait(_TUNNEL_RETRY_S)
+            if self.link.closed:
+                tunnel.close()
 
     @contextmanager
     def live_output(self) -> Iterator[None]:
@@ -902,6 +923,18 @@ class Client(RegisteredResults, Interactive, PublicNames):
             for part, engine in enumerate(result.origin.targets or ())
             if engine in ids and not result.part_done(part)
         ]
+
+
+_connected: WeakSet[Client] = WeakSet()
+
+
+def close_all_at_exit() -> None:
+    """Closes the clients that are left when the process ends.
+
+    A thread that runs Python code while the interpreter ends would take the whole process down.
+    """
+    for client in list(_connected):
+        client.close_at_exit()
 
 
 # Clients for tasks.

@@ -229,7 +229,9 @@ class Tunnel:
             stderr=self._log,
             start_new_session=True,  # Ctrl-C is not meant for it, and no terminal is there to ask for passwords
         )
-        self._end = weakref.finalize(self, _end, child, os.getpid())
+        end = weakref.finalize(self, _end, child, os.getpid())
+        end.atexit = False  # its client ends it, after the connection through it
+        self._end = end
         self._login = child
         _logins.add(child)
         text = self._ask(child)

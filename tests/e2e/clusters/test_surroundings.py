@@ -301,3 +301,25 @@ with ipp.Cluster(n=1, log_sink={str(tmp_path / "first.log")!r}) as client:
         "first.log": 0o600,
         "second.log": 0o600,
     }
+
+
+def test_a_program_that_closes_no_client_ends_after_its_callbacks_and_exit_handlers(tmp_path):
+    program = """
+import atexit, threading, time
+import broadleaf as ipp
+
+def on_done(result):
+    begun.set()
+    time.sleep(0.3)
+    print("called back", flush=True)
+
+begun = threading.Event()
+cluster = ipp.Cluster(n=1)
+client = cluster.start_and_connect_sync()
+atexit.register(lambda: print(client[0].apply_sync(abs, -1), flush=True))
+client[0].apply_async(abs, -1).add_done_callback(on_done)
+begun.wait(30)
+"""
+    done = run([sys.executable, "-c", program], str(tmp_path), BROADLEAF_DIR=os.fsencode(tmp_path / "state"))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert sorted(done.stdout.split("\n")) == ["", "1", "called back"]

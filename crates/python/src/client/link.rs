@@ -667,23 +667,44 @@ impl Link {
         let background = lock(&self.background).take();
         py.detach(|| {
             self.shared.close(&mut incoming);
-            // A callback running on that very thread may close the link; it cannot wait for itself.
-            if let Some(thread) =
-                background.filter(|t| t.thread().id() != std::thread::current().id())
-            {
-                let _ = thread.join();
-            }
+            join(background);
         });
         tell(py, &self.hooks, incoming);
+    }
+
+    fn close_at_exit(&self, py: Python<'_>) {
+        if self.shared.owner.is_elsewhere() {
+            return;
+        }
+        self.close_started.store(true, Ordering::Release);
+        let background = lock(&self.background).take();
+        let redials = std::mem::take(&mut *lock(&self.shared.redials));
+        py.detach(|| {
+            self.shared.close(&mut Incoming::default());
+            join(background.into_iter().chain(redials));
+        });
+    }
+}
+
+/// Waits for threads. A callback running on such a thread may close the link; it cannot wait for itself.
+fn join(threads: impl IntoIterator<Item = JoinHandle<()>>) {
+    for thread in threads {
+        if thread.thread().id() != std::thread::current().id() {
+            let _ = thread.join();
+        }
     }
 }
 
 impl Drop for Link {
     fn drop(&mut self) {
         if self.shared.owner.is_elsewhere() {
-            // The thread does not belong to this process: it is neither joined nor detached.
+            // The threads do not belong to this process: they are neither joined nor detached.
             if let Ok(background) = self.background.get_mut() {
                 std::mem::forget(background.take());
+            }
+            match self.shared.redials.try_lock() {
+                Ok(mut redials) => std::mem::forget(std::mem::take(&mut *redials)),
+                Err(_) => std::mem::forget(Arc::clone(&self.shared)),
             }
             return;
         }

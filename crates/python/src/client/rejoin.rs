@@ -11,6 +11,7 @@ use broadleaf_proto::control::{Hello, Role};
 use broadleaf_proto::resume::{Received, SessionKey};
 
 use super::shared::{Incoming, Notice, Shared};
+use crate::payload::lock;
 
 /// After so many seconds without anything from the controller, the system finds out whether its host can be reached.
 pub const IDLE_S: u64 = 1;
@@ -129,7 +130,9 @@ impl Rejoin {
         }
         let mut incoming = Incoming::default();
         shared.on_lost(&last, &mut incoming);
-        tell(incoming);
+        if !incoming.is_empty() {
+            tell(incoming);
+        }
     }
 }
 
@@ -139,12 +142,14 @@ pub fn heal(shared: &Arc<Shared>, rejoin: Rejoin, tell: impl Fn(Incoming) + Send
     let weak = Arc::downgrade(shared);
     shared.wire.on_broken(move || {
         let Some(shared) = weak.upgrade() else { return };
-        let (rejoin, tell) = (Arc::clone(&rejoin), Arc::clone(&tell));
+        let (rejoin, tell, own) = (Arc::clone(&rejoin), Arc::clone(&tell), Arc::clone(&shared));
         let thread = std::thread::Builder::new().name("broadleaf-redial".to_owned());
+        let redials = &mut *lock(&shared.redials);
+        redials.retain(|thread| !thread.is_finished());
         // Without a thread nobody dials: the calls that wait end with their timeouts, or when the client is closed.
-        let _ = thread.spawn(move || {
-            shared.on_suspended();
-            rejoin.run(&shared, &*tell);
-        });
+        redials.extend(thread.spawn(move || {
+            own.on_suspended();
+            rejoin.run(&own, &*tell);
+        }));
     });
 }

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, Weak};
+use std::thread::JoinHandle;
 use std::time::Instant;
 
 use broadleaf_client::{Batch, Deaths, Limits, Load, Nanos, Reading, Replies, Spin, not_run};
@@ -157,6 +158,8 @@ pub struct Shared {
     pub tuning: Tuning,
     /// Counters.
     pub counters: Counters,
+    /// The threads that reached for the controller again, and tell Python of it.
+    pub(super) redials: Mutex<Vec<JoinHandle<()>>>,
 }
 
 impl Shared {
@@ -204,6 +207,7 @@ impl Shared {
             unshown: Unshown::default(),
             tuning,
             counters: Counters::default(),
+            redials: Mutex::default(),
         })
     }
 
