@@ -2,7 +2,8 @@
 
 `links.py --rounds 5 [--fault cut-9] [--load tasks] [--seed 1] [--to FILE]`: each round breaks one link or stops one
 process under a load. Within the limit nothing may be lost or run twice, and variables stay. Beyond it, every task of
-the lost host ends once, and soon. `links.py --table FILE...` makes the notebook's table of such files.
+the lost host ends once, and soon. `kill-controller` kills the controller and starts it again: what its clients wait for
+ends with `LinkLost`, and engines stay with their variables. `links.py --table FILE...` makes the notebook's table of such files.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
@@ -48,10 +50,20 @@ class Round:
     log: Path
     limit_s: float
     problems: list[str] = field(default_factory=list)
+    mended_at: float = 0.0
+    """When the fault was over."""
+    has_new_controller: bool = False
 
     def expect(self, holds: bool, what: str) -> None:
         if not holds:
             self.problems.append(what)
+
+    def is_expected(self, error: BaseException) -> bool:
+        """Whether the fault explains that a task failed."""
+        if self.has_new_controller:
+            return isinstance(error, ipp.LinkLost)
+        certificate = getattr(error, "certificate", None)
+        return certificate is not None and certificate.cause == "host_gone"
 
     def watch(self, seconds: float, engines: list[int]) -> float | None:
         """Lets the time pass; when these engines were told lost, if they were."""
@@ -63,6 +75,9 @@ class Round:
             time.sleep(min(0.02, seconds - passed_s))
         return told_s
 
+
+# Loads of which a task takes seconds.
+OCCUPIES = ("broadcast", "cell")
 
 Load = Callable[[Round], Callable[[bool], None]]
 LOADS: dict[str, Load] = {}
@@ -105,7 +120,7 @@ def tasks(this: Round) -> Callable[[bool], None]:
         failed = [value for value in values if isinstance(value, BaseException)]
         this.expect(not wrong, f"wrong values of {wrong[:3]}")
         this.expect(is_lost or not failed, f"{len(failed)} tasks failed: {failed[:1]}")
-        strange = [value for value in failed if cause_of(value) != "host_gone"]
+        strange = [value for value in failed if not this.is_expected(value)]
         this.expect(not strange, f"failed by {strange[:1]}")
         ran = Counter(int(line) for line in this.log.read_text().splitlines())
         twice = [i for i, n in ran.items() if n > 1]
@@ -113,12 +128,6 @@ def tasks(this: Round) -> Callable[[bool], None]:
         this.expect(is_lost or len(ran) == ITEMS, f"{len(ran)} of {ITEMS} tasks ran")
 
     return check
-
-
-def cause_of(error: BaseException) -> str | None:
-    """What a death certificate says."""
-    certificate = getattr(error, "certificate", None)
-    return None if certificate is None else certificate.cause
 
 
 @load
@@ -132,7 +141,7 @@ def broadcast(this: Round) -> Callable[[bool], None]:
         values = result.get(timeout=120 + this.limit_s, return_exceptions=True)
         lost = [value for value in values if isinstance(value, BaseException)]
         this.expect(is_lost or not lost, f"a broadcast failed: {lost[:1]}")
-        this.expect(len(lost) <= ENGINES, f"engines of both hosts failed: {lost}")
+        this.expect(len(lost) <= ENGINES or this.has_new_controller, f"engines of both hosts failed: {lost}")
         this.expect(all(value == wanted for value in values if not isinstance(value, BaseException)), "wrong sums")
 
     return check
@@ -161,6 +170,13 @@ def cut(this: Round, host: Host) -> Iterator[None]:
     this.hosted.network.cut(host)
     yield
     this.hosted.network.join(host)
+
+
+@contextmanager
+def drop(this: Round, host: Host) -> Iterator[None]:
+    this.hosted.network.drop(host)
+    yield
+    this.hosted.network.carry(host)
 
 
 @contextmanager
@@ -206,6 +222,24 @@ def controller_of(this: Round) -> list[int]:
     return [int(json.loads(Path(this.hosted.cluster.connection_file).read_text())["pid"])]
 
 
+@contextmanager
+def killed_controller(this: Round) -> Iterator[None]:
+    [pid] = controller_of(this)
+    os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: this.client.closed, 20, "the client knows it")
+    yield
+    this.mended_at = time.monotonic()
+    this.has_new_controller = True
+    hosted = this.hosted
+    again = ("start", "--resume", "--cluster-id", hosted.cluster_id)
+    start = hosted.network.start(hosted.network.hosts[0], *again, stdout=subprocess.PIPE, text=True)
+    said, _ = start.communicate(timeout=60)
+    this.expect(start.returncode == 0, said)
+    this.client.close()
+    hosted.cluster = ipp.Cluster.from_file(cluster_id=hosted.cluster_id)
+    this.client = hosted.client = hosted.cluster.connect_client_sync()
+
+
 def engine_of(this: Round) -> list[int]:
     first = this.hosted.engines_of(this.host)[0]
     return [pid for engine, _, pid, _ in this.client.link.engines() if engine == first]
@@ -213,18 +247,23 @@ def engine_of(this: Round) -> list[int]:
 
 Fault = Callable[[Round], AbstractContextManager[None]]
 FAULTS: dict[str, Fault] = {
+    # Beside a cable that is pulled, systems forget their neighbours, and look for them once a second.
     "cut": lambda this: cut(this, this.host),
+    # Somewhere on the way.
+    "drop": lambda this: drop(this, this.host),
     "reset": reset,
     "stop-relay": lambda this: stopped(relay_of(this)),
     "stop-controller": lambda this: stopped(controller_of(this)),
+    "kill-controller": killed_controller,
     "stop-engine": lambda this: stopped(engine_of(this)),
     # Those of a client on a host of its own.
     "cut-client": lambda this: cut(this, client_host(this.hosted.network)),
+    "drop-client": lambda this: drop(this, client_host(this.hosted.network)),
     "move-client": lambda this: moved(this, client_host(this.hosted.network)),
     "stop-client": lambda this: ExitStack(),
 }
 # What makes a host lost that lasts for longer than the limit.
-LOSES_HOST = ("cut", "stop-relay")
+LOSES_HOST = ("cut", "drop", "stop-relay")
 
 
 def client_host(network: Network) -> Host:
@@ -261,7 +300,9 @@ def run(fault: str, seconds: float, of_load: str, random: Random, limit_s: float
     with ExitStack() as stack:
         directory = stack.enter_context(tempfile.TemporaryDirectory())
         network = stack.enter_context(Network(HOSTS + is_far, rate_mbit=1000))
-        options = {"rejoin_timeout_s": limit_s, "host_timeout_s": min(10.0, limit_s)}
+        options: dict[str, Any] = {"rejoin_timeout_s": limit_s, "host_timeout_s": min(10.0, limit_s)}
+        if fault == "kill-controller":
+            options["journal"] = "on"
         hosts = network.hosts[1 : 1 + HOSTS]
         hosted = stack.enter_context(HostedCluster(network, ENGINES, "links", hosts, **options))
         client = stack.enter_context(far_client(hosted)) if is_far else hosted.client
@@ -279,7 +320,7 @@ def run(fault: str, seconds: float, of_load: str, random: Random, limit_s: float
             if fault == "stop-client":
                 stop_this_process(seconds)
             told_s = this.watch(began + seconds - time.monotonic(), here)
-        back = time.monotonic()
+        back, client = this.mended_at or time.monotonic(), this.client
         if is_lost:
             this.expect(told_s is not None, "the loss was not told")
             late_s = None if told_s is None else told_s - limit_s
@@ -288,14 +329,15 @@ def run(fault: str, seconds: float, of_load: str, random: Random, limit_s: float
             served_s = None
         else:
             client[here[0]].apply_async(int).get(timeout=60)
-            served_s, late_s = time.monotonic() - back, None
-        check(is_lost)
+            # Where an engine is occupied, the first task waits for its end, too.
+            served_s, late_s = None if of_load in OCCUPIES else time.monotonic() - back, None
+        check(is_lost or this.has_new_controller)
         after = {engine: pid for engine, _, pid, _ in client.link.engines()}
         if is_lost:
             this.expect(not set(here) & set(after), "the lost host is there again")
         else:
             this.expect(after == before, f"engines {before} became {after}")
-            this.expect(view["kept"] == [41] * HOSTS * ENGINES, "a variable is gone")
+            this.expect(client[:]["kept"] == [41] * HOSTS * ENGINES, "a variable is gone")
         return {"problems": this.problems, "served_s": served_s, "late_s": late_s, "is_lost": is_lost}
 
 

@@ -192,6 +192,20 @@ class Network:
         """Takes a host's link up again."""
         _run("ip", "-n", self.router, "link", "set", host.port, "up")
 
+    def drop(self, host: Host) -> None:
+        """Drops what the router receives from a host or for it. Links stay up, and neighbours known: the fault is further
+        away.
+        """
+        self._drops("add", host)
+
+    def carry(self, host: Host) -> None:
+        """Carries a host's packets again."""
+        self._drops("del", host)
+
+    def _drops(self, verb: str, host: Host) -> None:
+        _run("ip", "-n", self.router, "rule", verb, "pref", "10", "iif", host.port, "blackhole")
+        _run("ip", "-n", self.router, "rule", verb, "pref", "10", "to", f"{host.address}/32", "blackhole")
+
     def move(self, host: Host) -> None:
         """Takes a host's address away and gives it another one, as when a laptop joins another network."""
         subnet = f"10.77.{100 + host.index}"

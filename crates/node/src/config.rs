@@ -17,12 +17,13 @@ use crate::journal::JournalConfig;
 /// tasks.
 pub const BOOKKEEPING_BYTES: usize = 2 * 1024 * 1024;
 
-/// A relay that has heard nothing for this long dials again: four pings are missing.
-const REDIAL_AFTER_NS: Nanos = 2_000_000_000;
+/// A relay that has heard nothing for this long dials again: the second ping is late. It looks when it has heard nothing for
+/// a second. TCP alone would wait for as long again as the network was cut.
+const REDIAL_AFTER_NS: Nanos = 900_000_000;
 
-/// How long a peer may take to come back whose system does not know its connection any more: twice as long as a relay takes
-/// to notice that.
-const RESET_NS: Nanos = 2 * REDIAL_AFTER_NS;
+/// How long a peer may take to come back whose system does not know its connection any more: time to notice that, and for
+/// two attempts of which the controller answers the first one late.
+const RESET_NS: Nanos = 4_000_000_000;
 
 /// The configuration is invalid.
 #[derive(Debug, thiserror::Error)]

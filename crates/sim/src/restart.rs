@@ -28,6 +28,8 @@ const MS: Nanos = 1_000_000;
 /// Steps while clients submit, and at most so many more until everything has ended.
 const STEPS: (u32, u32) = (1_500, 30_000);
 const FUNCTIONS: u64 = 3;
+/// One of so many jobs takes long.
+const LONG_JOBS: u64 = 6;
 const ENGINES_PER_HOST: u32 = 2;
 /// How long a host may stay away.
 const REJOIN_NS: Nanos = 60_000 * MS;
@@ -188,9 +190,16 @@ impl World {
         for host in 1..=1 + self.random.below(3) as u32 {
             self.new_host(HostId(host))?;
         }
+        let mut restart_in = None;
         for _ in 0..STEPS.0 {
+            // The first tasks of two controllers meet where the second one ends soon.
+            restart_in = restart_in.and_then(|steps: u64| steps.checked_sub(1));
             match self.random.below(1000) {
-                0..3 => self.restart()?,
+                _ if restart_in == Some(0) => self.restart()?,
+                0..3 => {
+                    self.restart()?;
+                    restart_in = (self.random.below(2) == 0).then(|| 1 + self.random.below(80));
+                }
                 3..6 => self.kill_engine(),
                 6..7 => self.lose_host()?,
                 7..200 => self.submit()?,
@@ -511,7 +520,9 @@ impl World {
         let Some((engine, there)) = host.engines.iter_mut().nth(at) else {
             return Ok(());
         };
-        if let Some(record) = there.running.take() {
+        if let Some(record) = there.running.take_if(|record| {
+            !job_of(&record.payload).is_multiple_of(LONG_JOBS) || self.random.below(40) == 0
+        }) {
             let done = DoneRecord {
                 key: record.key,
                 status: Status::Ok,
@@ -529,7 +540,8 @@ impl World {
                     copy: None,
                 });
             }
-        } else if let Some(record) = there.received.pop_front()
+        } else if there.running.is_none()
+            && let Some(record) = there.received.pop_front()
             && there.board.remove(&record.offer)
         {
             let job = job_of(&record.payload);

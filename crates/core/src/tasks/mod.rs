@@ -387,6 +387,8 @@ pub(crate) struct TaskTable {
     first_generation: u32,
     /// Tasks that earlier controllers began, by the keys that those gave them.
     adopted: BTreeMap<TaskKey, TaskKey>,
+    /// The other way round.
+    former: BTreeMap<TaskKey, TaskKey>,
 }
 
 impl TaskTable {
@@ -402,6 +404,16 @@ impl TaskTable {
     /// A task has another key at its engine: an earlier controller's.
     pub fn adopt(&mut self, former: TaskKey, key: TaskKey) {
         self.adopted.insert(former, key);
+        self.former.insert(key, former);
+    }
+
+    /// A task is over, or has another key from now on.
+    fn forget_former(&mut self, key: TaskKey) {
+        if !self.former.is_empty()
+            && let Some(former) = self.former.remove(&key)
+        {
+            self.adopted.remove(&former);
+        }
     }
 
     /// The key of a task that an engine names.
@@ -430,6 +442,7 @@ impl TaskTable {
 
     /// Frees a live task's slot and returns its payload.
     pub fn remove(&mut self, key: TaskKey) -> Payload {
+        self.forget_former(key);
         let task = self.at(key);
         task.state = TaskState::Vacant;
         task.generation = next_generation(task.generation);
@@ -441,6 +454,7 @@ impl TaskTable {
 
     /// Gives a live task a new key, which makes the old one stale.
     pub fn rename(&mut self, key: TaskKey) -> TaskKey {
+        self.forget_former(key);
         let task = self.at(key);
         task.generation = next_generation(task.generation);
         TaskKey::new(key.slot() as u32, task.generation)

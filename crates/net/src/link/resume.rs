@@ -71,7 +71,7 @@ impl Link {
     }
 
     /// Has the system find out that the network or the peer's host is gone, and say so as a broken connection: after
-    /// `idle_s` seconds without anything, it asks three times in as many seconds; what was sent is confirmed in time or not
+    /// `idle_s` seconds without anything, it asks twice in as many seconds; what was sent is confirmed in time or not
     /// at all. It costs this process no wake-up.
     pub fn keep_alive(&self, idle_s: u64) {
         use rustix::net::sockopt;
@@ -83,8 +83,8 @@ impl Link {
         let _ = sockopt::set_socket_keepalive(socket, true);
         let _ = sockopt::set_tcp_keepidle(socket, Duration::from_secs(idle_s));
         let _ = sockopt::set_tcp_keepintvl(socket, second);
-        let _ = sockopt::set_tcp_keepcnt(socket, 3);
-        let limit_ms = u32::try_from(1000 * (idle_s + 4)).unwrap_or(u32::MAX);
+        let _ = sockopt::set_tcp_keepcnt(socket, 2);
+        let limit_ms = u32::try_from(1000 * (idle_s + 2)).unwrap_or(u32::MAX);
         let _ = sockopt::set_tcp_user_timeout(socket, limit_ms);
     }
 

@@ -62,7 +62,7 @@ impl Node {
                 self.let_go(token);
                 self.liveness
                     .on_broken(self.now_ns, HostId::CONTROLLER, false);
-                self.dial_again();
+                self.on_uplink_broken();
                 true
             }
             _ => false,

@@ -31,6 +31,8 @@ const VACANT_NS: Nanos = 2_000_000_000;
 enum Outcome {
     /// A connection on which the controller has said what it has received.
     Connected(Box<Link>, Received),
+    /// The controller's host did not take the connection: the network is cut.
+    Unreachable,
     Failed(Attempt),
     /// A connection to a controller that has taken the place of the earlier one.
     Joined(Box<(Link, Welcome)>),
@@ -104,7 +106,7 @@ fn attempt(
         Err(error) if error.kind() == std::io::ErrorKind::ConnectionRefused => {
             return Outcome::Failed(Attempt::NobodyListens);
         }
-        Err(_) => return Outcome::Failed(Attempt::Failed),
+        Err(_) => return Outcome::Unreachable,
     };
     let dial = |stream: TcpStream| -> Result<(Link, Received), LinkError> {
         let security = upstream_security(config, relay).map_err(std::io::Error::other)?;
@@ -135,11 +137,18 @@ impl Node {
         self.rejoin().and_then(|rejoin| rejoin.redial.next_tick())
     }
 
-    /// The controller is silent, or the connection to it broke.
+    /// The controller is silent. It may just be busy, so payload goes on.
     pub(crate) fn dial_again(&mut self) {
         let now = self.now_ns;
         if let Some(rejoin) = self.rejoin() {
             rejoin.redial.begin(now);
+        }
+    }
+
+    /// The connection to the controller broke.
+    pub(crate) fn on_uplink_broken(&mut self) {
+        self.dial_again();
+        if self.rejoin().is_some() {
             self.objects.on_away(HostId::CONTROLLER, true);
         }
     }
@@ -205,6 +214,13 @@ impl Node {
                 Outcome::Joined(joined) => {
                     let (link, welcome) = *joined;
                     self.follow_successor(link, &welcome);
+                }
+                Outcome::Unreachable => {
+                    // The link may speak again since the attempt began.
+                    if self.liveness.is_silent(HostId::CONTROLLER) {
+                        self.objects.on_away(HostId::CONTROLLER, true);
+                    }
+                    self.on_attempt(Attempt::Failed);
                 }
                 Outcome::Failed(attempt) => self.on_attempt(attempt),
                 Outcome::Refused => self.leave(),

@@ -121,6 +121,9 @@ impl PlaneThread {
             self.away.insert(host);
             return;
         }
+        if !self.away.remove(&host) {
+            return;
+        }
         // Connections from before may wait for a long time until they try again, and those that are being made, too.
         let is_all = host == HostId::CONTROLLER;
         let stale = self
@@ -131,7 +134,6 @@ impl PlaneThread {
             self.close(token, now);
         }
         self.last_dialled = None;
-        self.away.remove(&host);
         for fetch in self.fetches.values_mut() {
             fetch.begin_anew();
         }

@@ -26,7 +26,7 @@ const HOST_LIMITS: Limits = Limits {
 };
 /// How long the controller may be silent.
 const CONTROLLER_LIMITS: Limits = Limits {
-    silent_ns: 2_000 * MS,
+    silent_ns: 900 * MS,
     ..HOST_LIMITS
 };
 /// The longest time from sending to arrival, and between two ticks of a machine that judges, twice.
