@@ -3,7 +3,7 @@
 `links.py --rounds 5 [--fault cut-9] [--load tasks] [--seed 1] [--to FILE]`: each round breaks one link or stops one
 process under a load. Within the limit nothing may be lost or run twice, and variables stay. Beyond it, every task of
 the lost host ends once, and soon. `kill-controller` kills the controller and starts it again: what its clients wait for
-ends with `LinkLost`, and engines stay with their variables. `links.py --table FILE...` makes the notebook's table of such files.
+ends with `LinkLost`, and engines stay with their variables. `links.py --table FILE...` makes a table of such files.
 """
 
 from __future__ import annotations

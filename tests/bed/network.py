@@ -193,9 +193,7 @@ class Network:
         _run("ip", "-n", self.router, "link", "set", host.port, "up")
 
     def drop(self, host: Host) -> None:
-        """Drops what the router receives from a host or for it. Links stay up, and neighbours known: the fault is further
-        away.
-        """
+        """Drops what the router receives from a host or for it, as if a link further away were cut."""
         self._drops("add", host)
 
     def carry(self, host: Host) -> None:

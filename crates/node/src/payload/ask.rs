@@ -121,7 +121,7 @@ impl PlaneThread {
             self.away.insert(host);
             return;
         }
-        if !self.away.remove(&host) {
+        if !self.away.contains(&host) {
             return;
         }
         // Connections from before may wait for a long time until they try again, and those that are being made, too.
@@ -134,6 +134,8 @@ impl PlaneThread {
             self.close(token, now);
         }
         self.last_dialled = None;
+        // Only now: until then, a fetch that has lost its connection waits.
+        self.away.remove(&host);
         for fetch in self.fetches.values_mut() {
             fetch.begin_anew();
         }
