@@ -599,20 +599,16 @@ impl World {
         // An engine may begin them as long as its relay knows of no other controller.
         let mut sent = BTreeSet::new();
         for host in self.hosts.values_mut() {
-            for message in host.to.drain(..) {
-                if let ToHost::Assign(_, record) = message {
-                    self.dropped.insert(job_of(&record.payload));
-                }
-            }
             let engines = host.engines.values();
             let received = engines.flat_map(|engine| &engine.received);
             sent.extend(received.map(|record| job_of(&record.payload)));
+            host.to.clear();
             host.from.clear();
             host.away_since.get_or_insert(self.now);
         }
         let open = std::mem::take(&mut self.open).into_values();
-        let never_sent = open.filter(|job| !self.begun.contains(job) && !sent.contains(job));
-        self.dropped.extend(never_sent);
+        let never_came = open.filter(|job| !self.begun.contains(job) && !sent.contains(job));
+        self.dropped.extend(never_came);
         // Only what the facts amount to is read again.
         let mut facts = Facts::default();
         self.facts
