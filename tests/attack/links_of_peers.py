@@ -283,6 +283,16 @@ def broken(network: Network, host: Host, fault: str) -> Iterator[None]:
         network.signal(host, SIGCONT)
 
 
+def told(program: subprocess.Popen[str]) -> dict[str, object]:
+    """The program's next line of ours; systems print lines of their own."""
+    assert program.stdout is not None
+    for line in program.stdout:
+        if line.startswith("{"):
+            found: dict[str, object] = json.loads(line)
+            return found
+    raise RuntimeError(f"the program has ended with {program.wait()}")
+
+
 def run(peer: Peer, fault: str, seconds: float) -> dict[str, object]:
     """One round: how tasks ended, how many ran more than once or never, which variables are left."""
     with ExitStack() as stack:
@@ -298,12 +308,11 @@ def run(peer: Peer, fault: str, seconds: float) -> dict[str, object]:
         ))  # fmt: skip
         stack.callback(program.kill)
         assert program.stdin is not None
-        assert program.stdout is not None
-        assert json.loads(program.stdout.readline())["began"]
+        assert told(program)["began"]
         with broken(network, host, fault):
             time.sleep(seconds)
         print(file=program.stdin, flush=True)
-        found: dict[str, object] = json.loads(program.stdout.readline())
+        found = told(program)
         ran = Counter(log.read_text().split())
         return found | {"twice": sum(n > 1 for n in ran.values()), "never": TASKS - len(ran)}
 

@@ -4,6 +4,7 @@ under more loads.
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import time
@@ -138,6 +139,23 @@ def test_data_that_was_on_its_way_goes_on_where_it_was(hosted):
     assert result.get(timeout=60) == [int(data.sum())] * 2
     received = cluster.network.received_bytes(host) - had
     assert received < 1.4 * data.nbytes, f"{received / data.nbytes:.2f} times the data"
+
+
+def test_data_is_awaited_while_the_controller_is_stopped(hosted):
+    import numpy as np
+
+    cluster = hosted(2, 1, rate_mbit=100)
+    data = np.random.default_rng(1).integers(0, 1 << 62, 4 << 20)
+    host = cluster.network.hosts[1]
+    had = cluster.network.received_bytes(host)
+    result = cluster.client[:].apply_async(lambda array: int(array.sum()), data)
+    wait_until(lambda: cluster.network.received_bytes(host) - had > data.nbytes // 4, 60, "a quarter of it")
+    pid = json.loads(Path(cluster.cluster.connection_file).read_text())["pid"]
+    os.kill(pid, signal.SIGSTOP)
+    time.sleep(14)  # longer than a host waits for data from one that is not away
+    os.kill(pid, signal.SIGCONT)
+    assert result.get(timeout=60) == [int(data.sum())] * 2
+    assert states(cluster) == {"up": 2}
 
 
 def n_clients(cluster: FarClients) -> int:

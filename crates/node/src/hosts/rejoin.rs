@@ -31,8 +31,6 @@ const VACANT_NS: Nanos = 2_000_000_000;
 enum Outcome {
     /// A connection on which the controller has said what it has received.
     Connected(Box<Link>, Received),
-    /// The controller's host did not take the connection: the network is cut.
-    Unreachable,
     Failed(Attempt),
     /// A connection to a controller that has taken the place of the earlier one.
     Joined(Box<(Link, Welcome)>),
@@ -106,7 +104,7 @@ fn attempt(
         Err(error) if error.kind() == std::io::ErrorKind::ConnectionRefused => {
             return Outcome::Failed(Attempt::NobodyListens);
         }
-        Err(_) => return Outcome::Unreachable,
+        Err(_) => return Outcome::Failed(Attempt::Failed),
     };
     let dial = |stream: TcpStream| -> Result<(Link, Received), LinkError> {
         let security = upstream_security(config, relay).map_err(std::io::Error::other)?;
@@ -137,7 +135,7 @@ impl Node {
         self.rejoin().and_then(|rejoin| rejoin.redial.next_tick())
     }
 
-    /// The controller is silent. It may just be busy, so payload goes on.
+    /// The controller is silent. If it is just busy, it answers an attempt, and payload goes on.
     pub(crate) fn dial_again(&mut self) {
         let now = self.now_ns;
         if let Some(rejoin) = self.rejoin() {
@@ -192,6 +190,10 @@ impl Node {
 
     fn on_attempt(&mut self, attempt: Attempt) {
         let now = self.now_ns;
+        // The link may speak again since the attempt began.
+        if self.liveness.is_silent(HostId::CONTROLLER) {
+            self.objects.on_away(HostId::CONTROLLER, true);
+        }
         if self
             .rejoin()
             .is_some_and(|r| r.redial.on_attempt(now, attempt))
@@ -214,13 +216,6 @@ impl Node {
                 Outcome::Joined(joined) => {
                     let (link, welcome) = *joined;
                     self.follow_successor(link, &welcome);
-                }
-                Outcome::Unreachable => {
-                    // The link may speak again since the attempt began.
-                    if self.liveness.is_silent(HostId::CONTROLLER) {
-                        self.objects.on_away(HostId::CONTROLLER, true);
-                    }
-                    self.on_attempt(Attempt::Failed);
                 }
                 Outcome::Failed(attempt) => self.on_attempt(attempt),
                 Outcome::Refused => self.leave(),
