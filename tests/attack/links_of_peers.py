@@ -20,6 +20,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from signal import SIGCONT, SIGSTOP
+from threading import Timer
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
@@ -29,6 +30,8 @@ CHECKOUT = Path(__file__).parents[2]
 TASKS = 1000
 # What has not ended this long after the network's return is taken for lost.
 PATIENCE_S = 120
+# A program that has told nothing for so long stands still.
+STANDS_STILL_S = 400
 
 _COMMON = """
 import json, sys, time
@@ -152,7 +155,7 @@ until(lambda: ray.cluster_resources().get("CPU", 0) == 4, 60)
 keepers = [Keeper.options(resources={host: 0.001}).remote() for host in ("host1", "host1", "host2", "host2")]
 
 def keep():
-    ray.get([keeper.put.remote() for keeper in keepers])
+    ray.get([keeper.put.remote() for keeper in keepers], timeout=120)
 
 def n_kept():
     return [tried(lambda k=k: ray.get(k.get.remote(), timeout=10)) for k in keepers].count(41)
@@ -307,6 +310,9 @@ def run(peer: Peer, fault: str, seconds: float) -> dict[str, object]:
             [*network.shell(network.hosts[0]), *command], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         ))  # fmt: skip
         stack.callback(program.kill)
+        too_late = Timer(STANDS_STILL_S, program.kill)
+        too_late.start()
+        stack.callback(too_late.cancel)
         assert program.stdin is not None
         assert told(program)["began"]
         with broken(network, host, fault):
@@ -328,7 +334,11 @@ def main() -> None:
         for one in arguments.fault or ["cut-9", "cut-35", "stop-14"]:
             for name in arguments.peer or PEERS:
                 fault, _, seconds = one.rpartition("-")
-                line = json.dumps({"peer": name, "fault": one, **run(PEERS[name], fault, float(seconds))})
+                try:
+                    found = run(PEERS[name], fault, float(seconds))
+                except RuntimeError as error:
+                    found = {"problem": str(error)}
+                line = json.dumps({"peer": name, "fault": one, **found})
                 print(line, flush=True)
                 if arguments.to:
                     with arguments.to.open("a") as file:

@@ -54,6 +54,22 @@ pub enum Mutation {
     LeavesObserversWaiting,
     /// A relay's reports about processes are treated as those of the controller's own fork server.
     BelievesRelays,
+    /// Relays do not dial again.
+    NeverDials,
+    /// What relays have sent over a link that broke is lost at times.
+    LosesReports,
+    /// What the controller has sent over a link that broke is lost at times.
+    LosesOrders,
+    /// What was on its way when a link broke arrives the wrong way round.
+    ReversesLinks,
+    /// The controller's machine is not told that a host is away.
+    AbsenceUnsaid,
+    /// It is not told that a host is back.
+    ReturnUnsaid,
+    /// A controller that was stopped judges as if it had listened.
+    JudgesAfterStop,
+    /// Relays are not told that an attempt to dial has failed.
+    FailuresUnsaid,
 }
 
 /// The parameters of one run.

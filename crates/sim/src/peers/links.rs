@@ -14,6 +14,7 @@ use broadleaf_core::redial::{Attempt, Redial};
 use broadleaf_core::{Input, Nanos};
 use broadleaf_proto::ids::{ClientId, EngineId, HostId};
 
+use crate::Mutation;
 use crate::cluster::{Cluster, Event, NodeEvent};
 use crate::peers::hosts::RelayMessage;
 
@@ -274,18 +275,20 @@ impl Cluster {
                 {
                     link.is_connected = false;
                     link.liveness.on_broken(now, HostId::CONTROLLER, false);
-                    link.redial.begin(now);
-                    self.wait_to_dial(host);
+                    self.begin_to_dial(host);
                 }
             }
             LinkEvent::Dials(host) => self.dial(host),
             LinkEvent::AttemptFails(host, attempt) => {
                 let now = self.now;
+                let is_said = self.plan.mutation != Mutation::FailuresUnsaid;
                 if let Some(link) = self.relays_link(host)
                     && link.attempt == attempt
                 {
                     link.attempt += 1;
-                    link.redial.on_attempt(now, Attempt::Failed);
+                    if is_said {
+                        link.redial.on_attempt(now, Attempt::Failed);
+                    }
                     self.wait_to_dial(host);
                 }
             }
@@ -406,10 +409,32 @@ impl Cluster {
         if !link.is_connected || link.quiet_until > now {
             return Ok(());
         }
-        for event in std::mem::take(&mut link.held) {
-            self.step(event)?;
+        let mut held = std::mem::take(&mut link.held);
+        if self.plan.mutation == Mutation::ReversesLinks {
+            held.make_contiguous().reverse();
+        }
+        for event in held {
+            let is_lost = match self.plan.mutation {
+                Mutation::LosesReports => matches!(event, Event::Node(_)),
+                Mutation::LosesOrders => !matches!(event, Event::Node(_)),
+                _ => false,
+            };
+            if !(is_lost && self.random.chance(20)) {
+                self.step(event)?;
+            }
         }
         Ok(())
+    }
+
+    fn begin_to_dial(&mut self, host: HostId) {
+        let now = self.now;
+        if self.plan.mutation == Mutation::NeverDials {
+            return;
+        }
+        if let Some(link) = self.relays_link(host) {
+            link.redial.begin(now);
+        }
+        self.wait_to_dial(host);
     }
 
     fn dial(&mut self, host: HostId) {
@@ -468,12 +493,7 @@ impl Cluster {
         link.liveness.on_tick(now, &mut verdicts);
         for verdict in verdicts {
             match verdict {
-                Verdict::Silent(_) => {
-                    if let Some(link) = self.relays_link(host) {
-                        link.redial.begin(now);
-                    }
-                    self.wait_to_dial(host);
-                }
+                Verdict::Silent(_) => self.begin_to_dial(host),
                 Verdict::Gone(_) => {
                     self.check_left(host)?;
                     self.lose_host(host);
@@ -500,9 +520,13 @@ impl Cluster {
 
     fn judge_hosts(&mut self) -> Result<(), String> {
         let mut verdicts = Vec::new();
-        self.links_to_hosts
-            .liveness
-            .on_tick(self.now, &mut verdicts);
+        let liveness = &mut self.links_to_hosts.liveness;
+        if self.plan.mutation == Mutation::JudgesAfterStop {
+            while let Some(due) = liveness.next_tick().filter(|due| *due < self.now) {
+                liveness.on_tick(due, &mut verdicts);
+            }
+        }
+        liveness.on_tick(self.now, &mut verdicts);
         for verdict in verdicts {
             match verdict {
                 Verdict::Ask(host) => {
@@ -551,6 +575,9 @@ impl Cluster {
         let there = engines.filter(|info| self.controller.host_of(info.engine) == host);
         let there = there.map(|info| (info.engine, info.pid)).collect();
         self.links_to_hosts.away.insert(host, there);
+        if self.plan.mutation == Mutation::AbsenceUnsaid {
+            return Ok(());
+        }
         self.feed(Input::HostAway { host })
     }
 
@@ -563,6 +590,9 @@ impl Cluster {
         links.rejoined += 1;
         let before = links.away.remove(&host).unwrap_or_default();
         self.check_kept(host, &before)?;
+        if self.plan.mutation == Mutation::ReturnUnsaid {
+            return Ok(());
+        }
         self.feed(Input::HostBack { host })
     }
 
