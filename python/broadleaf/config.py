@@ -274,9 +274,10 @@ OPTIONS: dict[str, Option] = {
                "that does not come back within `rejoin_timeout_s`: `cancel` those that have not started, or `finish` "
                "them and keep the results for whoever asks for them by their ids.", choices=("cancel", "finish")),
         Option("journal", "choice", "off", "node", "Whether the controller writes down which hosts and engines it has. "
-               "If it is killed, `broadleaf start --resume` can then start it again: engines on other hosts keep their "
-               "variables and running tasks until then, for at most `rejoin_timeout_s`. With `sync`, the journal also "
-               "survives a crash of its machine.", choices=("off", "on", "sync")),
+               "If it is killed, it can then be started again, by the steward of a detached cluster or by "
+               "`broadleaf start --resume`: engines on other hosts keep their variables and running tasks until then, "
+               "for at most `rejoin_timeout_s`. With `sync`, the journal also survives a crash of its machine.",
+               choices=("off", "on", "sync")),
         Option("drain_s", "float", 30.0, "node", "How long before the end of its batch job a host stops taking "
                "tasks, in seconds; at most a tenth of the job's time. A relay that receives SIGTERM has "
                "the same time to finish its tasks.", maximum=_YEAR_S),

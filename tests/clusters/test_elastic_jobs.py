@@ -275,3 +275,58 @@ def test_jobs_of_a_detached_cluster_come_and_go_when_nobody_is_left(slurm):
     file = slurm.python(DETACHED, timeout_s=60, **SHARED).stdout.strip()
     said = slurm.python(LATER.replace("FILE", repr(file)), timeout_s=200, **SHARED).stdout
     assert said.splitlines() == ["released", "cancelled"]
+
+
+WITH_JOURNAL = """
+import broadleaf as ipp
+cluster = ipp.Cluster(engines=ipp.Slurm(nodes=2, engines_per_host=1, walltime="5m"), detached=True, journal="on")
+cluster.start_cluster_sync()
+cluster.wait_for_engines_sync()
+print(cluster.cluster_file)
+"""
+
+KILLED = f"""{_COMMON}
+cluster = ipp.Cluster.from_file(FILE)
+
+def controller():
+    try:
+        return cluster.status_sync()["pid"]
+    except ipp.ClusterConnectionError:
+        return None
+
+try:
+    with cluster.connect_client_sync() as rc:
+        rc[:].push({{"kept": 41}}, block=True)
+        engines = rc[:].apply_sync(os.getpid)
+    former, before = controller(), jobs("R")
+    os.kill(former, signal.SIGKILL)
+    until(lambda: controller() not in (None, former))
+    with cluster.connect_client_sync() as rc:
+        rc.wait_for_engines(2, timeout=60)
+        assert rc[:].apply(os.getpid).get(60) == engines
+        assert rc[:].apply(lambda: kept).get(60) == [41, 41]
+    assert jobs("R,PD") == before, jobs()
+    cluster.scale_sync(2)
+    former = controller()
+    os.kill(former, signal.SIGKILL)
+    until(lambda: controller() not in (None, former))
+    with cluster.connect_client_sync() as rc:
+        rc.wait_for_engines(2, timeout=60)
+        assert rc[:].apply(os.getpid).get(60) == engines
+    assert jobs("R,PD") == before, jobs()
+    assert cluster.keeps_its_size
+    os.unlink(cluster.cluster_dir / "journal")
+    os.kill(controller(), signal.SIGKILL)
+    until(lambda: not jobs())
+    until(lambda: cluster.scaling_paused)
+    print(cluster.scaling_paused)
+finally:
+    subprocess.run(["scancel", "--user=root"])
+    cluster.stop_cluster_sync()
+"""
+
+
+def test_jobs_outlive_a_controller_with_a_journal_and_are_cancelled_if_it_cannot_start_again(slurm):
+    file = slurm.python(WITH_JOURNAL, timeout_s=100, **SHARED).stdout.strip()
+    said = slurm.python(KILLED.replace("FILE", repr(file)), timeout_s=200, **SHARED).stdout
+    assert "has no journal, so its controller cannot be started again" in said

@@ -47,6 +47,41 @@ def test_the_command_line_starts_it_another_process_uses_and_stops_it(ssh_hosts)
     check_nothing_is_left(bed)
 
 
+def test_connections_outlive_a_controller_with_a_journal(ssh_hosts):
+    bed = ssh_hosts
+    broadleaf = (sys.executable, "-m", "broadleaf")
+    check_nothing_is_left(bed)  # of the test before
+    options = ("--engines", "ssh", "--hosts", "n1:1,n2:1", "--option", "journal=on")
+    assert "2 engines" in bed.run("head", *broadleaf, "start", *options).stdout
+    program = f"""
+import os, signal, sys
+import broadleaf as ipp
+sys.path.append({str(CHECKOUT / "tests")!r})
+import waiting
+
+cluster = ipp.Cluster.from_file()
+
+def controller():
+    try:
+        return cluster.status_sync()["pid"]
+    except ipp.ClusterConnectionError:
+        return None
+
+with cluster.connect_client_sync() as rc:
+    rc[:].push({{"kept": 41}}, block=True)
+    engines = rc[:].apply_sync(os.getpid)
+former = controller()
+os.kill(former, signal.SIGKILL)
+assert waiting.until(lambda: controller() not in (None, former), 60)
+with cluster.connect_client_sync() as rc:
+    rc.wait_for_engines(2, timeout=60)
+    print(rc[:].apply(lambda: (os.getpid(), kept)).get(60) == [(engine, 41) for engine in engines])
+"""
+    assert bed.python(program).stdout == "True\n"
+    bed.run("head", *broadleaf, "stop")
+    check_nothing_is_left(bed)
+
+
 @pytest.mark.parametrize("may_nest", [True, False])
 def test_tasks_submit_tasks_where_they_may(ssh_hosts, may_nest):
     program = f"""

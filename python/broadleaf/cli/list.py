@@ -48,6 +48,7 @@ def command(profile: str | None, orphans: bool, as_json: bool) -> None:
     table = plain_table(_COLUMNS, ("PROFILE", "CLUSTER ID", "KIND"))
     for row in rows:
         kind = f"{row['launcher']}, {'detached' if row['detached'] else 'ends with its program'}"
+        kind += ", its controller is being started again" if row["is_coming_back"] else ""
         age = duration(round(row["age_s"]))
         table.add_row(row["profile"], row["cluster_id"], str(row["n"]), str(row["pid"]), age, kind)
     console().print(table)
@@ -88,6 +89,7 @@ def _row(cluster: Cluster) -> dict[str, Any]:
         "pid": state["controller"]["fork_server_pid"],
         "age_s": round(max(0.0, time.time() - Path(cluster.cluster_file).stat().st_mtime), 1),
         "detached": cluster.detached,
+        "is_coming_back": cluster.is_coming_back,
         "launcher": cluster.launcher_name,
         "connection_file": cluster.connection_file,
     }

@@ -154,7 +154,11 @@ def html_description(cluster: Cluster) -> str:
 
 
 def _state(cluster: Cluster) -> str:
-    return "running" if cluster.running else "stopped" if cluster.was_started else "not started"
+    if cluster.running:
+        return "running"
+    if cluster.is_coming_back:
+        return "its controller is being started again"
+    return "stopped" if cluster.was_started else "not started"
 
 
 # Why engines on the controller's host did not start.
@@ -272,6 +276,7 @@ class Cluster(ClusterCoroutines, OwnDashboard):
         self.n: int = engine_count(n) if n is not None else 0 if self.engines_from.is_remote else usable_cores()
         self._default_n = self.n
         self._controller: Controller | None = None
+        self._started_as = ""  # what all its controllers have in common, but no other cluster of this profile and id
         self._started_sets = StartedSets(self)
         self._client: Client | None = None
         self._clients: weakref.WeakSet[Client] = weakref.WeakSet()  # those of this process
@@ -323,7 +328,24 @@ class Cluster(ClusterCoroutines, OwnDashboard):
     @property
     def running(self) -> bool:
         """Whether its processes are alive."""
-        return self._controller is not None and self._controller.running()
+        return self._controller is not None and (self._controller.running() or self._has_successor())
+
+    def _has_successor(self) -> bool:
+        """Whether another process has started the controller again. It is then this object's controller, too."""
+        assert self._controller is not None  # invariant: only asked where one has ended
+        if self.settings["journal"] == "off":
+            return False
+        try:
+            state = read_json(self.cluster_file)
+        except ClusterFileError:
+            return False  # it was stopped
+        self._take_over_controller(state)
+        return self._controller.running()
+
+    @property
+    def is_coming_back(self) -> bool:
+        """Whether its controller has ended without being stopped, and is being started again."""
+        return self._controller is not None and not self.running and self._elastic.brings_controller_back
 
     @property
     def was_started(self) -> bool:
@@ -448,6 +470,7 @@ class Cluster(ClusterCoroutines, OwnDashboard):
                 files.remove_cluster_files(self.cluster_dir, self.cluster_dir)
                 raise
             self._owner_pid = os.getpid()
+            self._started_as = os.urandom(8).hex()
             try:
                 self._is_new = True
                 self._started_sets.started(0 if is_remote else n_engines)
@@ -466,11 +489,12 @@ class Cluster(ClusterCoroutines, OwnDashboard):
             if not self.detached:
                 stop_at_exit(self)
         self._share_state()
-        if is_remote:
-            self._elastic.look_after_jobs()
+        self._elastic.look_after()
 
     def resume_controller_sync(self) -> Self:
         """Starts the controller again after it has ended without being stopped: it was killed, or its machine was.
+
+        The steward of a detached cluster does that by itself, unless it has given up.
 
         Engines on other hosts that come back within `rejoin_timeout_s` keep their ids, their variables and the tasks
         that they run; nobody gets the values of these tasks. Engines on the controller's host are started anew. Clients
@@ -485,9 +509,9 @@ class Cluster(ClusterCoroutines, OwnDashboard):
             ClusterStartError: It does not start; the message contains the end of the log. It may be tried again.
         """
         with self.lock:
-            former = self._started()
-            if former.running():
+            if self.running:
                 raise ClusterStateError(f"cluster {self.cluster_id!r} is running; there is nothing to resume")
+            former = self._started()
             restart = Restart.read(self.cluster_dir)
             if restart is None:
                 raise ClusterStateError(
@@ -515,12 +539,15 @@ class Cluster(ClusterCoroutines, OwnDashboard):
                 resumes=True,
             )
             self._owner_pid = os.getpid()
-            self.write_cluster_file()
+            try:
+                self.write_cluster_file()
+            except BaseException:
+                self._controller.end(keeps_journal=True)  # nobody would find it
+                raise
             if not self.detached:
                 stop_at_exit(self)
         self._share_state()
-        if self.engines_from.is_remote:
-            self._elastic.look_after_jobs()
+        self._elastic.look_after(resumes=True)
         return self
 
     def write_cluster_file(self) -> None:
@@ -528,23 +555,36 @@ class Cluster(ClusterCoroutines, OwnDashboard):
         self._file.write(self.to_dict())
 
     def _share_state(self) -> None:
-        """Shares the lock with a steward in another process, and takes over what that one changes."""
-        if self._elastic.may_have_steward_process:
+        """Shares the lock with other processes that change the cluster's state, and takes over what these change."""
+        if self._elastic.may_have_steward_process or self.settings["journal"] != "off":
             self.lock.share(self.cluster_dir, self._take_over_changes)
 
     def _take_over_changes(self) -> None:
         if (state := self._file.changed()) is not None:
             self.n = state["n"]
             self._started_sets.from_dict(state["engine_sets"], state["submitting_since"])
+            self._take_over_controller(state)
+
+    def _take_over_controller(self, state: Mapping[str, Any]) -> None:
+        """Makes the controller that a cluster's file names this object's, where that is another one."""
+        former, successor = self._controller, state["controller"]
+        is_same_cluster = state.get("started_as", "") == self._started_as
+        if former is None or successor is None or former.to_dict() == successor or not is_same_cluster:
+            return
+        former.release()
+        self._controller = Controller.from_dict(successor)
+        self.detached, self._arguments = state["detached"], state["options"]
+        self.settings = config.resolve(self._arguments, files.profile_dir(self.profile))
 
     def _claim_directory(self) -> None:
         for directory in (base_dir(), files.profile_dir(self.profile).parent, files.profile_dir(self.profile)):
             make_private_dir(directory)
         if Path(self.cluster_file).exists():
             other = Cluster.from_file(self.cluster_file)
-            if other.running:
+            if other.running or other.is_coming_back:
+                state = "already running" if other.running else "being started again, because its controller has ended"
                 raise ClusterStateError(
-                    f"cluster {self.cluster_id!r} of profile {self.profile!r} is already running; stop it with "
+                    f"cluster {self.cluster_id!r} of profile {self.profile!r} is {state}; stop it with "
                     f"`broadleaf stop --cluster-id {self.cluster_id}`, or choose another id"
                 )
             self._refuse_other_hosts_directory()
@@ -637,9 +677,10 @@ class Cluster(ClusterCoroutines, OwnDashboard):
         Args:
             keep_logs: Whether its logs stay.
         """
-        if self._controller is not None and not self.running:
-            run_dir = self._controller.to_dict()["run_dir"]
-            files.remove_cluster_files(self.cluster_dir, run_dir, keep_logs)
+        with self.lock:  # nobody is just starting its controller again
+            if self._controller is not None and not (self.running or self.is_coming_back):
+                run_dir = self._controller.to_dict()["run_dir"]
+                files.remove_cluster_files(self.cluster_dir, run_dir, keep_logs)
 
     # Engines
 
@@ -1075,6 +1116,7 @@ class Cluster(ClusterCoroutines, OwnDashboard):
             "submitting_since": self._started_sets.submitting_since,
             files.LEAVES_JOBS: self._may_have_jobs(),
             "detached": self.detached,
+            "started_as": self._started_as,
             "options": self._arguments,
             "controller": self._controller.to_dict() if self._controller else None,
         }
@@ -1105,6 +1147,7 @@ class Cluster(ClusterCoroutines, OwnDashboard):
         cluster._old_arguments = old_arguments
         if state["controller"] is not None:
             cluster._controller = Controller.from_dict(state["controller"])
+            cluster._started_as = state.get("started_as", "")
         cluster._started_sets.from_dict(state["engine_sets"], state["submitting_since"])
         cluster._share_state()
         return cluster
@@ -1153,7 +1196,7 @@ class Cluster(ClusterCoroutines, OwnDashboard):
         Returns:
             The scheduler's words about the end of its job; '' if the job still runs, or nobody knows.
         """
-        if not self._elastic.may_have_steward_process:
+        if not (self.engines_from.is_remote and self._elastic.may_have_steward_process):
             return why_gone(self, host)
         with self.control() as control:
             return control.why_gone(host, self._elastic.has_steward_process)
@@ -1172,6 +1215,10 @@ class Cluster(ClusterCoroutines, OwnDashboard):
             ClusterStateError: The cluster has not been started.
         """
         self._started()
+        if self.is_coming_back:
+            raise ClusterConnectionError(
+                f"the controller of cluster {self.cluster_id!r} has ended, and is being started again"
+            )
         if not self.running:
             raise ClusterConnectionError(f"cluster {self.cluster_id!r} has stopped")
         return ControlLink(Path(self.connection_file).read_text(), timeout_s)
@@ -1188,7 +1235,12 @@ class Cluster(ClusterCoroutines, OwnDashboard):
         Raises:
             ClusterStateError: The cluster has not been started.
         """
-        return self._started().wait(timeout_s)
+        give_up_at = None if timeout_s is None else time.monotonic() + timeout_s
+        while self._started().wait(timeout_s):
+            if not self.running:  # otherwise there is another one by now
+                return True
+            timeout_s = None if give_up_at is None else max(0.0, give_up_at - time.monotonic())
+        return False
 
     def exit_code(self, timeout_s: float) -> int | None:
         """How the controller ended.

@@ -200,6 +200,11 @@ class RunningCluster(Protocol):
         ...
 
     @property
+    def is_coming_back(self) -> bool:
+        """Whether its controller has ended and is being started again."""
+        ...
+
+    @property
     def cluster_dir(self) -> Path:
         """Directory of its files."""
         ...

@@ -37,7 +37,7 @@ class Restart(NamedTuple):
     @classmethod
     def read(cls, cluster_dir: Path) -> Restart | None:
         """That of a cluster whose controller kept a journal; None if there is none."""
-        if not (cluster_dir / files.RESTART_FILE).exists() or not (cluster_dir / files.JOURNAL).exists():
+        if not files.can_be_resumed(cluster_dir):
             return None
         state = read_json(cluster_dir / files.RESTART_FILE)
         variables = state.pop("engine_env")
@@ -73,7 +73,7 @@ class Controller:
     ) -> Controller:
         """Starts the fork server with `n_engines` of this host, calls `meanwhile`, waits until its node listens, and
         writes the connection files; with fresh keys, unless `credentials` are given. With `resumes` it takes the place
-        of the one that has kept the journal.
+        of the one that has kept the journal, and its log goes on.
 
         Raises `ClusterStartError`, and leaves nothing behind then, except for the journal.
         """
@@ -84,7 +84,7 @@ class Controller:
         try:
             credentials = credentials or Credentials.generate(cluster_id)
             plan = controller._plan(credentials, settings, n_engines, engine_env, resumes)
-            readiness = controller._start_host(plan, settings, detached, meanwhile)
+            readiness = controller._start_host(plan, settings, detached, meanwhile, resumes)
             controller.node_pid = readiness["pid"]
             credentials.write(
                 cluster_dir,
@@ -216,9 +216,9 @@ class Controller:
         )
 
     def _start_host(
-        self, plan: HostPlan, settings: Settings, detached: bool, meanwhile: Callable[[], object]
+        self, plan: HostPlan, settings: Settings, detached: bool, meanwhile: Callable[[], object], resumes: bool
     ) -> dict[str, Any]:
-        started = plan.start(self.log(), with_lifeline=not detached)
+        started = plan.start(self.log(), with_lifeline=not detached, log_goes_on=resumes)
         self._child = started.child
         self._lifeline = started.lifeline
         self.fork_server_pid = started.child.pid

@@ -12,6 +12,7 @@ from broadleaf.cluster.scaling import Aim
 from broadleaf.cluster.started_sets import StartedSets
 from broadleaf.cluster.steward import Order, Steward, StewardProcess
 from broadleaf.errors import BroadleafError
+from broadleaf.state.files import can_be_resumed, process_of_cluster
 
 _LOOK_EVERY_S = 0.05
 
@@ -112,11 +113,33 @@ class Elastic:
         steward.start(awaits_engines=order.aim is not None and order.aim.maximum > 0)
         self._steward = steward
 
-    def look_after_jobs(self) -> None:
-        """Starts the steward of a cluster whose engines come with jobs: it tells everybody what becomes of them, and
-        cancels those that nobody needs any more."""
-        if self.may_have_steward_process:
-            StewardProcess(self._cluster.cluster_dir).have(self._cluster, Order(None), waits=False)
+    def look_after(self, *, resumes: bool = False) -> None:
+        """Starts the steward of a cluster that needs one although nobody has scaled it. Where the controller `resumes`
+        its work, so does the steward."""
+        if self._always_has_process:
+            process = StewardProcess(self._cluster.cluster_dir)
+            if not resumes or not process.resume(self._cluster):
+                process.have(self._cluster, Order(None), waits=False)
+
+    @property
+    def _always_has_process(self) -> bool:
+        """Whether there is a steward's process as long as the cluster runs. Where engines come with jobs, it tells
+        everybody what becomes of them, and cancels those that nobody needs any more."""
+        return self.resumes_controller or (self._cluster.engines_from.is_remote and self.may_have_steward_process)
+
+    @property
+    def resumes_controller(self) -> bool:
+        """Whether the steward's process starts the controller again when it is killed. A controller that ends with its
+        program can only be started by that one."""
+        return self._cluster.detached and self._cluster.settings["journal"] != "off"
+
+    @property
+    def brings_controller_back(self) -> bool:
+        """Whether the steward's process is about to start the controller, which has ended, again."""
+        if not (self.resumes_controller and can_be_resumed(self._cluster.cluster_dir)):
+            return False
+        pid = StewardProcess(self._cluster.cluster_dir).pid()
+        return pid is not None and process_of_cluster(pid, self._cluster.cluster_id)  # it may be another host's
 
     @property
     def may_have_steward_process(self) -> bool:
@@ -128,7 +151,7 @@ class Elastic:
     @property
     def has_steward_process(self) -> bool:
         """Whether there is such a process now."""
-        return self.may_have_steward_process and StewardProcess(self._cluster.cluster_dir).pid() is not None
+        return self.may_have_steward_process and StewardProcess(self._cluster.cluster_dir).is_running
 
     @property
     def keeps_its_size(self) -> bool:
@@ -139,22 +162,26 @@ class Elastic:
     def why_paused(self) -> str:
         """Why engines are missing although the cluster is scaled, in the scheduler's words; '' if none are, or if they
         were requested and are awaited."""
-        if self.may_have_steward_process:
-            return StewardProcess(self._cluster.cluster_dir).why_paused
-        return self._steward.why_paused if self._steward is not None else ""
+        may_have_process = self._always_has_process or self.may_have_steward_process
+        why = StewardProcess(self._cluster.cluster_dir).why_paused if may_have_process else ""
+        return why or (self._steward.why_paused if self._steward is not None else "")
 
     def stop_steward(self) -> None:
         """Keeps the cluster at its current size from now on, whoever scaled it before."""
-        if self._cluster.engines_from.is_remote and self.may_have_steward_process:
-            with self._cluster.lock:  # it is not in the middle of a step
-                StewardProcess(self._cluster.cluster_dir).order(Order(None))
+        if not self._always_has_process:
+            self.end()
             return
-        self.end()
+        self._end_thread()
+        with self._cluster.lock:  # it is not in the middle of a step
+            StewardProcess(self._cluster.cluster_dir).order(Order(None))
 
     def end(self) -> None:
         """Ends the steward, and returns when it has ended."""
+        self._end_thread()
+        if self._always_has_process or self.may_have_steward_process:
+            StewardProcess(self._cluster.cluster_dir).stop()
+
+    def _end_thread(self) -> None:
         steward, self._steward = self._steward, None
         if steward is not None:
             steward.stop()
-        if self.may_have_steward_process:
-            StewardProcess(self._cluster.cluster_dir).stop()

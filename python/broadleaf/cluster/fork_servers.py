@@ -263,8 +263,8 @@ class HostPlan(NamedTuple):
     ends_with_guests: bool = False
     """Whether it is there for engines that it does not start, and ends with the last of them."""
 
-    def start(self, log_path: Path, *, with_lifeline: bool) -> ForkServer:
-        """Starts the fork server. Its output goes to `log_path`, which is emptied."""
+    def start(self, log_path: Path, *, with_lifeline: bool, log_goes_on: bool = False) -> ForkServer:
+        """Starts the fork server. Its output goes to `log_path`, which is emptied unless it `log_goes_on`."""
         cluster_id, options = self.connection["cluster_id"], self.connection["options"]
         directory = self.connection.get("directory")
         node = {
@@ -287,9 +287,10 @@ class HostPlan(NamedTuple):
             "directory": None if directory is None else os_text_from_json(directory),
             "ends_with_guests": self.ends_with_guests,
         }
-        log = files.open_log(log_path)
+        log = files.open_log(log_path, goes_on=log_goes_on)
         try:
-            return _start(cluster_id, self.engine_env, node, host, log, with_lifeline)
+            process = _forked_process(cluster_id, self.engine_env, ends_with_guests=self.ends_with_guests)
+            return _start(process, cluster_id, self.engine_env, node, host, log, with_lifeline)
         finally:
             os.close(log)
 
@@ -317,22 +318,25 @@ def fork_early() -> None:
 _forked: WaitingProcess | None = None
 
 
-def _forked_process(cluster_id: str, environment: Mapping[str, str], *, with_lifeline: bool) -> WaitingProcess | None:
+def _forked_process(
+    cluster_id: str, environment: Mapping[str, str], *, ends_with_guests: bool
+) -> WaitingProcess | None:
     """A forked process, if its environment, by which processes of a cluster are known, names this one.
 
-    It is what `fork_early` left, if its interpreter was started with the engines' `environment`. A host without a
-    lifeline forks no engines, so its fork server may be forked from a process that holds a key.
+    It is what `fork_early` left, if its interpreter was started with the engines' `environment`. A host for guests has
+    no lifeline and forks no engines, so its fork server may be forked from a process that holds a key.
     """
     global _forked
     early, _forked = _forked, None  # it ends if it is not used
     if os.environ.get("BROADLEAF_CLUSTER_ID") != cluster_id:
         return None
-    if not with_lifeline:
+    if ends_with_guests:
         return WaitingProcess.fork(with_lifeline=False)
     return early if is_set(environment) else None
 
 
 def _start(
+    process: WaitingProcess | None,
     cluster_id: str,
     environment: Mapping[str, str],
     node_config: dict[str, Any],
@@ -340,8 +344,8 @@ def _start(
     log: int,
     with_lifeline: bool,
 ) -> ForkServer:
-    """Starts a fork server, whose output goes to `log`. The descriptors that it inherits are added to `node_config`."""
-    process = _forked_process(cluster_id, environment, with_lifeline=with_lifeline)
+    """Starts a fork server, in `process` if there is one, whose output goes to `log`. The descriptors that it inherits
+    are added to `node_config`."""
     if process is not None:
         process.send_log(log)
     else:

@@ -58,7 +58,7 @@ class ClusterManager:
             profile: The profile; None for all.
 
         Returns:
-            The running clusters, by key.
+            The running clusters, by key. One whose controller is just being started again counts.
         """
         pattern = f"profiles/{profile or '*'}/*/{files.CLUSTER_FILE}"
         for path in sorted(base_dir().glob(pattern)):
@@ -69,13 +69,13 @@ class ClusterManager:
                 cluster = Cluster.from_file(path)
             except (ClusterFileError, ValueError, TypeError, KeyError):
                 continue  # not ours to judge: it belongs to another version or launcher, or is half written
-            if cluster.running:
-                self._clusters[key] = cluster
-            elif directories.may_judge(path.parent):
+            if not _is_there(cluster) and directories.may_judge(path.parent):
                 cluster.remove_files(keep_logs=time.time() - path.stat().st_mtime < files.KEPT_LOG_AGE_S)
+            if _is_there(cluster):
+                self._clusters[key] = cluster
         files.remove_orphans()
         for key, cluster in list(self._clusters.items()):
-            if cluster._controller is not None and not cluster.running:
+            if cluster.was_started and not _is_there(cluster):
                 del self._clusters[key]
         return self.clusters
 
@@ -94,7 +94,7 @@ class ClusterManager:
                 cluster = Cluster.from_file(path)
             except (ClusterFileError, ValueError, TypeError, KeyError):
                 continue
-            if not cluster.running and directories.may_judge(path.parent):
+            if not _is_there(cluster) and directories.may_judge(path.parent):
                 found.append((path.stat().st_mtime_ns, cluster))
         return [cluster for _, cluster in sorted(found, key=lambda entry: -entry[0])]
 
@@ -165,6 +165,10 @@ class ClusterManager:
         """
         self.get_cluster(key)
         del self._clusters[key]
+
+
+def _is_there(cluster: Cluster) -> bool:
+    return cluster.running or cluster.is_coming_back
 
 
 def _left_by(cluster: Cluster) -> Orphans:

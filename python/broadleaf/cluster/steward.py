@@ -82,6 +82,7 @@ class Steward:
         self._new_order, self._on_order = new_order, on_order
         self._cluster = cluster
         self._stopped = False
+        self._awaits_controller = False
         self._alert_until = 0.0
         self._pending_since: float | None = None
         self._woken = threading.Event()
@@ -120,6 +121,7 @@ class Steward:
 
     def start(self, awaits_engines: bool) -> None:
         """Runs on a thread from now on, until `stop`, or until the cluster has stopped."""
+        self._awaits_controller = True  # another process may start it again
         control = self._connect()
         control.await_engines(awaits_engines)
         self._thread = threading.Thread(target=self._run, args=(control,), name="broadleaf-steward", daemon=True)
@@ -127,7 +129,12 @@ class Steward:
 
     def run(self) -> None:
         """Works on this thread, until `end`, or until the cluster has stopped."""
-        self._run(self._connect())
+        self._run(None)
+
+    def stand_by(self) -> None:
+        """Does nothing on this thread, until `end`, or until the cluster has stopped."""
+        while self._waits(None):
+            pass
 
     def wake(self) -> None:
         """Makes it look now."""
@@ -149,7 +156,7 @@ class Steward:
         control.call_on_death(self._woken.set)
         return control
 
-    def _run(self, control: ControlLink) -> None:
+    def _run(self, control: ControlLink | None) -> None:
         told, pause_s = "", 0.0
         try:
             while self._waits(pause_s):
@@ -157,27 +164,31 @@ class Steward:
                     told = self.why_paused
                     self._on_paused(told)
                 try:
+                    if control is None:
+                        control = self._connect()
+                        self._await_engines(control)
+                        self._verdicts = Verdicts(self._cluster)  # it may be another controller, which was told nothing
                     pause_s = self._look_after(control)
                 except ClusterStartError as error:
                     self._starts.failed(str(error))
                 except (BroadleafError, TimeoutError, OSError):
-                    control.close()
-                    if not self._waits(_LOOK_EVERY_S):
-                        return
-                    control = self._connect()
-                    self._await_engines(control)
-        except (BroadleafError, TimeoutError, OSError):
-            pass  # the cluster ends
+                    # The cluster ends, or it is tried again.
+                    if control is not None:
+                        control.close()
+                    control, pause_s = None, _LOOK_EVERY_S
         finally:
-            control.close()
+            if control is not None:
+                control.close()
 
-    def _waits(self, pause_s: float) -> bool:
+    def _waits(self, pause_s: float | None) -> bool:
         """Whether to go on, after this time or as soon as something has happened."""
         if self._woken.wait(pause_s):
             # Engines end before their host does, and hosts of a job one after the other.
             self._alert_until = time.monotonic() + _ALERT_S
         self._woken.clear()
-        return not self._stopped and self._cluster.running
+        if self._stopped or self._cluster.running:
+            return not self._stopped
+        return self._awaits_controller and self._cluster.is_coming_back
 
     def _await_engines(self, control: ControlLink) -> None:
         control.await_engines(self._aim is not None and self._aim.maximum > 0)
@@ -550,7 +561,8 @@ class Verdicts:
     def look(self, control: ControlLink, status: Mapping[str, Any], blocks: Sequence[Block]) -> None:
         """Compares the hosts with those of the last look, asks the scheduler, and tells what is known."""
         now = time.monotonic()
-        self._tell(control, STEWARD, self._cluster.engines_from.name)
+        if self._cluster.engines_from.is_remote:  # otherwise there is nothing that only a steward knows
+            self._tell(control, STEWARD, self._cluster.engines_from.name)
         by_id = {block.id: block for block in blocks}
         hosts = {}
         for host in status["hosts"]:
@@ -609,11 +621,20 @@ def _why_gone(block: Block, since_s: float, n_asked: int) -> str:
 # A steward in a separate process: it outlives the program that started the cluster.
 
 
-# SIGUSR1, which says that there is a new order, is blocked until there is a handler.
-_BOOT = (
-    "import os, sys; os.nice(5); sys.path[:] = sys.argv.pop().split('\\n'); "
-    "from broadleaf.cluster.run_steward import main; main()"
-)
+# It leaves the processor to others, except for its main thread: a controller that is started there must not inherit
+# that. SIGUSR1, which says that there is a new order, is blocked until there is a handler.
+_BOOT = """\
+import os, sys, threading
+sys.path[:] = sys.argv.pop().split("\\n")
+def load():
+    os.nice(5)
+    import broadleaf.cluster.run_steward
+thread = threading.Thread(target=load)
+thread.start()
+thread.join()
+from broadleaf.cluster.run_steward import main
+main()
+"""
 _STOP_GRACE_S = 15.0
 _PROCESS_LOOK_EVERY_S = 0.01
 _KILLED = "the steward, which kept the cluster's size, was killed: scale the cluster again"
@@ -645,6 +666,14 @@ class StewardProcess:
             if not self.is_running:
                 raise ClusterStartError("the steward, which scales the cluster, did not start", self._said())
             time.sleep(_PROCESS_LOOK_EVERY_S)
+
+    def resume(self, cluster: RunningCluster) -> bool:
+        """Has the steward follow the order that it had, if there is one; returns at once."""
+        if not self._read(self._order):
+            return False
+        if not self.is_running:
+            self._start(cluster)
+        return True
 
     def order(self, order: Order) -> int:
         """Writes an order for the steward, if there is one or will be; returns its number."""
@@ -695,19 +724,21 @@ class StewardProcess:
         Of one that has failed it warns, unless whoever started it waits for it and says so.
         """
         code = child.wait()
-        if not self._read(self._order) or not cluster.running:
+        if not self._read(self._order) or not (cluster.running or files.can_be_resumed(cluster.cluster_dir)):
             return
         if code < 0:
             with contextlib.suppress(OSError):  # the cluster is just ending
                 self._start(cluster)
         elif code and not is_awaited:
-            kind = cluster.engines_from.name
-            warnings.warn(
-                f"the jobs of engine set {kind!r} are no longer managed, because its steward has failed: errors will "
-                f"not contain the scheduler's reasons, and lost jobs will not be replaced: {self._said()}",
-                StewardWarning,
-                stacklevel=1,
-            )
+            kind = cluster.engines_from
+            missing = f"a controller that is killed will not be started again: {self._said()}"
+            if kind.leaves_jobs:
+                missing = (
+                    f"the jobs of engine set {kind.name!r} are no longer managed, because its steward has failed: "
+                    f"errors will not contain the scheduler's reasons, and lost jobs will not be replaced: "
+                    f"{self._said()}"
+                )
+            warnings.warn(missing, StewardWarning, stacklevel=1)
 
     @property
     def is_running(self) -> bool:
@@ -721,9 +752,11 @@ class StewardProcess:
 
     @property
     def why_paused(self) -> str:
-        """Why no more blocks are requested; '' if they are."""
+        """Why no more blocks are requested; '' if they are. Also why the controller is not started again."""
         if self.is_running:
             return str(self._of_state("why_paused", ""))
+        if why := str(self._of_state(files.WHY_GIVEN_UP, "")):
+            return why
         return _KILLED if self._read(self._order).get("aim") is not None else ""
 
     def _of_state(self, name: str, default: object) -> object:
@@ -775,6 +808,10 @@ class StewardProcess:
     def tell(self, why_paused: str) -> None:
         """In the steward's process: publishes its state, and which order it follows, for other processes."""
         write_json(self._state, {"why_paused": why_paused, "order": self._seen})
+
+    def tell_why_given_up(self, why: str) -> None:
+        """In the steward's process: publishes, as the last thing, why the controller is not started again."""
+        write_json(self._state, {files.WHY_GIVEN_UP: why})
 
 
 # Those that this process has started, until they are gone.

@@ -104,7 +104,8 @@ class StateLock:
 # - ``cluster.json``, what the cluster is,
 # - ``owner.json``, which host and container it runs on,
 # - ``node.log``, the output of the node and the fork server,
-# - ``journal`` and ``restart.json``, with the option `journal`: what a controller needs that is started again,
+# - ``journal`` and ``restart.json``, with the option `journal`: what a controller needs that is started again. Once it
+#   has ended, ``restart.json`` says that it was not stopped,
 # - ``steward.lock`` and ``steward.json``, by which processes find the one that looks after a cluster's jobs or scales
 #   it, ``steward-order.json``, what it is to do, and ``steward.log``, its output,
 # - ``state.lock``, held by a process that changes the state of such a cluster,
@@ -136,6 +137,8 @@ STEWARD_FILE = "steward.json"
 STEWARD_LOCK = "steward.lock"
 STEWARD_LOG = "steward.log"
 STEWARD_ORDER = "steward-order.json"
+WHY_GIVEN_UP = "why_given_up"
+"""The entry of `STEWARD_FILE` that says why the controller, which has ended, is not started again."""
 
 ORPHAN_AGE_S = 60.0
 KEPT_LOG_AGE_S = 7 * 86_400.0
@@ -212,10 +215,11 @@ def no_such_cluster(profile: str, cluster_id: str | None = None) -> str:
     """The error for a cluster that is not running: where it looked, which clusters run, and how to start one."""
     running = sorted(running_clusters(), key=lambda found: (found[0] != profile, found))
     if cluster_id is None:
-        what, where = "no cluster", profile_dir(profile)
+        what, where, why = "no cluster", profile_dir(profile), ""
         also = [f"{id_!r} in profile {of!r}" for of, id_ in running]
     else:
         what, where = f"no cluster {cluster_id!r}", cluster_dir(profile, cluster_id)
+        why = _why_given_up(where)
         also = [repr(id_) if of == profile else f"{id_!r} in profile {of!r}" for of, id_ in running]
     options = ([] if profile == "default" else ["--profile", profile]) + (
         ["--cluster-id", cluster_id] if cluster_id and cluster_id != "default" else []
@@ -229,32 +233,39 @@ def no_such_cluster(profile: str, cluster_id: str | None = None) -> str:
         others += (
             f"; on another host or in another container: {', '.join(f'{id_!r} ({of})' for id_, of in hosts.items())}"
         )
-    return f"{what} is running in profile {profile!r} (looked in {where}){others}. Start one with `{start}`"
+    ended = f". Its controller has ended, and was not started again: {why.rstrip('.')}" if why else ""
+    return f"{what} is running in profile {profile!r} (looked in {where}){others}{ended}. Start one with `{start}`"
 
 
-def open_log(path: Path) -> int:
-    """Truncates a log and opens it for appending; returns the descriptor."""
-    return open_private(path, os.O_WRONLY | os.O_TRUNC | os.O_APPEND)
+def _why_given_up(cluster_path: Path) -> str:
+    """Why the steward of a cluster has not started its controller again; '' if it has, or was not to."""
+    try:
+        return str(json.loads((cluster_path / STEWARD_FILE).read_text()).get(WHY_GIVEN_UP, ""))
+    except (OSError, ValueError, AttributeError):
+        return ""
+
+
+def open_log(path: Path, *, goes_on: bool = False) -> int:
+    """Opens a log for appending, and empties it unless it `goes_on`; returns the descriptor."""
+    return open_private(path, os.O_WRONLY | os.O_APPEND | (0 if goes_on else os.O_TRUNC))
 
 
 def remove_cluster_files(cluster_path: str | Path, run_dir: str | Path, keep_logs: bool = False) -> None:
     """Removes the files of a cluster that is gone; its logs and the files that lead to them stay with `keep_logs`, and
-    where its jobs have yet to be cancelled."""
+    where its jobs have yet to be cancelled. With `keep_logs`, what a controller needs that is started again stays, too.
+    """
     cluster_path, run_dir = Path(cluster_path), Path(run_dir)
-    keep_logs = keep_logs or may_have_jobs(cluster_path / CLUSTER_FILE)
+    may_come_back = keep_logs and (cluster_path / RESTART_FILE).exists()
     dead = [cluster_path / CLIENT_FILE, cluster_path / ENGINE_FILE, *run_dir.glob("*.sock")]
-    dead += [path for name in (ORDER_FILE, BLOCK_SCRIPT) for path in cluster_path.glob(name.format("*"))]
-    dead += [cluster_path / name for name in (LOCK_FILE, STEWARD_FILE, STEWARD_LOCK, STEWARD_ORDER)]
+    if not may_come_back:
+        # Jobs that are pending need their orders, and whoever starts the controller must be the only one.
+        dead += [path for name in (ORDER_FILE, BLOCK_SCRIPT) for path in cluster_path.glob(name.format("*"))]
+        dead += [cluster_path / name for name in (LOCK_FILE, STEWARD_LOCK, STEWARD_ORDER)]
     if not keep_logs:
-        dead += [
-            cluster_path / CLUSTER_FILE,
-            cluster_path / NODE_LOG,
-            cluster_path / STEWARD_LOG,
-            cluster_path / JOURNAL,
-            cluster_path / f"{JOURNAL}.new",
-            cluster_path / RESTART_FILE,
-            *cluster_path.glob(BLOCK_LOG.format("*")),
-        ]
+        dead += [cluster_path / name for name in (JOURNAL, f"{JOURNAL}.new", RESTART_FILE)]
+    if not (keep_logs or may_have_jobs(cluster_path / CLUSTER_FILE)):
+        dead += [cluster_path / name for name in (CLUSTER_FILE, NODE_LOG, STEWARD_LOG, STEWARD_FILE)]
+        dead += cluster_path.glob(BLOCK_LOG.format("*"))
         dead += [path for path in run_dir.glob("*") if not path.is_dir()]
     if (modules := run_dir / MODULES_DIR).exists():
         import shutil
@@ -268,6 +279,11 @@ def remove_cluster_files(cluster_path: str | Path, run_dir: str | Path, keep_log
             directory.rmdir()
         except OSError:
             continue  # gone, or it holds somebody's file
+
+
+def can_be_resumed(cluster_path: str | Path) -> bool:
+    """Whether a controller has left what another one needs to take its place. One that was stopped leaves nothing."""
+    return all((Path(cluster_path) / name).exists() for name in (JOURNAL, RESTART_FILE))
 
 
 def may_have_jobs(cluster_file: str | Path) -> bool:
