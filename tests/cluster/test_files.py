@@ -206,6 +206,26 @@ def test_removal_may_leave_the_logs(tmp_path):
     assert not run_dir.exists()
 
 
+@pytest.mark.parametrize("leaves_jobs", [True, False])
+def test_what_the_next_controller_needs_stays_unless_the_cluster_was_stopped(tmp_path, leaves_jobs):
+    cluster_dir, run_dir = tmp_path / "cluster", tmp_path / "run"
+    cluster_dir.mkdir()
+    run_dir.mkdir()
+    needed = ["journal", "restart.json", "order-1.json", "block-1.sh", "state.lock", "steward.lock",
+              "steward-order.json", "steward.json", "steward.log", "node.log"]  # fmt: skip
+    for name in (*needed, "client.json", "engine.json"):
+        (cluster_dir / name).touch()
+    write_json(cluster_dir / "cluster.json", {"leaves_jobs": leaves_jobs})
+    files.remove_cluster_files(cluster_dir, run_dir, keep_logs=True)
+    assert sorted(os.listdir(cluster_dir)) == sorted([*needed, "cluster.json"])
+    assert files.can_be_resumed(cluster_dir)
+    files.remove_cluster_files(cluster_dir, run_dir)
+    assert not files.can_be_resumed(cluster_dir)
+    left = sorted(os.listdir(cluster_dir)) if leaves_jobs else []
+    assert cluster_dir.exists() == leaves_jobs
+    assert left == (["cluster.json", "node.log", "steward.json", "steward.log"] if leaves_jobs else [])
+
+
 def test_a_process_is_known_by_its_marker():
     import subprocess
 
