@@ -11,6 +11,7 @@
 //! * [`Limits`]: whether a call may be submitted now.
 //! * [`Batch`] and [`Linger`]: what is sent together, and when.
 //! * [`Reading`]: which thread reads the link, and which ones follow it.
+//! * [`Succession`]: whether a client goes on when its controller is gone.
 
 mod batch;
 mod deaths;
@@ -19,6 +20,7 @@ mod limits;
 mod parts;
 mod reading;
 mod replies;
+mod succession;
 mod table;
 mod written;
 
@@ -31,6 +33,7 @@ pub use limits::{Call, Limits, Load};
 pub use parts::{Part, Parts, not_run};
 pub use reading::{Background, Looks, Reading, Role, Spin};
 pub use replies::Replies;
+pub use succession::{Sequel, Succession};
 pub use table::{Ended, Mismatch, Submitted, Table, Unresolved};
 pub use written::Written;
 
