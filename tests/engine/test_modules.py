@@ -54,6 +54,32 @@ def test_each_content_has_a_folder_and_the_last_two_stay(tmp_path):
     assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
 
 
+def test_an_engine_that_has_a_module_keeps_it_when_the_next_controller_sends_it(tmp_path):
+    sent = packed("VALUE = 1", "packed_kept")
+    preparation.make(preparation.of_module(sent), tmp_path)
+    loaded = importlib.import_module("packed_kept")
+    preparation.make(preparation.of_module(sent, again=True), tmp_path)
+    assert importlib.import_module("packed_kept") is loaded
+    preparation.make(preparation.of_module(sent), tmp_path)
+    assert importlib.import_module("packed_kept") is not loaded, "the user has sent it again"
+    preparation.make(preparation.of_module(packed("VALUE = 2", "packed_kept"), again=True), tmp_path)
+    assert importlib.import_module("packed_kept").VALUE == 2
+
+
+def test_a_call_is_made_once_however_often_it_is_sent(tmp_path):
+    calls = [preparation.of_call(_note_call) for _ in range(2)]
+    for content in [*calls, *calls]:
+        preparation.make(content, tmp_path)
+    assert _calls == [1, 1]
+
+
+_calls: list[int] = []
+
+
+def _note_call() -> None:
+    _calls.append(1)
+
+
 def test_it_comes_ahead_of_another_of_its_name(tmp_path):
     (tmp_path / "packed_two.py").write_text("VALUE = 0")
     sys.path.insert(0, str(tmp_path))

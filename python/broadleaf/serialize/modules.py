@@ -166,6 +166,16 @@ def install_module(module: PackedModule, parent: "Path") -> None:
     del folders[:-2]
 
 
+def is_installed(module: PackedModule) -> bool:
+    """Whether this process imports the module from these very files."""
+    folders = _folders.get(module.name, [])
+    return bool(folders) and os.path.basename(folders[-1]) == _folder_name(module) and folders[-1] in sys.path
+
+
+def _folder_name(module: PackedModule) -> str:
+    return f"{module.name}-{module.digest}"
+
+
 def _forget(name: str) -> None:
     """Makes the module be imported again."""
     for loaded in list(sys.modules):
@@ -178,7 +188,7 @@ def _unpack(module: PackedModule, parent: "Path") -> "Path":
     """The folder with the module's files. Engines of a host write it once, and see all of it or nothing."""
     import shutil
 
-    folder = parent / f"{module.name}-{module.digest}"
+    folder = parent / _folder_name(module)
     if folder.is_dir():
         return folder
     unfinished = parent / f".{folder.name}-{os.getpid()}"

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import os
 import pickle
+from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from broadleaf.serialize import PROTOCOL
-from broadleaf.serialize.modules import PackedModule, install_module
+from broadleaf.serialize.modules import PackedModule, install_module, is_installed
 from broadleaf.serialize.search_path import extend_search_path
 from broadleaf.serialize.values import dumps_in_band, loads
 
-_PATH, _MODULE, _ANSWER, _CALL = "search path", "module", "answer", "call"
+_PATH, _MODULE, _MODULE_AGAIN, _ANSWER, _CALL = "search path", "module", "module again", "answer", "call"
+# Maximum number of calls that an engine remembers.
+_MAX_CALLS = 65_536
 
 awaited_answers: dict[str, Callable[[Any], object]] = {}
 """Callbacks for the answers that tasks here wait for, by the name of the question."""
+
+_called: OrderedDict[str, None] = OrderedDict()
 
 
 def of_search_path(entries: list[str]) -> bytes:
@@ -23,9 +29,10 @@ def of_search_path(entries: list[str]) -> bytes:
     return pickle.dumps((_PATH, entries), PROTOCOL)
 
 
-def of_module(module: PackedModule) -> bytes:
-    """Gives an engine a module, which replaces any module of that name."""
-    return pickle.dumps((_MODULE, module), PROTOCOL)
+def of_module(module: PackedModule, again: bool = False) -> bytes:
+    """Gives an engine a module, which replaces any module of that name. With `again` an engine that got the same before
+    does nothing."""
+    return pickle.dumps((_MODULE_AGAIN if again else _MODULE, module), PROTOCOL)
 
 
 def of_answer(question: str, number: int, answer: Any) -> bytes:
@@ -34,8 +41,8 @@ def of_answer(question: str, number: int, answer: Any) -> bytes:
 
 
 def of_call(function: Callable[[], object]) -> bytes:
-    """Makes an engine call a function. Raises whatever pickling it raises."""
-    return pickle.dumps((_CALL, dumps_in_band(function)), PROTOCOL)
+    """Makes an engine call a function, once, however often it gets this. Raises whatever pickling it raises."""
+    return pickle.dumps((_CALL, (os.urandom(16).hex(), dumps_in_band(function))), PROTOCOL)
 
 
 def make(content: bytes, folder: Path) -> None:
@@ -45,13 +52,20 @@ def make(content: bytes, folder: Path) -> None:
     kind, argument = pickle.loads(content)
     if kind == _PATH:
         extend_search_path(argument)
-    elif kind == _MODULE:
+    elif kind == _MODULE or (kind == _MODULE_AGAIN and not is_installed(argument)):
         install_module(argument, folder)
+    elif kind == _MODULE_AGAIN:
+        return
     elif kind == _ANSWER:
         question, _, answer = argument
         if question in awaited_answers:
             awaited_answers[question](answer)
     elif kind == _CALL:
-        loads(argument)()
+        name, function = argument
+        if name not in _called:
+            _called[name] = None
+            while len(_called) > _MAX_CALLS:
+                _called.popitem(last=False)
+            loads(function)()
     else:
         raise ValueError(f"no preparation is called {kind!r}")

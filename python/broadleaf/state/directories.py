@@ -205,10 +205,11 @@ def run_dirs(cluster_id: str | None = None) -> list[str]:
     return found
 
 
-def make_run_dir(cluster_id: str, *, outlives_session: bool = False) -> str:
-    """A fresh run directory. With `outlives_session` it is not in ``$XDG_RUNTIME_DIR``, which is emptied at logout."""
+def make_run_dir(cluster_id: str, *, outlives_session: bool = False, name: str | None = None) -> str:
+    """A run directory: a fresh one, or one of this name. With `outlives_session` it is not in ``$XDG_RUNTIME_DIR``,
+    which is emptied at logout."""
     parent = (None if outlives_session else _of_session()) or _lasting()
-    run_dir = f"{parent}/{cluster_id}-{os.urandom(3).hex()}"
+    run_dir = f"{parent}/{name or f'{cluster_id}-{os.urandom(3).hex()}'}"
     make_private_dir(parent)
     make_private_dir(run_dir)
     try:
