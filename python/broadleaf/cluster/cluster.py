@@ -498,7 +498,7 @@ class Cluster(ClusterCoroutines, OwnDashboard):
 
         Engines on other hosts that come back within `rejoin_timeout_s` keep their ids, their variables and the tasks
         that they run; nobody gets the values of these tasks. Engines on the controller's host are started anew. Clients
-        of the earlier controller have lost their connections: connect new ones.
+        of the earlier controller that are still there go on: see `Client.on_reconnect`.
 
         Returns:
             The cluster itself.
@@ -536,7 +536,7 @@ class Cluster(ClusterCoroutines, OwnDashboard):
                 detached=self.detached,
                 meanwhile=lambda: import_module("broadleaf.client.client"),
                 credentials=Credentials(self.cluster_id, restart.keys),
-                resumes=True,
+                former=former,
             )
             self._owner_pid = os.getpid()
             try:

@@ -69,20 +69,22 @@ class Controller:
         detached: bool,
         meanwhile: Callable[[], object],
         credentials: Credentials | None = None,
-        resumes: bool = False,
+        former: Controller | None = None,
     ) -> Controller:
         """Starts the fork server with `n_engines` of this host, calls `meanwhile`, waits until its node listens, and
-        writes the connection files; with fresh keys, unless `credentials` are given. With `resumes` it takes the place
-        of the one that has kept the journal, and its log goes on.
+        writes the connection files; with fresh keys, unless `credentials` are given. It takes the place of `former`,
+        which has kept the journal, at the same address, and its log goes on.
 
         Raises `ClusterStartError`, and leaves nothing behind then, except for the journal.
         """
         if settings["listen"] and not settings["tls"]:
             addresses.warn_of_plaintext()
-        run_dir = Path(make_run_dir(cluster_id, outlives_session=detached))
+        name = former.run_dir.name if former is not None else None
+        run_dir = Path(make_run_dir(cluster_id, outlives_session=detached, name=name))
         controller = cls(cluster_id, cluster_dir, run_dir, 0, 0)
         try:
             credentials = credentials or Credentials.generate(cluster_id)
+            resumes = former is not None
             plan = controller._plan(credentials, settings, n_engines, engine_env, resumes)
             readiness = controller._start_host(plan, settings, detached, meanwhile, resumes)
             controller.node_pid = readiness["pid"]
@@ -97,7 +99,7 @@ class Controller:
             if settings["journal"] != "off":
                 Restart(credentials.keys, readiness.get("tcp_port"), n_engines, engine_env).write(cluster_dir)
         except BaseException:
-            controller.end(keeps_journal=resumes)
+            controller.end(keeps_journal=former is not None)
             raise
         return controller
 
