@@ -84,7 +84,12 @@ class ClientHooks(Protocol):
         """The exception for a task that did not return. `payload` is the engine's error record and `buffers` are its
         buffers (status ERROR), or JSON text of the refusal or death certificate (other statuses)."""
     def on_event(self, kind: str, body: str) -> None:
-        """'engine_down', 'stopping', 'link_lost'; body is JSON."""
+        """'engine_down', 'stopping', 'link_broken', 'link_resumed', 'link_lost', 'controller_lost', 'successor'; body
+        is JSON.
+
+        'controller_lost' comes instead of 'link_lost' if another controller is awaited. 'successor' is called when one
+        has accepted the client, in a thread that may use the link before any other thread does; then comes
+        'link_resumed'. If none does in time, 'link_lost' comes."""
     def on_wait_behind_others(self) -> None:
         """A call has waited for a second, the first after `Link.leave_behind`."""
     def on_wait(self) -> None:
@@ -98,17 +103,27 @@ class ClientHooks(Protocol):
 
 @final
 class Link:
-    """One connection of a client to its controller. Thread-safe.
+    """A client's way to its controller: one connection, or several in a row. Thread-safe.
+
+    With `goes_on`, a link whose controller has died and kept a journal is not `closed`, but reaches for the one that is
+    started in its place, for as long as the option `rejoin_timeout_s` says. Submissions, `request` and
+    `wait_for_engines` wait meanwhile. What was unresolved has ended as lost.
 
     In a child forked from the process that made it, it is `closed` and its calls raise `LinkClosed`. The same applies
     to everything made with it.
     """
 
     live_output: bool
-    def __new__(cls, connection: str, hooks: ClientHooks, timeout_s: float = 10.0, name: str = ...) -> Link:
+    def __new__(
+        cls, connection: str, hooks: ClientHooks, timeout_s: float = 10.0, name: str = ..., goes_on: bool = False
+    ) -> Link:
         """`connection` is the connection file's JSON text."""
     @property
-    def client_id(self) -> int: ...
+    def client_id(self) -> int:
+        """The number that the controller has given to the client."""
+    @property
+    def next_seq(self) -> int:
+        """The number of the next task. Numbers go on from one controller to the next."""
     @property
     def closed(self) -> bool: ...
     @property
@@ -134,12 +149,13 @@ class Link:
         """Waits until `is_done()`, which results make true."""
     def wait_for_engines(self, n: int, timeout_s: float | None) -> bool:
         """Whether there were n engines in time. Raises LinkClosed if the link closed, even if n engines were known."""
-    def request(self, request: str, timeout_s: float | None = ...) -> str:
-        """Sends a control request given as JSON; returns the reply as JSON."""
-    def define_preparation(self, content: bytes) -> int:
-        """The id of a preparation for a 'Prepare' request: engines call `EngineHooks.prepare` with its content."""
-    def post(self, request: str) -> None:
-        """Sends a control request given as JSON, whose reply is dropped. Never waits for the controller."""
+    def request(self, request: str, timeout_s: float | None = ..., content: bytes | None = None) -> str:
+        """Sends a control request given as JSON; returns the reply as JSON.
+
+        A 'Prepare' request gets the number of its `content`, a preparation, which is sent unless it was sent before:
+        engines call `EngineHooks.prepare` with it."""
+    def post(self, request: str, content: bytes | None = None) -> None:
+        """As `request`, but the reply is dropped. Never waits for the controller."""
     def keep_sent_again(self, keep: bool) -> None:
         """Between a call with `True` and the matching call with `False`, large buffers that load-balanced calls send
         again stay in their segments. They are recognized by address and content."""

@@ -35,12 +35,18 @@ def target_set(targets: Sequence[int] | None) -> object:
     return {"Ranges": ranges}
 
 
-def send(link: Any, request: object, timeout_s: float | None) -> Any:
-    """Sends one request over `link`; returns the reply's content, None for a bare 'done'.
+def preparation(name: str, reload: bool) -> dict[str, Any]:
+    """The request that has engines do something first; what it is, is given with the request."""
+    return {"Prepare": {"name": name, "function": 0, "reload": reload}}
+
+
+def send(link: Any, request: object, timeout_s: float | None, content: bytes | None = None) -> Any:
+    """Sends one request over `link`, a preparation with its `content`; returns the reply's content, None for a bare
+    'done'.
 
     Raises `RequestFailed` with the controller's reason, and whatever the link raises.
     """
-    reply = json.loads(link.request(json.dumps(request), timeout_s))
+    reply = json.loads(link.request(json.dumps(request), timeout_s, content))
     if reply == "Done":
         return None
     kind, content = next(iter(reply.items()))

@@ -28,7 +28,9 @@ class LinkClosed(Exception):
 
 
 class Link(Requests):
-    def __init__(self, connection: str, hooks: Any, timeout_s: float = 10.0, name: str = "") -> None:
+    def __init__(
+        self, connection: str, hooks: Any, timeout_s: float = 10.0, name: str = "", goes_on: bool = False
+    ) -> None:
         info = json.loads(connection)
         if "refuse" in info:
             raise ConnectionRefused(info["refuse"], "refused on request")
@@ -74,7 +76,7 @@ class Link(Requests):
         self.check()
         return len(self.cluster.engines) >= n
 
-    def request(self, request: str, timeout_s: float | None = 10.0) -> str:
+    def request(self, request: str, timeout_s: float | None = 10.0, content: bytes | None = None) -> str:
         self.check()
         what = json.loads(request)
         kind, content = next(iter(what.items())) if isinstance(what, dict) else (what, None)
@@ -86,7 +88,7 @@ class Link(Requests):
     def _ignore(self, *_: Any) -> int:
         return 0
 
-    define_preparation = post = flush = start_call = leave_behind = _ignore
+    post = flush = start_call = leave_behind = _ignore
 
     def begun(self) -> tuple[int, int]:
         return 0, 0

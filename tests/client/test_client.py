@@ -131,6 +131,43 @@ def test_owned_results_are_in_nobodys_way(rc):
     assert ar.msg_ids[0] in rc.history
 
 
+def test_a_client_goes_on_with_another_controller(rc, gate):
+    first = rc[0].apply_async(abs, -1)
+    assert first.get() == 1
+    [first_id] = first.msg_ids
+    lost = rc[0].apply_async(gate.task())
+    hub, told = rc.hub, []
+    rc.on_reconnect(lambda: told.append((rc.hub is hub, rc.tasks.session)))
+    rc.on_event("controller_lost", "the peer closed the connection")
+    assert not rc.closed
+    rc.link.client_id = 2
+    for kind in ("successor", "link_resumed"):
+        assert not told, "before anybody else uses the link, it is told what the earlier controller was"
+        rc.on_event(kind, None)
+    later = rc[0].apply_async(abs, -2)
+    assert told == [(False, later.msg_ids[0].rpartition("_")[0])]
+    assert first.msg_ids == [first_id]
+    assert first_id.rpartition("_")[0] != later.msg_ids[0].rpartition("_")[0]
+    assert [rc.tasks.seq_of(i) for i in (first_id, *later.msg_ids)] == [first.seq, later.seq]
+    of_other = f"{rc.tasks.session}_{first.seq}"
+    assert rc.tasks.seq_of(of_other) is None, "no task of the earlier controller has such an id"
+    error = rc.link_ends[rc.tasks.session_number(lost.seq)].lost_task(rc, has_written=False)
+    assert "the one that was started in its place" in str(error)
+    assert rc.link_ends[rc.tasks.session_number(later.seq)].sequel == ""
+    gate.open()
+
+
+def test_a_controller_that_nobody_starts_again(rc):
+    rc.on_event("controller_lost", "the peer closed the connection")
+    awaited = str(rc.link_ends[0].lost_task(rc, has_written=False))
+    assert "resume_controller_sync" in awaited
+    assert "the peer closed the connection" in awaited
+    rc.on_event("link_lost", "nobody listens there")
+    in_vain = str(rc.link_ends[0].lost_task(rc, has_written=False))
+    assert "open a new Client" in in_vain or "Open a new Client" in in_vain
+    assert "resume_controller_sync" not in in_vain
+
+
 def test_a_closed_client(rc):
     view = rc[:]
     rc.close()

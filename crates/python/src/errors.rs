@@ -32,6 +32,14 @@ pub fn link_closed(_py: Python<'_>) -> PyErr {
     )
 }
 
+/// The exception for what a controller that has ended had yet to do, while another one is awaited.
+pub fn controller_lost(_py: Python<'_>) -> PyErr {
+    LinkClosed::new_err(
+        "the controller has ended before this was done; the client goes on when it is started again, and a call that is \
+         made now waits for that",
+    )
+}
+
 /// The exception for a client of the process that this one was forked from.
 pub fn forked(_py: Python<'_>) -> PyErr {
     LinkClosed::new_err(

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import wait as wait_for_futures
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Self, overload
 from weakref import WeakSet
 
@@ -112,7 +113,7 @@ class Client(RegisteredResults, Interactive, PublicNames):
             "interrupt_unawaited",
             "join_results",
             "link",
-            "link_end",
+            "link_ends",
             "link_errors",
             "live_output",
             "native",
@@ -174,13 +175,13 @@ class Client(RegisteredResults, Interactive, PublicNames):
         else:
             text = connection_text(connection_info, profile, cluster_id)
         connection = json.loads(text)
-        self.link_end: LinkEnd = LinkEnd(connection)
-        """How the connection ended, once it has."""
+        self.link_ends: list[LinkEnd] = [LinkEnd(connection)]
+        """How the connections to the cluster's controllers ended, once they have, the latest last."""
         options = connection.get("options", {})
         ships_local: bool = options.get("ship_local_modules", OPTIONS["ship_local_modules"].default)
         try:
             hooks = Hooks(self, ships_local)
-            self.link: Link = self.native.Link(text, hooks, timeout, name)
+            self.link: Link = self.native.Link(text, hooks, timeout, name, goes_on=True)
         except (OSError, ValueError, self.native.LinkClosed, self.native.ConnectionRefused) as error:
             why = self._tunnel.close_because() if self._tunnel is not None else ""
             if isinstance(error, self.native.ConnectionRefused):
@@ -191,14 +192,15 @@ class Client(RegisteredResults, Interactive, PublicNames):
         self.own_streams: OwnStreams = OwnStreams(self.link)
         """Where what tasks of pools write is shown."""
         self._cluster_id = str(connection.get("cluster_id", ""))
-        known_path = map(os_text_from_json, connection.get("search_path", ()))
-        self.local_modules: LocalModules = LocalModules(self.link, known_path, ships_local, hooks.note_shipped)
+        known_path = [os_text_from_json(entry) for entry in connection.get("search_path", ())]
+        self._make_local_modules = partial(LocalModules, self.link, known_path, ships_local, hooks.note_shipped)
+        self.local_modules: LocalModules = self._make_local_modules()
         """What engines are told of this process's modules."""
         self.local_modules.update()
         key = str(connection.get("server_public_key") or connection.get("cluster_id", ""))
         self.hub: Hub = Hub(self, "".join(filter(str.isalnum, key))[-_CLUSTER_KEY_CHARACTERS:])
         """What the controller keeps of ended tasks."""
-        self.tasks.session = self.hub.session(self.link.client_id)
+        self.tasks.begin_session(0, self.hub.session(self.link.client_id))
         self.chunk_target: int = options.get("chunk_target", OPTIONS["chunk_target"].default)
         """The option of this name."""
         if on_join is not None:
@@ -221,12 +223,15 @@ class Client(RegisteredResults, Interactive, PublicNames):
 
     @property
     def closed(self) -> bool:
-        """Whether the connection is closed, from this side or by its loss."""
+        """Whether the client is closed, from this side or because its connection is lost.
+
+        It is not while the client tries to reach the controller again, or one that was started again.
+        """
         return self.link.closed
 
     def close_at_exit(self) -> None:
         """Closes the connection of a process that ends: none of its threads calls Python any more."""
-        self.link_end.closed_here = True
+        self._note_closing()
         self.link.close_at_exit()
         if self._tunnel is not None:
             self._tunnel.close()
@@ -237,10 +242,17 @@ class Client(RegisteredResults, Interactive, PublicNames):
         Args:
             linger: Accepted for compatibility, without effect.
         """
-        self.link_end.closed_here |= not self.link.closed
+        self._note_closing()
         self.link.close()
         if self._tunnel is not None:
             self._tunnel.close()
+
+    def _note_closing(self) -> None:
+        link_end = self.link_ends[-1]
+        if link_end.sequel:
+            link_end.sequel = ""  # from now on no other controller is awaited
+        else:
+            link_end.closed_here |= not self.link.closed
 
     def leave(self) -> None:
         """Closes the connection, and lets the cluster continue this client's tasks.
@@ -263,10 +275,17 @@ class Client(RegisteredResults, Interactive, PublicNames):
 
     def on_event(self, kind: str, body: Any) -> None:
         """Events of the cluster, from the link."""
+        link_end = self.link_ends[-1]
         if kind == "link_lost":
-            self.link_end.failure = body
+            # After a controller was awaited in vain, the first failure says more.
+            link_end.failure, link_end.sequel = link_end.failure or body, ""
         elif kind == "stopping":
-            self.link_end.is_stopping = True
+            link_end.is_stopping = True
+        elif kind == "controller_lost":
+            link_end.failure, link_end.sequel = body, "awaited"
+            self._log("the controller has ended; waiting until it is started again")
+        elif kind == "successor":
+            self._begin_anew()
         elif kind == "link_broken":
             self._log("the connection to the controller is broken; trying to reach it again")
             if self._tunnel is not None:
@@ -278,11 +297,23 @@ class Client(RegisteredResults, Interactive, PublicNames):
             for callback in tuple(self._on_reconnect):
                 callback()
 
-    def on_reconnect(self, callback: Callable[[], object]) -> Callable[[], object]:
-        """Has `callback()` called whenever a broken connection to a controller on another host goes on.
+    def _begin_anew(self) -> None:
+        """Tells a controller that was started again what the one before was told, before anything else is."""
+        self.link_ends[-1].sequel = "replaced"
+        self.link_ends.append(self.link_ends[-1].of_successor())
+        self.hub = self.hub.of_successor()
+        self.tasks.begin_session(self.link.next_seq, self.hub.session(self.link.client_id))
+        local_modules = self._make_local_modules(self.local_modules)
+        local_modules.tell_again()
+        self.local_modules = local_modules
 
-        Nothing needs to be done then: views and results stay valid, tasks went on, and what was submitted meanwhile is
-        sent. It runs in a thread of its own.
+    def on_reconnect(self, callback: Callable[[], object]) -> Callable[[], object]:
+        """Has `callback()` called whenever the client is connected again.
+
+        That is when a broken connection to a controller on another host goes on, or when a controller that has ended
+        was started again. Views and earlier results stay valid. In the first case tasks went on, and what was submitted
+        meanwhile is sent: nothing needs to be done. In the second, results that had not arrived have raised `LinkLost`:
+        submit these calls again. It runs in a thread of its own.
 
         Args:
             callback: Called without arguments.

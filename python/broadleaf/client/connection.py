@@ -13,7 +13,7 @@ from weakref import ref
 from broadleaf.client import failures
 from broadleaf.client.metadata import MESSAGES
 from broadleaf.errors import ClusterConnectionError, LinkLost
-from broadleaf.errors.death_certificate import ControllerDeath
+from broadleaf.errors.death_certificate import ControllerDeath, Sequel
 from broadleaf.serialize.errors import load_record
 from broadleaf.serialize.functions import Lasting, call_too_large, function_name, resolve_function
 from broadleaf.serialize.unfindable import shipped, unfindable_modules
@@ -166,7 +166,8 @@ class Hooks:
         """The exception for a part that did not return."""
         if status == failures.STATUS_LOST and not payload:
             client: Client = pending.origin.client
-            return client.link_end.lost_task(client, _has_written(pending, part))
+            link_end = client.link_ends[client.tasks.session_number(pending.seq)]
+            return link_end.lost_task(client, _has_written(pending, part))
         if status != failures.STATUS_ERROR:
             verdict = failures.decode_failure(status, payload, engine_id, pending.origin)
             pending.locate_failure(verdict, part)
@@ -246,7 +247,15 @@ class LinkEnd:
         """The controller has said that the cluster stops."""
         self.failure = ""
         """What the connection failed with."""
+        self.sequel: Sequel = ""
+        """Whether another controller is awaited, or has taken the place of this one."""
         self._death: ControllerDeath | None = None
+
+    def of_successor(self) -> LinkEnd:
+        """The same for the connection to the next controller, whose process is not known."""
+        successor = LinkEnd({})
+        successor._address = self._address
+        return successor
 
     def lost_task(self, client: Client, has_written: bool) -> LinkLost:
         """The exception for a task whose result did not arrive; `has_written` says whether the task has written any
@@ -260,15 +269,18 @@ class LinkEnd:
             )
         else:
             self._death = self._death or self._examine(client)
-            error = LinkLost(f"{self._death.text} {known} {self._death.advice}")
-            error.certificate = self._death
+            death = self._death._replace(sequel=self.sequel)
+            error = LinkLost(f"{death.text} {known} {death.advice}")
+            error.certificate = death
         error.task_started = True if has_written else None
         return error
 
     def _examine(self, client: Client) -> ControllerDeath:
         cause, code = "disconnected", None
         log_path = ""
-        if client.cluster is not None:
+        if self.sequel == "replaced":
+            cause = "ended"  # the cluster's processes are those of the next controller
+        elif client.cluster is not None:
             code = client.cluster.exit_code(_EXIT_WAIT_S)
             log_path = str(client.cluster.log_path())
         if self.is_stopping or code == 0:

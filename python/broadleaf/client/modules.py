@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Callable, Iterable
 from importlib.machinery import ModuleSpec
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from broadleaf import requests
 from broadleaf.serialize.search_path import missing_entries, search_path, working_directory
@@ -25,19 +25,37 @@ _MAX_ENTRIES = 1000
 
 class LocalModules:
     """See the module. `known` are the entries that engines have had since their cluster started; `note_shipped` is told
-    of unfindable modules once engines find them."""
+    of unfindable modules once engines find them. `former` is what an earlier controller of the cluster was told: the
+    next one is told the same, and engines that did it do not do it again."""
 
     def __init__(
-        self, link: Any, known: Iterable[str], ships_local: bool, note_shipped: Callable[[frozenset[str]], None]
+        self,
+        link: Any,
+        known: Iterable[str],
+        ships_local: bool,
+        note_shipped: Callable[[frozenset[str]], None],
+        former: LocalModules | None = None,
     ) -> None:
         self._link = link
         self._note_shipped = note_shipped
         self._known = set(known)
+        # What the user has asked for: modules by name, and calls.
+        self._shipped: dict[str, PackedModule] = {} if former is None else dict(former._shipped)
+        self._calls: list[bytes] = [] if former is None else list(former._calls)
+        self._tells_again = former is not None
         self._told: list[str] = []
         self._path: list[str] = []
         self._local = _LoadedModules() if ships_local else None
         self._lock = threading.RLock()
-        self._n_calls = 0
+
+    def tell_again(self) -> None:
+        """Tells the controller everything that the one before was told. Never waits."""
+        self.update()
+        for packed in self._shipped.values():
+            self._post(self._of_module(packed))
+        for n, content in enumerate(self._calls, 1):
+            self._post(_Preparation(f"call {n}", content))
+        self._tells_again = False
 
     def update(self) -> None:
         """Tells engines what is new; costs almost nothing if nothing is. Never waits."""
@@ -54,7 +72,7 @@ class LocalModules:
                 from broadleaf.serialize.preparation import of_search_path
 
                 self._told = [*self._told, *new][:_MAX_ENTRIES]
-                self._link.post(json.dumps(self._request("search path", of_search_path(self._told), reload=False)))
+                self._post(_Preparation("search path", of_search_path(self._told)))
             # Set last, so that no other thread takes it for sent too early.
             self._path = path
 
@@ -68,11 +86,11 @@ class LocalModules:
             for name in self._local.changed():
                 try:
                     packed = pack_module(name)
-                    request = self._of_module(packed)
+                    preparation = self._of_module(packed)
                 except (ImportError, ValueError, OSError) as error:
                     warnings.warn(f"ship_local_modules does not send {name!r}: {error}", stacklevel=2)
                 else:
-                    self._link.post(json.dumps(request))
+                    self._post(preparation)
                     self._note_unfindable(packed.name)
 
     def ship(self, module: ModuleType | str) -> None:
@@ -80,32 +98,47 @@ class LocalModules:
         from broadleaf.serialize.modules import pack_module
 
         packed = pack_module(module)
-        requests.send(self._link, self._of_module(packed), 60.0)
+        self._send(self._of_module(packed))
+        self._shipped[packed.name] = packed
         self._note_unfindable(packed.name)
 
     def call(self, function: Callable[[], object]) -> None:
         """Makes engines call a function; see `Client.on_join`."""
         from broadleaf.serialize.preparation import of_call
 
+        content = of_call(function)
         with self._lock:
-            self._n_calls += 1
-            request = self._request(f"call {self._n_calls}", of_call(function), reload=False)
-        requests.send(self._link, request, 60.0)
+            self._calls.append(content)
+            name = f"call {len(self._calls)}"
+        self._send(_Preparation(name, content))
 
-    def _of_module(self, packed: PackedModule) -> dict[str, Any]:
+    def _of_module(self, packed: PackedModule) -> _Preparation:
         from broadleaf.serialize.preparation import of_module
 
-        return self._request(f"module {packed.name}", of_module(packed), reload=True)
+        return _Preparation(f"module {packed.name}", of_module(packed, self._tells_again), reload=True)
 
     def _note_unfindable(self, top: str) -> None:
         """Notes that engines find the loaded modules of this top-level name, among them unfindable ones."""
         names = {name for name in unfindable_modules() if name.partition(".")[0] == top}
         self._note_shipped(frozenset(names))
 
-    def _request(self, name: str, content: bytes, *, reload: bool) -> dict[str, Any]:
-        """A request whose content has been sent."""
-        function = self._link.define_preparation(content)
-        return {"Prepare": {"name": name, "function": function, "reload": reload}}
+    def _send(self, preparation: _Preparation) -> None:
+        requests.send(self._link, preparation.request(), 60.0, preparation.content)
+
+    def _post(self, preparation: _Preparation) -> None:
+        self._link.post(json.dumps(preparation.request()), preparation.content)
+
+
+class _Preparation(NamedTuple):
+    """What engines are to do first."""
+
+    name: str
+    content: bytes
+    reload: bool = False
+
+    def request(self) -> dict[str, Any]:
+        """The request that has engines do it."""
+        return requests.preparation(self.name, self.reload)
 
 
 class _LoadedModules:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
@@ -29,19 +30,32 @@ class TaskIndex:
         self.history: History = history
         """The numbers of the last tasks submitted, a `_native.History`."""
         self.session = ""
-        """What the ids of this client's tasks start with; known once there is a connection."""
+        """What the ids of the tasks that this client submits now start with; known once there is a connection."""
+        # The number of the first task of each session, and what the ids of its tasks start with, oldest first.
+        self._firsts: list[int] = []
+        self._sessions: list[str] = []
         self._registered: WeakValueDictionary[int, AsyncResult] = WeakValueDictionary()
         # Results that this client has requested of other clients' tasks, by task id.
         self._fetched: WeakValueDictionary[str, AsyncHubResult] = WeakValueDictionary()
 
+    def begin_session(self, first: int, session: str) -> None:
+        """From this number on, ids of tasks start with `session`: the client's name at a controller."""
+        self._firsts.append(first)
+        self._sessions.append(session)
+        self.session = session
+
+    def session_number(self, seq: int) -> int:
+        """To which session task number `seq` belongs, counted from 0."""
+        return max(0, bisect_right(self._firsts, seq) - 1)
+
     def msg_id(self, seq: int) -> str:
         """The id of task number `seq` of this client."""
-        return f"{self.session}_{seq}"
+        return f"{self._sessions[self.session_number(seq)]}_{seq}"
 
     def seq_of(self, msg_id: str) -> int | None:
         """The number of the task with this id, or None if it does not belong to this client."""
-        session, _, number = msg_id.rpartition("_")
-        return int(number) if session == self.session and number.isdigit() else None
+        _, _, number = msg_id.rpartition("_")
+        return int(number) if number.isdigit() and self.msg_id(int(number)) == msg_id else None
 
     def msg_ids(self) -> list[str]:
         """Ids of the last tasks submitted, oldest first."""

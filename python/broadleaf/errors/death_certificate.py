@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 # Number of lines of an engine's last output that its error shows.
 _LAST_LINES = 10
@@ -72,6 +72,10 @@ class DeathCertificate(NamedTuple):
         return "cluster.restart_engines_sync() restarts it."
 
 
+Sequel = Literal["", "awaited", "replaced"]
+"""What comes after a controller's death: nothing, or another controller, which the client awaits or is connected to."""
+
+
 class ControllerDeath(NamedTuple):
     """Everything that a client knows about a controller it has lost."""
 
@@ -87,6 +91,8 @@ class ControllerDeath(NamedTuple):
     """What the connection failed with."""
     log_path: str = ""
     """The path of its log, if it is on this host and was started by this process."""
+    sequel: Sequel = ""
+    """'awaited' if the client waits until it is started again, 'replaced' if it was."""
 
     @property
     def text(self) -> str:
@@ -101,12 +107,20 @@ class ControllerDeath(NamedTuple):
             "exit": f"exited with code {self.code}",
             "signal": f"was ended by signal {self.code}{_signal_name(self.code)}",
         }.get(self.cause, "has ended")
-        return f"{who} {how}, and its engines with it, before this result arrived."
+        engines = "" if self.sequel else ", and its engines with it,"
+        return f"{who} {how}{engines} before this result arrived."
 
     @property
     def advice(self) -> str:
         """Advice on what to do about it."""
         log = f" Its log is {self.log_path}." if self.log_path and self.cause != "stopped" else ""
+        if self.sequel == "replaced":
+            return f"The client is connected to the one that was started in its place: resubmit the missing tasks.{log}"
+        if self.sequel:
+            return (
+                "Once it is started again (by the steward, cluster.resume_controller_sync() or `broadleaf start "
+                f"--resume`), this client goes on: on_reconnect says when. Then resubmit the missing tasks.{log}"
+            )
         if self.cause == "disconnected":
             return f"Open a new Client, and resubmit the missing tasks.{log}"
         return f"Restart the cluster, open a new Client, and resubmit the missing tasks.{log}"

@@ -22,10 +22,8 @@ def wait_for(started: str, gate: str) -> None:
 
 def prepare(client: ipp.Client, content: bytes) -> str:
     """What the cluster answers to one more preparation of the same name."""
-    function = client.link.define_preparation(content)
-    request = {"Prepare": {"name": "large", "function": function, "reload": False}}
     try:
-        requests.send(client.link, request, 30.0)
+        requests.send(client.link, requests.preparation("large", reload=False), 30.0, content)
     except Exception as refusal:
         return str(refusal)
     return "done"

@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, Weak};
+use std::sync::{Arc, Condvar, Mutex, OnceLock, Weak};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
@@ -39,7 +39,7 @@ pub type Table = broadleaf_client::Table<Arc<Request>, Claims>;
 
 /// An event for the Python side.
 pub struct Notice {
-    /// `engine_down`, `stopping` or `link_lost`.
+    /// See `ClientHooks.on_event`.
     pub kind: &'static str,
     /// JSON.
     pub body: String,
@@ -103,17 +103,36 @@ pub struct Counters {
     pub throttled: AtomicU64,
 }
 
+/// What a client keeps when it goes on with another controller, over another connection.
+#[derive(Default)]
+pub struct Lasting {
+    /// Next task number.
+    pub next_seq: AtomicU64,
+    /// Here for the same reason as `engines_version`. An engine that is no longer known has its death here.
+    pub deaths: Mutex<Deaths>,
+    /// Counts changes of the engines, and the ends of links: Python caches values derived from the engines until then.
+    /// Kept here because the code that tells Python about a change may run after a later result.
+    pub engines_version: AtomicU64,
+    /// Live output is wanted.
+    pub live_output: AtomicBool,
+    /// Output for this process's own streams.
+    pub unshown: Unshown,
+}
+
+/// Decides whether another connection will take the place of one that has failed, as its controller had announced or not.
+type OnEnd = Box<dyn Fn(&LinkError, bool) -> bool + Send + Sync>;
+
 /// See the module.
 pub struct Shared {
     /// The process that owns the connection.
     pub owner: Owner,
+    /// What is not of this connection alone.
+    pub lasting: Arc<Lasting>,
     /// The connection.
     pub wire: Wire,
     /// Data to send.
     pub batch: Mutex<Batch<Arc<Request>, Claims>>,
     pub(super) table: Mutex<Table>,
-    /// Next task number.
-    pub next_seq: AtomicU64,
     /// Unresolved tasks.
     pub outstanding: AtomicU64,
     /// Their payload bytes.
@@ -136,24 +155,21 @@ pub struct Shared {
     /// Large results, where the controller is on another host.
     pub far: Option<FarValues>,
     pub(super) engines: Mutex<BTreeMap<EngineId, EngineInfo>>,
-    /// Here for the same reason as `engines_version`. An engine that is no longer known has its death here.
-    pub deaths: Mutex<Deaths>,
     /// The number of engines. With fewer tasks in flight an engine may be idle, so the next one is sent at once.
     pub n_engines: AtomicU64,
-    /// Counts changes of the engines, and the link's end: Python caches values derived from the engines until then.
-    /// Kept here because the code that tells Python about a change may run after a later result.
-    pub engines_version: AtomicU64,
     pub(super) replies: Mutex<Replies<ControlReply>>,
     pub(super) epoch: Instant,
     /// When tasks were last written to the socket, ns after `epoch`.
     pub(super) sent_ns: AtomicU64,
     closed: AtomicBool,
+    /// It is gone, and another connection takes its place once the controller was started again.
+    pub(super) is_replaced: AtomicBool,
+    /// The controller has said that the cluster stops.
+    pub(super) is_stopping: AtomicBool,
+    /// Asked once, when the connection is gone.
+    on_end: OnceLock<OnEnd>,
     /// Number of completion callbacks of unresolved requests.
     pub callbacks: AtomicUsize,
-    /// Live output is wanted.
-    pub live_output: AtomicBool,
-    /// Output for this process's own streams.
-    pub unshown: Unshown,
     /// Settings.
     pub tuning: Tuning,
     /// Counters.
@@ -164,8 +180,10 @@ pub struct Shared {
 
 impl Shared {
     /// Wraps an accepted connection.
+    #[expect(clippy::too_many_arguments, reason = "they are its parts")]
     pub fn new(
         py: Python<'_>,
+        lasting: Arc<Lasting>,
         net: Link,
         welcome: &control::Welcome,
         data: DataPlane,
@@ -180,10 +198,10 @@ impl Shared {
             .collect();
         Ok(Self {
             owner: Owner::this(),
+            lasting,
             wire: Wire::new(py, net)?,
             batch: Mutex::new(Batch::new(tuning.flush_bytes)),
             table: Mutex::default(),
-            next_seq: AtomicU64::new(0),
             outstanding: AtomicU64::new(0),
             outstanding_bytes: Arc::clone(data.outstanding_bytes()),
             reading: Mutex::default(),
@@ -195,16 +213,15 @@ impl Shared {
             data,
             far,
             n_engines: AtomicU64::new(welcome.engines.len() as u64),
-            engines_version: AtomicU64::new(1),
             engines: Mutex::new(engines),
-            deaths: Mutex::default(),
             replies: Mutex::default(),
             epoch: Instant::now(),
             sent_ns: AtomicU64::new(0),
             closed: AtomicBool::new(false),
+            is_replaced: AtomicBool::new(false),
+            is_stopping: AtomicBool::new(false),
+            on_end: OnceLock::new(),
             callbacks: AtomicUsize::new(0),
-            live_output: AtomicBool::new(false),
-            unshown: Unshown::default(),
             tuning,
             counters: Counters::default(),
             redials: Mutex::default(),
@@ -214,6 +231,12 @@ impl Shared {
     /// Whether the connection is gone. In children of the process that made it, it always is.
     pub fn is_closed(&self) -> bool {
         self.closed.load(Ordering::Acquire) || self.owner.is_elsewhere()
+    }
+
+    /// What decides, when the connection is gone, whether another one will take its place.
+    pub fn on_end(&self, decide: impl Fn(&LinkError, bool) -> bool + Send + Sync + 'static) {
+        // This fails only if it has been set before.
+        let _ = self.on_end.set(Box::new(decide));
     }
 
     /// Engines known now, by id.
@@ -411,9 +434,16 @@ impl Shared {
             far.close();
         }
         self.data.on_closed();
-        self.engines_version.fetch_add(1, Ordering::Release);
+        let as_announced = self.is_stopping.load(Ordering::Acquire);
+        let is_replaced = (self.on_end.get()).is_some_and(|decide| decide(error, as_announced));
+        self.is_replaced.store(is_replaced, Ordering::Release);
+        self.lasting.engines_version.fetch_add(1, Ordering::Release);
         incoming.notices.push(Notice {
-            kind: "link_lost",
+            kind: if is_replaced {
+                "controller_lost"
+            } else {
+                "link_lost"
+            },
             body: json(&error.to_string()),
         });
         self.change_reading(Reading::on_lost);

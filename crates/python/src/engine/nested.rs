@@ -19,8 +19,8 @@ use pyo3::prelude::*;
 use rustix::event::{PollFd, PollFlags};
 
 use super::Engine;
-use crate::client::{Incoming, Link, Step, Waiting};
-use crate::errors::{link_closed, link_error};
+use crate::client::{Incoming, Session, Step, Waiting};
+use crate::errors::link_error;
 use crate::payload::lock;
 
 /// The tasks that this process has begun, as its engine. One that is none has begun none.
@@ -51,14 +51,14 @@ pub fn checked_depth() -> PyResult<u16> {
     )))
 }
 
-/// The engine whose task runs on this thread, if waiting for results of `link` lets it run others.
-pub fn engine_to_free(py: Python<'_>, link: &Link) -> Option<Py<Engine>> {
+/// The engine whose task runs on this thread, if waiting for results of `session` lets it run others.
+pub fn engine_to_free(py: Python<'_>, session: &Session) -> Option<Py<Engine>> {
     let engine = ENGINE.with_borrow(|engine| {
         let engine = engine.as_ref()?;
         // A child that a task forked is not an engine.
         (!engine.get().owner.is_elsewhere()).then(|| engine.clone_ref(py))
     })?;
-    (engine.get().stack.task().is_some() && link.cluster_id() == engine.get().cluster_id)
+    (engine.get().stack.task().is_some() && session.cluster_id() == engine.get().cluster_id)
         .then_some(engine)
 }
 
@@ -78,17 +78,17 @@ impl Engine {
     /// which a task that is running by then delays.
     pub fn wait_in_task(
         slf: &Bound<'_, Self>,
-        link: &Link,
+        session: &Session,
         deadline: Option<Instant>,
         is_done: &(dyn Fn() -> bool + Sync),
     ) -> PyResult<bool> {
         let (py, this) = (slf.py(), slf.get());
         let Some(key) = this.stack.begin_wait() else {
-            return Self::run_others_until(slf, link, deadline, is_done);
+            return Self::run_others_until(slf, session, deadline, is_done);
         };
         lock(&this.work).forget_revoked(|task| this.board.is_offered(task.offer));
         this.say(py, EngineEvent::WaitStarted(key))?;
-        let ended = Self::run_others_until(slf, link, deadline, is_done);
+        let ended = Self::run_others_until(slf, session, deadline, is_done);
         this.stack.end_wait();
         this.say(py, EngineEvent::WaitEnded(key))?;
         ended
@@ -103,7 +103,7 @@ impl Engine {
 
     fn run_others_until(
         slf: &Bound<'_, Self>,
-        link: &Link,
+        session: &Session,
         deadline: Option<Instant>,
         is_done: &(dyn Fn() -> bool + Sync),
     ) -> PyResult<bool> {
@@ -111,7 +111,7 @@ impl Engine {
         let level = this.stack.level();
         // Outside of tasks there is nothing to run in the middle of.
         let depth = this.stack.running_depth().unwrap_or(u16::MAX);
-        let _waiting = Waiting(&link.shared);
+        let _waiting = Waiting(&session.shared);
         loop {
             // An interrupt that arrived while another task ran: its signal was not for that one. It takes precedence
             // over what is waited for, which the other task may have produced.
@@ -121,8 +121,8 @@ impl Engine {
             if is_done() {
                 return Ok(true);
             }
-            if link.shared.is_closed() {
-                return link.done_or(py, is_done, link_closed(py));
+            if session.shared.is_closed() {
+                return session.done_or(py, is_done, session.gone(py));
             }
             py.check_signals()?;
             let next = lock(&this.work).next_step_above(depth);
@@ -149,10 +149,10 @@ impl Engine {
             let mut incoming = Incoming::default();
             let beside = PollFd::new(&fd, flags);
             let step = py.detach(|| {
-                (link.shared).wait_step_beside(deadline, is_done, &mut incoming, beside)
+                (session.shared).wait_step_beside(deadline, is_done, &mut incoming, beside)
             });
             this.hear_bell().map_err(|error| link_error(py, &error))?;
-            (link.shared).tell_amid_wait(py, &link.hooks, incoming);
+            (session.shared).tell_amid_wait(py, &session.hooks, incoming);
             if step == Step::TimedOut && !is_done() {
                 return Ok(false);
             }

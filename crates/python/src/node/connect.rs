@@ -227,6 +227,13 @@ impl From<KeyError> for ConnectError {
 }
 
 impl ConnectError {
+    /// Whether nobody listens at the address.
+    pub fn is_nobody_there(&self) -> bool {
+        let Self::Io(error) = self else { return false };
+        let kind = error.kind();
+        kind == io::ErrorKind::ConnectionRefused || kind == io::ErrorKind::NotFound
+    }
+
     /// The exception for Python.
     pub fn into_py(self, _py: Python<'_>) -> PyErr {
         match self {

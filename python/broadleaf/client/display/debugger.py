@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from broadleaf.client.display.progress import inside_kernel
 from broadleaf.errors import RemoteError
+from broadleaf.requests import preparation
 from broadleaf.serialize.preparation import of_answer
 from broadleaf.serialize.values import loads
 
@@ -148,9 +149,9 @@ class Debugging:
         """Sends a line to the debugger that waits for one."""
         self._n_answers += 1
         link = self._client.link
-        function = link.define_preparation(of_answer(said["session"], self._n_answers, line))
+        content = of_answer(said["session"], self._n_answers, line)
         # All answers have the same name, so engines that start later get only the last one.
-        link.post(json.dumps({"Prepare": {"name": "answer", "function": function, "reload": True}}))
+        link.post(json.dumps(preparation("answer", reload=True)), content)
         link.flush()
 
     def debug(self, result: ResultSide, engine: int | None) -> None:

@@ -107,6 +107,10 @@ class Hub:
         self._clock_offset_ns: int | None = None
         self._submitters: dict[tuple[bool, bool], Any] = {}
 
+    def of_successor(self) -> Hub:
+        """The same for a controller that was started again."""
+        return Hub(self._client, self._cluster_key)
+
     def session(self, client_id: int) -> str:
         """The prefix of a client's task ids, which differs from that of any other client of any cluster."""
         return f"{self._cluster_key}-{client_id}"

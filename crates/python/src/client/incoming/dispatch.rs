@@ -91,10 +91,10 @@ impl Shared {
                     let index = request.index(record.task);
                     request.on_output(index, &record);
                     if request.is_shown {
-                        self.unshown.add(&record);
+                        self.lasting.unshown.add(&record);
                         incoming.is_to_show = true;
                     }
-                    if self.live_output.load(Ordering::Relaxed) {
+                    if self.lasting.live_output.load(Ordering::Relaxed) {
                         incoming.output.push((request, index, record));
                     }
                 }
@@ -235,7 +235,7 @@ impl Shared {
 
     fn on_engines_changed(&self, n_engines: usize) {
         self.n_engines.store(n_engines as u64, Ordering::Relaxed);
-        self.engines_version.fetch_add(1, Ordering::Release);
+        self.lasting.engines_version.fetch_add(1, Ordering::Release);
     }
 
     /// An event of the cluster; returns what Python must hear. Engines that come or are leaving are looked up when
@@ -256,7 +256,7 @@ impl Shared {
             }
             Event::EngineDown(certificate) => {
                 let body = json(&certificate);
-                lock(&self.deaths).push(body.clone());
+                lock(&self.lasting.deaths).push(body.clone());
                 let mut engines = lock(&self.engines);
                 engines.remove(&certificate.engine);
                 self.on_engines_changed(engines.len());
@@ -265,10 +265,13 @@ impl Shared {
                     body,
                 })
             }
-            Event::Stopping => Some(Notice {
-                kind: "stopping",
-                body: "{}".to_owned(),
-            }),
+            Event::Stopping => {
+                self.is_stopping.store(true, Ordering::Release);
+                Some(Notice {
+                    kind: "stopping",
+                    body: "{}".to_owned(),
+                })
+            }
         }
     }
 }

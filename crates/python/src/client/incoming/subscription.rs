@@ -22,7 +22,12 @@ impl Shared {
     ) -> Result<Arc<Request>, LinkError> {
         self.wire.with(|net| {
             self.append_submissions(net);
-            let first = self.next_seq.fetch_add(n as u64, Ordering::Relaxed);
+            let mut batch = lock(&self.batch);
+            // Later, nobody would end what is added.
+            if self.is_closed() {
+                return Err(LinkError::Closed);
+            }
+            let first = self.lasting.next_seq.fetch_add(n as u64, Ordering::Relaxed);
             let request = Arc::new(Request::new(first, wall_ns(), false, Parts::new(n)));
             let parts = Submitted {
                 seq: first,
@@ -32,7 +37,8 @@ impl Shared {
                 claims: None,
                 request: Arc::clone(&request),
             };
-            lock(&self.batch).adopt(parts);
+            batch.adopt(parts);
+            drop(batch);
             self.register_submissions();
             // Nobody waits for the reply: the results say everything.
             let number = lock(&self.replies).number();

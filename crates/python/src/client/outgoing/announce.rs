@@ -6,7 +6,7 @@ use broadleaf_proto::limits::MAX_FRAME_FDS;
 use broadleaf_proto::{FrameKind, SegmentId, control};
 use pyo3::prelude::*;
 
-use crate::client::link::Link;
+use crate::client::session::Session;
 use crate::payload::Encoded;
 
 /// A frame that announces segments.
@@ -27,16 +27,17 @@ impl Announcement {
 ///
 /// # Errors
 /// When the connection is gone.
-pub fn announce(py: Python<'_>, link: &Link, encoded: &mut Encoded) -> PyResult<()> {
+pub fn announce(py: Python<'_>, session: &Session, encoded: &mut Encoded) -> PyResult<()> {
     for announcement in split_announce(encoded) {
-        link.shared
+        session
+            .shared
             .queue(
                 FrameKind::SegmentAnnounce,
                 &announcement.body,
                 &announcement.fds(),
             )
-            .map_err(|error| link.send_failed(py, &error))?;
-        link.shared.data.on_announced(&announcement.ids);
+            .map_err(|error| session.send_failed(py, &error))?;
+        session.shared.data.on_announced(&announcement.ids);
     }
     Ok(())
 }

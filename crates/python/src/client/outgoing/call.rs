@@ -7,9 +7,9 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyDictMethods, PyTuple};
 
-use crate::client::link::Link;
 use crate::client::outgoing::announce::announce;
 use crate::client::outgoing::dependencies::check_together;
+use crate::client::session::Session;
 use crate::errors::PayloadTooLarge;
 use crate::payload::plain;
 use crate::payload::{Captured, Encoded, Way};
@@ -20,22 +20,22 @@ pub(super) const MAX_SCRATCH_BYTES: usize = 1024 * 1024;
 /// Resolves a call's function and puts its captured values into segments.
 pub(in crate::client) fn place_function<'py, 'l>(
     py: Python<'py>,
-    link: &'l Link,
+    session: &'l Session,
     function: &Bound<'py, PyAny>,
     many: bool,
 ) -> PyResult<(FunctionId, Option<Box<Captured<'l>>>)> {
-    let (id, buffers) = link.resolve_function(py, function, many)?;
+    let (id, buffers) = session.resolve_function(py, function, many)?;
     if buffers.is_empty() {
         return Ok((id, None));
     }
-    let mut captured = link.shared.data.capture(&buffers, many)?;
-    announce(py, link, captured.encoded())?;
+    let mut captured = session.shared.data.capture(&buffers, many)?;
+    announce(py, session, captured.encoded())?;
     Ok((id, Some(Box::new(captured))))
 }
 
 /// Encodes a call into `scratch` if it is plain and has no buffers, else returns the payload.
 pub(in crate::client) fn encode_call(
-    link: &Link,
+    session: &Session,
     way: Way,
     function: &Bound<'_, PyAny>,
     call: (&Bound<'_, PyTuple>, Option<&Bound<'_, PyDict>>),
@@ -58,7 +58,7 @@ pub(in crate::client) fn encode_call(
         || (plain::encode_call(args, kwargs, scratch, &mut out_of_band)
             && (way.delivery != Delivery::Shared || !out_of_band.has_text()));
     let py = args.py();
-    let data = &link.shared.data;
+    let data = &session.shared.data;
     let has_buffers = !out_of_band.buffers.is_empty() || data.is_apart(scratch.len());
     if is_plain && !has_buffers && captured.is_none() {
         return Ok(None);
@@ -77,13 +77,13 @@ pub(in crate::client) fn encode_call(
         // What was encoded in vain.
         scratch.clear();
         scratch.shrink_to(MAX_SCRATCH_BYTES);
-        pickle(link, args, kwargs, way.delivery).and_then(|(pickle, buffers)| {
+        pickle(session, args, kwargs, way.delivery).and_then(|(pickle, buffers)| {
             data.encode_compound(pickle.as_bytes(), &buffers, way, captured)
         })
     };
     let mut encoded = encoded.map_err(|error| {
         if error.is_instance_of::<PayloadTooLarge>(py) {
-            link.explain_too_large(&error, function, args, kwargs)
+            session.explain_too_large(&error, function, args, kwargs)
         } else {
             error
         }
@@ -93,14 +93,14 @@ pub(in crate::client) fn encode_call(
         return Err(error);
     }
     if !encoded.announce.is_empty() {
-        announce(py, link, &mut encoded)?;
+        announce(py, session, &mut encoded)?;
     }
     Ok(Some(Box::new(encoded)))
 }
 
 /// A call's arguments as a pickle and its buffers.
 fn pickle<'py>(
-    link: &Link,
+    session: &Session,
     args: &Bound<'py, PyTuple>,
     kwargs: Option<&Bound<'py, PyDict>>,
     delivery: Delivery,
@@ -108,9 +108,9 @@ fn pickle<'py>(
     let py = args.py();
     let named = kwargs.into_iter().flat_map(PyDictMethods::iter);
     let values = args.iter().chain(named.map(|(_, value)| value));
-    link.shared.data.check_size(values)?;
+    session.shared.data.check_size(values)?;
     let kwargs = kwargs.map_or_else(|| PyDict::new(py), Clone::clone);
-    let dumped = link.hooks.bind(py).call_method1(
+    let dumped = session.hooks.bind(py).call_method1(
         intern!(py, "dump_args"),
         (args, kwargs, delivery == Delivery::Shared),
     )?;

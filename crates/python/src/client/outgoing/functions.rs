@@ -12,7 +12,7 @@ use pyo3::types::{PyBytes, PyDict, PyFrozenSet, PySet, PyTuple};
 use ring::digest::{SHA256, digest};
 use rustc_hash::FxHashMap;
 
-use crate::client::link::Link;
+use crate::client::session::Session;
 use crate::payload::lock;
 
 /// Number of functions cached by identity before the cache is cleared.
@@ -88,7 +88,7 @@ impl Cached {
     }
 }
 
-impl Link {
+impl Session {
     /// The id of a function on this connection, and the buffers that travel with each call of it. Its template is sent
     /// before the first task that names it. There are no buffers if they would be sent to another host `many` times.
     pub(in crate::client) fn resolve_function<'py>(

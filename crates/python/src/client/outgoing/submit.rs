@@ -28,10 +28,10 @@ use crate::client::outgoing::upload::upload;
 use crate::client::requests::history::History;
 use crate::client::requests::pending::Pending;
 use crate::client::requests::request::Request;
+use crate::client::session::Session;
 use crate::client::shared::Claims;
 use crate::clock::{follow_steps, wall_ns};
 use crate::engine::checked_depth;
-use crate::errors::link_closed;
 use crate::payload::{Claim, Counted, Encoded, Way, lock};
 
 /// Submits for one view, with options, targets and result type fixed once, so a call is cheap.
@@ -115,6 +115,7 @@ impl Submitter {
     fn pending<'py>(
         &self,
         py: Python<'py>,
+        session: &Arc<Session>,
         request: Arc<Request>,
         function: &Bound<'py, PyAny>,
     ) -> PyResult<Bound<'py, Pending>> {
@@ -122,15 +123,22 @@ impl Submitter {
             history.get().record(request.base, request.len);
         }
         let pending = self.result_type.bind(py).call0()?.cast_into::<Pending>()?;
-        Pending::fill(&pending, request, &self.link, &self.origin, function);
+        Pending::fill(
+            &pending,
+            request,
+            &self.link,
+            session,
+            &self.origin,
+            function,
+        );
         Ok(pending)
     }
 
     /// Sends what was submitted, and makes sure that somebody reads the replies.
-    fn send_now(py: Python<'_>, link: &Link, unwatched: bool) -> PyResult<()> {
-        link.flush_fully(py)?;
-        if unwatched && link.shared.parked.load(Ordering::Acquire) {
-            link.shared.wake_background();
+    fn send_now(py: Python<'_>, session: &Session, unwatched: bool) -> PyResult<()> {
+        session.flush_fully(py)?;
+        if unwatched && session.shared.parked.load(Ordering::Acquire) {
+            session.shared.wake_background();
         }
         Ok(())
     }
@@ -140,24 +148,24 @@ impl Submitter {
     /// at once, and the claims.
     fn admit_call(
         py: Python<'_>,
-        link: &Link,
+        session: &Session,
         (n, weight_bytes): (u64, u64),
         mut encoded: Option<&mut Encoded>,
         captured: &[Arc<Counted>],
     ) -> PyResult<(bool, Claims)> {
         if encoded.is_none() && captured.is_empty() {
-            return Ok((Self::admit(py, link, n, weight_bytes, &[])?, None));
+            return Ok((Self::admit(py, session, n, weight_bytes, &[])?, None));
         }
         let mut counted = captured.to_vec();
         if let Some(encoded) = encoded.as_deref_mut() {
             counted.extend(encoded.counted.drain(..));
         }
-        let sent = Self::admit(py, link, n, weight_bytes, &counted).and_then(|at_once| {
+        let sent = Self::admit(py, session, n, weight_bytes, &counted).and_then(|at_once| {
             let claims = (!counted.is_empty())
                 .then(|| Arc::new(counted.iter().map(Claim::new).collect::<Vec<_>>()));
             if let Some(encoded) = encoded.as_deref_mut() {
-                upload(py, link, encoded).inspect_err(|_| {
-                    link.shared.take_back(n, weight_bytes);
+                upload(py, session, encoded).inspect_err(|_| {
+                    session.shared.take_back(n, weight_bytes);
                 })?;
             }
             Ok((at_once, claims))
@@ -165,7 +173,7 @@ impl Submitter {
         if sent.is_err()
             && let Some(encoded) = encoded
         {
-            link.shared.data.give_back(encoded);
+            session.shared.data.give_back(encoded);
         }
         sent
     }
@@ -175,14 +183,14 @@ impl Submitter {
     /// should be sent at once.
     fn admit(
         py: Python<'_>,
-        link: &Link,
+        session: &Session,
         n: u64,
         weight_bytes: u64,
         counted: &[Arc<Counted>],
     ) -> PyResult<bool> {
-        let shared = &link.shared;
+        let shared = &session.shared;
         if shared.is_closed() {
-            return Err(link_closed(py));
+            return Err(session.gone(py));
         }
         let before = shared.outstanding.fetch_add(n, Ordering::AcqRel);
         let bytes_before = shared
@@ -211,7 +219,7 @@ impl Submitter {
         shared.counters.throttled.fetch_add(1, Ordering::Relaxed);
         let fits = || fits_beside(shared.load());
         // Results that are dropped make room, too.
-        link.wait_for_anything(py, None, &fits)?;
+        session.wait_for_anything(py, None, &fits)?;
         let before = shared.outstanding.fetch_add(n, Ordering::AcqRel);
         shared
             .outstanding_bytes
@@ -233,10 +241,9 @@ impl Submitter {
         dependencies: Dependencies<'_>,
         waiter: Waiter,
     ) -> PyResult<Bound<'py, Pending>> {
-        let link = self.link.get();
-        link.check_process(py)?;
+        let session = &self.link.get().session(py)?;
         check_dependencies(dependencies)?;
-        if link.shared.outstanding.load(Ordering::Relaxed) == 0 {
+        if session.shared.outstanding.load(Ordering::Relaxed) == 0 {
             follow_steps();
         }
         let mut submitting = Submitting {
@@ -249,7 +256,7 @@ impl Submitter {
             pending: None,
             n_submitted: 0,
         };
-        let submitted = self.submit_calls(py, function, calls, &mut submitting);
+        let submitted = self.submit_calls(py, session, function, calls, &mut submitting);
         let scratch = &mut submitting.scratch;
         if scratch.capacity() <= MAX_SCRATCH_BYTES {
             *lock(&self.scratch) = std::mem::take(scratch);
@@ -269,14 +276,14 @@ impl Submitter {
     fn submit_calls<'a, 'py: 'a>(
         &self,
         py: Python<'py>,
+        session: &Arc<Session>,
         function: &Bound<'py, PyAny>,
         mut calls: impl Iterator<Item = PyResult<Call<'a, 'py>>>,
         submitting: &mut Submitting<'_, 'py>,
     ) -> PyResult<()> {
-        let link = self.link.get();
         let (replies, dependencies) = (submitting.replies, submitting.dependencies);
         let n = replies.n_per_call;
-        let (id, mut captured) = place_function(py, link, function, submitting.n_calls > 1)?;
+        let (id, mut captured) = place_function(py, session, function, submitting.n_calls > 1)?;
         let counted = captured
             .as_mut()
             .map(|captured| std::mem::take(&mut captured.encoded().counted))
@@ -294,7 +301,7 @@ impl Submitter {
                 options,
             } = call?;
             let mut encoded = encode_call(
-                link,
+                session,
                 self.way,
                 function,
                 (&args, kwargs),
@@ -310,13 +317,22 @@ impl Submitter {
             let share = weight.div_ceil(n as u64) + dependency_weight(dependencies);
             let weights = (n as u64, share * n as u64);
             let (at_once, claims) =
-                Self::admit_call(py, link, weights, encoded.as_deref_mut(), &counted)?;
-            let encoded = encoded.as_deref();
-            let payload = encoded.map_or((&scratch[..], &[][..]), |e| (&e.bytes, &e.segments));
+                Self::admit_call(py, session, weights, encoded.as_deref_mut(), &counted)?;
+            let bytes = encoded.as_deref();
+            let payload = bytes.map_or((&scratch[..], &[][..]), |e| (&e.bytes, &e.segments));
             let (request, sending) = {
-                let mut batch = lock(&link.shared.batch);
+                let mut batch = lock(&session.shared.batch);
+                // Later, nobody would end what is added.
+                if session.shared.is_closed() {
+                    drop(batch);
+                    session.shared.take_back(weights.0, weights.1);
+                    if let Some(encoded) = encoded.as_deref_mut() {
+                        session.shared.data.give_back(encoded);
+                    }
+                    return Err(session.gone(py));
+                }
                 let request = match &submitting.pending {
-                    None => self.new_request(link, submitting.n_calls * n, replies.coalesce),
+                    None => self.new_request(session, submitting.n_calls * n, replies.coalesce),
                     Some(pending) => Arc::clone(pending.get().request()?),
                 };
                 let head = Head {
@@ -338,23 +354,24 @@ impl Submitter {
                 (request, sending)
             };
             if sending == Sending::Soon {
-                link.shared.wake_background();
+                session.shared.wake_background();
             }
             submitting.n_submitted += n as u64;
             if submitting.pending.is_none() {
-                submitting.pending = Some(self.pending(py, request, function)?);
+                submitting.pending = Some(self.pending(py, session, request, function)?);
             }
             if let Sending::Now { unwatched } = sending {
-                Self::send_now(py, link, unwatched)?;
+                Self::send_now(py, session, unwatched)?;
             }
         }
         Ok(())
     }
 
     /// A request with the next `len` numbers.
-    fn new_request(&self, link: &Link, len: usize, coalesce: bool) -> Arc<Request> {
-        let base = link
+    fn new_request(&self, session: &Session, len: usize, coalesce: bool) -> Arc<Request> {
+        let base = session
             .shared
+            .lasting
             .next_seq
             .fetch_add(len as u64, Ordering::Relaxed);
         let parts = if coalesce {
@@ -478,20 +495,19 @@ impl Submitter {
         tasks: Vec<(u32, u64)>,
         run_again: bool,
     ) -> PyResult<Bound<'py, Pending>> {
-        let link = self.link.get();
-        link.check_process(py)?;
+        let session = &self.link.get().session(py)?;
         let tasks: Vec<TaskName> = tasks
             .into_iter()
             .map(|(client, seq)| (ClientId(client), TaskSeq(seq)))
             .collect();
         let (n, depth) = (tasks.len(), checked_depth()?);
-        let max_tasks = link.shared.tuning.limits.max_tasks;
+        let max_tasks = session.shared.tuning.limits.max_tasks;
         if n as u64 > max_tasks {
             return Err(PyValueError::new_err(format!(
                 "{n} results are requested at once, and the limit is {max_tasks}: request fewer at a time"
             )));
         }
-        Self::admit(py, link, n as u64, 0, &[])?;
+        Self::admit(py, session, n as u64, 0, &[])?;
         let make = |first| {
             if run_again {
                 ControlRequest::Resubmit {
@@ -503,12 +519,12 @@ impl Submitter {
                 ControlRequest::Subscribe { first, tasks }
             }
         };
-        let request = link
+        let request = session
             .shared
             .start_adoption(n, make)
-            .map_err(|error| link.send_failed(py, &error))?;
-        let pending = self.pending(py, request, function)?;
-        Self::send_now(py, link, true)?;
+            .map_err(|error| session.send_failed(py, &error))?;
+        let pending = self.pending(py, session, request, function)?;
+        Self::send_now(py, session, true)?;
         Ok(pending)
     }
 

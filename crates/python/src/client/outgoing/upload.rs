@@ -3,7 +3,7 @@
 use broadleaf_proto::{FrameKind, UploadChunk, control};
 use pyo3::prelude::*;
 
-use crate::client::link::Link;
+use crate::client::session::Session;
 use crate::payload::{Encoded, Upload};
 
 /// Sends an encoded payload's uploads. Records and requests of other threads may be sent between two parts.
@@ -11,17 +11,17 @@ use crate::payload::{Encoded, Upload};
 /// # Errors
 /// When the connection is gone, a buffer has changed its length, or a signal handler raised: the controller is told to
 /// drop what it has.
-pub fn upload(py: Python<'_>, link: &Link, encoded: &mut Encoded) -> PyResult<()> {
+pub fn upload(py: Python<'_>, session: &Session, encoded: &mut Encoded) -> PyResult<()> {
     let uploads = std::mem::take(&mut encoded.uploads);
     for (index, upload) in uploads.iter().enumerate() {
-        if let Err(error) = send(py, link, upload) {
+        if let Err(error) = send(py, session, upload) {
             let released = uploads[..=index].iter().map(|upload| upload.id).collect();
             let release = control::SegmentRelease {
                 released,
                 retired: Vec::new(),
             };
             // Without a connection there is nothing to drop.
-            let _ = link
+            let _ = session
                 .shared
                 .send(FrameKind::SegmentRelease, &control::encode(&release));
             return Err(error);
@@ -30,14 +30,14 @@ pub fn upload(py: Python<'_>, link: &Link, encoded: &mut Encoded) -> PyResult<()
     Ok(())
 }
 
-fn send(py: Python<'_>, link: &Link, upload: &Upload) -> PyResult<()> {
+fn send(py: Python<'_>, session: &Session, upload: &Upload) -> PyResult<()> {
     for start in (0..upload.len_bytes).step_by(UploadChunk::MAX_BYTES) {
         let queued = upload.with_part(py, start, |part| {
             let head = UploadChunk::head(upload.id, upload.len_bytes as u64);
-            link.shared.queue_parts(FrameKind::Upload, &head, part)
+            session.shared.queue_parts(FrameKind::Upload, &head, part)
         })?;
-        queued.map_err(|error| link.send_failed(py, &error))?;
-        link.flush_fully(py)?;
+        queued.map_err(|error| session.send_failed(py, &error))?;
+        session.flush_fully(py)?;
         py.check_signals()?;
     }
     Ok(())

@@ -19,6 +19,7 @@ use crate::client::incoming::tell::tell;
 use crate::client::link::Link;
 use crate::client::requests::begun;
 use crate::client::requests::request::Request;
+use crate::client::session::Session;
 use crate::client::shared::Incoming;
 use crate::clock::wall_ns;
 use crate::payload::lock;
@@ -29,6 +30,8 @@ type Outcome = Result<Py<PyAny>, Py<PyAny>>;
 struct Inner {
     request: Arc<Request>,
     link: Py<Link>,
+    /// The connection that it was submitted over.
+    session: Arc<Session>,
     origin: Py<PyAny>,
     function: Py<PyAny>,
     outcomes: Mutex<SmallVec<[Option<Outcome>; 1]>>,
@@ -50,14 +53,16 @@ impl Pending {
         slf: &Bound<'_, Self>,
         request: Arc<Request>,
         link: &Py<Link>,
+        session: &Arc<Session>,
         origin: &Py<PyAny>,
         function: &Bound<'_, PyAny>,
     ) {
         let py = slf.py();
-        begun::note(&link.get().shared, &request);
+        begun::note(&session.shared, &request);
         let inner = Inner {
             request,
             link: link.clone_ref(py),
+            session: Arc::clone(session),
             origin: origin.clone_ref(py),
             function: function.clone().unbind(),
             outcomes: Mutex::default(),
@@ -92,8 +97,8 @@ impl Pending {
         timeout_s: Option<f64>,
         is_done: &(dyn Fn() -> bool + Sync),
     ) -> PyResult<bool> {
-        let link = self.inner()?.link.get();
-        link.wait_for_tasks(py, timeout_s, is_done)
+        let session = &self.inner()?.session;
+        session.wait_for_tasks(py, timeout_s, is_done)
     }
 
     /// The value or the exception of a resolved part; decoded once.
@@ -160,13 +165,13 @@ fn decode_value<'py>(py: Python<'py>, inner: &Inner, part: &Part) -> PyResult<Bo
         None => Ok(py.None().into_bound(py)),
         Some((&PLAIN, rest)) => plain::decode(py, rest, &[]),
         Some((&COMPOUND, _)) => {
-            let link = inner.link.get();
-            let decoded = link.shared.data.decode_compound(py, &part.payload)?;
+            let session = &inner.session;
+            let decoded = session.shared.data.decode_compound(py, &part.payload)?;
             let (value, buffers) = (decoded.value, decoded.buffers);
             if let Some(value) = value.read_plain(|rest| plain::decode(py, rest, &buffers))? {
                 return Ok(value);
             }
-            link.hooks.bind(py).call_method1(
+            session.hooks.bind(py).call_method1(
                 intern!(py, "load_value"),
                 (value.into_pickle(py), PyList::new(py, buffers)?),
             )
@@ -189,8 +194,8 @@ fn decode_failure<'py>(
     part: &Part,
 ) -> PyResult<Bound<'py, PyAny>> {
     let py = slf.py();
-    let link = inner.link.get();
-    let hooks = link.hooks.bind(py);
+    let session = &inner.session;
+    let hooks = session.hooks.bind(py);
     let bytes = &part.payload.bytes;
     let text = match status {
         Status::Lost => control::decode::<DeathCertificate>(bytes)
@@ -208,7 +213,7 @@ fn decode_failure<'py>(
     };
     // A pickle begins with another byte.
     let (payload, buffers) = if status == Status::Error && bytes.first() == Some(&COMPOUND) {
-        let decoded = link.shared.data.decode_compound(py, &part.payload)?;
+        let decoded = session.shared.data.decode_compound(py, &part.payload)?;
         (decoded.value.into_pickle(py), decoded.buffers)
     } else {
         let text = PyBytes::new(py, &text.unwrap_or_default());
@@ -410,12 +415,12 @@ impl Pending {
     fn abandon(&self, py: Python<'_>, parts: Vec<usize>) -> PyResult<()> {
         let inner = self.inner()?;
         let mut incoming = Incoming::default();
-        let link = inner.link.get();
-        link.check_process(py)?;
+        let session = &inner.session;
+        session.check_process(py)?;
         let callbacks = inner.request.abandon(parts, wall_ns());
-        link.shared.collect(callbacks, &mut incoming);
-        link.shared.on_changed();
-        tell(py, &link.hooks, incoming);
+        session.shared.collect(callbacks, &mut incoming);
+        session.shared.on_changed();
+        tell(py, &session.hooks, incoming);
         Ok(())
     }
 
@@ -425,17 +430,17 @@ impl Pending {
 
     fn on_done(&self, py: Python<'_>, callback: Py<PyAny>) -> PyResult<()> {
         let inner = self.inner()?;
-        let link = inner.link.get();
-        link.check_process(py)?;
-        link.shared.callbacks.fetch_add(1, Ordering::AcqRel);
+        let session = &inner.session;
+        session.check_process(py)?;
+        session.shared.callbacks.fetch_add(1, Ordering::AcqRel);
         if let Some(callback) = inner.request.on_done(callback) {
-            link.shared.callbacks.fetch_sub(1, Ordering::AcqRel);
+            session.shared.callbacks.fetch_sub(1, Ordering::AcqRel);
             callback.call0(py)?;
             return Ok(());
         }
         // The submission may still be waiting in a batch, and the background thread may have left the socket to others.
-        link.flush_fully(py)?;
-        link.shared.wake_background();
+        session.flush_fully(py)?;
+        session.shared.wake_background();
         Ok(())
     }
 
