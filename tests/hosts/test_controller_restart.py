@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import os
 import signal
+import threading
 from collections import Counter
 from pathlib import Path
 
 import broadleaf as ipp
 import pytest
 from bed.network import HostedCluster, wait_until
+from broadleaf.cluster.steward import StewardProcess
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -20,6 +22,14 @@ def controller_pid(cluster: HostedCluster) -> int:
 
 
 def kill_controller(cluster: HostedCluster) -> None:
+    """With its steward, which would start it again."""
+    if cluster.cluster.settings["journal"] != "off":
+        steward = StewardProcess(cluster.cluster.cluster_dir)
+        wait_until(lambda: steward.pid() is not None, 20, "the steward looks after it")
+        pid = steward.pid()
+        assert pid is not None
+        os.kill(pid, signal.SIGKILL)
+        wait_until(lambda: steward.pid() is None, 20, "the steward has ended")
     fork_server = json.loads(Path(cluster.cluster.cluster_file).read_text())["controller"]["fork_server_pid"]
     os.kill(controller_pid(cluster), signal.SIGKILL)
     wait_until(lambda: not Path(f"/proc/{fork_server}").exists(), 20, "the fork server has ended, too")
@@ -56,6 +66,21 @@ def test_hosts_come_back_with_their_engines_and_variables(hosted, tls, journal):
     assert view["kept"] == [41] * 4
     assert processes(client) == before
     assert view["mine"] == mine == [pid for pid, _ in before.values()]
+
+
+def test_the_steward_starts_it_again_and_clients_go_on(hosted):
+    cluster = hosted(2, 1, rate_mbit=None, journal="on")
+    client = cluster.client
+    view, again = client[:], threading.Semaphore(0)
+    client.on_reconnect(again.release)
+    view.push({"kept": 41}, block=True)
+    before = processes(client)
+    for _ in range(2):
+        os.kill(controller_pid(cluster), signal.SIGKILL)
+        assert again.acquire(timeout=60)
+        assert view["kept"] == [41, 41]
+        assert client.load_balanced_view().map_sync(abs, range(-50, 0)) == list(range(50, 0, -1))
+    assert processes(client) == before
 
 
 def test_it_may_happen_again(hosted):
