@@ -76,6 +76,8 @@ def test_the_steward_starts_it_again_and_clients_go_on(hosted):
     view.push({"kept": 41}, block=True)
     before = processes(client)
     for _ in range(2):
+        # The client may be faster than the file that says where the controller is.
+        wait_until(Path(cluster.cluster.connection_file).exists, 30, "the controller is started")
         os.kill(controller_pid(cluster), signal.SIGKILL)
         assert again.acquire(timeout=60)
         assert view["kept"] == [41, 41]
