@@ -29,7 +29,7 @@ class TaskIndex:
     def __init__(self, history: History) -> None:
         self.history: History = history
         """The numbers of the last tasks submitted, a `_native.History`."""
-        self.session = ""
+        self.session: str = ""
         """What the ids of the tasks that this client submits now start with; known once there is a connection."""
         # The number of the first task of each session, and what the ids of its tasks start with, oldest first.
         self._firsts: list[int] = []
