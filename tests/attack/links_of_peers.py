@@ -105,18 +105,8 @@ def value_of(future):
 main()
 """
 
-_IPYPARALLEL = """
-import ipyparallel as ipp
-rc = ipp.Client(where)
-rc.wait_for_engines(4, interactive=False)
-
-def address():
-    import socket
-    return socket.gethostname()
-
-names = dict(zip(rc.ids, rc[:].apply_sync(address)))
-there = [engine for engine, name in names.items() if name.endswith("h1")]
-
+# What programs for IPython Parallel and Broadleaf have in common.
+_VIEWS = """
 def keep():
     rc[:].push({"kept": 41}, block=True)
 
@@ -138,6 +128,19 @@ def value_of(result):
     return result.get(timeout=5)
 
 main()
+"""
+
+_IPYPARALLEL = """
+import ipyparallel as ipp
+rc = ipp.Client(where)
+rc.wait_for_engines(4, interactive=False)
+
+def address():
+    import socket
+    return socket.gethostname()
+
+names = dict(zip(rc.ids, rc[:].apply_sync(address)))
+there = [engine for engine, name in names.items() if name.endswith("h1")]
 """
 
 _RAY = """
@@ -183,28 +186,6 @@ rc = ipp.Client(cluster_id=where)
 rc.wait_for_engines(4)
 names = {engine: name for engine, _, _, name in rc.link.engines()}
 there = [engine for engine, name in names.items() if name == "host1"]
-
-def keep():
-    rc[:].push({"kept": 41}, block=True)
-
-def n_kept():
-    values = [tried(lambda engine=engine: rc[engine].apply_async(lambda: kept).get(timeout=10)) for engine in names]
-    return values.count(41)
-
-def submit():
-    view = rc.load_balanced_view()
-    return [view.apply_async(work, log, i) for i in range(n_tasks)]
-
-def first_there():
-    return rc[there[0]].apply_async(int).get(timeout=patience_s)
-
-def is_ended(result):
-    return result.ready()
-
-def value_of(result):
-    return result.get(timeout=5)
-
-main()
 """
 
 
@@ -267,9 +248,9 @@ def start_broadleaf(network: Network, directory: Path, stack: ExitStack, python:
 
 
 PEERS = {
-    "broadleaf": Peer(sys.executable, _BROADLEAF, start_broadleaf),
+    "broadleaf": Peer(sys.executable, _BROADLEAF + _VIEWS, start_broadleaf),
     "dask": Peer(sys.executable, _DASK, start_dask),
-    "ipyparallel": Peer(str(CHECKOUT / ".peers-venv/bin/python"), _IPYPARALLEL, start_ipyparallel),
+    "ipyparallel": Peer(str(CHECKOUT / ".peers-venv/bin/python"), _IPYPARALLEL + _VIEWS, start_ipyparallel),
     "ray": Peer(str(CHECKOUT / ".ray-venv/bin/python"), _RAY, start_ray),
 }
 

@@ -139,6 +139,26 @@ with ipp.Client("ssh://root@n1/default") as rc:
     assert both_ways.python(program).stdout == "42 True\n"
 
 
+def test_a_client_goes_on_when_the_controller_was_started_again(cluster_on, ssh_hosts):
+    cluster_on("n1", "-n", "2", "-o", "journal=on")
+    file = ssh_hosts.path("n1", "/root/.local/state/broadleaf/profiles/default/default/client.json")
+    program = """
+import threading, broadleaf as ipp
+with ipp.Client("ssh://root@n1/default") as rc:
+    again, view = threading.Semaphore(0), rc.load_balanced_view()
+    rc.on_reconnect(again.release)
+    print(view.apply_sync(abs, -41), flush=True)
+    input()
+    print(again.acquire(timeout=40), view.apply_async(abs, -42).get(timeout=40))
+"""
+    command = ssh_hosts.command("head", (sys.executable, "-c", program), {})
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as client:
+        assert client.stdout is not None
+        assert client.stdout.readline() == "41\n"
+        ssh_hosts.run("n1", "kill", "-KILL", str(json.loads(file.read_text())["pid"]))
+        assert client.communicate("\n", timeout=90)[0] == "True 42\n"
+
+
 def test_large_values_travel_both_ways_and_a_task_is_aborted(both_ways):
     program = """
 import time, numpy as np, broadleaf as ipp
